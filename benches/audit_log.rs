@@ -1,8 +1,9 @@
-//! What the audit log costs: whoever calls a model; records appended and made durable, heads signed, a start.
+//! The cost of the audit log: for the caller of a model, for appending and committing records, for signing heads, and
+//! for a start.
 //!
-//! `cargo bench --bench audit_log -- --quick`, or with a part of a name: `cargo bench --bench audit_log -- commit`. What it
-//! writes lies in the folder for temporary files: `TMPDIR=/a/disk` measures another disk than that of `/tmp`. The bytes that
-//! a record takes are printed before the first measurement.
+//! `cargo bench --bench audit_log -- --quick`, or with a part of a name: `cargo bench --bench audit_log -- commit`. It
+//! writes into the folder for temporary files: `TMPDIR=/a/disk` measures another disk than that of `/tmp`. The size of
+//! a record on the disk is printed before the first measurement.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that panics says where")]
 
@@ -24,18 +25,19 @@ use ledge::tensor::Tensor;
 use tempfile::TempDir;
 
 /// The records of a group commit.
-const GROUP: u64 = 1000;
+const COMMIT_RECORDS: u64 = 1000;
 
 /// The records of a long log.
-const MILLION: u64 = 1_000_000;
+const LONG_LOG_RECORDS: u64 = 1_000_000;
 
-struct Disk {
+/// A log in a temporary folder.
+struct LogFolder {
     folder: TempDir,
     device: DeviceName,
     key: AuditKey,
 }
 
-impl Disk {
+impl LogFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
@@ -49,7 +51,7 @@ impl Disk {
     }
 }
 
-/// An inference call as it is recorded.
+/// The record of an inference call.
 fn record(seq: u64) -> Vec<u8> {
     let key = TagKey::new(3, [7; 32]);
     let event = AuditEvent::Inference {
@@ -74,16 +76,16 @@ fn append(log: &mut Log, count: u64) {
 fn appends(criterion: &mut Criterion) {
     let line = record(0);
     let mut group = criterion.benchmark_group("append");
-    group.throughput(Throughput::Elements(GROUP));
-    // Without fsync: the hashing, and the copy of the record.
+    group.throughput(Throughput::Elements(COMMIT_RECORDS));
+    // Without fsync: hashing and copying the record.
     group.bench_function("1000 in memory", |bencher| {
-        let disk = Disk::new();
+        let disk = LogFolder::new();
         let mut log = disk.open();
         bencher.iter_custom(|iterations| {
             let mut sum = Duration::ZERO;
             for _ in 0..iterations {
                 let start = Instant::now();
-                for _ in 0..GROUP {
+                for _ in 0..COMMIT_RECORDS {
                     log.append(&line).unwrap();
                 }
                 sum += start.elapsed();
@@ -94,17 +96,17 @@ fn appends(criterion: &mut Criterion) {
         });
     });
     group.bench_function("1000 and commit", |bencher| {
-        let disk = Disk::new();
+        let disk = LogFolder::new();
         let mut log = disk.open();
         bencher.iter(|| {
-            for _ in 0..GROUP {
+            for _ in 0..COMMIT_RECORDS {
                 log.append(&line).unwrap();
             }
             log.commit().unwrap();
         });
     });
     group.bench_function("1 and commit", |bencher| {
-        let disk = Disk::new();
+        let disk = LogFolder::new();
         let mut log = disk.open();
         bencher.iter(|| {
             log.append(&line).unwrap();
@@ -115,9 +117,9 @@ fn appends(criterion: &mut Criterion) {
 }
 
 fn signs(criterion: &mut Criterion) {
-    let disk = Disk::new();
+    let disk = LogFolder::new();
     let mut log = disk.open();
-    // The most that a root is made of: no tile is whole.
+    // The largest number of hashes for a root: no tile is full.
     append(&mut log, 65_535);
     log.commit().unwrap();
     criterion.bench_function("sign", |bencher| {
@@ -135,8 +137,8 @@ fn signs(criterion: &mut Criterion) {
     });
 }
 
-/// What the caller of a model pays for the record of its call, the writer at work beside it: with the tags of a row of 13
-/// numbers and its answer, and with those of a picture of 602,112 bytes, which the writer makes.
+/// The cost of recording a call for the caller of a model, while the writer works on another thread: with the tags of a
+/// row of 13 numbers and its answer, and with those of a picture of 602,112 bytes, which the writer makes.
 fn calls(criterion: &mut Criterion) {
     let device: DeviceName = "box-1".parse().unwrap();
     let tensor = |elements: usize| Tensor::from_vec(vec![1, elements], vec![0.5_f32; elements]).unwrap();
@@ -163,11 +165,12 @@ fn calls(criterion: &mut Criterion) {
             Writer::new(&config, &device, queue, AuditState::default(), ledge::identity::sealing::Sealer::none());
         let writer = std::thread::spawn(move || writer.run());
         sink.record_own(AuditEvent::Stopped);
-        assert!(runtime.block_on(sink.durable()), "the log opens, and with it come the keys");
+        assert!(runtime.block_on(sink.durable()), "the log opens with its keys");
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|count| {
                 let mut spent = Duration::ZERO;
-                // A hundred at a time: no more contents than there is memory for wait, as when models run in between.
+                // A hundred at a time: otherwise the waiting contents would fill their memory, which they do not when
+                // models run in between.
                 for from in (0..count).step_by(100) {
                     let started = Instant::now();
                     for _ in from..count.min(from + 100) {
@@ -190,19 +193,20 @@ fn calls(criterion: &mut Criterion) {
 }
 
 fn starts(criterion: &mut Criterion) {
-    let disk = Disk::new();
+    let disk = LogFolder::new();
     let mut log = disk.open();
-    while log.size() < MILLION {
-        append(&mut log, 10 * GROUP);
+    while log.size() < LONG_LOG_RECORDS {
+        append(&mut log, 10 * COMMIT_RECORDS);
         log.commit().unwrap();
     }
     log.sign(&disk.key).unwrap();
-    let records = u64::try_from(record(MILLION).len()).unwrap();
-    println!("a record of {records} bytes takes {} bytes on the disk", log.bytes() / MILLION);
+    let records = u64::try_from(record(LONG_LOG_RECORDS).len()).unwrap();
+    println!("a record of {records} bytes takes {} bytes on the disk", log.bytes() / LONG_LOG_RECORDS);
     drop(log);
     let mut group = criterion.benchmark_group("open");
     group.sample_size(10);
-    group.bench_function("1000000 records", |bencher| bencher.iter(|| assert_eq!(disk.open().size(), MILLION)));
+    group
+        .bench_function("1000000 records", |bencher| bencher.iter(|| assert_eq!(disk.open().size(), LONG_LOG_RECORDS)));
     group.finish();
 }
 

@@ -1,4 +1,4 @@
-//! What every request pays: parsing and writing the protocol, hashing, decoding pictures, the queue.
+//! The cost of the steps of every request: parsing and writing the protocol, hashing, decoding pictures, the queue.
 //!
 //! `cargo bench --bench hot_paths -- --quick`, or with a part of a name: `cargo bench --bench hot_paths -- wire`.
 
@@ -33,12 +33,12 @@ use ledge::token_bucket::Rate;
 use tokio::sync::oneshot;
 
 /// The elements of one 224x224 RGB picture: 602,112 bytes as FP32.
-const PICTURE: usize = 3 * 224 * 224;
+const PICTURE_ELEMENTS: usize = 3 * 224 * 224;
 
 /// FP32 elements whose JSON has about 218 kB, eleven characters each with the comma.
-const NUMBERS: usize = 20_000;
+const JSON_ELEMENTS: usize = 20_000;
 
-/// Numbers as a camera's pixels become: in -1 to 1, with many digits.
+/// Numbers like the normalized pixels of a camera: from -1 to 1, with many digits.
 fn pixels(count: usize) -> Vec<f32> {
     let mut state = 1_u32;
     let mut next = || {
@@ -61,7 +61,7 @@ fn json_body(elements: &[f32]) -> Bytes {
 
 /// The binary body of one picture, and the length of its JSON.
 fn binary_body() -> (Bytes, usize) {
-    let elements = pixels(PICTURE);
+    let elements = pixels(PICTURE_ELEMENTS);
     let data: &[u8] = bytemuck::cast_slice(&elements);
     let mut body = format!(
         r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,3,224,224],"parameters":{{"binary_data_size":{}}}}}]}}"#,
@@ -78,7 +78,7 @@ fn wire(c: &mut Criterion) {
     let (binary, header) = binary_body();
     for (name, body, header) in [
         ("json 16 numbers", json_body(&pixels(16)), None),
-        ("json 218 kB", json_body(&pixels(NUMBERS)), None),
+        ("json 218 kB", json_body(&pixels(JSON_ELEMENTS)), None),
         ("binary 602 kB", binary, Some(header)),
     ] {
         group.throughput(Throughput::Bytes(body.len() as u64));
@@ -91,8 +91,8 @@ fn wire(c: &mut Criterion) {
     let mut group = c.benchmark_group("wire write");
     for (name, count, format) in [
         ("json 1000 scores", 1000, ReplyFormat::JSON),
-        ("json 218 kB", NUMBERS, ReplyFormat::JSON),
-        ("binary 602 kB", PICTURE, ReplyFormat::BINARY),
+        ("json 218 kB", JSON_ELEMENTS, ReplyFormat::JSON),
+        ("binary 602 kB", PICTURE_ELEMENTS, ReplyFormat::BINARY),
     ] {
         let response = InferResponse {
             model: "model".parse().unwrap(),
@@ -114,7 +114,7 @@ fn wire(c: &mut Criterion) {
 
 fn hash(c: &mut Criterion) {
     let mut group = c.benchmark_group("blake3");
-    let bytes: Vec<u8> = bytemuck::cast_slice(&pixels(PICTURE)).to_vec();
+    let bytes: Vec<u8> = bytemuck::cast_slice(&pixels(PICTURE_ELEMENTS)).to_vec();
     for size in [256, 110_000, 602_112] {
         group.throughput(Throughput::Bytes(size));
         let part = bytes.get(..usize::try_from(size).unwrap()).unwrap();
@@ -148,7 +148,7 @@ fn queue(c: &mut Criterion) {
     for waiting in [1, 1000] {
         let now = Instant::now();
         let mut queue = Queue::new(QueueLimits { jobs: waiting, bytes: 1 << 30 });
-        // Their callers stay: a job whose caller left is only dropped.
+        // The callers must stay: a job without its caller is only dropped.
         let callers: Vec<_> = (0..waiting)
             .map(|_| {
                 let (reply, caller) = oneshot::channel();
@@ -172,7 +172,7 @@ fn queue(c: &mut Criterion) {
     group.finish();
 }
 
-/// Requests of one row put together, and the answer cut up again.
+/// Batching requests of one row, and splitting the answer again.
 fn batch(c: &mut Criterion) {
     let mut group = c.benchmark_group("batch put together and cut up");
     for (name, rows, width) in [("16 rows of 13 numbers", 16, 13), ("4 rows of 150,528 numbers", 4, 150_528)] {
@@ -185,7 +185,7 @@ fn batch(c: &mut Criterion) {
     group.finish();
 }
 
-/// Count, mean and maximum of the last hour by minutes.
+/// A feature view with the count, mean and maximum of the last hour in steps of a minute.
 fn hourly() -> FeatureView {
     let aggregation = |function| Aggregation {
         name: format!("{function:?}").as_str().into(),
@@ -216,7 +216,7 @@ fn hourly() -> FeatureView {
     }
 }
 
-/// The aggregates of an entity, from bytes and into bytes, as every push and read of it does.
+/// The aggregates of an entity, decoded from and encoded to bytes as in every push and read.
 fn windows(c: &mut Criterion) {
     let view = hourly();
     let mut state = WindowState::default();
@@ -249,7 +249,7 @@ fn windows(c: &mut Criterion) {
     group.finish();
 }
 
-/// What it costs to know who asks and whether it may.
+/// The cost of authenticating and authorizing a caller.
 fn access(c: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
     let new = |number: usize| NewKey {
@@ -258,7 +258,7 @@ fn access(c: &mut Criterion) {
         models: Some(vec!["model".parse().unwrap()]),
         feature_views: None,
         expires_ms: Some(u64::MAX),
-        max_rate: Rate::default(), // None: this asks more often than any limit allows.
+        max_rate: Rate::default(), // No limit: the benchmark would exceed any.
         max_concurrent: 1000,
     };
     let store = KeyStore::new(folder.path());

@@ -33,16 +33,15 @@ use ledge_updates::config::{RepositoryAddress, UpdatesConfig};
 use ledge_updates::configuration;
 use serde::{Deserialize, Serialize};
 
-pub use sources::{Loaded, Origin, Sources, Verdict};
+pub use sources::{CheckResult, LoadedConfig, Origin, Sources};
 
 /// The configuration file of an installed package.
 pub const PACKAGED_FILE: &str = "/etc/ledge/ledge.toml";
 
-/// The root of an installed package: what relative paths in its configuration are relative to.
+/// The root of an installed package. Relative paths in its configuration are below it.
 pub const PACKAGED_ROOT: &str = "/var/lib/ledge";
 
-/// Declares the configuration as it stands here, and lists its sections. A part that opens itself needs nothing else than
-/// its line here.
+/// Declares the struct of the configuration, and lists its sections. A part that opens itself needs only its line here.
 macro_rules! configuration {
     ($(#[$about:meta])* pub struct Config { $(pub $name:ident: $section:ty,)* }) => {
         $(#[$about])*
@@ -64,7 +63,7 @@ macro_rules! configuration {
 }
 
 configuration! {
-/// Everything that can be set. `configs/ledge.toml` describes each key.
+/// All settings. `configs/ledge.toml` describes each key.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -92,9 +91,9 @@ pub struct Config {
 /// Findings about the feature views and models of bindings.
 #[derive(Debug, Default)]
 struct BindingFindings {
-    /// Mistakes: of every message a part would come to nothing, or all of it.
+    /// Mistakes: a part of every message, or all of it, would have no effect.
     problems: Vec<(String, String)>,
-    /// Notes: a model that may still come.
+    /// Notes: a model that may still be added.
     notes: Vec<(String, String)>,
 }
 
@@ -102,7 +101,7 @@ struct BindingFindings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateConfig {
-    /// The folder for what this box must remember, its name first of all.
+    /// The folder of the state that this box must keep, its name first of all.
     pub path: PathBuf,
 }
 
@@ -127,7 +126,7 @@ impl Default for StateConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShutdownConfig {
-    /// How long calls in flight may still take after the daemon was asked to stop, in milliseconds.
+    /// The longest time that calls in flight may take after the daemon was asked to stop, in milliseconds.
     #[serde(deserialize_with = "in_range::<0, 600_000, _, _>")]
     pub grace_ms: u64,
 }
@@ -149,7 +148,7 @@ impl ShutdownConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlConfig {
-    /// How many threads handle connections and requests. A model that is done in some 60 us may run on them.
+    /// The number of threads that handle connections and requests. A model that needs some 60 us may run on them.
     #[serde(deserialize_with = "in_range::<1, 16, _, _>")]
     pub threads: usize,
 }
@@ -166,7 +165,7 @@ impl Config {
         sources.load().map(|loaded| loaded.config)
     }
 
-    /// The defaults of an installed package, whose parts lie where the distribution wants them.
+    /// The defaults of an installed package, with the paths of the distribution.
     pub fn packaged() -> Self {
         let mut config = Self::default();
         config.http.resolve_sockets(Path::new("/run/ledge"));
@@ -185,7 +184,7 @@ impl Config {
         config
     }
 
-    /// The destinations to which this box connects through a proxy alone, each with its proxy.
+    /// The destinations to which this box connects only through a proxy, each with its proxy.
     pub fn behind_proxies(&self) -> BTreeMap<HostPort, HostPort> {
         let mut behind = BTreeMap::new();
         let mut direct: Vec<&HostPort> = self.mqtt.broker.iter().map(|broker| &broker.at).collect();
@@ -217,12 +216,13 @@ impl Config {
         }
     }
 
-    /// What is wrong with the group that this box belongs to.
+    /// The mistakes in the group of this box.
     fn group_problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let DeviceConfig { id, group, .. } = &self.device;
         if group.is_some() && group == id {
-            let problem = "is the name of this box, whose calls would be answered by all: give the group another one";
+            let problem = "is the name of this box, so every box of the group would answer its calls: give the group \
+                           another name";
             problems.push(("device.group".into(), problem.into()));
         }
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
@@ -234,8 +234,9 @@ impl Config {
         problems
     }
 
-    /// Compares bindings with the declared feature views, and with the models on the disk as far as those are known without a
-    /// runtime. Both change while the daemon runs, so it starts with such bindings: `bindings::warn_of_misfits`.
+    /// Compares bindings with the declared feature views, and with the models on the disk as far as they are known
+    /// without a runtime. Both may change while the daemon runs, so it starts with such bindings:
+    /// `bindings::warn_of_misfits`.
     fn binding_findings(&self) -> BindingFindings {
         let mut findings = BindingFindings::default();
         let FeaturesConfig { views, path, .. } = &self.features;
@@ -248,15 +249,17 @@ impl Config {
                 }));
             }
         }
-        // Declarations with mistakes are reported by themselves.
+
+        // Mistakes in the declarations are reported separately.
         let registry = registry.unwrap_or_default();
         let sources = repository::Sources::of(&self.repository);
         let managed = configuration::managed_models(&self.updates.path);
+
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
             let Some(name) = &binding.model else { continue };
             let key = |key: &str| format!("mqtt.bindings[{index}].{key}");
             if managed.contains(name) {
-                // Its files may be sealed: the daemon looks when it has loaded it.
+                // Its files may be encrypted. The daemon checks once the model is loaded.
                 continue;
             }
             let found = match sources.on_disk(name, binding.version) {
@@ -267,7 +270,7 @@ impl Config {
                     continue;
                 }
                 Err(error) => {
-                    findings.notes.push((key("model"), format!("the model {name} cannot be looked at: {error}")));
+                    findings.notes.push((key("model"), format!("the model {name} cannot be read: {error}")));
                     continue;
                 }
             };
@@ -276,7 +279,7 @@ impl Config {
                     || "it has no version".to_owned(),
                     |version| format!("its version {version} is not served"),
                 );
-                findings.notes.push((key("model"), format!("the model {name} does not answer: {which}")));
+                findings.notes.push((key("model"), format!("the model {name} cannot answer: {which}")));
             }
             let model = KnownModel { name, config: &found.config, inputs: found.inputs.as_deref() };
             let problems = bindings::against_model(binding, &registry, model).into_iter();
@@ -285,7 +288,7 @@ impl Config {
         findings
     }
 
-    /// Bindings that push for callers who may not.
+    /// The bindings that push, where callers over MQTT may not.
     fn writer_problems(&self) -> Vec<(String, String)> {
         if self.access.mqtt.access().allows(Permission::WriteFeatures) {
             return Vec::new();
@@ -295,27 +298,27 @@ impl Config {
                 PushTarget::View(_) => "feature_view",
                 PushTarget::Source(_) => "push_source",
             };
-            let problem = "is for callers who may push: add feature-writer to access.mqtt.roles";
+            let problem = "needs the permission to push over MQTT: add feature-writer to access.mqtt.roles";
             Some((format!("mqtt.bindings[{index}].{key}"), problem.to_owned()))
         };
         self.mqtt.bindings.iter().enumerate().filter_map(refused).collect()
     }
 
-    /// Holders of certificates that nobody is asked for.
+    /// Holders of certificates, where no certificate is requested.
     fn certificate_problem(&self) -> Option<(String, String)> {
         let asks = self.http.tls.client_certificates != ClientCertificates::None;
-        let problem = "is for callers who show a certificate, and nobody is asked for one: set http.tls.client_certificates to \
-                       \"optional\" or \"required\"";
+        let problem = "has no effect, because the server does not ask for client certificates: set \
+                       http.tls.client_certificates to \"optional\" or \"required\"";
         (!asks && !self.access.certificates.is_empty()).then(|| ("access.certificates".to_owned(), problem.to_owned()))
     }
 
-    /// Why nobody could get in from the network that it listens to, if so.
+    /// The reason why no caller could get in from the network, although this box listens there.
     pub fn lets_nobody_in(&self) -> Option<String> {
         let keys = self.state.path.join(keys::FILE);
         self.http.is_exposed().then(|| self.access.lets_nobody_in(&keys)).flatten()
     }
 
-    /// The mistakes although each value is well-formed: the key, and what to do about it.
+    /// The mistakes in values that are well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
         let of_section = |(name, section): (&'static str, &dyn Section)| {
             let problems = section.problems(&self.egress).into_iter();

@@ -3,12 +3,12 @@
 //!
 //! Files of `daemon/`, in reading order:
 //! * `formats.rs` - the form of each store, so that an older version refuses the files of a newer one
-//! * `configuration_change.rs` - the settings that differ from those of the last start
+//! * `configuration_change.rs` - the keys of the settings that differ from those of the last start
 //! * `audit.rs` - the audit log as a part of the daemon: its writer and its copies
 //! * `updates.rs` - updates as a part of the daemon: boot before any model loads, then a thread of their own
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
-//! * `sealing.rs` - encryption of every store again, at a start and after a SIGHUP with another key
+//! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
 //! * `health.rs` - signs of life of every part, for systemd's watchdog and `systemctl status`
 //! * `notify.rs` - messages to systemd
 //!
@@ -27,7 +27,7 @@ mod health;
 mod load_guard;
 mod messaging;
 mod notify;
-mod sealing;
+mod rekey;
 mod updates;
 
 use std::fs::Metadata;
@@ -72,29 +72,30 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use audit::AuditWriter;
-pub use audit::record_alone;
-use configuration_change::Changes;
+pub use audit::record_without_daemon;
+use configuration_change::ConfigurationChanges;
 use health::Health;
 use messaging::Messaging;
 
-/// The files that are open beside connections, at most: those of the stores, of models while they load, of logs.
-const OTHER_FILES: u64 = 512;
+/// The most open files besides connections: those of the stores, of models while they load, of logs.
+const OTHER_OPEN_FILES_MAX: u64 = 512;
 
-/// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
-/// to stop. An error is the reason why it could not start or had to stop.
+/// Runs the daemon with the feature views of `registry` until it is asked to stop. It listens on the sockets of
+/// `handover`, or on new ones. An error is the reason why it could not start or had to stop.
 pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Ended> {
-    let (most, needed) = (process::raise_open_files(), config.http.most_open() + OTHER_FILES);
-    if most < needed {
+    let (limit, needed) = (process::raise_open_files(), config.http.open_files_max() + OTHER_OPEN_FILES_MAX);
+    if limit < needed {
         tracing::warn!(
-            most,
+            most = limit,
             needed,
-            "this process may open fewer files than http.max_connections can need: set LimitNOFILE= in the systemd unit, or \
-             lower it"
+            "the limit of open files is lower than http.max_connections can need: raise LimitNOFILE= in the systemd \
+             unit, or lower http.max_connections"
         );
     }
     if let Some(memory) = Memory::read() {
         process::bound_memory(memory.most_within(&CgroupLimits::read(Path::new("/"))));
     }
+
     let mut builder = match config.control.threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -102,12 +103,13 @@ pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::R
     builder
         .enable_all()
         .worker_threads(config.control.threads)
-        // Blocking work is file reading and image decoding; its threads end after ten idle seconds.
+        // For reading files and decoding images. These threads end after ten idle seconds.
         .max_blocking_threads(process::usable_cores() + 4)
         .thread_name("control");
-    let runtime = builder.build().context("the async runtime does not start")?;
+    let runtime = builder.build().context("the async runtime cannot be started")?;
+
     let ended = runtime.block_on(serve(config, registry, handover));
-    // A photograph that is still being decoded, or a file system that hangs, must not hold up the end.
+    // A photograph that is still being decoded, or a file system that hangs, must not delay the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
@@ -115,12 +117,12 @@ pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::R
 async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Ended> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
-    // Signals first: one that comes while models load is a stop, not a kill.
+    // Signals first, so that one that arrives while models load stops the daemon in order.
     let mut signals = StopSignals::listen()?;
     let app = App::build(config, registry, handover, &shutdown).await?;
     let (audit, repository) = (app.environment.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
-    // Apart from the other tasks: it writes what they record to their very end.
+    // The audit writer is not among the other tasks: it writes the events that they record until they end.
     let (audit_writer, health) = app.spawn()?;
     let run = async move {
         let mut is_stop = tokio::select! {
@@ -131,28 +133,31 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
         if shutdown.is_restart() && !is_stop {
             notify::reloading();
         } else {
-            notify::stopping(grace + 2 * LAST_STEPS + CLOSING_FEATURES + LAST_RECORDS);
+            notify::stopping(grace + 2 * CLOSING_STEP_TIMEOUT + FEATURES_CLOSE_TIME_MAX + AUDIT_WRITE_TIMEOUT);
         }
+
         let drained = shutdown.drain(grace).await;
-        let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
-        // After the calls in flight, so that what they push is written.
+        let _ = tokio::time::timeout(CLOSING_STEP_TIMEOUT, repository.unload_all(&Principal::Local)).await;
+        // After the calls in flight, so that their pushes are written.
         let _ = tokio::task::spawn_blocking(move || features.close()).await;
-        // Nothing goes out any more.
-        let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
+        // Last of the counts: nothing is sent from the box any more.
+        let _ = tokio::time::timeout(CLOSING_STEP_TIMEOUT, tokio::task::spawn_blocking(move || counts.write())).await;
+
         audit.record_own(AuditEvent::Stopped);
         audit.close();
         drop((audit, repository));
-        audit_writer.end(LAST_RECORDS).await;
+        audit_writer.end(AUDIT_WRITE_TIMEOUT).await;
         if !drained {
             tracing::warn!(
                 grace_ms = grace.as_millis(),
-                "some requests were still running at the end of the grace period"
+                "some requests were still running at the end of the grace period (shutdown.grace_ms) and were cut off"
             );
         }
+
         if shutdown.is_restart() && !is_stop {
-            // A stop from here on ends the process at once; one that came before is read below. None is lost.
+            // A stop signal from here on ends the process at once. One that arrived before is read below. None is lost.
             sys::reset_signals();
-            is_stop = tokio::time::timeout(SIGNAL_DELIVERY, signals.received()).await.is_ok();
+            is_stop = tokio::time::timeout(SIGNAL_DELIVERY_TIMEOUT, signals.received()).await.is_ok();
         }
         match shutdown.failure() {
             Some(reason) => anyhow::bail!("{reason}"),
@@ -160,39 +165,39 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
             None => Ok(Ended::Stopped),
         }
     };
-    // Told until the end of this process: also while the last calls are answered, before it starts anew.
+    // Health is reported until the end of this process, also while the last calls are answered before a restart.
     tokio::select! {
         ended = run => ended,
-        never = health.tell() => match never {},
+        never = health.report() => match never {},
     }
 }
 
-/// How the daemon ended.
+/// The way in which the daemon ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to stop.
+    /// It was asked to stop.
     Stopped,
-    /// It is to start anew, to take up what is read at the start alone.
+    /// It must start again, to apply what is read only at a start.
     ToRestart,
 }
 
-/// How long a signal may take from its handler to whoever waits for it: a turn of the runtime.
-const SIGNAL_DELIVERY: Duration = Duration::from_millis(10);
+/// The longest time of a signal from its handler to the task that waits for it: one turn of the runtime.
+const SIGNAL_DELIVERY_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// How long unloading models may take at the end.
-const LAST_STEPS: Duration = Duration::from_secs(2);
+/// The longest time for each of two last steps: unloading the models, and writing the counts of egress.
+const CLOSING_STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the feature store takes to close at most.
-const CLOSING_FEATURES: Duration = Duration::from_secs(8);
+/// The longest time that the feature store takes to close.
+const FEATURES_CLOSE_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// How long writing the last audit records may take: a disk can stand still for a while.
-const LAST_RECORDS: Duration = Duration::from_secs(10);
+/// The longest time for writing the last audit records: a disk can be blocked for a while.
+const AUDIT_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The daemon, built and bound, not yet serving.
+/// The daemon, built and bound to its sockets, not yet serving.
 struct App {
     config: Config,
-    changes: Changes,
-    /// Before the first event of this start.
+    changes: ConfigurationChanges,
+    /// The position before the first event of this start.
     audit_mark: Mark,
     audit_queue: AuditQueue,
     serving: Serving,
@@ -200,7 +205,7 @@ struct App {
     listeners: Listeners,
     tls: Option<ServerTls>,
     counts: CountsKeeper,
-    updates: updates::Found,
+    updates: updates::PreparedUpdates,
     environment: Environment,
 }
 
@@ -212,12 +217,16 @@ impl App {
         shutdown: &Shutdown,
     ) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
-        // Before any store is opened.
+        // Must come before any store is opened.
         formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let sealer = Sealer::load(&config.encryption)?;
         for file in config.encryption.exposed() {
-            tracing::warn!(%file, "others than its owner may read the file of a master key: chmod 600, and chown it to the user of the service");
+            tracing::warn!(
+                %file,
+                "other users than the owner may read the file of a master key: chmod it to 600, and chown it to the \
+                 user of the service"
+            );
         }
         remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
@@ -226,26 +235,33 @@ impl App {
 
         let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
-        let changes = Changes::find(&config, &config.audit.path);
+        let changes = ConfigurationChanges::find(&config, &config.audit.path);
         if !changes.keys.is_empty() {
             audit.record_own(AuditEvent::ConfigurationChanged { keys: changes.keys.clone() });
         }
 
-        // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
+        // Settings and runtimes are read before this start is counted, which may end their trial: this start uses what
+        // was read before.
         let runtimes = runtimes(&config);
-        // Before anything that settings or libraries on trial could bring down, so that such a start counts.
-        let updates = updates::Found::read(&config, &sealer);
+        // Must come before anything that settings or libraries on trial could crash, so that such a start is counted.
+        let updates = updates::PreparedUpdates::read(&config, &sealer);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {
                 Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),
-                Err(reason) => tracing::warn!(%runtime, reason, "runtime not available; its models will say so"),
+                Err(reason) => {
+                    tracing::warn!(%runtime, reason, "runtime not available; models that need it will not load");
+                }
             }
         }
+
         let cache = &config.runtimes.cache;
         std::fs::create_dir_all(cache)
-            .with_context(|| format!("the cache folder {} cannot be made", cache.display()))?;
+            .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
         if let views @ 1.. = registry.undeclared() {
-            tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
+            tracing::warn!(
+                views,
+                "some feature views are no longer declared in features.views; their rows are kept until they expire"
+            );
         }
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
@@ -253,9 +269,11 @@ impl App {
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
+
         updates.manage(serving.repository());
         let trials = updates::preflight_settings(&config, serving.repository(), &sealer);
         load_guard::guard(serving.repository(), &config, trials, &audit);
+
         let environment = Environment {
             state: config.state.path.clone(),
             device,
@@ -280,7 +298,7 @@ impl App {
         })
     }
 
-    /// Every part of the daemon, the ones that others build on first.
+    /// Every part of the daemon, in the order in which parts build on others.
     fn parts(&self, audit: &AuditState, messages: Option<&MessageStatistics>) -> anyhow::Result<Vec<Arc<dyn Part>>> {
         let Environment { egress, audit: sink, sealer, .. } = &self.environment;
         let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
@@ -313,21 +331,21 @@ impl App {
         shutdown.spawn(counts.run(shutdown.clone()));
         let models_loaded = readiness.latch();
         let audit_writer = AuditWriter::spawn(&config.audit, audit_queue, audit_state.clone(), &environment)?;
-        let sealing = sealing::Sealing {
+        let rekeying = rekey::RekeyTask {
             config: config.encryption.clone(),
             sealer: sealer.clone(),
-            stores: parts.iter().rev().filter_map(|part| part.sealed_store()).collect(),
+            stores: parts.iter().rev().filter_map(|part| part.encrypted_store()).collect(),
             updates: config.updates.path.clone(),
             cache: config.runtimes.cache.clone(),
             audit: audit.clone(),
-            is_change_told: AtomicBool::default(),
+            is_key_change_recorded: AtomicBool::default(),
         };
-        sealing.spawn(readiness, shutdown)?;
+        rekeying.spawn(readiness, shutdown)?;
         for part in &parts {
             part.spawn(&environment).map_err(|error| anyhow::anyhow!("{}: {error}", part.name()))?;
         }
 
-        let app = http::App::new(http::Parts {
+        let app = http::App::new(http::AppParts {
             serving: serving.clone(),
             authenticator: authenticator.clone(),
             readiness: readiness.clone(),
@@ -356,11 +374,12 @@ impl App {
 
         let repository = serving.repository().clone();
         load_guard::spawn(&repository, readiness, shutdown);
-        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
+        let hangup = signal(SignalKind::hangup()).context("the handler of SIGHUP cannot be installed")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
-            async move { keep_current(&serving, &config, models_loaded, hangup, &shutdown).await }
+            async move { run_model_repository(&serving, &config, models_loaded, hangup, &shutdown).await }
         });
+
         let (waiting, ready) = (shutdown.clone(), readiness.clone());
         shutdown.spawn(async move {
             tokio::select! {
@@ -371,42 +390,45 @@ impl App {
                 () = waiting.requested() => {}
             }
         });
-        shutdown.spawn(keep_changes(changes, audit.clone(), audit_mark));
+        shutdown.spawn(store_recorded_settings(changes, audit.clone(), audit_mark));
         let health = Health { parts, repository, readiness: readiness.clone(), shutdown: shutdown.clone() };
         Ok((audit_writer, health))
     }
 }
 
-/// Keeps the settings of this start once the audit log has what is new in them.
-async fn keep_changes(changes: Changes, audit: AuditSink, mark: Mark) {
-    // What is not recorded yet is told again by the next start.
+/// Stores the settings of this start once the audit log has recorded their changes.
+async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink, mark: Mark) {
+    // Changes that are not recorded yet are recorded by the next start.
     if audit.durable_since(mark).await
-        && let Err(error) = changes.keep()
+        && let Err(error) = changes.store()
     {
-        tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
+        tracing::warn!(
+            %error,
+            "the settings of this start cannot be stored: the next start will record them as changed again"
+        );
     }
 }
 
-/// The serving core of a command line, with a feature store that knows what is declared and has no values: those belong to
-/// the daemon.
-pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
+/// The serving core of a command that runs without a daemon. Its feature store has the declarations and no values,
+/// which belong to the daemon.
+pub fn standalone_serving(config: &Config, audit: AuditSink) -> Serving {
     let runtimes = runtimes(config);
-    // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
+    // Mistakes in the declarations are reported where they matter, by the daemon and `config check`.
     let registry = Registry::load(&config.features.views, &config.features.path).unwrap_or_default();
-    // Made by the daemon alone: a command line that only looks leaves nothing behind. And what a runtime compiles only its
-    // owner may read: root would leave what the daemon of another user cannot use.
-    let is_own = |found: Metadata| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    // Only the daemon creates the cache, so that a command that only reads leaves nothing behind. And only the owner of
+    // a compiled model may read it: root would leave files that the daemon of another user cannot use.
+    let is_own = |metadata: Metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
     let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
     let features = FeatureStore::without_values(&config.features, registry);
     serving(config, runtimes, features, audit, Sealer::none(), cache.cloned())
 }
 
-/// The runtimes of this box, those that came as releases among them.
+/// The runtimes of this box, including those that were installed as releases.
 fn runtimes(config: &Config) -> Runtimes {
     Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
 }
 
-/// The serving core over the configured repository. What is compiled is kept in `cache_dir`.
+/// The serving core over the configured repository. Compiled models are kept in `cache_dir`.
 fn serving(
     config: &Config,
     runtimes: Runtimes,
@@ -421,9 +443,9 @@ fn serving(
         keep_alive: (seconds > 0).then(|| Duration::from_secs(seconds)),
         max_queue_size: config.serving.max_queue_size,
         timeout: config.serving.default_timeout(),
-        // Beside the box's identity, not in the cache, which may be emptied at any time.
+        // Next to the box's identity, not in the cache, which may be emptied at any time.
         profiles: Profiles::new(
-            // Where a daemon has been.
+            // Only where a daemon has run before.
             config.runtimes.cache.is_dir().then_some(config.state.path.as_path()),
             runtimes.clone(),
             budget.len(),
@@ -445,8 +467,8 @@ fn serving(
     Serving::new(repository, features, audit, &limits)
 }
 
-/// Loads every model; then, at each SIGHUP, what has changed of the feature views and the models.
-async fn keep_current(
+/// Loads every model; then, at each SIGHUP, the changed feature views and models.
+async fn run_model_repository(
     serving: &Serving,
     config: &Config,
     latch: Latch,
@@ -458,43 +480,48 @@ async fn keep_current(
         tokio::select! {
             refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
                 Ok(()) => {}
-                // At the start this is a mistake to be told at once; later the models that run go on.
+                // At a start this ends the daemon. Later the loaded models stay.
                 Err(error) if latch.is_some() => {
-                    // Never let go of: nobody may take the end of the daemon for the end of its start.
+                    // Kept alive on purpose: dropping it would report ready during the shutdown.
                     std::mem::forget(latch);
                     anyhow::bail!("the model repository cannot be read: {error}");
                 }
-                Err(error) => tracing::error!(%error, "the model repository cannot be read; what is loaded goes on"),
+                Err(error) => {
+                    tracing::error!(%error, "the model repository cannot be read; the loaded models stay");
+                }
             },
             () = shutdown.requested() => return Ok(()),
         }
+
         serving.warn_of_undeclared_features(None);
         bindings::warn_of_misfits(&config.mqtt.bindings, serving);
         if latch.take().is_none() {
             notify::ready();
         }
+
         tokio::select! {
-            _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models and feature views"),
+            _ = hangup.recv() => tracing::info!("SIGHUP: reading the feature views and the model repository again"),
             () = shutdown.requested() => return Ok(()),
         }
+
         notify::reloading();
-        // Before the models, which may need new ones.
+        // Feature views first: models may need new ones.
         let (store, config) = (serving.features().clone(), config.features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
     }
 }
 
-/// Reads the feature views again. With a mistake in them what was declared before stays.
+/// Reads the feature views again. After a mistake, the previous declarations stay.
 fn reload_views(store: &FeatureStore, config: &FeaturesConfig) {
     match Registry::load(&config.views, &config.path) {
         Ok(registry) => {
             if let Err(error) = store.reload(registry) {
-                tracing::error!(%error, "the feature views cannot be changed; those of before stay");
+                tracing::error!(%error, "the feature views cannot be changed; the previous ones stay");
             }
         }
         Err(mistakes) => {
             for mistake in mistakes {
-                tracing::error!(%mistake, "feature views: those of before stay");
+                tracing::error!(%mistake, "the feature views have a mistake; the previous ones stay");
             }
         }
     }
@@ -508,7 +535,7 @@ struct StopSignals {
 
 impl StopSignals {
     fn listen() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("signals cannot be received");
+        let listen = |kind| signal(kind).context("the handlers of signals cannot be installed");
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 

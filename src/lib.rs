@@ -1,12 +1,12 @@
-//! Ledge turns a CPU-only server into an inference appliance. This crate puts the parts together: the command line, the
-//! daemon and its configuration. Every other part is a crate of its own beneath `src/`; `ARCHITECTURE.md` has the map.
+//! Ledge turns a CPU-only server into an inference appliance. This crate connects the parts: the command line, the
+//! daemon and its configuration. Every other part is a crate of its own below `src/`; `ARCHITECTURE.md` has the map.
 #![forbid(unsafe_code)]
 
 /// The command line: one file a verb.
 pub mod cli;
-/// The composition root. The only file that sees everything.
+/// The composition root. The only file that sees every part.
 pub mod daemon;
-/// The configuration: every mistake at once, or a value that needs no further check.
+/// The configuration: a value that needs no further check, or every mistake at once.
 pub mod config;
 
 pub use ledge_audit as audit;

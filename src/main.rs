@@ -10,7 +10,7 @@ use ledge::sys;
 static ALLOCATOR: sys::SpareAllocator = sys::SpareAllocator;
 
 fn main() -> ExitCode {
-    // First of all, while there is one thread.
+    // Must come first, while the process has only one thread.
     sys::switch_runtime_telemetry_off();
     sys::share_memory_arenas();
     sys::keep_files_private();

@@ -1,6 +1,6 @@
-"""Prints the budget table of Ledge with what this machine measured; `make bench` and `make bench-peers` call it.
+"""Prints the budget table of Ledge with the figures of this machine; `make bench` and `make bench-peers` call it.
 
-The daemon measured is target/dist/ledge. Nothing is written outside .ledge/bench, except the files of --json and
+It measures the daemon target/dist/ledge. Nothing is written outside .ledge/bench, except the files of --json and
 --markdown. It exits with 1 when a budget is missed or could not be measured; the closing lines name the rows.
 """
 import argparse
@@ -39,7 +39,7 @@ LENGTHS = {  # rounds of so many seconds a lane, and so on
 
 
 class Options(argparse.Namespace):
-    """How long everything takes, and where what was measured goes."""
+    """The lengths of the measurements, and the destinations of the figures."""
 
     def take(self, length):
         vars(self).update(LENGTHS[length], raw={}, left_out={})
@@ -63,7 +63,7 @@ def parse():
     length.add_argument("--quick", dest="length", action="store_const", const="quick", help="some four minutes, wider spreads")
     length.add_argument("--long", dest="length", action="store_const", const="long", help="some twenty minutes; the default of a single run")
     parser.add_argument("--peers", action="store_true", help="the rows of docs/performance.md and docs/mqtt.md, with the peers that are fetched")
-    parser.add_argument("--rows", help="only these, with commas: " + " ".join(row.__name__ for row in ROWS))
+    parser.add_argument("--rows", help="only these rows, separated by commas: " + " ".join(row.__name__ for row in ROWS))
     parser.add_argument("--workload", choices=["tensor", "photo"], default="tensor", help="what `overload` sends")
     parser.add_argument("--binary", type=Path, default=ledge.BINARY, metavar="FILE", help="the ledge to measure [target/dist/ledge]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
@@ -71,12 +71,12 @@ def parse():
     options = parser.parse_args(namespace=Options())
     known = {row.__name__ for row in ROWS}
     if options.rows and not known.issuperset(options.rows.split(",")):
-        parser.error(f"--rows: there are {', '.join(sorted(known))}")
+        parser.error(f"--rows: unknown row; expected some of {', '.join(sorted(known))}")
     return options
 
 
 def table_rows(options):
-    """Every row, one subject after the other, over servers that stay up meanwhile."""
+    """Every row, one subject after the other. The servers stay up in between."""
     chosen = WITH_PEERS if options.peers else ROWS
     if options.rows:
         chosen = [row for row in ROWS if row.__name__ in options.rows.split(",")]
@@ -92,10 +92,10 @@ def table_rows(options):
 
 
 def attempt(rows, name):
-    """The rows; what cannot be measured is a row with its reason, and the others go on."""
+    """The rows. A row that cannot be measured has its reason, and the others follow."""
     try:
         yield from rows()
-    except Exception as error:  # whatever it is: the closing lines name it, and the exit status tells of it
+    except Exception as error:  # of any kind: the closing lines name it, and the exit status is 1
         yield Row(name, verdict=NOT_MEASURED, beside=[f"{type(error).__name__}: {error}"])
 
 
@@ -115,7 +115,7 @@ def main():
     machine, contention, started = provenance.of_run(), processes.Contention(), time.monotonic()
     print("{cpu}, {cores} cores, Linux {kernel}, load average {load_average:.2f} before\n".format(**machine))
     if machine["load_average"] > machine["cores"] / 4:
-        print("The machine is busy with something else: wall times say little now, and ratios are wider.\n")
+        print("The machine is busy with other work: wall times are unreliable, and ratios vary more.\n")
     print(table.header(), flush=True)
     shown = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Mosquitto on a free loopback port, as Debian ships it: with its defaults, but nothing kept on disk."""
+"""Mosquitto on a free loopback port, as Debian ships it: with its defaults, but without persistence."""
 import os
 import shutil
 import socket
@@ -8,12 +8,12 @@ from .servers import Server
 
 
 def installed():
-    """The path of mosquitto, or None. Debian puts it where only root looks."""
+    """The path of mosquitto, or None. Debian installs it into a folder that is only in root's PATH."""
     return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
 
 
 class Mosquitto(Server):
-    """A broker that anybody on this machine may use, as long as it runs."""
+    """A broker that every user of this machine may use while it runs."""
 
     name = "mosquitto"
 

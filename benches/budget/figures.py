@@ -25,7 +25,7 @@ class Spread:
         return Spread(self.median * scale, self.low * scale, self.high * scale)
 
     def show(self, scale=1.0):
-        """`83 [80-91]`, with as many digits as say something; `83` where all are one."""
+        """`83 [80-91]`, with the significant digits only; `83` if all values are equal."""
         if self.low == self.high:
             return digits(self.median * scale)
         shown = self.scaled(scale)
@@ -49,11 +49,11 @@ def percentile(values, share):
 
 @dataclass
 class Row:
-    """A row of the table: what was measured against its budget, and what stands beside it.
+    """A row of the table: a measurement with its budget, and further figures.
 
     `measured` and `limit` are in `unit`. The ratio is measured to limit, and at most 1 meets the budget, unless
-    `at_least` turns both round. A row without a measurement says in `verdict` why. `ratios` holds the figure of each peer to
-    Ledge's, where both were measured by turns in this run.
+    `at_least` inverts both. A row without a measurement has the reason in `verdict`. `ratios` has the figure of each peer
+    divided by Ledge's, where both were measured in turns in this run.
     """
 
     what: str
@@ -67,7 +67,7 @@ class Row:
 
     def __post_init__(self):
         if not self.verdict and self.measured is not None and self.limit is not None:
-            # As judged by the median; the spread stands beside it.
+            # Judged by the median; the spread is only shown.
             met = self.measured.median >= self.limit if self.at_least else self.measured.median <= self.limit
             self.verdict = MEETS if met else FALLS_SHORT
 

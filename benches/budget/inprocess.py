@@ -21,7 +21,7 @@ class Worker:
     def __init__(self):
         python = fetch.python_of("inprocess")
         if python is None:
-            raise RuntimeError("the in-process reference is not fetched: python3 benches/peers/fetch.py inprocess")
+            raise RuntimeError("the in-process reference is not fetched: run python3 benches/peers/fetch.py inprocess")
         self.process = subprocess.Popen(
             [python, "-s", "-B", Path(__file__).with_name("inprocess_worker.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -47,7 +47,7 @@ class Worker:
 
 
 class InProcessLane(Lane):
-    """A lane whose calls are runs in a process of their own."""
+    """A lane whose calls are runs in a separate process."""
 
     def __init__(self, name, worker, runtime, model, tensor_file, shape, threads, instances, spin):
         super().__init__(name)
@@ -65,7 +65,7 @@ class InProcessLane(Lane):
 
 
 def open_reference(runtime, model, tensor_file, shape, threads=1, instances=1, spin=False):
-    """A lane that runs MODEL in RUNTIME in a process of its own; `lane.worker.stop()` ends it.
+    """A lane that runs MODEL in RUNTIME in a separate process; `lane.worker.stop()` ends it.
 
     SPIN lets ONNX Runtime's threads wait by spinning, which is its default and never Ledge's.
     """
@@ -75,7 +75,7 @@ def open_reference(runtime, model, tensor_file, shape, threads=1, instances=1, s
 
 
 class DecodeLane(Lane):
-    """A lane that makes tensors of a photograph with Pillow, in a process of its own."""
+    """A lane that makes tensors of a photograph with Pillow, in a separate process."""
 
     def __init__(self, name, photo):
         super().__init__(name)
@@ -110,9 +110,9 @@ def serving_core(daemon, model):
 
 
 def check_versions():
-    """The reference must be of the versions that the daemon loads."""
+    """Checks that the reference uses the versions that the daemon loads."""
     pinned = (Path(fetch.HERE) / "requirements" / "inprocess.txt").read_text()
     for runtime in json.loads((CHECKOUT / "models" / "sources.json").read_text())["runtimes"]:
         if f"\n{runtime} " not in pinned:
             raise RuntimeError(f"benches/peers/requirements/inprocess.txt has another version than {runtime}: "
-                               "write it anew with benches/peers/pin.py")
+                               "write it again with benches/peers/pin.py")

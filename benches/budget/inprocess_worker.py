@@ -64,7 +64,7 @@ def run(instance, tensor, seconds):
 
 
 def run_all(instances, tensor, seconds):
-    """All instances at the same time, a thread each; both runtimes let go of Python's lock while they compute."""
+    """Runs all instances at the same time, one thread each; both runtimes release Python's lock while they compute."""
     results = [[] for _ in instances]
     cpu, start = time.process_time_ns(), time.perf_counter_ns()
     others = [threading.Thread(target=lambda i=i: results[i].extend(run(instances[i], tensor, seconds)))
@@ -103,7 +103,7 @@ def decode(photo, seconds):
 
 def main():
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a runtime prints does not get between the answers
+    os.dup2(2, 1)  # keeps the output of a runtime out of the answers
     loaded = None
     for line in sys.stdin:
         words = json.loads(line)

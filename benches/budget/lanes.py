@@ -14,17 +14,17 @@ from .wire import Connection, in_turn
 
 @dataclass(frozen=True)
 class Round:
-    """What one contender did in one round."""
+    """The figures of one contender in one round."""
 
     calls: int
-    cpu_us: float  # of the server's whole process tree, for each call; the client's is not in it
+    cpu_us: float  # of the server's whole process tree, for each call, without the client
     p50_us: float
     p99_us: float
     threads_us: Dict[int, Tuple[str, float]]  # CPU of each thread, with its name, for each call; empty if not known
 
 
 class Lane:
-    """A contender; subclasses say what a round is."""
+    """A contender; subclasses define a round."""
 
     def __init__(self, name):
         self.name = name
@@ -59,23 +59,26 @@ class Lane:
 
 
 class ServedLane(Lane):
-    """A server asked over one kept-alive connection, the next request when the last is answered."""
+    """A server on one kept-alive connection. The next request is sent after the last answer."""
 
     def __init__(self, name, server, data, inspect=None):
-        """DATA is a request, or a list of requests that are sent in turn. INSPECT, if given, sees the connection after each answer, outside of the time that is counted."""
+        """DATA is a request, or a list of requests that are sent in turns.
+
+        INSPECT, if given, gets the connection after each answer, outside of the measured time.
+        """
         super().__init__(name)
         self.server, self.requests, self.inspect = server, in_turn(data), inspect
         self.connection = Connection(server.port)
         self.ask()  # a request that the server refuses ends here, not in the middle of the rounds
 
     def ask(self):
-        """One call; the server's refusal in its words is an error."""
+        """One call. A refusal of the server is raised with its message."""
         status = self.connection.call(next(self.requests))
         if status != 200:
             raise RuntimeError(f"{self.name}: status {status}: {self.connection.body[:300]!r}")
 
     def measure(self, seconds):
-        # A worker that came or went within the round would be missing in one of the two sums: do that round again.
+        # A worker that started or ended within the round would be missing in one of the two sums: repeat that round.
         for _ in range(3):
             pids = processes.tree(self.server.pid)
             threads, before = processes.thread_cpu_ns(pids), processes.cpu_ns(pids)
@@ -86,7 +89,7 @@ class ServedLane(Lane):
                         for thread, (name, ns) in processes.thread_cpu_ns(pids).items()}
                 return Round(len(latencies), spent / len(latencies) / 1e3,
                              percentile(latencies, 0.5) / 1e3, percentile(latencies, 0.99) / 1e3, each)
-        raise RuntimeError(f"{self.name}: its processes come and go")
+        raise RuntimeError(f"{self.name}: its processes started or ended in every round")
 
     def drive(self, seconds):
         latencies, clock, call, requests = [], time.perf_counter_ns, self.connection.call, self.requests
@@ -106,7 +109,7 @@ class ServedLane(Lane):
 
 
 def interleave(lanes, rounds, seconds, warm_up=0.3):
-    """Runs all lanes ROUNDS times in turn, SECONDS each, after a warm-up that is not kept."""
+    """Runs all lanes ROUNDS times in turns, SECONDS each, after a warm-up that is not counted."""
     for lane in lanes:
         lane.measure(warm_up)
     for _ in range(rounds):
@@ -115,5 +118,5 @@ def interleave(lanes, rounds, seconds, warm_up=0.3):
 
 
 def ratio(one, other, value="cpu_us", less=0.0):
-    """ONE's figure to OTHER's, round by round; LESS is taken off ONE's first."""
+    """ONE's figure divided by OTHER's, round by round; LESS is subtracted from ONE's first."""
     return Spread.of((getattr(a, value) - less) / getattr(b, value) for a, b in zip(one.rounds, other.rounds))

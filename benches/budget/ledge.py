@@ -9,7 +9,7 @@ from .servers import Server
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = CHECKOUT / ".ledge"
 WORK = HOME / "bench"
-BINARY = CHECKOUT / "target" / "dist" / "ledge"  # as packages have it; another one with --binary
+BINARY = CHECKOUT / "target" / "dist" / "ledge"  # the build of packages; --binary chooses another one
 ONE_THREAD = "instance_group = { count = 1, threads = 1 }\n"
 
 
@@ -48,7 +48,7 @@ class Ledge(Server):
         shutil.rmtree(self.folder / "cache", ignore_errors=True)
 
     def why_not(self, model):
-        """None for a model that serves, else the reason that the index gives."""
+        """None for a model that is ready, otherwise the reason in the index."""
         _, body = self.get("/v2/repository/index", "POST", "{}")
         for entry in json.loads(body):
             if entry["name"] == model:
@@ -57,7 +57,7 @@ class Ledge(Server):
 
 
 def has_verb(verb, binary):
-    """Whether the command line knows this verb."""
+    """True if the command line has this verb."""
     result = subprocess.run([binary, verb, "--help"], stdin=subprocess.DEVNULL, capture_output=True)
     return result.returncode == 0
 

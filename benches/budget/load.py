@@ -13,7 +13,7 @@ from typing import List
 
 from .wire import content_length, in_turn
 
-LOST = 0  # in place of a status: the connection ended, or time was up, without an answer
+LOST = 0  # in place of a status: the connection closed, or the time ended, without an answer
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Stream:
 
 
 class Generator:
-    """Streams to one server, and the samples they gave."""
+    """Streams to one server, and their samples."""
 
     def __init__(self, port, data, streams):
         self.port, self.requests = port, in_turn(data)
@@ -108,7 +108,7 @@ class Generator:
         stream.begin(next(self.requests), intended, time.perf_counter_ns())
 
     def collect(self, timeout):
-        """Waits up to TIMEOUT seconds for something to happen; how many requests ended."""
+        """Waits up to TIMEOUT seconds for events. Returns the number of requests that ended."""
         ended = 0
         for file, event in self.poll.poll(timeout):
             stream = self.by_file.get(file)
@@ -135,7 +135,7 @@ class Generator:
         return ended
 
     def finish(self, patience):
-        """Waits for what is under way; what is not answered by then is lost."""
+        """Waits for the requests in flight; those without an answer by then are lost."""
         end = time.perf_counter() + patience
         while len(self.idle) < len(self.by_file) and time.perf_counter() < end:
             self.collect(0.05)
@@ -148,9 +148,9 @@ class Generator:
 
 
 def closed_loop(port, data, streams, seconds=None, until=None):
-    """STREAMS callers sending DATA, a request or a list of them, each sending its next request when its last is answered: [Sample].
+    """STREAMS callers sending DATA, a request or a list of them; each sends its next request after the answer: [Sample].
 
-    It ends after SECONDS, or when UNTIL() says so.
+    It ends after SECONDS, or when UNTIL() is true.
     """
     generator = Generator(port, data, streams)
     end = time.perf_counter() + (seconds or float("inf"))
@@ -165,7 +165,7 @@ def closed_loop(port, data, streams, seconds=None, until=None):
 def open_loop(port, data, rate, seconds, most_streams, patience):
     """RATE requests a second, at random times as of many independent callers: [Sample].
 
-    A request for which no connection is free, MOST_STREAMS being open, waits for one; its latency runs on.
+    When MOST_STREAMS connections are busy, a request waits for one, and the wait counts as latency.
     """
     generator, chance = Generator(port, data, 8), random.Random(3)
     waiting = collections.deque()

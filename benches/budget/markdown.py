@@ -5,7 +5,7 @@ MODEL_SERVERS = ("Triton", "MLServer", "mosec")
 
 
 def tables(rows, run, left_out):
-    """Ledge beside the model servers, beside Feast's server, and against its budgets."""
+    """Ledge compared with the model servers, with Feast's server, and with its budgets."""
     beside_servers = [row for row in rows if row.measured and not set(MODEL_SERVERS).isdisjoint(row.ratios)]
     beside_feast = [row for row in rows if row.measured and "Feast" in row.ratios]
     parts = [f"{provenance.line(run)}.", "Medians; `x` is a multiple of Ledge's figure, measured by turns in the same run.", ""]
@@ -15,7 +15,7 @@ def tables(rows, run, left_out):
 
 
 def beside(rows, names):
-    """A column a peer; empty where it was not measured."""
+    """One column for each peer; empty where it was not measured."""
     if not rows:
         return []
     lines = [line("", "Ledge", *names), line(*["---"] * (2 + len(names)))]

@@ -1,4 +1,4 @@
-"""What the kernel knows of a process tree: CPU time, memory, threads and the cores they may use.
+"""The usage of a process tree: CPU time, memory, threads and the cores they may use.
 
 CPU time is user and system time together, of every thread a process has or had. It is read from the processes' CPU
 clocks, which count nanoseconds; utime and stime of /proc/PID/stat are the same time cut to ticks of 10 ms, too coarse for
@@ -91,7 +91,7 @@ def machine():
 
 
 class Contention:
-    """How much of the machine went to others, or to the hypervisor, while something was measured."""
+    """The share of the machine that other processes or the hypervisor took during a measurement."""
 
     def __init__(self):
         self.before = self._read()
@@ -102,6 +102,6 @@ class Contention:
         return [int(value) for value in first]
 
     def steal_share(self):
-        """The share of all cores' time that the hypervisor gave to somebody else, since this was made."""
+        """The share of all cores' time that the hypervisor gave to other guests since this object was made."""
         spent = [now - before for now, before in zip(self._read(), self.before)]
         return spent[7] / max(1, sum(spent[:8]))

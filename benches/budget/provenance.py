@@ -1,4 +1,4 @@
-"""Which program was measured, when, and on what: the line that documents quote."""
+"""The measured program, the date and the machine: the line that documents quote."""
 import hashlib
 import subprocess
 from datetime import datetime, timezone
@@ -16,7 +16,7 @@ def of_run():
 
 
 def commit():
-    """The checkout's commit, and whether files differ from it; None where there is no git."""
+    """The checkout's commit, and a flag that is set if files differ from it; None without git."""
     def git(*arguments):
         return subprocess.run(["git", "-C", ledge.CHECKOUT, *arguments], check=True, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True).stdout

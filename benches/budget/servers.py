@@ -1,4 +1,4 @@
-"""Starting and stopping a server on a free loopback port, whoever wrote it."""
+"""Starting and stopping a server of any kind on a free loopback port."""
 import http.client
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class NotReady(Exception):
-    """A server that did not come up, with the end of its log."""
+    """A server that did not become ready, with the end of its log."""
 
 
 def free_port():
@@ -42,7 +42,7 @@ class Server:
         arguments, environment = self.command()
         with open(self.folder / "server.log", "wb") as log:
             started = time.perf_counter()
-            # Its own session: what it starts is stopped with it.
+            # A process group of its own, so that its children are stopped with it.
             self.process = subprocess.Popen(
                 [str(part) for part in arguments], env={**os.environ, **environment}, cwd=self.folder,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -74,12 +74,12 @@ class Server:
             connection.close()
 
     def touch(self, model):
-        """Makes the model's files newer: Triton does not load again what has not changed."""
+        """Makes the model's files newer: Triton does not reload unchanged files."""
         for file in (self.folder / "models" / model).rglob("*"):
             os.utime(file)
 
     def stop(self):
-        """Asks it to end, and after ten seconds ends its whole group."""
+        """Asks the server to end, and kills its whole group after ten seconds."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -89,7 +89,7 @@ class Server:
             except subprocess.TimeoutExpired:
                 pass
         try:
-            os.killpg(self.process.pid, signal.SIGKILL)  # what it may have left behind
+            os.killpg(self.process.pid, signal.SIGKILL)  # children that it may have left behind
         except ProcessLookupError:
             pass
         self.process.wait()

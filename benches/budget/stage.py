@@ -1,4 +1,4 @@
-"""What everything is measured on: the models, their inputs, and the servers that hold them, up at the same time."""
+"""The set-up of the measurements: the models, their inputs, and the servers with them, which run at the same time."""
 import contextlib
 import random
 
@@ -53,7 +53,7 @@ def photo():
 
 
 def ledge():
-    """The daemon with every model that the request rows ask; one thread a model, as the peers and the reference get."""
+    """The daemon with every model of the request rows; one thread for each model, like the peers and the reference."""
     daemon = Ledge("requests", settings=["log.level=error"])
     for name, extra in (("wine_mlp", ""), ("wine_cached", CACHED)):
         daemon.add(name, "models/wine_mlp", f'runtime = "onnxruntime"\n{ONE_THREAD}{extra}')
@@ -65,7 +65,7 @@ def ledge():
 
 
 def ledge_with(folder, models):
-    """A daemon with the very models that a peer serves, in the same runtime, one thread a model."""
+    """A daemon with the same models as a peer, in the same runtime, with one thread for each model."""
     daemon = Ledge(folder, settings=["log.level=error"])
     for model in models:
         source = model.onnx.parents[1].relative_to(HOME)
@@ -105,7 +105,7 @@ def peers(names):
 
 @contextlib.contextmanager
 def servers(names, options):
-    """Ledge and the peers, started: {key: server}, Ledge under "ledge". A peer that does not come up is left out, aloud."""
+    """Ledge and the peers, started: {key: server}, Ledge under "ledge". A peer that does not start is left out with a message."""
     with contextlib.ExitStack() as stack:
         running = {"ledge": stack.enter_context(ledge())}
         for key, make in peers(names).items():

@@ -11,7 +11,7 @@ def header():
 
 
 def show(row):
-    """A row, and under it, indented, what stands beside it."""
+    """A row, and below it, indented, its further figures."""
     ratio = "-" if row.ratio is None else f"{digits(row.ratio)} x"
     measured = "-" if row.measured is None else f"{row.measured.show()} {row.unit}".strip()
     sign = ">=" if row.at_least else "<="

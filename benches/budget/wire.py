@@ -44,7 +44,7 @@ class Tensor:
 
 
 def in_turn(data):
-    """The one request for ever, or those of a list in turn."""
+    """The one request again and again, or those of a list in turns."""
     return itertools.cycle([data] if isinstance(data, bytes) else data)
 
 
@@ -63,7 +63,7 @@ class Connection:
         self.head_end = self.end = 0
 
     def call(self, data):
-        """Sends a request and receives its whole answer; its status. `head` and `body` tell the rest of the last one."""
+        """Sends a request and receives its whole answer. Returns the status; `head` and `body` have the rest."""
         self.socket.sendall(data)
         filled, end = 0, None
         while end is None or filled < end:
@@ -79,7 +79,7 @@ class Connection:
         return int(self.buffer[9:12])
 
     def parse_head(self, filled):
-        """Where the answer ends, once its head is there."""
+        """The end of the answer, once its head is complete."""
         head_end = self.buffer.find(b"\r\n\r\n", 0, filled)
         if head_end < 0:
             return None
@@ -99,7 +99,7 @@ class Connection:
 
 
 def content_length(head):
-    """The body's length that a head in lower case tells."""
+    """The length of the body, from a head in lower case."""
     at = head.find(b"\r\ncontent-length:")
     if at < 0:
         raise ValueError(f"an answer without Content-Length: {head[:200]!r}")

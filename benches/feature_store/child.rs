@@ -1,4 +1,4 @@
-//! A store in a process of its own: one command a line in, one line of figures out.
+//! A store in a separate process: one command on each input line, one line of figures for each.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::contender::Contender;
 use crate::load::Figures;
 use crate::process;
 
-/// What a store is asked to do.
+/// The commands to a store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Command {
-    /// Write these entities once, in batches, as in this round of so many in a day.
+    /// Write these entities once, in batches, as in round `round` of `of` in a day.
     Update {
         from: u64,
         to: u64,
@@ -26,15 +26,15 @@ pub enum Command {
         seconds: f64,
         entities: u64,
     },
-    /// Write a row of random entities.
+    /// Write rows of random entities, one at a time.
     Write {
         callers: usize,
         seconds: f64,
         entities: u64,
     },
-    /// Take a snapshot, if it has such.
+    /// Take a snapshot, if the store has snapshots.
     Snapshot,
-    /// Remove what expired, and build itself anew in less room.
+    /// Remove expired rows, and compact the files.
     Compact,
     Sizes,
     /// Stop in order.
@@ -51,7 +51,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts it; the seconds until it answers reads.
+    /// Starts the process. Returns the seconds until it answers reads.
     pub fn start(contender: Contender, folder: &Path, cache_mb: u64) -> (Self, f64) {
         let started = Instant::now();
         let mut process = std::process::Command::new(std::env::current_exe().unwrap())
@@ -67,7 +67,7 @@ impl Child {
         (child, started.elapsed().as_secs_f64())
     }
 
-    /// Does a command to its end.
+    /// Runs a command to its end.
     pub fn ask(&mut self, command: &Command) -> Figures {
         writeln!(self.input, "{}", serde_json::to_string(command).unwrap()).unwrap();
         let figures = self.answer();
@@ -83,18 +83,18 @@ impl Child {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{}: {error}: {line:?}", self.contender.name()))
     }
 
-    /// Ends it as a crash does.
+    /// Ends the process like a crash.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 }
 
-/// The child's end.
+/// Runs the store in the child process.
 pub fn run(contender: Contender, folder: &Path, cache_mb: u64) {
     let mut store = contender.open(folder, cache_mb << 20);
-    let tell = |figures: &Figures| println!("{}", serde_json::to_string(figures).unwrap());
-    tell(&Figures::default());
+    let print_figures = |figures: &Figures| println!("{}", serde_json::to_string(figures).unwrap());
+    print_figures(&Figures::default());
     for line in std::io::stdin().lines() {
         let command: Command = serde_json::from_str(&line.unwrap()).unwrap();
         let started = Instant::now();
@@ -107,13 +107,13 @@ pub fn run(contender: Contender, folder: &Path, cache_mb: u64) {
             Command::Sizes => Figures::default(),
             Command::Close => {
                 drop(store);
-                return tell(&Figures::once(started.elapsed().as_secs_f64()));
+                return print_figures(&Figures::once(started.elapsed().as_secs_f64()));
             }
         };
         if figures.operations == 0 {
             figures.seconds = started.elapsed().as_secs_f64();
         }
         figures.sizes = Some(process::sizes(folder));
-        tell(&figures);
+        print_figures(&figures);
     }
 }

@@ -1,4 +1,4 @@
-//! Closed loops: each caller asks again when it is answered.
+//! Closed loops: each caller sends its next request after the answer.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::{self, Sizes};
 
-/// What a command came to. Times are of one operation, in microseconds.
+/// The result of a command. Times are of one operation, in microseconds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Figures {
     pub operations: usize,
@@ -20,12 +20,12 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Something that was done once.
+    /// The figures of an operation that was done once.
     pub fn once(seconds: f64) -> Self {
         Self { seconds, ..Self::default() }
     }
 
-    /// From the latencies in nanoseconds.
+    /// The figures of latencies in nanoseconds.
     pub fn of(mut latencies: Vec<u32>, watch: &Watch) -> Self {
         let (seconds, spent_us) = (watch.started.elapsed().as_secs_f64(), process::cpu_us() - watch.cpu_us);
         latencies.sort_unstable();
@@ -44,7 +44,7 @@ impl Figures {
         Self { operations: latencies.len(), seconds, p50_us, p99_us, max_us, cpu_us, ..Self::default() }
     }
 
-    /// The same for operations of so many rows each: rows are counted, and latencies are those of a whole operation.
+    /// The figures of operations with `rows` rows each: rows are counted, and latencies are those of a whole operation.
     pub fn of_rows(latencies: Vec<u32>, rows: usize, watch: &Watch) -> Self {
         let each = Self::of(latencies, &Watch { request_us: 0.0, ..*watch });
         let cpu_us = each.cpu_us * rank_of(each.operations) / rank_of(rows) - watch.request_us;
@@ -57,7 +57,7 @@ fn rank_of(count: usize) -> f64 {
     count.max(1) as f64
 }
 
-/// When it began, and what is not to be counted.
+/// The start of a measurement, and the CPU time to subtract.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
     started: Instant,
@@ -69,11 +69,11 @@ pub struct Watch {
 impl Watch {
     /// Starts now, after measuring the CPU time of making a request.
     pub fn start<R>(request: impl Fn(&mut Random) -> R) -> Self {
-        const TIMES: u32 = 10_000;
-        Self::start_after(TIMES, 1.0, request)
+        const REQUESTS: u32 = 10_000;
+        Self::start_after(REQUESTS, 1.0, request)
     }
 
-    /// The same, made so many times, for so many rows each.
+    /// The same with `times` requests of `rows` rows each.
     pub fn start_after<R>(times: u32, rows: f64, request: impl Fn(&mut Random) -> R) -> Self {
         let mut random = Random::new(1);
         let before_us = process::thread_cpu_us();
@@ -90,7 +90,7 @@ impl Watch {
 pub struct Random(u64);
 
 impl Random {
-    /// A sequence of its own for each seed.
+    /// Another sequence for each seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -105,7 +105,7 @@ impl Random {
     }
 }
 
-/// One caller on this thread, until the time is over: latencies in nanoseconds.
+/// Runs one caller on this thread until the time is over. Returns latencies in nanoseconds.
 pub fn repeat<R>(seconds: f64, mut request: impl FnMut() -> R, mut call: impl FnMut(R)) -> Vec<u32> {
     let mut latencies = Vec::new();
     let end = Instant::now() + Duration::from_secs_f64(seconds);
@@ -121,7 +121,7 @@ pub fn repeat<R>(seconds: f64, mut request: impl FnMut() -> R, mut call: impl Fn
     }
 }
 
-/// Callers on threads of their own.
+/// Runs each caller on a thread of its own.
 pub fn threads<R>(
     callers: usize,
     seconds: f64,
@@ -142,7 +142,7 @@ pub fn threads<R>(
     })
 }
 
-/// A time as it is kept.
+/// A time in the form of a stored latency.
 pub fn nanoseconds(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! The feature store in-process beside sled alone and redb: reads, writes, memory, disk, and what a start takes.
+//! The feature store in-process, compared with plain sled and with redb: reads, writes, memory, disk, and starts.
 //!
 //! ```console
 //! $ cargo bench --bench feature_store                                # a million entities, some fifteen minutes
@@ -7,10 +7,10 @@
 //! $ cargo bench --bench feature_store -- --stores ledge --entities 200000 --json store.json
 //! ```
 //!
-//! Each store runs in a process of its own, so that memory and CPU time are its own, and they take turns. CPU time has the
-//! caller in it, without the making of the request. Ledge is asked as its HTTP handlers ask it, with names and JSON values;
-//! sled and redb get bytes. What is acknowledged: Ledge fsynced a journal; redb committed durably, what waits together in
-//! one commit; sled flushed, which does not survive a power cut.
+//! Each store runs in a separate process, so that memory and CPU time can be measured, and the stores take turns. CPU
+//! time includes the caller, without the making of the request. Ledge is called like its HTTP handlers call it, with
+//! names and JSON values; sled and redb get bytes. An acknowledgement means: Ledge has fsynced a journal; redb has
+//! committed durably, with all waiting rows in one commit; sled has flushed, which does not survive a power cut.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that panics says where")]
 
@@ -30,43 +30,43 @@ use contender::Contender;
 use load::Figures;
 use report::Report;
 
-/// The feature store in-process beside sled alone and redb.
+/// The feature store in-process, compared with plain sled and with redb.
 #[derive(Debug, Parser)]
 struct Options {
-    /// How many entities, with 20 Float32 each.
+    /// The number of entities, with 20 Float32 each.
     #[arg(long, default_value_t = 1_000_000)]
     entities: u64,
     /// 50,000 entities and short rounds.
     #[arg(long)]
     quick: bool,
-    /// Which stores.
+    /// The stores to measure.
     #[arg(long, value_delimiter = ',', default_value = "ledge,sled,redb")]
     stores: Vec<Contender>,
-    /// How often each thing is measured; the median counts.
+    /// The number of rounds; the median counts.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How long each time.
+    /// The seconds of each measurement.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// How often each entity is updated in the day that is simulated.
+    /// The number of updates of each entity in the simulated day.
     #[arg(long, default_value_t = 3)]
     updates: u32,
-    /// The memory for what was read lately, in MiB.
+    /// The memory of the cache for recent reads, in MiB.
     #[arg(long, default_value_t = 32)]
     cache_mb: u64,
-    /// Only load, reads and writes.
+    /// Measure only the load, reads and writes.
     #[arg(long)]
     brief: bool,
-    /// Where the stores lie; removed afterwards.
+    /// The folder of the stores; it is removed afterwards.
     #[arg(long, default_value = "target/feature_store_bench")]
     folder: PathBuf,
-    /// Also write everything to this file.
+    /// Also write all figures to this file.
     #[arg(long)]
     json: Option<PathBuf>,
     /// Runs one store and takes commands from standard input.
     #[arg(long, hide = true)]
     child: Option<Contender>,
-    /// What cargo passes to every benchmark.
+    /// The argument that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -88,8 +88,8 @@ fn main() {
     let _ = std::fs::remove_dir_all(&options.folder);
 }
 
-/// The load is done by turns as well.
-const SLICES: u64 = 4;
+/// The number of parts of the load, in which the stores take turns.
+const LOAD_SLICES: u64 = 4;
 
 fn measure(options: &Options) -> Report {
     let entities = options.entities;
@@ -101,8 +101,8 @@ fn measure(options: &Options) -> Report {
         std::fs::create_dir_all(&folder).unwrap();
         children.push(Child::start(*contender, &folder, options.cache_mb).0);
     }
-    for slice in 0..SLICES {
-        let (from, to) = (entities * slice / SLICES, entities * (slice + 1) / SLICES);
+    for slice in 0..LOAD_SLICES {
+        let (from, to) = (entities * slice / LOAD_SLICES, entities * (slice + 1) / LOAD_SLICES);
         each(
             &mut children,
             &mut report,
@@ -111,6 +111,7 @@ fn measure(options: &Options) -> Report {
         );
     }
     each(&mut children, &mut report, "after the load", &Command::Sizes);
+
     let seconds = options.seconds;
     for round in 0..=options.rounds {
         // The first round warms up.
@@ -125,6 +126,7 @@ fn measure(options: &Options) -> Report {
         }
     }
     each(&mut children, &mut report, "after reads and writes", &Command::Sizes);
+
     if !options.brief {
         starts(options, &mut children, &mut report);
         for round in 1..=options.updates {
@@ -141,7 +143,7 @@ fn measure(options: &Options) -> Report {
     report
 }
 
-/// What it takes until reads are answered.
+/// Measures the time of starts until reads are answered.
 fn starts(options: &Options, children: &mut [Child], report: &mut Report) {
     for (child, contender) in children.iter_mut().zip(&options.stores) {
         let folder = options.folder.join(contender.name());

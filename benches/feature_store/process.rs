@@ -1,4 +1,4 @@
-//! What the kernel knows of this process and its files.
+//! The CPU time, memory and disk usage of this process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub fn thread_cpu_us() -> f64 {
     std::time::Duration::try_from(spent).unwrap().as_secs_f64() * 1e6
 }
 
-/// Memory of this process, and what `folder` takes.
+/// The memory of this process, and the disk space of `folder`.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 pub fn sizes(folder: &Path) -> Sizes {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -45,12 +45,12 @@ fn disk(path: &Path) -> u64 {
     }
 }
 
-/// Another one in each round.
+/// Another seed in each round.
 pub fn seed() -> u64 {
     ledge::clock::unix_millis()
 }
 
-/// The processor and how many cores of it.
+/// The name of the processor and the number of cores.
 pub fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name =

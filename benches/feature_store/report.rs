@@ -1,4 +1,4 @@
-//! What was measured, as one table.
+//! The figures as one table.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::contender::Contender;
 use crate::load::Figures;
 
-/// Rows of the table in order, each with the rounds of each store.
+/// The rows of the table in order, each with the rounds of each store.
 #[derive(Debug)]
 pub struct Report {
     stores: Vec<Contender>,

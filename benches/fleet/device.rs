@@ -1,4 +1,4 @@
-//! One box: the daemon's own state, and how long its duties take.
+//! One box: the daemon's own state, and the simulated time of its duties.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,11 +22,11 @@ use crate::Fleet;
 /// The bytes of a release.
 const RELEASE_BYTES: u64 = 20_000_000;
 
-/// What the platform published last.
+/// The last manifest that the platform published.
 pub struct Published {
     pub number: u64,
     manifest: Manifest,
-    /// When somebody's wave comes: between two of these moments one manifest means one thing to a box.
+    /// The start times of waves. Between two of them the manifest means the same to a box.
     moments: Vec<u64>,
 }
 
@@ -40,13 +40,13 @@ impl Published {
         Self { number, manifest, moments }
     }
 
-    /// How many waves have come.
+    /// The number of waves that have started.
     fn waves(&self, now_ms: u64) -> usize {
         self.moments.partition_point(|moment| *moment <= now_ms)
     }
 }
 
-/// One box.
+/// A simulated box.
 pub struct Device {
     identity: DeviceIdentity,
     subject: Subject,
@@ -56,11 +56,11 @@ pub struct Device {
     luck: u64,
     poll_ms: u64,
     next_poll_ms: u64,
-    /// What it does, since when and until when.
+    /// The duty in progress, with its start and its end.
     work: Option<(Duty, u64, u64)>,
     /// The manifest and the number of waves that it decided by.
     seen: (u64, usize),
-    /// What ends the trial here: in which stage and why; `None` for the box's own death.
+    /// The stage that ends the trial here, and the cause; `None` for the death of the box.
     fault: Option<(String, Option<Reason>)>,
     online: bool,
 }
@@ -95,7 +95,7 @@ impl Device {
         device
     }
 
-    /// A number of this box's own, the next at each call (splitmix64).
+    /// The next random number of this box (splitmix64).
     fn draw(&mut self) -> u64 {
         self.luck = self.luck.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.luck;
@@ -113,7 +113,7 @@ impl Device {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// When something happens to it next.
+    /// The time of its next event.
     pub fn next_ms(&self) -> u64 {
         if !self.online {
             return u64::MAX;
@@ -121,7 +121,7 @@ impl Device {
         self.work.map_or(self.next_poll_ms, |(_, _, end)| end.min(self.next_poll_ms))
     }
 
-    /// What happens to it at a moment; whether that changes what it reports.
+    /// Runs its event at a moment. True if that changes its report.
     pub fn happen(&mut self, now_ms: u64, published: Option<&Published>) -> bool {
         if !self.online {
             return false;
@@ -144,7 +144,7 @@ impl Device {
         self.state != before || self.online != was_online
     }
 
-    /// Asks the daemon's own code what the manifest means here. It is asked again only when that may be another answer.
+    /// Lets the daemon's own code decide by the manifest. It decides again only when the result may differ.
     fn poll(&mut self, published: &Published, now_ms: u64) {
         let seen = (published.number, published.waves(now_ms));
         if seen == self.seen {
@@ -161,7 +161,7 @@ impl Device {
         self.state = std::mem::take(&mut self.state).after(event, Kind::Model);
     }
 
-    /// Its work is done, and was good or not.
+    /// Ends a duty, with or without success.
     fn finish(&mut self, duty: Duty) {
         if self.state.duty() != duty {
             return;
@@ -208,7 +208,7 @@ impl Device {
         seconds.max(1) * 1000
     }
 
-    /// What the platform hears at a moment: the daemon's own document, and from a dead box only that it is gone.
+    /// The report at a moment: the daemon's own document, or only offline for a dead box.
     pub fn heard(&self, now_ms: u64) -> Value {
         json!({"device": self.identity.id, "online": self.online, "reported": self.online.then(|| self.reported(now_ms))})
     }

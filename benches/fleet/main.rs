@@ -1,8 +1,10 @@
-//! Thousands of boxes in one process: the state machine, the manifest, the waves and the reports are those of the daemon; the
-//! network, the disk, the models and the time are not there. `simulate.py` beside it owns the clock and is the platform.
+//! Thousands of boxes in one process. The state machine, the manifest, the waves and the reports are those of the
+//! daemon; the network, the disk, the models and the time are simulated. `simulate.py` next to it has the clock and is
+//! the platform.
 //!
-//! JSON, a line each. First what the boxes are ([`Fleet`]), then steps: `{"now_ms": 5, "manifest": {...}}`, the manifest
-//! only when another was published. The answer to a step is what the platform hears of the boxes that changed.
+//! Lines of JSON. The first line describes the boxes ([`Fleet`]), the others are steps: `{"now_ms": 5, "manifest":
+//! {...}}`, with the manifest only when another was published. The answer to a step has the reports of the boxes that
+//! changed.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that panics says where")]
 
@@ -19,25 +21,25 @@ use serde_json::{Value, json};
 
 use device::{Device, Published};
 
-/// What the boxes are.
+/// The description of the boxes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fleet {
-    /// How many there are: `box-0` and so on.
+    /// The number of boxes: `box-0` and so on.
     pub boxes: u64,
-    /// Another number, other luck.
+    /// The seed of random decisions.
     pub luck: u64,
-    /// Where they are in time when they start.
+    /// The time of their start.
     pub now_ms: u64,
-    /// How often each asks the platform, give or take a quarter.
+    /// The poll interval of each box, plus or minus a quarter.
     pub poll_s: u64,
     /// The share of boxes on which any release fails, such as those with a full disk.
     pub broken: f64,
     /// The share of boxes on which the new release fails.
     pub failing: f64,
-    /// The stage in which it does.
+    /// The stage in which it fails.
     pub fails_in: String,
-    /// Why, or `silent` when the box dies of it.
+    /// The cause of the failure, or `silent` when the box dies.
     pub cause: String,
 }
 
@@ -50,7 +52,7 @@ struct Step<'a> {
 
 fn main() {
     let mut lines = std::io::stdin().lock().lines().map(|line| line.unwrap());
-    // `cargo test` runs benches too, with nobody at the other end.
+    // `cargo test` runs benches, too, without input.
     let Some(first) = lines.next() else { return };
     let fleet: Fleet = serde_json::from_str(&first).unwrap();
     let mut devices: Vec<Device> = (0..fleet.boxes).map(|number| Device::new(number, &fleet)).collect();
@@ -70,7 +72,7 @@ fn main() {
     }
 }
 
-/// Lets everything happen up to a moment, in the order of time.
+/// Runs all events up to a moment, in the order of time.
 fn advance(
     devices: &mut [Device],
     due: &mut BinaryHeap<Reverse<(u64, usize)>>,

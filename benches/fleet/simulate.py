@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Ten thousand boxes and their platform over days, in minutes: the daemon's own state machine, manifest, waves and
-reports on the one side (main.rs), ledge-platform's own manifests and `watch` on the other, and a clock that is not
-there.
+"""Simulates ten thousand boxes and their platform over days, in minutes: with the daemon's own state machine, manifest,
+waves and reports (main.rs), with the manifests and `watch` of ledge-platform, and with a simulated clock.
 
 usage: .ledge/platform/bin/python3 benches/fleet/simulate.py [--boxes N] [--debug] [--json FILE] [--plot FILE.svg]
                                                              [SCENARIO...]
 
-Boxes hear of news only when they ask, every five minutes or so: without MQTT hints, which is the worst case. The
-status is not 0 when a promise is broken: shares within 1 % of the plan, a failing rollout stopped below 2 % of the
-fleet with the waves `default` and before the second wave with the others.
+Boxes poll every five minutes or so, without MQTT hints, which is the worst case. The exit status is not 0 when a
+promise is broken: shares within 1 % of the plan; a failing rollout stopped below 2 % of the fleet with the waves
+`default`, and before the second wave with the others.
 
-Which boxes a wave reaches hangs on the names of box and rollout alone, so a share is a draw: with 10,000 boxes its
-standard deviation is 0.5 % of the fleet halfway and 0.1 % in a first wave of 1 %. The rollout here is r-42; the table
-says how many of the names r-1 to r-200 keep each wave within 1 %, too.
+The boxes of a wave depend only on the names of box and rollout, so a share is random: with 10,000 boxes its standard
+deviation is 0.5 % of the fleet halfway and 0.1 % in a first wave of 1 %. The rollout here is r-42; the table says how
+many of the names r-1 to r-200 keep each wave within 1 %, too.
 """
 import argparse
 import bisect
@@ -38,7 +37,7 @@ STEP_S = 60
 SETTLE_S = 1_800  # after a wave: a poll of up to 375 s and a download of up to 15 minutes
 ROLLOUT = "r-42"
 OTHER_NAMES = [f"r-{number}" for number in range(1, 201)]
-MOST_OFF = 1.0  # percent of the fleet
+DEVIATION_MAX = 1.0  # percent of the fleet
 MS = 1_000
 
 
@@ -67,7 +66,7 @@ def ms(moment):
 
 
 class Platform:
-    """The manifest, what boxes reported, and `watch`."""
+    """The manifest, the reports of the boxes, and `watch`."""
 
     def __init__(self, schedule, count):
         self.manifest, self.notes, self.count = form.empty("default", START), {}, count
@@ -80,7 +79,7 @@ class Platform:
         self.devices, self.news = {}, True
 
     def published(self, moment):
-        """The manifest if it is news, in the form that is signed."""
+        """The manifest if it has changed, in the form that is signed."""
         if not self.news:
             return None
         self.news = False
@@ -139,7 +138,7 @@ def run(program, schedule, count, until_s, watched=True, actions=(), **faults):
 
 
 def extend(curve, now_s, shares):
-    """Adds a point, and where the line stood until a moment ago."""
+    """Adds a point, and before it the previous value one step earlier."""
     if curve and curve[-1][0] < (now_s - STEP_S) / 3_600:
         curve.append(((now_s - STEP_S) / 3_600, *curve[-1][1:]))
     curve.append((now_s / 3_600, *shares))
@@ -155,7 +154,7 @@ def last(schedule):
 
 
 def good(program, count, schedule):
-    """Each wave reaches its share, and a few broken boxes stop nothing."""
+    """Each wave reaches its share, and a few broken boxes do not stop the rollout."""
     found = run(program, schedule, count, last(schedule) + 7_200, broken=0.003)
     problems = [f"paused after {found['paused_s']} s: {found.get('reason')}"] if found["paused_s"] is not None else []
     found["shares"] = []
@@ -164,14 +163,14 @@ def good(program, count, schedule):
         share, meant = upto[-1] if upto else 0.0, bound / waves.SEEDS
         chance = 100 * math.sqrt(meant * (1 - meant) / count)
         found["shares"].append({"after": after, "percent": percent, "began": share, "deviation": chance})
-        if abs(share - percent) > MOST_OFF:
+        if abs(share - percent) > DEVIATION_MAX:
             problems.append(f"after {moments.spoken(after)} {share:.2f} % instead of {percent} %")
-    found["names_within"] = sum(worst(name, schedule, count) <= MOST_OFF for name in OTHER_NAMES)
+    found["names_within"] = sum(worst(name, schedule, count) <= DEVIATION_MAX for name in OTHER_NAMES)
     return found, problems
 
 
 def worst(rollout, schedule, count):
-    """How far the waves of a rollout of this name are off their shares at most, in percent of the fleet."""
+    """The largest deviation of the waves of a rollout of this name from their shares, in percent of the fleet."""
     seeds = sorted(waves.seed(f"box-{number}", rollout) for number in range(count))
     pairs = zip(waves.PRESETS[schedule], waves.schedule(schedule))
     return max(abs(100 * bisect.bisect_left(seeds, bound) / count - percent) for (_, percent), (_, bound) in pairs)
@@ -191,7 +190,7 @@ def failing(program, count, schedule, **faults):
 
 
 def paused(program, count, schedule="accelerated"):
-    """A pause of three and a half hours: nothing begins meanwhile, and everything comes so much later."""
+    """A pause of three and a half hours: no box begins during it, and later waves are delayed by it."""
     pause_s, resume_s = 5 * 3_600, 8 * 3_600 + 1_800
     actions = {pause_s: lambda platform, moment: platform.change(rollouts.pause, moment),
                resume_s: lambda platform, moment: platform.change(rollouts.resume, moment)}
@@ -205,7 +204,7 @@ def paused(program, count, schedule="accelerated"):
         problems.append(f"{begun(resume_s) - begun(pause_s + 400):.2f} % began it during the pause")
     for after, percent in waves.PRESETS[schedule]:
         moved = after + (resume_s - pause_s if after > pause_s else 0)
-        if abs(begun(moved + SETTLE_S) - percent) > MOST_OFF:
+        if abs(begun(moved + SETTLE_S) - percent) > DEVIATION_MAX:
             problems.append(f"after {moments.spoken(moved)} {begun(moved + SETTLE_S):.2f} % instead of {percent} %")
     if found["committed"] < 99.9:
         problems.append(f"only {found['committed']:.2f} % committed it in the end")
@@ -272,7 +271,7 @@ def spoken_pause(found):
 
 
 def table(results, count):
-    """What came of each scenario, and of each wave."""
+    """The results of each scenario, and of each wave."""
     rows = [[name, *(f"{found[key]:.2f} %" for key in ("begun", "ran_it", "committed")), spoken_pause(found),
              found.get("reason", "-")] for name, (found, _) in results.items()]
     yield reports.table(("SCENARIO", "BEGAN", "RAN IT", "COMMITTED", "PAUSED", "WHY"), rows)
@@ -284,7 +283,7 @@ def table(results, count):
     for found, _ in results.values():
         if "names_within" in found:
             names = f"{found['names_within']} of {len(OTHER_NAMES)} rollout names"
-            yield f"waves {found['waves']}: {names} keep each wave within {MOST_OFF:g} % of {count} boxes"
+            yield f"waves {found['waves']}: {names} keep each wave within {DEVIATION_MAX:g} % of {count} boxes"
 
 
 def main():

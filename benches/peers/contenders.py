@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass
 class Model:
-    """What a peer has to know of a model."""
+    """The properties of a model that a peer needs."""
 
     name: str
     onnx: Path
@@ -45,7 +45,7 @@ class Peer(Server):
             raise fetch.Missing(f"{self.environment} is not fetched")
 
     def holds(self):
-        """What it serves, in words."""
+        """A description of the served model."""
         return "with one model" if len(self.models) == 1 else f"with {len(self.models)} models"
 
     def site_packages(self):
@@ -72,7 +72,7 @@ class Triton(Peer):
         self.libraries = Path(self.python_says("sysconfig.get_config_var('LIBDIR')"))
         if self.python_says("sysconfig.get_config_var('Py_ENABLE_SHARED')") != "1":
             raise fetch.Missing(f"Triton's Python backend needs libpython{minor}.so, and this Python is built without it")
-        # The server looks for that process's program beside the backend's library only.
+        # The server searches for that process's program only next to the backend's library.
         self.backends = self.folder / "backends"
         shutil.copytree(self.root / "backends", self.backends, dirs_exist_ok=True)
         shutil.copy(self.root / "python_backend_stubs" / minor / "triton_python_backend_stub", self.backends / "python")
@@ -175,6 +175,6 @@ class Feast(Peer):
 
 
 def which_are_fetched():
-    """(the names that can run here, {name: why not})."""
+    """(the names that can run here, {name: the reason why not})."""
     absent = {name: "not fetched: make bench-peers" for name in fetch.NAMES[1:] if fetch.python_of(name) is None}
     return [name for name in fetch.NAMES[1:] if name not in absent], absent

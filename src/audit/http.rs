@@ -1,4 +1,4 @@
-//! The audit log as a thing to look at: how it does, and its files, as C2SP tlog-tiles has them.
+//! The routes of the audit log: its status, and its files in the form of C2SP tlog-tiles.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::get;
 use ledge_base::clock;
-use ledge_part::failure::Failure;
+use ledge_part::api_error::ApiError;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{AUDIT, VIEW};
 use ledge_part::route::{PathParts, Route, Scope};
@@ -23,11 +23,11 @@ use crate::status::{AuditState, AuditStatus, CopyStatus, SyncStatus};
 /// The routes of the audit log.
 pub const ROUTES: &[Route<ServedLog>] = &[
     Route::get("/audit/status", VIEW, || get(status)),
-    Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).about(Scope::Box),
-    Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).about(Scope::Box),
+    Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).scope(Scope::Box),
+    Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).scope(Scope::Box),
 ];
 
-/// The audit log as its routes see it.
+/// The state of the routes.
 #[derive(Debug, Clone)]
 pub struct ServedLog {
     pub state: AuditState,
@@ -38,28 +38,28 @@ pub struct ServedLog {
 async fn status(State(ServedLog { state, .. }): State<ServedLog>) -> Response {
     let status = state.status();
     let head = state.heads().borrow().as_ref().map(|head| head.checkpoint.note.clone());
-    json(&StatusDocument::new(&status, head.as_deref()))
+    json(&AuditStatusDocument::new(&status, head.as_deref()))
 }
 
 #[derive(Serialize)]
-struct StatusDocument<'a> {
+struct AuditStatusDocument<'a> {
     origin: &'a str,
     verifier_key: &'a str,
-    /// `null`, as the next two, until the log is open: the head alone would say less than there is.
+    /// `null`, as the next two, until the log is open: the signed head may have fewer records than the log.
     size: Option<u64>,
     first: Option<u64>,
     bytes: Option<u64>,
     quota: u64,
     error: Option<&'a str>,
     alarm: Option<&'a str>,
-    lost: Lost,
+    lost: LostDocument,
     checkpoint: Option<String>,
     sync: Option<SyncDocument<'a>>,
     copies: Vec<CopyDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct Lost {
+struct LostDocument {
     calls: u64,
     events: u64,
 }
@@ -68,7 +68,7 @@ struct Lost {
 struct SyncDocument<'a> {
     url: &'a str,
     size: u64,
-    /// In RFC 3339, as all moments here.
+    /// In RFC 3339, as all times here.
     at: Option<String>,
     waiting_since: Option<String>,
     error: Option<&'a str>,
@@ -83,7 +83,7 @@ struct CopyDocument<'a> {
     error: Option<&'a str>,
 }
 
-impl<'a> StatusDocument<'a> {
+impl<'a> AuditStatusDocument<'a> {
     fn new(status: &'a AuditStatus, checkpoint: Option<&[u8]>) -> Self {
         let AuditStatus { origin, verifier_key, log, quota, error, alarm, lost, sync, copies } = status;
         Self {
@@ -95,7 +95,7 @@ impl<'a> StatusDocument<'a> {
             quota: *quota,
             error: error.as_deref(),
             alarm: alarm.as_deref(),
-            lost: Lost { calls: lost.0, events: lost.1 },
+            lost: LostDocument { calls: lost.0, events: lost.1 },
             checkpoint: checkpoint.map(|note| String::from_utf8_lossy(note).into_owned()),
             sync: sync.as_ref().map(Into::into),
             copies: copies.iter().map(Into::into).collect(),
@@ -117,54 +117,55 @@ impl<'a> From<&'a CopyStatus> for CopyDocument<'a> {
 }
 
 /// `GET /audit/logs/{generation}/checkpoint`.
-async fn checkpoint(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, Failure> {
+async fn checkpoint(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let log = log(&served, &path)?;
-    let note = read(move || log.checkpoint()).await?.ok_or_else(|| none("this log has no checkpoint"))?;
+    let note = read(move || log.checkpoint()).await?.ok_or_else(|| not_found("this log has no checkpoint yet"))?;
     Ok(file(note, "text/plain; charset=utf-8", "no-cache"))
 }
 
-/// `GET /audit/logs/{generation}/tile/{*path}`: hashes and records that the published checkpoint has.
-async fn tile(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, Failure> {
+/// `GET /audit/logs/{generation}/tile/{*path}`: hashes and records under the published checkpoint.
+async fn tile(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let log = log(&served, &path)?;
     let name = format!("tile/{}", path.get("path").map_or("", String::as_str));
-    let tile = TilePath::parse(&name).ok_or_else(|| none("this is no path of a tile (C2SP tlog-tiles)"))?;
+    let tile = TilePath::parse(&name).ok_or_else(|| not_found("this is not the path of a tile (C2SP tlog-tiles)"))?;
     let found = read(move || {
         let size = log.checkpoint()?.as_deref().and_then(size).unwrap_or(0);
-        // A record beyond the checkpoint is not proven yet, and could be another after a power cut.
+        // A record beyond the checkpoint is not signed yet, and may be replaced after a power cut.
         if tile.is_within(size) { log.tile(tile) } else { Ok(None) }
     });
     let found = found.await?.ok_or_else(|| {
-        none(
-            "the checkpoint of this log has no such tile, or its records have left this box (GET /audit/status: first)",
+        not_found(
+            "no such tile: the checkpoint of this log does not cover it, or its records are no longer on this box (see \
+             first in GET /audit/status)",
         )
     })?;
     Ok(file(found, "application/octet-stream", "max-age=31536000, immutable"))
 }
 
-/// The log of the generation in the path, which need not be there.
-fn log(served: &ServedLog, path: &HashMap<String, String>) -> Result<LocalLog, Failure> {
+/// The log of the generation in the path. It need not exist.
+fn log(served: &ServedLog, path: &HashMap<String, String>) -> Result<LocalLog, ApiError> {
     let text = path.get("generation").map_or("", String::as_str);
     let generation = text.parse::<u32>().ok().filter(|number| *number > 0 && number.to_string() == text);
-    let generation = generation.ok_or_else(|| none("logs have numbers from 1 on"))?;
+    let generation = generation.ok_or_else(|| not_found("no such log: logs are numbered from 1"))?;
     Ok(LocalLog::open(&layout::log_folder(&served.folder, generation)))
 }
 
-/// How many records a checkpoint is of: its second line.
+/// The number of records under a checkpoint: its second line.
 fn size(note: &[u8]) -> Option<u64> {
     std::str::from_utf8(note).ok()?.lines().nth(1)?.parse().ok()
 }
 
-/// Reads a file, off the async threads.
-async fn read<T: Send + 'static>(reading: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T, Failure> {
+/// Reads a file off the async threads.
+async fn read<T: Send + 'static>(reading: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T, ApiError> {
     let failed = |reason: String| {
-        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the audit log cannot be read: {reason}"))
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the audit log cannot be read: {reason}"))
     };
     let read = tokio::task::spawn_blocking(reading).await.map_err(|error| failed(error.to_string()))?;
     read.map_err(|error| failed(error.to_string()))
 }
 
-fn none(message: &str) -> Failure {
-    Failure::new(StatusCode::NOT_FOUND, message)
+fn not_found(message: &str) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
 fn file(content: Vec<u8>, kind: &'static str, caching: &'static str) -> Response {
@@ -182,7 +183,7 @@ mod tests {
     use crate::status::LogFigures;
 
     #[test]
-    fn the_status_has_everything_that_is_known() {
+    fn the_status_has_every_field() {
         let status = AuditStatus {
             origin: "ledge.audit/box-1/2".into(),
             verifier_key: "ledge.audit/box-1+00+AA".into(),
@@ -200,7 +201,7 @@ mod tests {
             }),
             copies: vec![CopyStatus { name: "syslog", to: "s:6514".into(), sent: 9, lost: 2, error: None }],
         };
-        let document = serde_json::to_value(StatusDocument::new(&status, Some(b"note\n"))).unwrap();
+        let document = serde_json::to_value(AuditStatusDocument::new(&status, Some(b"note\n"))).unwrap();
         let expected = json!({
             "origin": "ledge.audit/box-1/2", "verifier_key": "ledge.audit/box-1+00+AA", "size": 10, "first": 3,
             "bytes": 4000, "quota": 9000, "error": "no room", "alarm": "cut", "lost": {"calls": 5, "events": 1},
@@ -215,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_log_that_is_not_open_yet_has_no_figures() {
-        let document = serde_json::to_value(StatusDocument::new(&AuditStatus::default(), Some(b"note\n"))).unwrap();
+        let document =
+            serde_json::to_value(AuditStatusDocument::new(&AuditStatus::default(), Some(b"note\n"))).unwrap();
         let figures = ["size", "first", "bytes"].map(|name| document[name].clone());
         assert_eq!(figures, [serde_json::Value::Null, serde_json::Value::Null, serde_json::Value::Null]);
     }

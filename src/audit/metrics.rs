@@ -1,17 +1,17 @@
-//! How the audit log does.
+//! The metrics of the audit log.
 
 use std::fmt::Error;
 
-use ledge_part::metrics::{family, label, single, whole};
+use ledge_part::metrics::{family, gauge_value, label, single};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::status::AuditStatus;
 
-/// What the queue took since the start, and what found no place in it.
+/// The events that the queue accepted since the start, and those lost because it was full.
 #[derive(Debug, Clone, Copy)]
-pub struct Queued {
+pub struct QueueCounts {
     pub recorded: u64,
     pub lost: u64,
 }
@@ -20,7 +20,7 @@ pub struct Queued {
 pub fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     status: &AuditStatus,
-    queued: Queued,
+    queued: QueueCounts,
     now_ms: u64,
 ) -> Result<(), Error> {
     let events = [("recorded", queued.recorded), ("lost", queued.lost)];
@@ -28,26 +28,32 @@ pub fn encode(
     family(encoder, "audit_events", "Audit events taken, and lost to a full queue", events)?;
     let mut gauge = |name, help, figure| single(encoder, name, help, &ConstGauge::new(figure));
     if let Some(log) = status.log {
-        gauge("audit_records", "Records of the audit log that are durable", whole(log.size))?;
-        gauge("audit_first_record", "The first record of the audit log that is still on this box", whole(log.first))?;
-        gauge("audit_log_bytes", "Bytes that the audit log takes on the disk", whole(log.bytes))?;
+        gauge("audit_records", "Records of the audit log that are durable", gauge_value(log.size))?;
+        gauge(
+            "audit_first_record",
+            "The first record of the audit log that is still on this box",
+            gauge_value(log.first),
+        )?;
+        gauge("audit_log_bytes", "Bytes that the audit log takes on the disk", gauge_value(log.bytes))?;
     }
-    gauge("audit_quota_bytes", "Bytes that the audit log may take (audit.quota_mb)", whole(status.quota))?;
+    gauge("audit_quota_bytes", "Bytes that the audit log may take (audit.quota_mb)", gauge_value(status.quota))?;
     let help = "1 when the audit log cannot be written: what is recorded is lost";
     gauge("audit_failed", help, i64::from(status.error.is_some()))?;
     let help = "1 when something was wrong with the audit log before this one";
     gauge("audit_alarm", help, i64::from(status.alarm.is_some()))?;
+
     if let Some(sync) = &status.sync {
         if let Some(log) = status.log {
             let unsynced = log.size.saturating_sub(sync.size);
-            gauge("audit_unsynced_records", "Records that the platform does not have", whole(unsynced))?;
+            gauge("audit_unsynced_records", "Records that the platform does not have", gauge_value(unsynced))?;
         }
         let since = sync.waiting_since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms) / 1000);
         let help = "Seconds since the oldest record that the platform does not have was written; 0 when it has all";
-        gauge("audit_unsynced_seconds", help, whole(since))?;
+        gauge("audit_unsynced_seconds", help, gauge_value(since))?;
         let help = "1 when the copy of the audit log does not go on";
         gauge("audit_sync_failed", help, i64::from(sync.error.is_some()))?;
     }
+
     let (calls, others) = status.lost;
     let lost = [("inference", calls), ("other", others)];
     let lost = lost.map(|(kind, count)| (label("kind", kind), ConstCounter::new(count)));
@@ -70,7 +76,7 @@ mod tests {
     use crate::status::{CopyStatus, LogFigures, SyncStatus};
 
     fn samples(status: AuditStatus) -> Vec<String> {
-        let queued = Queued { recorded: 20, lost: 3 };
+        let queued = QueueCounts { recorded: 20, lost: 3 };
         ledge_part::metrics::samples(move |encoder| encode(encoder, &status, queued, 1_795_132_860_000))
     }
 

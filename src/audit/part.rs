@@ -12,16 +12,16 @@ use ledge_identity::access::Access;
 use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_part::Part;
 use ledge_part::check::Check;
+use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{Section, Site};
-use ledge_part::web::Web;
+use ledge_part::section::{DoctorContext, Section};
 use ledge_service::audit_event::AuditSink;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::config::AuditConfig;
 use crate::doctor;
 use crate::http::{ROUTES, ServedLog};
-use crate::metrics::{self, Queued};
+use crate::metrics::{self, QueueCounts};
 use crate::sealed::AuditKeys;
 use crate::status::AuditState;
 
@@ -34,12 +34,12 @@ impl Section for AuditConfig {
         self.problems(egress)
     }
 
-    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
-        doctor::checks(self, site)
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
     }
 }
 
-/// The audit log, for the other parts. Its writer is a thread of its own, which ends after all of them.
+/// The audit log as a part. Its writer is a thread of its own, which ends after all parts.
 #[derive(Debug)]
 pub struct AuditPart {
     served: ServedLog,
@@ -48,7 +48,7 @@ pub struct AuditPart {
 }
 
 impl AuditPart {
-    /// The log in `folder`, whose writer reports to `state`, and whose key `sealer` encrypts.
+    /// Creates the part for the log in `folder`, whose writer reports to `state`, and whose key `sealer` encrypts.
     pub fn new(folder: &Path, state: AuditState, sink: AuditSink, sealer: Sealer) -> Self {
         let keys = Arc::new(AuditKeys { folder: folder.to_owned(), sealer });
         Self { served: ServedLog { state, folder: folder.into() }, sink, keys }
@@ -60,24 +60,24 @@ impl Part for AuditPart {
         "audit log"
     }
 
-    fn routes(&self, _web: &Web) -> Vec<BoundRoute> {
+    fn routes(&self, _context: &HandlerContext) -> Vec<BoundRoute> {
         bind(ROUTES, &self.served)
     }
 
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
-        let queued = Queued { recorded: self.sink.recorded(), lost: self.sink.lost() };
+        let queued = QueueCounts { recorded: self.sink.recorded(), lost: self.sink.lost() };
         metrics::encode(encoder, &self.served.state.status(), queued, clock::unix_millis())
     }
 
-    fn sign_of_life(&self) -> BoxFuture<'_, ()> {
+    fn heartbeat(&self) -> BoxFuture<'_, ()> {
         self.served.state.turned().boxed()
     }
 
-    fn trouble(&self, _is_starting: bool) -> Option<String> {
+    fn problem(&self, _is_starting: bool) -> Option<String> {
         self.served.state.status().error.map(|reason| format!("audit log: {reason}"))
     }
 
-    fn sealed_store(&self) -> Option<Arc<dyn Rekey>> {
+    fn encrypted_store(&self) -> Option<Arc<dyn Rekey>> {
         Some(self.keys.clone())
     }
 }

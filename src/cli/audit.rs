@@ -1,10 +1,10 @@
-//! `ledge audit`: the audit log, shown, verified and proven.
+//! `ledge audit`: shows, verifies and proves records of the audit log.
 
 mod egress;
 mod filter;
 mod forget;
 mod key;
-mod place;
+mod logs;
 mod prove;
 mod records;
 mod show;
@@ -22,54 +22,53 @@ use super::{Exit, Globals, Output};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AuditArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: AuditCommand,
 }
 
-/// What to do with the audit log.
+/// The verbs below `ledge audit`.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
-    /// Check that a log is whole: every signature, every record, every hash. No daemon is needed.
+    /// Verify a log: every signature, every record, every hash. No daemon is needed.
     ///
-    /// Exit codes: 0 it is whole; 3 something is missing; 4 there is another history of the same log; 5 what is there is not
-    /// what was signed; 1 it could not be looked at.
+    /// Exit codes: 0 the log is complete and unchanged; 3 something is missing; 4 there are two histories of the same
+    /// log; 5 the log differs from what was signed; 1 the log could not be read.
     Verify(verify::VerifyArgs),
-    /// Write the proof that one record is in the log, which anybody can check with the verifier key alone.
+    /// Write a proof that one record is in the log. Anyone can check it with only the verifier key.
     Prove(prove::ProveArgs),
-    /// Check such a proof, and print the record. Needs neither the log nor a network.
+    /// Check a proof of `ledge audit prove`, and print the record. Needs neither the log nor a network.
     Check(prove::CheckArgs),
     /// Print records, the oldest first.
     Show(show::ShowArgs),
-    /// Print the last records, and with --follow those that come.
+    /// Print the last records, and with --follow new ones as they are written.
     Tail(tail::TailArgs),
-    /// Print the verifier key, which others need to check this box's log.
+    /// Print the verifier key, which others need to verify this box's log.
     ///
-    /// Take it from the box itself, and keep it where the log is not: whoever gives you both could have made up both.
+    /// Copy the key from the box itself, and keep it apart from the log: whoever gives you both could have forged both.
     Key,
-    /// Destroy the key of a period, so that nobody can tell any more what its tags stand for.
+    /// Destroy the tag key of a period, so that nobody can find out any more which callers and data its tags stand for.
     ///
-    /// The records stay, and the log can still be verified. `ledge audit forget` is the erasure of what callers sent.
+    /// The records stay, and the log can still be verified. This is how to erase the traces of callers from the log.
     Forget(forget::ForgetArgs),
-    /// List every kind of message that this box can send, its fields, where it may go, and how much went since install.
+    /// List every kind of message that this box can send: its fields, its destinations, and the bytes sent so far.
     Egress(egress::EgressArgs),
-    /// Print the closed form of a record, as JSON Schema.
+    /// Print the form of a record, as JSON Schema.
     Schema,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  ledge audit key                                       what others verify with
-  ledge audit verify                                    all of this box's logs
+  ledge audit key                                       print the key for verification elsewhere
+  ledge audit verify                                    verify all logs of this box
   ledge audit verify https://audit.lan/box-1 --key box-1.vkey --from last-checkpoint
   ledge audit show --since 2h --model minilm
-  ledge audit show --input photograph.jpg               which calls had it
+  ledge audit show --input photograph.jpg               show the calls with this photograph
   ledge audit tail --follow
   ledge audit prove 4711 --out 4711.tlog-proof
   ledge audit check 4711.tlog-proof --key box-1.vkey
-  ledge audit egress                                    what can leave this box, and what did
+  ledge audit egress                                    show what this box can send, and what it has sent
 
-The log says nothing about what was never written to it; what was lost on the way is counted in it.";
+The log cannot show events that were never written to it. It counts those that were lost before they were written.";
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &AuditArgs, out: &mut Output) -> anyhow::Result<Exit> {

@@ -1,4 +1,4 @@
-//! `ledge bench`: how fast a model answers, in this process, over HTTP and over MQTT side by side, and how right it is.
+//! `ledge bench`: measures the speed of a model in this process, over HTTP and over MQTT in turns; or its accuracy.
 
 mod accuracy;
 mod agreement;
@@ -36,7 +36,7 @@ use tokio::runtime::Runtime;
 use super::{Exit, Globals, Output};
 use crate::config::Config;
 use crate::daemon;
-use inputs::ShapeOf;
+use inputs::InputShape;
 use load::Load;
 use subject::Subject;
 use url::Url;
@@ -46,82 +46,82 @@ use url::Url;
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct BenchArgs {
-    /// The model: the name of its folder in the repository, and if need be one version and one runtime of it.
+    /// The model: the name of its folder in the repository. Optionally with a version and a runtime.
     #[arg(value_name = "MODEL[:VERSION][@RUNTIME]")]
     pub subject: Subject,
-    /// Measure this running server, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock, instead of one started
-    /// for the purpose; or the one behind a broker, mqtt://HOST[:PORT] or mqtts://HOST[:PORT], with the user, password and
-    /// certificates of [mqtt]. Both together are measured by turns. A broker does not tell what a model takes: without
-    /// the other URL it is read from the repository here, or --input says it.
+    /// Measure this running server, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock, instead of one that is
+    /// started for the measurement. Or measure a server behind a broker: mqtt://HOST[:PORT] or mqtts://HOST[:PORT],
+    /// with the user, password and certificates of [mqtt]. Given both, they are measured in turns. The inputs of the
+    /// model cannot be read through a broker: without the URL of its server they are read from the repository here, or
+    /// given with --input.
     #[arg(long, help_heading = "Targets", conflicts_with = "in_process")]
     pub url: Vec<Url>,
-    /// The box, or the group of boxes, that is asked over the broker.
+    /// The box or the group of boxes behind the broker.
     #[arg(long, value_name = "NAME", help_heading = "Targets", requires = "url")]
     pub device: Option<DeviceName>,
-    /// How often a message to and from the broker is delivered: 0, at most once; 1, at least once. Both by turns: 0,1.
+    /// The QoS of messages to and from the broker: 0, at most once; 1, at least once; or 0,1 for both in turns.
     #[arg(long, value_name = "QOS,...", value_delimiter = ',', value_parser = parse_qos, default_value = "1",
         help_heading = "Targets")]
     pub qos: Vec<Qos>,
-    /// Measure the broker alone, too: each caller publishes the same messages to a topic of its own and gets them back.
+    /// Measure the broker without a box, too: each caller publishes the same messages to its own topic and receives
+    /// them.
     #[arg(long, help_heading = "Targets", requires = "url")]
     pub echo: bool,
-    /// Measure in this process only; no server is started or asked.
+    /// Measure in this process only, without a server.
     #[arg(long, help_heading = "Targets", conflicts_with = "http")]
     pub in_process: bool,
-    /// Measure over HTTP only. Over MQTT, nothing is measured in this process anyway.
+    /// Measure over HTTP only, not in this process. With a broker, this process is never measured.
     #[arg(long, help_heading = "Targets")]
     pub http: bool,
-    /// The process of the running server, for its CPU time and memory; known without it behind a Unix socket.
+    /// The process id of the running server, for its CPU time and memory. Not needed with a Unix socket.
     #[arg(long, value_name = "PID", help_heading = "Targets", requires = "url")]
     pub pid: Option<u32>,
-    /// Closed loop: so many callers, each asking again when it is answered [default: 1,2,4].
+    /// Closed loop: the number of callers. Each sends its next request after the answer [default: 1,2,4].
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = load::parse_concurrency, help_heading = "Load")]
     pub concurrency: Vec<usize>,
-    /// Open loop: so many requests a second, whether those before are answered or not. Latency counts from the time a
-    /// request was due.
+    /// Open loop: the number of requests a second, sent without waiting for answers. Latency is measured from the time
+    /// at which a request was due.
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = load::parse_rate, help_heading = "Load")]
     pub rate: Vec<f64>,
-    /// Let the requests of an open loop be evenly spaced [default: Poisson arrivals, as callers that do not know of each
-    /// other come].
+    /// Space the requests of an open loop evenly [default: Poisson arrivals, as of independent callers].
     #[arg(long, help_heading = "Load")]
     pub constant: bool,
-    /// The connections of an open loop: so many requests can be under way at once.
+    /// The number of connections of an open loop, which is the most requests in flight at once.
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Load",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,
-    /// How long each load lasts, for each target and round.
+    /// The time of each load, for each target and round.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = load::parse_time, help_heading = "Load")]
     pub duration: Duration,
-    /// How long each load lasts before it is measured.
+    /// The time of each load before it is measured.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = load::parse_time, help_heading = "Load")]
     pub warmup: Duration,
-    /// How often all is measured, the targets taking turns: the ratio of two in one round says more than two numbers
-    /// from different minutes.
+    /// The number of rounds. In each round the targets take turns, so that figures of the same minutes are compared.
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Load",
         value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Ask about this: a photograph, or the JSON of an inference request [default: random tensors].
+    /// The file to send: a photograph, or the JSON of an inference request [default: random tensors].
     #[arg(long, visible_alias = "photo", value_name = "FILE", help_heading = "Requests")]
     pub input: Option<PathBuf>,
-    /// Batch elements of each request.
+    /// The number of batch elements in each request.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Requests",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub batch: u16,
-    /// The shape of an input whose dimensions are variable, such as data:1,3,224,224. Can be repeated; what it leaves
-    /// open is 1.
+    /// The shape of an input with variable dimensions, such as data:1,3,224,224. Can be repeated. A variable dimension
+    /// that is not given is 1.
     #[arg(long, value_name = "INPUT:DIM,...", help_heading = "Requests")]
-    pub shape: Vec<ShapeOf>,
-    /// Make every request another one, so that no cache answers. Without it a few take turns.
+    pub shape: Vec<InputShape>,
+    /// Make every request different, so that no cache answers. Without it, a few requests are sent in turns.
     #[arg(long, help_heading = "Requests")]
     pub unique: bool,
     /// Send tensors as JSON instead of binary.
     #[arg(long, help_heading = "Requests")]
     pub json_tensors: bool,
-    /// Instead of speed: ask about every file of this folder, and count the right answers. A folder in it for each class
-    /// names what its photographs show.
+    /// Measure accuracy instead of speed: run the model on every file of this folder, and count the right answers. A
+    /// subfolder for each class gives the label of its photographs.
     #[arg(long, value_name = "DIR", help_heading = "Accuracy")]
     pub images: Option<PathBuf>,
-    /// What the files show: lines of FILE,LABEL.
+    /// The labels of the files: lines of FILE,LABEL.
     #[arg(long, value_name = "FILE", help_heading = "Accuracy", requires = "images")]
     pub labels: Option<PathBuf>,
     /// Compare the answers with those of another model, version or runtime.
@@ -130,7 +130,7 @@ pub struct BenchArgs {
     /// Write JSON instead of a table.
     #[arg(long, help_heading = "Output")]
     pub json: bool,
-    /// Draw latency against load into this file.
+    /// Draw latency against load into this SVG file.
     #[arg(long, value_name = "FILE", help_heading = "Output", conflicts_with = "images")]
     pub svg: Option<PathBuf>,
 }
@@ -146,7 +146,7 @@ Examples:
   ledge bench efficientnet_lite0@onnxruntime --images photos/ --against efficientnet_lite0@openvino";
 
 impl BenchArgs {
-    /// The loads asked for.
+    /// The loads of the arguments, or the default ones.
     fn loads(&self) -> Vec<Load> {
         let (closed, open) = (self.concurrency.iter(), self.rate.iter());
         let loads: Vec<_> =
@@ -160,14 +160,15 @@ fn parse_qos(text: &str) -> Result<Qos, String> {
     match text {
         "0" => Ok(Qos::AtMostOnce),
         "1" => Ok(Qos::AtLeastOnce),
-        _ => Err("expected 0 or 1; exactly once is no QoS of Ledge".to_owned()),
+        _ => Err("expected 0 or 1; Ledge does not support QoS 2".to_owned()),
     }
 }
 
-/// Runs the verb. It fails when nothing was answered.
+/// Runs the verb. It fails when a target answered nothing.
 pub fn run(globals: &Globals, args: &BenchArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
-    // Apart from the threads that ask: it drives the timers of the serving core, as the daemon's one thread does.
+    // One thread, besides those of the callers. It drives the timers of the serving core, as the daemon's one thread
+    // does.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(1)
@@ -181,14 +182,14 @@ pub fn run(globals: &Globals, args: &BenchArgs, out: &mut Output) -> anyhow::Res
     ended
 }
 
-/// A serving core over `repository` with one model, in this process. [`unload`] it at the end.
+/// Loads one model into a serving core over `repository`, in this process. Call [`unload`] at the end.
 fn load(runtime: &Runtime, config: &Config, repository: PathBuf, subject: &Subject) -> anyhow::Result<Serving> {
     let mut config = config.clone();
     config.repository.path = repository;
     config.repository.packaged.clear();
-    // Nobody reads the events of a command line.
+    // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
-    let serving = daemon::serving_alone(&config, audit);
+    let serving = daemon::standalone_serving(&config, audit);
     runtime.block_on(serving.repository().load(&subject.model, &Principal::Local))?;
     Ok(serving)
 }

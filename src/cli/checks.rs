@@ -1,10 +1,10 @@
-//! Findings in columns, for the verbs that look at things.
+//! The findings of `ledge doctor` and `ledge mqtt check`, as text in columns.
 
 use std::fmt::Write as _;
 
 pub use ledge_part::check::{Check, Status};
 
-/// The checks in columns, for people.
+/// The checks in columns, and a summary below them.
 pub fn text(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -23,9 +23,9 @@ pub fn text(checks: &[Check]) -> String {
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let _ = match (count(Status::Fail), count(Status::Warn)) {
-        (0, 0) => writeln!(text, "\nAll is well."),
-        (0, warnings) => writeln!(text, "\nLedge works; could be better: {warnings}."),
-        (failures, _) => writeln!(text, "\nMust be done: {failures}."),
+        (0, 0) => writeln!(text, "\nNo problems found."),
+        (0, warnings) => writeln!(text, "\nLedge works. Warnings: {warnings}."),
+        (failures, _) => writeln!(text, "\nProblems to solve: {failures}."),
     };
     text
 }
@@ -44,7 +44,7 @@ FAIL  configuration  2 mistakes:
                        b
                      -> correct it
 
-Must be done: 1.
+Problems to solve: 1.
 ";
         assert_eq!(text(&checks), expected);
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use clap::Args;
 use ledge_egress::DaemonConnection;
-use ledge_part::section::Site;
+use ledge_part::section::DoctorContext;
 use serde_json::Value;
 
 use super::checks::{Check, Status, text};
@@ -27,7 +27,8 @@ pub struct DoctorArgs {
     /// Write JSON instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Only write the form of each store that this version knows: a version that knows less cannot be gone back to.
+    /// Write only the format version of each store that this version knows: a downgrade to a version that knows a lower
+    /// one is not possible.
     #[arg(long, conflicts_with = "json")]
     pub formats: bool,
 }
@@ -40,7 +41,7 @@ Examples:
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Result<Exit> {
     if args.formats {
-        write!(out, "{}", formats::known())?;
+        write!(out, "{}", formats::content())?;
         return Ok(Exit::Success);
     }
     let checks = checks(globals);
@@ -59,27 +60,28 @@ fn checks(globals: &Globals) -> Vec<Check> {
     let config = match globals.sources().load() {
         Ok(loaded) => {
             let detail = match loaded.origins.len() {
-                0 => "every key has its default".to_owned(),
-                count => format!("{count} set, every other key has its default"),
+                0 => "all settings have their defaults".to_owned(),
+                count => format!("{count} set, all others have their defaults"),
             };
             checks.push(Check::ok("configuration", detail));
             loaded.config
         }
         Err(mistakes) => {
-            let advice = "correct it; what follows looks at the defaults";
+            let advice = "correct it; the checks below use the defaults";
             checks.push(Check::fail("configuration", BadConfiguration(mistakes).to_string(), advice));
             defaults(globals)
         }
     };
+
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(unit::check(&config));
     checks.push(access::check(&config));
-    let site = Site {
+    let site = DoctorContext {
         state: &config.state.path,
         device: &config.device,
         encryption: &config.encryption,
         egress: &config.egress,
-        ask_daemon: &|path| own_answer(&config, path),
+        ask_daemon: &|path| ask_own_daemon(&config, path),
     };
     checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
     checks.extend(mqtt::check(&config));
@@ -87,15 +89,15 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks
 }
 
-/// The configuration as it would be without a file and without mistakes.
+/// The configuration without its file, for the checks after a mistake in it.
 fn defaults(globals: &Globals) -> Config {
     let root = globals.root.clone().or_else(|| globals.config.as_ref()?.parent().map(Path::to_owned));
     root.map_or_else(Config::packaged, |root| Config::with_root(&root))
 }
 
-/// What the daemon of this configuration answers at `path`, if it does.
-fn own_answer(config: &Config, path: &str) -> Option<Value> {
+/// The JSON that the daemon of this configuration answers at `path`; `None` without an answer.
+fn ask_own_daemon(config: &Config, path: &str) -> Option<Value> {
     let url = own_daemon(&config.http.listen).ok()?;
-    let asked = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get(path).await });
-    serde_json::from_slice(&asked.ok()?.ok()?.body).ok()
+    let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get(path).await });
+    serde_json::from_slice(&answer.ok()?.ok()?.body).ok()
 }

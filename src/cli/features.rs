@@ -8,7 +8,7 @@ mod new_file;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(not(feature = "parquet"))]
-#[path = "features/parquet_left_out.rs"]
+#[path = "features/parquet_unavailable.rs"]
 mod parquet;
 mod push;
 pub(in crate::cli) mod show;
@@ -20,7 +20,7 @@ use clap::{Args, Subcommand};
 
 use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
-use daemon::Daemon;
+use daemon::DaemonClient;
 use table::Format;
 
 pub use table::{fuzz_csv, fuzz_json_lines};
@@ -29,40 +29,38 @@ pub use table::{fuzz_csv, fuzz_json_lines};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct FeaturesArgs {
-    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
+    /// The server to use, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
     /// the configuration, else its first address].
     #[arg(long, global = true)]
     pub url: Option<String>,
-    /// How to come to it.
     #[command(flatten)]
     pub server: ServerArgs,
     /// Write JSON instead of text.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
     #[command(subcommand)]
     pub command: FeaturesCommand,
 }
 
-/// What to do with features.
+/// The verbs below `ledge features`.
 #[derive(Debug, Subcommand)]
 pub enum FeaturesCommand {
     /// List the feature views and feature services.
     List,
-    /// Show what a feature view or feature service is declared as.
+    /// Show the declaration of a feature view or feature service.
     Show {
-        /// Its name.
+        /// The name of the feature view or feature service.
         name: String,
     },
-    /// Read features of one entity: value, status and age.
+    /// Read features of one entity: their values, statuses and ages.
     Get {
-        /// Features as VIEW:FEATURE, or whole views.
+        /// Features as VIEW:FEATURE, or whole feature views.
         #[arg(value_name = "VIEW[:FEATURE]", required_unless_present = "service")]
         features: Vec<String>,
         /// A join key of the entity. Can be repeated.
         #[arg(long, required = true, value_name = "KEY=VALUE")]
         entity: Vec<String>,
-        /// The features of this feature service.
+        /// The feature service to read the features of.
         #[arg(long, conflicts_with = "features")]
         service: Option<String>,
     },
@@ -70,56 +68,56 @@ pub enum FeaturesCommand {
     Push {
         /// The feature view.
         view: String,
-        /// The row: join keys, features, and the event time, which is now when it is left out. A list is written as JSON;
-        /// nothing behind = is null.
+        /// The row: join keys, features and the event time [default: now]. A list is JSON; an empty value is null.
         #[arg(value_name = "COLUMN=VALUE", required_unless_present = "file")]
         columns: Vec<String>,
-        /// Rows instead, as for `ledge features import`.
+        /// A file of rows instead, as for `ledge features import`.
         #[arg(long, conflicts_with = "columns")]
         file: Option<PathBuf>,
     },
-    /// Take a backup of everything in the store, while the server is at work.
+    /// Back up the whole store, while the server works.
     ///
-    /// Everything that was acknowledged before is in it. The file is checked to its end before it gets its name.
+    /// The backup contains every push that was acknowledged before it. The file is verified to its end before it gets
+    /// its name.
     Backup {
         /// The file to write.
         file: PathBuf,
         /// Overwrite the file if there is one.
         #[arg(long)]
         force: bool,
-        /// Encrypt it to this age recipient, whose identity restores it.
+        /// The age recipient to encrypt the backup to; its identity restores the backup.
         #[arg(long, value_name = "age1…")]
         to: Option<String>,
-        /// Encrypt it with the passphrase in this file.
+        /// The file with the passphrase to encrypt the backup with.
         #[arg(long, value_name = "FILE", conflicts_with = "to")]
         passphrase_file: Option<PathBuf>,
-        /// Leave it readable for everybody, although the store is sealed.
+        /// Do not encrypt the backup, although the store is encrypted.
         #[arg(long, conflicts_with_all = ["to", "passphrase_file"])]
         plain: bool,
     },
-    /// Put a backup in the place of everything in the store. What was there before is gone afterwards.
+    /// Replace the whole content of the store by a backup.
     ///
-    /// A backup that is damaged, or has what is not declared here, is refused, and then nothing has changed.
+    /// A backup that is damaged, or contains something that is not declared here, is refused without any change.
     Restore {
-        /// The backup.
+        /// The file with the backup.
         file: PathBuf,
-        /// The file with the age identity that it was encrypted to.
+        /// The file with the age identity that decrypts the backup.
         #[arg(long, value_name = "FILE")]
         identity: Option<PathBuf>,
-        /// The file with the passphrase that it was encrypted with.
+        /// The file with the passphrase that decrypts the backup.
         #[arg(long, value_name = "FILE", conflicts_with = "identity")]
         passphrase_file: Option<PathBuf>,
     },
-    /// Erase an entity: its rows in every feature view, and those of every entity that has its join keys among others.
+    /// Erase an entity: its rows in every feature view, and those of every entity whose join keys include its own.
     ///
-    /// Nothing of it can be read from this box afterwards, and an older backup does not bring it back here. Backups that lie
-    /// elsewhere keep what they have.
+    /// Afterwards none of its data can be read from this box, and restoring an older backup here does not bring it
+    /// back. Backups elsewhere are not changed.
     Erase {
-        /// The join keys of the entity.
+        /// The join keys of the entity, with their values.
         #[arg(value_name = "KEY=VALUE", required = true)]
         entity: Vec<String>,
     },
-    /// Write the rows of a feature view into a file: join keys, features that are columns, and the event time.
+    /// Write the rows of a feature view to a file: join keys, features (without aggregations), and the event time.
     Export {
         /// The feature view.
         view: String,
@@ -132,7 +130,8 @@ pub enum FeaturesCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Push the rows of a file into a feature view. That can be repeated: the event time says which rows are newer.
+    /// Push the rows of a file into a feature view. The import can be repeated: for each entity the newest event time
+    /// wins.
     Import {
         /// The feature view.
         view: String,
@@ -142,11 +141,11 @@ pub enum FeaturesCommand {
         #[arg(long, value_enum)]
         format: Option<Format>,
     },
-    /// Take a snapshot, so that a start after a crash has less to read.
+    /// Take a snapshot, so that a start after a crash reads less of the journal.
     Snapshot,
-    /// Build the index anew in less room.
+    /// Rebuild the index, so that it takes less space.
     Compact,
-    /// Say how the store is: state, rows, sizes, journal, snapshot, damage.
+    /// Show the state of the store: rows, sizes, journal, snapshot, damage.
     Status,
 }
 
@@ -164,7 +163,7 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &FeaturesArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut daemon = Daemon::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
     let json = args.json;
     block_on(async {
         match &args.command {

@@ -1,4 +1,4 @@
-//! `ledge infer`: a model's answer to files, with or without a daemon.
+//! `ledge infer`: runs a model on files, in this process or on a running server.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -36,37 +36,37 @@ use crate::daemon;
 pub struct InferArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
-    /// Files to ask about. Of a folder, every photograph and .json file in it, at any depth.
+    /// The files to run the model on: photographs, or inference requests as .json. From a folder, every photograph and
+    /// .json file at any depth.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Ask a running server instead, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
+    /// Use a running server instead of this process, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
     #[arg(long)]
     pub url: Option<String>,
-    /// How to come to it.
     #[command(flatten)]
     pub server: ServerArgs,
-    /// How urgent it is to the server, with --url: several files are background work, which takes what is left over and
-    /// waits while the server has no room [default: interactive for one file, batch for more].
+    /// The priority of the calls on the server, with --url: batch is background work, which uses spare capacity and
+    /// waits while the queue of the server is full [default: interactive for one file, batch for more].
     #[arg(long, value_enum, requires = "url")]
     pub priority: Option<Urgency>,
-    /// The version of the model [default: what the server would answer with].
+    /// The version of the model [default: the one that the server would use].
     #[arg(long = "version", value_name = "N")]
     pub model_version: Option<ModelVersion>,
-    /// How many labels to show of a classification.
+    /// The number of labels to show for a classification.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub top: u32,
-    /// Write a JSON object for each file, a line each.
+    /// Write JSON: one line with one object for each file.
     #[arg(long)]
     pub json: bool,
-    /// As scripts of older versions ask for it.
+    /// The older spelling of --json, for existing scripts.
     #[arg(long, hide = true, value_enum, conflicts_with = "json")]
     pub format: Option<InferFormat>,
 }
 
-/// How urgent a call is.
+/// The priority of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Urgency {
-    /// Somebody waits.
+    /// Somebody waits for the answer.
     Interactive,
     /// Background work.
     Batch,
@@ -75,9 +75,9 @@ pub enum Urgency {
 /// The older spelling of `--json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum InferFormat {
-    /// Columns for people.
+    /// A table.
     Table,
-    /// One JSON object a file and line.
+    /// One line with one JSON object for each file.
     Jsonl,
 }
 
@@ -87,18 +87,19 @@ Examples:
   ledge infer efficientnet_lite0 photographs/ --top 1 --json > answers.jsonl
   ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
 
-/// What a folder is searched for.
-const ENDINGS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "json"];
+/// The extensions of the files that are taken from a folder.
+const FILE_EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "json"];
 
-/// Runs the verb. It fails when a file got no answer.
+/// Runs the verb. It fails when a file has no answer.
 pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     let files = collect(&args.files)?;
     let progress = progress(files.len());
     let top = usize::try_from(args.top).unwrap_or(usize::MAX);
     let as_json = args.json || args.format == Some(InferFormat::Jsonl);
-    let width = files.iter().map(|file| shown(file).chars().count()).max().unwrap_or(0).max(FILE.len());
+    let width = files.iter().map(|file| shown(file).chars().count()).max().unwrap_or(0).max(FILE_HEADING.len());
     let mut report = Report { out, as_json, width, top, failed: 0, headed: false };
+
     block_on(async {
         let target = Target { model: args.model.clone(), version: args.model_version };
         if let Some(url) = &args.url {
@@ -113,7 +114,8 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
         } else {
             let serving = &standalone(&config, args).await?;
             let target = &target;
-            // One is decoded while the one before it is inferred on: more would only wait, against the model's deadline.
+            // Two at a time: one is decoded while the model runs on the previous one. More would only wait in the
+            // queue, against the deadline of the model.
             let answers = stream::iter(&files).map(|file| async move { (file, ask(serving, target, file).await) });
             let mut answers = std::pin::pin!(answers.buffered(2));
             let mut written = Ok(());
@@ -140,7 +142,7 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
             let before = files.len();
             walk(path, &mut files)?;
             if files.len() == before {
-                bail!("{} holds no file ending in {}", path.display(), ENDINGS.join(", "));
+                bail!("{} contains no file ending in {}", path.display(), FILE_EXTENSIONS.join(", "));
             }
         } else {
             files.push(path.clone());
@@ -150,17 +152,17 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let cannot_read = || format!("{} cannot be read", folder.display());
+    let cannot_read = || format!("cannot read the folder {}", folder.display());
     let entries = std::fs::read_dir(folder).with_context(cannot_read)?;
     let mut paths =
         entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().with_context(cannot_read)?;
     paths.sort();
     for path in paths {
-        let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        // A link to a folder above would go on for ever: folders are followed as they are, links to them not.
+        let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        // Symbolic links to folders are not followed: a link to a parent folder would never end.
         if path.is_dir() && !path.is_symlink() {
             walk(&path, files)?;
-        } else if path.is_file() && ENDINGS.contains(&ending.as_str()) {
+        } else if path.is_file() && FILE_EXTENSIONS.contains(&extension.as_str()) {
             files.push(path);
         }
     }
@@ -176,19 +178,19 @@ fn progress(files: usize) -> ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// A serving core with one model, in this process.
+/// A serving core with one loaded model, in this process.
 async fn standalone(config: &Config, args: &InferArgs) -> anyhow::Result<Serving> {
-    // Nobody reads the events of a command line.
+    // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
-    let serving = daemon::serving_alone(config, audit);
+    let serving = daemon::standalone_serving(config, audit);
     serving.repository().load(&args.model, &Principal::Local).await?;
     Ok(serving)
 }
 
-/// One file's answer: what HTTP would answer, as JSON.
-type Answer = anyhow::Result<Value>;
+/// The answer for one file, as HTTP would send it in JSON.
+type FileAnswer = anyhow::Result<Value>;
 
-async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
+async fn ask(serving: &Serving, target: &Target, file: &Path) -> FileAnswer {
     let content = Bytes::from(std::fs::read(file)?);
     if ImageFormat::sniff(&content).is_some() {
         let (target, form, arrived) = (target.clone(), BodyKind::Photograph, Instant::now());
@@ -202,7 +204,7 @@ async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
             account: Account::unlimited(),
             views: ViewScope::ALL,
         };
-        // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
+        // Parsed from its text, as over HTTP, so that a score stays the shortest number that is the same f32.
         return Ok(serde_json::from_slice(&call::answer(serving, call, &Principal::Local).await?.body)?);
     }
     let mut decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
@@ -212,7 +214,7 @@ async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     Ok(serde_json::from_slice(&encoded.into_bytes())?)
 }
 
-async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path, urgency: Urgency) -> Answer {
+async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path, urgency: Urgency) -> FileAnswer {
     let content = Bytes::from(std::fs::read(file)?);
     let kind = ImageFormat::sniff(&content).map_or("application/json", ImageFormat::content_type);
     let version = target.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
@@ -222,7 +224,7 @@ async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path,
     let answer = loop {
         let answer = daemon.post(&path, &headers, content.clone()).await?;
         match answer.retry_after {
-            // Background work has time: until the queue has room, or its hours begin.
+            // Background work waits until the queue has room, or until a window of serving.batch_windows begins.
             Some(pause) if answer.status == 429 && urgency == Urgency::Batch => tokio::time::sleep(pause).await,
             _ => break answer,
         }
@@ -236,15 +238,18 @@ async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path,
 struct Report<'a> {
     out: &'a mut Output,
     as_json: bool,
-    /// Of the column of files, in characters.
+    /// The width of the column of files, in characters.
     width: usize,
+    /// The number of labels to show.
     top: usize,
+    /// The number of files without an answer.
     failed: usize,
+    /// Set once the headings of the table are written.
     headed: bool,
 }
 
 impl Report<'_> {
-    fn write(&mut self, file: &Path, answer: Answer) -> anyhow::Result<()> {
+    fn write(&mut self, file: &Path, answer: FileAnswer) -> anyhow::Result<()> {
         self.failed += usize::from(answer.is_err());
         let out = &mut *self.out;
         if self.as_json {
@@ -262,10 +267,10 @@ impl Report<'_> {
             writeln!(out, "{}", Value::Object(line))?;
             return Ok(());
         }
-        // What may be of any length stands last.
+        // The column without a fixed width is the last one.
         let (name, width) = (shown(file), self.width);
         if !std::mem::replace(&mut self.headed, true) {
-            writeln!(out, "{FILE:<width$} {:>8} {:>11}  ANSWER", "SCORE", "TIME")?;
+            writeln!(out, "{FILE_HEADING:<width$} {:>8} {:>11}  ANSWER", "SCORE", "TIME")?;
         }
         for (score, text, time) in rows(answer, self.top) {
             writeln!(out, "{name:<width$} {score:>8} {time:>11}  {text}")?;
@@ -274,15 +279,15 @@ impl Report<'_> {
     }
 }
 
-/// The heading over the files.
-const FILE: &str = "FILE";
+/// The heading of the column of files.
+const FILE_HEADING: &str = "FILE";
 
 fn shown(file: &Path) -> String {
     file.display().to_string()
 }
 
 /// An answer as rows of score, text and time.
-fn rows(answer: Answer, top: usize) -> Vec<(String, String, String)> {
+fn rows(answer: FileAnswer, top: usize) -> Vec<(String, String, String)> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => return vec![(String::new(), format!("error: {error:#}"), String::new())],

@@ -26,22 +26,21 @@ pub struct KeysArgs {
     /// Write JSON instead of text.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
     #[command(subcommand)]
     pub command: KeysCommand,
 }
 
-/// What to do with API keys.
+/// The verbs below `ledge keys`.
 #[derive(Debug, Subcommand)]
 pub enum KeysCommand {
-    /// Make a key, and print it once: nobody can show it again.
+    /// Create a key, and print it once: it cannot be shown again.
     ///
-    /// The server knows it within a second, without a restart. Give each caller a key of its own, so that it can be taken
-    /// back alone.
+    /// The server accepts it within a second, without a restart. Create one key for each caller, so that each can be
+    /// revoked separately.
     Create(CreateArgs),
-    /// List the keys, revoked ones included; never the keys themselves.
+    /// List all keys, revoked ones included, with their roles and limits; the secrets are not stored.
     List,
-    /// Take a key back, for good. Whoever holds it is refused within a second.
+    /// Revoke a key permanently. The server refuses it within a second.
     Revoke {
         /// The name or the id of the key.
         #[arg(value_name = "NAME|ID")]
@@ -52,37 +51,38 @@ pub enum KeysCommand {
 /// The arguments of `ledge keys create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// Who holds it: letters, digits, "." "_" and "-". It stands in the logs, and no other key ever gets it.
+    /// The name of the holder: letters, digits, "." "_" and "-". It appears in the logs and is never used for another
+    /// key.
     #[arg(value_name = "NAME")]
     pub name: KeyName,
-    /// What its holder may do: viewer, infer, feature-writer, operator, admin or auditor. Can be repeated.
+    /// A role of the holder: viewer, infer, feature-writer, operator, admin or auditor. Can be repeated.
     #[arg(long, value_name = "ROLE", required = true)]
     pub role: Vec<Role>,
-    /// A model that it is for. Can be repeated. Without, it is for all models.
+    /// A model that the key is for. Can be repeated [default: all models].
     #[arg(long, value_name = "NAME")]
     pub model: Vec<ModelName>,
-    /// A feature view whose values it may read and push. Can be repeated; "*" is all of them.
+    /// A feature view whose values the key may read and push. Can be repeated; "*" is all feature views.
     ///
-    /// Without, it is for all feature views, or for none where --model is given: a model reads the features that its inputs
-    /// are made of, whoever asks it.
+    /// Without this option the key is for all feature views, or for none if --model is given: a model reads the
+    /// features of its inputs for every caller.
     #[arg(long, value_name = "NAME", value_parser = feature_view)]
     pub feature_view: Vec<String>,
-    /// When it ends: after a time, as 12h, 90d or 52w, at a moment, as 2027-01-01T00:00:00Z, or never.
-    #[arg(long, value_name = "TIME", default_value = DEFAULT_LIFE)]
+    /// The end of the key: a duration such as 12h, 90d or 52w, a time such as 2027-01-01T00:00:00Z, or never.
+    #[arg(long, value_name = "TIME", default_value = DEFAULT_LIFETIME)]
     pub expires: Expiry,
-    /// The most requests a second, over time. 0 is no limit.
+    /// The most requests per second, on average. 0 is no limit.
     #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = rate)]
     pub max_rate: Rate,
-    /// The most requests at a time. 0 is no limit.
+    /// The most requests at the same time. 0 is no limit.
     #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub max_concurrent: u32,
-    /// A file for the key, which must not be there yet and only its owner may read. Without, it is printed.
+    /// The file to write the key to, which must not exist; only its owner may read it [default: standard output].
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// So long a key lives of which nothing else is said: who holds one that is forgotten loses it.
-const DEFAULT_LIFE: &str = "52w";
+/// The lifetime of a key without --expires: a key that everybody forgot does not stay valid forever.
+const DEFAULT_LIFETIME: &str = "52w";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,16 +92,15 @@ Examples:
   ledge keys list
   ledge keys revoke till-7
 
-A holder sends it as Authorization: Bearer ledge_... or as X-API-Key.";
+A caller sends the key as Authorization: Bearer ledge_... or as X-API-Key.";
 
-/// When a key ends.
+/// The end of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// At this moment, in milliseconds since the Unix epoch.
+    /// A time, in milliseconds since the Unix epoch.
     At(u64),
-    /// So many milliseconds from now.
+    /// A duration from now, in milliseconds.
     After(u64),
-    /// Not at all.
     Never,
 }
 
@@ -134,8 +133,9 @@ impl FromStr for Expiry {
             number.parse::<u64>().ok().filter(|number| is_number && *number > 0)?.checked_mul(unit)
         });
         let at = || u64::try_from(clock::parse_micros(text)? / 1000).ok().map(Self::At);
-        let expected =
-            || "expected a time as 30m, 12h, 90d or 52w, a moment as 2027-01-01T00:00:00Z, or never".to_owned();
+        let expected = || {
+            "expected a duration such as 30m, 12h, 90d or 52w, a time such as 2027-01-01T00:00:00Z, or never".to_owned()
+        };
         after.map(Self::After).or_else(at).ok_or_else(expected)
     }
 }
@@ -149,7 +149,7 @@ fn feature_view(text: &str) -> Result<String, String> {
 
 fn rate(text: &str) -> Result<Rate, String> {
     let rate = text.parse().ok().and_then(Rate::new);
-    rate.ok_or_else(|| "expected requests per second, from 0.001 to 1000000, or 0 for no limit".to_owned())
+    rate.ok_or_else(|| "expected a number of requests per second from 0.001 to 1000000, or 0 for no limit".to_owned())
 }
 
 /// Runs the verb.
@@ -178,7 +178,7 @@ pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Resu
 fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: &mut Output) -> anyhow::Result<()> {
     let expires_ms = args.expires.millis(now_ms);
     if expires_ms.is_some_and(|expires| expires <= now_ms) {
-        anyhow::bail!("--expires is in the past: such a key would let nobody in");
+        anyhow::bail!("--expires is in the past: choose a later time");
     }
     let scope = (!args.feature_view.is_empty())
         .then(|| serde_json::from_value::<ViewScope>(json!(args.feature_view)))
@@ -192,52 +192,54 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
         max_rate: args.max_rate,
         max_concurrent: args.max_concurrent,
     };
-    // Before the store changes: what cannot be written here makes no key.
-    let mut file = args.output.as_deref().map(Target::create).transpose()?;
+
+    // Create the file before the store changes: without a file to write to there must be no key.
+    let mut file = args.output.as_deref().map(KeyFile::create).transpose()?;
     let created = store.create(&new, now_ms);
     if created.is_err() {
-        file.iter().for_each(Target::remove);
+        file.iter().for_each(KeyFile::remove);
     }
     let (key, record) = created?;
-    if let Err(error) = hand_out(&key, &record, now_ms, is_json, file.as_mut(), out) {
-        // Whoever was to have it has not all of it, and nobody can show it again.
+    if let Err(error) = write_key(&key, &record, now_ms, is_json, file.as_mut(), out) {
+        // The holder has at most a part of the key, and it cannot be shown again.
         let record = store.revoke(&record.id.to_string(), now_ms).with_context(|| {
-            format!("the key '{}' could not be written ({error:#}) and not be revoked: revoke it", record.name)
+            format!(
+                "the key '{0}' could not be written ({error:#}) and could not be revoked: run `ledge keys revoke {0}`",
+                record.name
+            )
         })?;
-        file.iter().for_each(Target::remove);
+        file.iter().for_each(KeyFile::remove);
         anyhow::bail!(
-            "the key '{}' could not be written, so it is revoked ({error:#}): take another name",
+            "the key '{}' could not be written ({error:#}), so it was revoked: create one with another name",
             record.name
         );
     }
+
     let until =
         record.expires_ms.map_or_else(|| "never expires".to_owned(), |at| format!("expires {}", clock::rfc3339(at)));
     let place = args.output.as_ref().map_or_else(
-        || "It is shown this once: keep it where secrets are kept.".to_owned(),
-        |path| format!("It is in {} and nowhere else.", path.display()),
+        || "It is not shown again: store it as a secret.".to_owned(),
+        |path| format!("It is stored only in {}.", path.display()),
     );
     let (roles, models, views) = (roles(&record), models(&record), feature_views(&record));
     let (name, id) = (&record.name, record.id);
-    let told = format!("The key '{name}' ({id}) is for {roles} with {models} and {views}, and {until}. {place}");
+    let summary = format!("The key '{name}' ({id}) is for {roles} with {models} and {views}, and {until}. {place}");
     if !is_json {
-        let _ = writeln!(std::io::stderr(), "{told}");
+        let _ = writeln!(std::io::stderr(), "{summary}");
     }
     if store.is_half_full() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "The store of API keys is more than half full: keys that are revoked stay in it."
-        );
+        let _ = writeln!(std::io::stderr(), "The store of API keys is more than half full. Revoked keys stay in it.");
     }
     Ok(())
 }
 
-/// Writes the key to where its holder takes it from: alone, so that it can be sent to a file, or with what it is as JSON.
-fn hand_out(
+/// Writes the key to its file or to standard output. Standard output is only the key, or the record of the key as JSON.
+fn write_key(
     key: &ApiKey,
     record: &KeyRecord,
     now_ms: u64,
     is_json: bool,
-    file: Option<&mut Target>,
+    file: Option<&mut KeyFile>,
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let is_in_file = file.is_some();
@@ -245,27 +247,27 @@ fn hand_out(
         file.write(&key.reveal())?;
     }
     if is_json {
-        let mut told = document(record, now_ms);
-        if let Some(told) = told.as_object_mut().filter(|_| !is_in_file) {
-            told.insert("key".to_owned(), key.reveal().into());
+        let mut document = document(record, now_ms);
+        if let Some(document) = document.as_object_mut().filter(|_| !is_in_file) {
+            document.insert("key".to_owned(), key.reveal().into());
         }
-        writeln!(out, "{told}")?;
+        writeln!(out, "{document}")?;
     } else if !is_in_file {
         writeln!(out, "{}", key.reveal())?;
     }
     Ok(out.flush()?)
 }
 
-/// The file that a key goes into.
-struct Target {
+/// The file of --output.
+struct KeyFile {
     path: PathBuf,
     file: File,
 }
 
-impl Target {
+impl KeyFile {
     fn create(path: &Path) -> anyhow::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = file.with_context(|| format!("{} cannot be made for the key", path.display()))?;
+        let file = file.with_context(|| format!("{} cannot be created for the key", path.display()))?;
         Ok(Self { path: path.to_owned(), file })
     }
 
@@ -274,7 +276,7 @@ impl Target {
         written.with_context(|| format!("{} cannot be written", self.path.display()))
     }
 
-    /// Leaves nothing behind of a key that is none.
+    /// Removes the file of a key that is not valid.
     fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -282,7 +284,7 @@ impl Target {
 
 fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()> {
     if keys.is_empty() {
-        writeln!(out, "There are no API keys. `ledge keys create NAME --role infer` makes one.")?;
+        writeln!(out, "There are no API keys. Create one with `ledge keys create NAME --role infer`.")?;
         return Ok(());
     }
     let head = ["NAME", "ID", "STATE", "ROLES", "MODELS", "FEATURE VIEWS", "LIMITS", "CREATED", "EXPIRES"]
@@ -361,7 +363,7 @@ mod tests {
     #[test]
     fn an_end_is_a_time_from_now_or_a_moment() {
         let read = |text: &str| text.parse::<Expiry>().ok()?.millis(1000);
-        assert_eq!(DEFAULT_LIFE.parse(), Ok(Expiry::After(364 * 86_400_000)));
+        assert_eq!(DEFAULT_LIFETIME.parse(), Ok(Expiry::After(364 * 86_400_000)));
         assert_eq!("never".parse::<Expiry>().map(|never| never.millis(1000)), Ok(None));
         assert_eq!(read("90d"), Some(90 * 86_400_000 + 1000));
         assert_eq!(read("2w"), read("14d"));

@@ -32,133 +32,136 @@ use ledge_features::registry::Registry;
 use ledge_identity::sealing::MasterKeyError;
 use ledge_service::off_thread::block_on;
 
-use crate::config::{Config, Loaded, Sources};
+use crate::config::{Config, LoadedConfig, Sources};
 use crate::daemon::formats::LaterVersion;
 pub use output::Output;
 
-/// Runs quantized models on a box without a GPU, and answers over local HTTP.
+/// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
 ///
 /// Ledge loads the models of a model repository in ONNX Runtime or OpenVINO and serves them on 127.0.0.1:8000, with the
-/// Open Inference Protocol that Triton and KServe speak. What is inferred on never leaves the box.
+/// Open Inference Protocol of Triton and KServe. The input data never leaves the box.
 #[derive(Debug, Parser)]
 #[command(name = "ledge", version, after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct Cli {
-    /// What holds for every verb.
     #[command(flatten)]
     pub globals: Globals,
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  ledge doctor                                  what is missing here, what to do
+  ledge doctor                                  check this machine: what is missing, what to do
   ledge serve --root .ledge                     serve the models in .ledge/models
-  ledge serve --set http.listen=127.0.0.1:9000  elsewhere, for once
-  ledge infer efficientnet_lite0 coffee.png     ask a model, no server needed
-  ledge top                                     what a running server does
-  ledge bench efficientnet_lite0                how fast it answers, here and over HTTP
-  ledge models list                             which there are, and which load
-  ledge features list                           the feature views, and how many rows they have
-  ledge mqtt try cameras/door coffee.png        what a message would lead to
-  ledge mqtt check                              whether the broker grants what is needed
-  ledge keys create till --role infer           an API key for a caller
-  ledge audit verify                            whether the audit log is whole
-  ledge tls show                                the certificate for https://
-  ledge config show                             what is set, and where
+  ledge serve --set http.listen=127.0.0.1:9000  use another address, for this start only
+  ledge infer efficientnet_lite0 coffee.png     run a model on a file, without a server
+  ledge top                                     show the activity of a running server
+  ledge bench efficientnet_lite0                measure the speed, in process and over HTTP
+  ledge models list                             list the models and their versions
+  ledge features list                           list the feature views with their row counts
+  ledge mqtt try cameras/door coffee.png        show what a message would cause
+  ledge mqtt check                              check that the broker grants what Ledge needs
+  ledge keys create till --role infer           create an API key for a caller
+  ledge audit verify                            verify that the audit log is complete and unchanged
+  ledge tls show                                show the certificate for https://
+  ledge config show                             show the settings in effect and where they were set
 
 Exit codes:
   0 done   1 failed   2 wrong usage   78 wrong configuration
-  of `audit verify` and `audit check` also: 3 something is missing   4 two histories of one log   5 tampered with";
+  also of `audit verify` and `audit check`: 3 something is missing   4 two histories of one log   5 tampered with";
 
-/// What holds for every verb.
+/// The options of every verb.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Configuration")]
 pub struct Globals {
-    /// The folder that holds everything: ledge.toml, models, runtimes and what the box remembers.
+    /// The folder of everything: ledge.toml, models, runtimes and the state of this box.
     ///
-    /// Relative paths in the configuration are relative to it. Without --root and --config, the places of the installed
+    /// Relative paths in the configuration are relative to it. Without --root and --config, the paths of the installed
     /// package are used: /etc/ledge/ledge.toml, /var/lib/ledge and /usr/lib/ledge/runtimes.
     #[arg(long, global = true, value_name = "DIR", env = "LEDGE_ROOT")]
     pub root: Option<PathBuf>,
-    /// The configuration file [default: ledge.toml in the root, if there is one].
+    /// The configuration file [default: ledge.toml in the root, if it exists].
     ///
     /// Without --root, the folder of this file is the root.
     #[arg(long, global = true, value_name = "FILE", env = "LEDGE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Sets one key, whatever the file and the environment say. Can be repeated.
+    /// Set one key, which overrides the file and the environment. Can be repeated.
     ///
-    /// The value is TOML; a plain text needs no quotes: --set log.level=debug. LEDGE_LOG_LEVEL=debug in the environment does
-    /// the same.
+    /// The value is TOML; plain text needs no quotes: --set log.level=debug. LEDGE_LOG_LEVEL=debug in the environment
+    /// does the same.
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
 }
 
-/// What to do.
+/// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve the models of the repository over HTTP until told to stop.
+    /// Serve the models of the repository over HTTP until stopped.
     ///
-    /// Listens on 127.0.0.1:8000 and a Unix socket unless the configuration says otherwise. Models that do not load are
-    /// listed with their reason, and the others serve. Ctrl-C or SIGTERM stops it after the calls in flight; SIGHUP loads
-    /// models anew.
+    /// Listens on 127.0.0.1:8000 and a Unix socket unless the configuration says otherwise. A model that does not load
+    /// is listed with its reason, and the others serve. Ctrl-C or SIGTERM stops the server after it has answered the
+    /// calls in flight; SIGHUP reloads the models.
     Serve(serve::ServeArgs),
-    /// Ask a model about files, here or at a running server.
+    /// Run a model on files, in this process or at a running server.
     ///
-    /// Loads the model of the repository and runs it in this process, so no server is needed; with --url it asks one. What
-    /// a file may be depends on the model: a photograph (JPEG, PNG, WebP), or the JSON of an inference request.
+    /// Loads the model from the repository and runs it in this process, so no server is needed. With --url, a running
+    /// server is asked instead. The model decides which files it takes: photographs (JPEG, PNG, WebP), or the JSON of
+    /// an inference request.
     Infer(infer::InferArgs),
-    /// Watch what a running server does: requests, latencies, queues, the cache and the cores, refreshed each second.
+    /// Show the activity of a running server: requests, latencies, queues, the cache and the cores, refreshed each
+    /// second.
     ///
-    /// Latencies are estimated from the server's histograms, as Prometheus does it.
+    /// Latencies are estimated from the server's histograms, as in Prometheus.
     Top(top::TopArgs),
-    /// Measure how fast a model answers, here and over HTTP, or how right it is.
+    /// Measure how fast a model answers, in process and over HTTP, or how accurate it is.
     ///
-    /// Asks it in this process and over HTTP by turns, in one run, under the loads given, and writes latencies, answers a
-    /// second, CPU time and memory. Without --url it starts a server of its own on a free port, with this model alone, and
-    /// stops it at the end. With --images it counts right answers instead, or compares two models, versions or runtimes.
+    /// Calls the model in this process and over HTTP in turns, in one run, under the loads given, and reports
+    /// latencies, answers per second, CPU time and memory. Without --url it starts its own server on a free port, with
+    /// only this model, and stops it at the end. With --images it counts right answers instead, or compares two models,
+    /// versions or runtimes.
     Bench(Box<bench::BenchArgs>),
-    /// Look at the models of the repository.
+    /// List, show and check the models of the repository.
     Models(models::ModelsArgs),
-    /// Look at the feature store of a running server: read and push features, back it up, restore, export, import.
+    /// Use the feature store of a running server: read and push features, back it up, restore, export, import.
     Features(features::FeaturesArgs),
-    /// Look at what this box does over MQTT: its bindings, a message tried out, the broker.
+    /// Inspect MQTT on this box: list the bindings, try a message, check the broker.
     Mqtt(mqtt::MqttArgs),
-    /// Look at signed updates.
+    /// Show and control signed updates.
     Update(update::UpdateArgs),
-    /// Look at the audit log: show it, verify it, prove a record of it.
+    /// Read the audit log: show it, verify it, prove that a record is in it.
     Audit(audit::AuditArgs),
-    /// Look at the certificate that callers over https:// see.
+    /// Show the certificate that callers over https:// see.
     Tls(tls::TlsArgs),
-    /// Make master keys, change them, and say what is sealed under which.
+    /// Create and change master keys, and show what is encrypted with which.
     Encryption(encryption::EncryptionArgs),
-    /// Make, list and revoke API keys.
+    /// Create, list and revoke API keys.
     ///
-    /// A key lets its holder in over HTTP and MQTT, with the roles and for the models that it is made for. The server takes
-    /// up a change within a second.
+    /// A key admits its holder over HTTP and MQTT, with the roles and for the models it was created for. The server
+    /// applies a change within a second.
     Keys(keys::KeysArgs),
-    /// Measure how a model runs best on this machine, and remember it.
+    /// Measure how a model runs best on this machine, and store the result.
     ///
-    /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in `profiles` in the state folder,
-    /// where the server looks. A way that fails the model's golden inputs is out.
+    /// Tries runtimes, threads, instances and batch sizes for a goal, and stores the best in `profiles` in the state
+    /// folder, where the server reads it. A combination that fails the model's golden inputs is discarded.
     Tune(tune::TuneArgs),
-    /// Check the configuration, or show what is in effect.
+    /// Check the configuration, or show the settings in effect.
     ///
-    /// It comes from four places, of which the later win: defaults, the file, the environment (LEDGE_HTTP_LISTEN), --set.
+    /// Settings come from four places, of which the later win: defaults, the file, the environment (LEDGE_HTTP_LISTEN),
+    /// --set.
     Config(config::ConfigArgs),
-    /// Say what this machine offers, what is missing and what to do about it.
+    /// Report what this machine offers, what is missing and what to do about it.
     ///
-    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes, TLS and the MQTT broker, and tries
-    /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
+    /// Checks the configuration, the CPU and the limits on it, memory, disk, the runtimes, TLS and the MQTT broker, and
+    /// tries every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before
+    /// Ledge can work.
     Doctor(doctor::DoctorArgs),
-    /// Write the manual pages and the shell completions of this program, for a package of it.
+    /// Write the manual pages and the shell completions of this program, for its packages.
     #[command(hide = true)]
     GenerateAssets(assets::AssetsArgs),
 }
 
 impl Cli {
-    /// Does what was asked for.
+    /// Runs the verb.
     pub fn run(self, out: &mut Output) -> anyhow::Result<Exit> {
         let globals = &self.globals;
         match self.command {
@@ -183,7 +186,7 @@ impl Cli {
 }
 
 impl Globals {
-    /// Where the configuration is read from.
+    /// The sources of the configuration.
     pub fn sources(&self) -> Sources {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
@@ -197,12 +200,12 @@ impl Globals {
         }
     }
 
-    /// The configuration and where it came from; every mistake in it is a [`BadConfiguration`].
-    pub fn load(&self) -> anyhow::Result<Loaded> {
+    /// The configuration and the source of each setting; every mistake in it is a [`BadConfiguration`].
+    pub fn load(&self) -> anyhow::Result<LoadedConfig> {
         Ok(self.sources().load().map_err(BadConfiguration)?)
     }
 
-    /// The configuration for a verb that needs `section` alone.
+    /// The configuration for a verb that needs only `section`.
     pub fn load_section(&self, section: &str) -> anyhow::Result<Config> {
         Ok(self.sources().load_section(section).map_err(BadConfiguration)?)
     }
@@ -213,37 +216,38 @@ impl Globals {
     }
 }
 
-/// The feature views that a configuration leads to; every mistake in them is a [`BadConfiguration`].
+/// The feature views that a configuration declares; every mistake in them is a [`BadConfiguration`].
 fn load_registry(config: &Config) -> Result<Registry, BadConfiguration> {
     Registry::load(&config.features.views, &config.features.path).map_err(BadConfiguration)
 }
 
-/// How the process ends.
+/// The outcome of the process, as its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Success,
-    /// Not done, or something needs attention.
+    /// The verb failed, or something needs attention.
     Failure,
-    /// Something of an audit log is missing.
+    /// A part of an audit log is missing.
     Gap,
     /// There are two histories of one audit log.
     Fork,
-    /// What is in an audit log is not what was signed.
+    /// An audit log differs from what was signed.
     Tampered,
-    /// The configuration is wrong, or a later version wrote the stores; systemd need not try again (`RestartPreventExitStatus=78`).
+    /// The configuration is wrong, or a later version wrote the stores. A restart does not help, so the unit has
+    /// `RestartPreventExitStatus=78`.
     Configuration,
 }
 
 impl Exit {
-    /// Says on standard error why a verb failed, and how the process ends for it.
+    /// Reports on standard error why a verb failed, and returns the exit code for it.
     ///
-    /// A reader that closed the pipe, as `head` does, has what it wanted: that is said to nobody.
+    /// A reader that closed the pipe, such as `head`, has what it needs: that is a success, without a message.
     pub fn of(error: &anyhow::Error) -> Self {
         use std::io::Write as _;
-        if output::is_closed(error) {
+        if output::is_output_closed(error) {
             return Self::Success;
         }
-        // Standard error may be closed too, and then there is nobody left to tell.
+        // Standard error may be closed too; then the message is lost.
         let _ = writeln!(std::io::stderr(), "ledge: {error:#}");
         let is_configuration =
             error.is::<BadConfiguration>() || error.is::<LaterVersion>() || error.is::<MasterKeyError>();

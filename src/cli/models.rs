@@ -21,21 +21,20 @@ use crate::daemon;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ModelsArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: ModelsCommand,
 }
 
-/// What to do with models.
+/// The verbs below `ledge models`.
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
-    /// List the models on disk with their versions and which of them are served.
+    /// List the models on disk, with all their versions and those that are served.
     List {
         /// Write JSON instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Show one model: its inputs and outputs, its configuration and how it runs here.
+    /// Show one model: its inputs and outputs, its configuration and its runtime on this machine.
     Show {
         /// The model: the name of its folder in the repository.
         model: ModelName,
@@ -43,11 +42,11 @@ pub enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Load and warm up models as the server would, and report every problem. Nothing is served or changed.
+    /// Load and warm up models as the server does, and report every problem. Nothing is served or changed.
     Check {
-        /// Models to check [default: every model of the repository].
+        /// The models to check [default: every model of the repository].
         models: Vec<ModelName>,
-        /// Look into this model repository instead of the configured one.
+        /// The model repository to check, instead of the configured one.
         #[arg(long, value_name = "DIR")]
         repository: Option<PathBuf>,
         /// Write JSON instead of text.
@@ -81,11 +80,11 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
     }
 }
 
-/// The configured repository; nothing is loaded.
+/// The configured repository, without any model loaded.
 pub fn repository(config: &Config) -> Repository {
-    // Nobody reads the events of a command line.
+    // The verbs of the command line write no audit log.
     let audit = AuditSink::to_nowhere();
-    let serving = daemon::serving_alone(config, audit);
+    let serving = daemon::standalone_serving(config, audit);
     serving.repository().clone()
 }
 
@@ -108,8 +107,9 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
         return Ok(Exit::Success);
     }
+
     if rows.is_empty() {
-        writeln!(out, "No models in {}. A model is a folder NAME/1/model.onnx there.", repository.path().display())?;
+        writeln!(out, "No models in {}. Add a model as NAME/1/model.onnx there.", repository.path().display())?;
     }
     for row in &rows {
         let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -155,6 +155,7 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
             writeln!(out, "{}", serde_json::to_string_pretty(&shown)?)?;
             continue;
         }
+
         writeln!(out, "{} version {}", model.name, model.version)?;
         for (key, value) in [("description", &model.config.description), ("license", &model.config.license)] {
             if let Some(value) = value {
@@ -200,7 +201,7 @@ async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out
     for name in models {
         match repository.try_runtimes(name).await {
             Ok(trials) => {
-                // With "auto", one runtime that runs the model is enough; each version needs one.
+                // Each version needs one runtime that runs it; with "auto", the other one may fail.
                 let versions: BTreeSet<_> = trials.iter().map(|trial| trial.version).collect();
                 let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
                 bad |= versions.is_empty() || !versions.into_iter().all(runs);

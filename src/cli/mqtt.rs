@@ -1,8 +1,8 @@
-//! `ledge mqtt`: what this box does with messages, and how it gets along with its broker.
+//! `ledge mqtt`: the bindings of this box, a dry run of a message, and a check of the broker.
 
 mod bindings;
 pub mod check;
-pub mod trial;
+pub mod dry_run;
 
 use std::io::Write;
 
@@ -17,33 +17,33 @@ use crate::config::Config;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MqttArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: MqttCommand,
 }
 
-/// What to do with MQTT.
+/// The commands of `ledge mqtt`.
 #[derive(Debug, Subcommand)]
 pub enum MqttCommand {
     /// List the bindings: which messages go to which model, and where the answers go.
     ///
-    /// The exit code is 1 when a model, or the version that a binding names, is not in the repository.
+    /// The exit code is 1 when the model or the version of a binding is not in the repository.
     Bindings {
         /// Write JSON instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Say what this box would do with a message, by doing it here: no broker is needed, and nothing is sent.
+    /// Show what this box would do with a message. The dry run needs no broker and sends nothing.
     ///
-    /// The message is taken as one that was published with QoS 1. Its models are loaded in this process and asked. Rate
-    /// limits are told and not applied. The exit code is 1 when nothing takes the message, or something has no result.
-    Try(trial::TrialArgs),
-    /// Connect to the broker and say what it grants: the connection, each subscription, the publishing of answers.
+    /// The message counts as published with QoS 1. Its models are loaded and run in this process. Rate limits are shown
+    /// and not applied. The exit code is 1 when nothing takes the message, or when a recipient has no result.
+    Try(dry_run::DryRunArgs),
+    /// Connect to the broker and show what it grants: the connection, each subscription, the publishing of answers.
     ///
-    /// It connects as the server does, under a client id of its own and without a last will, so a running server does not
-    /// notice. A subscription that a group shares is asked for under another group name, so that no call gets lost. One small
-    /// message is published, to the topic ledge/v1/DEVICE/result/check. What a broker withholds from a subscription that it
-    /// has granted, as mosquitto does by its acl_file, is not seen. The exit code is 1 when something is refused.
+    /// The check connects like the server, but with another client id and without a last will, so it does not disturb a
+    /// running server. For a subscription that a group shares it uses another group name, so that no call is lost. It
+    /// publishes one small message, to the topic ledge/v1/DEVICE/result/check. A broker can grant a subscription and
+    /// still withhold its messages, as mosquitto does with acl_file: the check does not see that. The exit code is 1
+    /// when something is refused.
     Check(check::CheckArgs),
 }
 
@@ -59,27 +59,31 @@ pub fn run(globals: &Globals, args: &MqttArgs, out: &mut Output) -> anyhow::Resu
     let config = globals.load_config()?;
     match &args.command {
         MqttCommand::Bindings { json } => bindings::run(&config, *json, out),
-        MqttCommand::Try(args) => trial::run(&config, args, out),
+        MqttCommand::Try(args) => dry_run::run(&config, args, out),
         MqttCommand::Check(args) => check::run(&config, args, out),
     }
 }
 
-/// What stands for the name of a box that has none yet.
-const UNNAMED: &str = "unnamed";
+/// The placeholder for the name of a box that has none yet.
+const UNNAMED_DEVICE: &str = "unnamed";
 
-/// The topics of this box. Only the server's first start makes a name, so nothing is left behind here.
+/// The topics of this box. A name is created only by the first start of the server, so this creates no file.
 pub(super) fn topics(config: &Config) -> anyhow::Result<DeviceTopics> {
     let has_platform = config.updates.repository.is_some();
     Ok(match device::load(&config.state.path, &config.device)? {
         Some(identity) => DeviceTopics { device: identity.id, group: identity.group, has_platform },
-        None => DeviceTopics { device: UNNAMED.parse()?, group: config.device.group.clone(), has_platform },
+        None => DeviceTopics { device: UNNAMED_DEVICE.parse()?, group: config.device.group.clone(), has_platform },
     })
 }
 
-/// Says that this box has no name yet, where that is so.
+/// Writes a note if this box has no name yet.
 fn note_unnamed(config: &Config, topics: &DeviceTopics, out: &mut Output) -> std::io::Result<()> {
-    if config.device.id.is_none() && topics.device.as_str() == UNNAMED {
-        writeln!(out, "This box has no name yet, the server's first start makes one: {UNNAMED:?} stands for it here.")?;
+    if config.device.id.is_none() && topics.device.as_str() == UNNAMED_DEVICE {
+        writeln!(
+            out,
+            "This box has no name yet; the first start of the server creates one. \
+             Here {UNNAMED_DEVICE:?} stands for it."
+        )?;
     }
     Ok(())
 }

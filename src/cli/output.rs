@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
-/// Where a verb writes its answer.
+/// The writer for the output of a verb.
 ///
-/// A write to a closed pipe fails with an error that [`is_closed`] recognizes; a closed network connection, which has the
-/// same code, does not.
+/// A write to a closed pipe fails with an error that [`is_output_closed`] recognizes; the error of a closed network
+/// connection has the same code and is not recognized.
 pub struct Output(Box<dyn Write + Send>);
 
 impl Output {
@@ -15,7 +15,7 @@ impl Output {
         Self(Box::new(io::stdout()))
     }
 
-    /// Any other writer.
+    /// Another writer, such as the buffer of a test.
     pub fn to(writer: impl Write + Send + 'static) -> Self {
         Self(Box::new(writer))
     }
@@ -29,24 +29,26 @@ impl fmt::Debug for Output {
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(closed)
+        self.0.write(bytes).map_err(mark_closed)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(closed)
+        self.0.flush().map_err(mark_closed)
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the reader of the output is gone")]
-struct Closed;
+#[error("the reader of standard output has closed the pipe")]
+struct OutputClosed;
 
-fn closed(error: io::Error) -> io::Error {
-    if error.kind() == ErrorKind::BrokenPipe { io::Error::new(ErrorKind::BrokenPipe, Closed) } else { error }
+/// Marks the error of a closed pipe as that of the output.
+fn mark_closed(error: io::Error) -> io::Error {
+    if error.kind() == ErrorKind::BrokenPipe { io::Error::new(ErrorKind::BrokenPipe, OutputClosed) } else { error }
 }
 
-/// Whether a verb failed because nobody reads its output any more.
-pub fn is_closed(error: &anyhow::Error) -> bool {
-    let is_closed = |error: &io::Error| error.get_ref().and_then(|inner| inner.downcast_ref::<Closed>()).is_some();
+/// True if a verb failed because the reader of its output has closed the pipe.
+pub fn is_output_closed(error: &anyhow::Error) -> bool {
+    let is_closed =
+        |error: &io::Error| error.get_ref().and_then(|inner| inner.downcast_ref::<OutputClosed>()).is_some();
     error.chain().any(|cause| cause.downcast_ref().is_some_and(is_closed))
 }

@@ -9,7 +9,7 @@ use ledge_http::{Handover, LISTENERS_VARIABLE};
 use rustix::process::DumpableBehavior;
 
 use super::{BadConfiguration, Exit, Globals, Output};
-use crate::config::Loaded;
+use crate::config::LoadedConfig;
 use crate::daemon::{self, Ended};
 
 /// The arguments of `ledge serve`.
@@ -24,47 +24,53 @@ Examples:
 
 /// Runs the verb: the daemon, until it is told to stop.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
-    // The memory has keys and what people sent: no core file, and nobody of the same user looks into it. A program that
-    // this one starts is as any other again.
+    // The memory holds keys and the data of callers: disable core files, and access by other processes of the same
+    // user. A program that this one starts is unaffected.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let handover = Handover::taken();
+    let handover = Handover::inherited();
     let (loaded, registry) = globals.sources().load_with_views().map_err(BadConfiguration)?;
     if let Some(closed) = loaded.lets_nobody_in() {
         return Err(BadConfiguration(vec![closed]).into());
     }
     let warnings = loaded.warnings();
-    let Loaded { config, left_out, .. } = loaded;
+    let LoadedConfig { config, rejected_signed, .. } = loaded;
     logging::init(&config.log)?;
+
     for warning in warnings {
-        tracing::warn!(%warning, "the configuration names what is not there");
+        tracing::warn!(%warning, "the configuration names something that does not exist");
     }
-    for mistake in left_out {
-        tracing::error!(%mistake, "signed settings do not fit this box and are left out");
+    for mistake in rejected_signed {
+        tracing::error!(%mistake, "a signed setting is not valid on this box and is ignored");
     }
+
     match daemon::run(config, registry, &handover)? {
         Ended::Stopped => Ok(Exit::Success),
-        Ended::ToRestart => Err(start_anew(&handover).into()),
+        Ended::ToRestart => Err(restart_in_place(&handover).into()),
     }
 }
 
-/// Starts this program anew in the same process, with the same arguments and listening sockets, so that whoever looks after
-/// the process sees none end. It returns only when that fails.
-fn start_anew(handover: &Handover) -> std::io::Error {
+/// Replaces this process by a new start of the program, with the same arguments and listening sockets, so that the
+/// process id stays and the service manager sees no end. Returns only when that fails.
+fn restart_in_place(handover: &Handover) -> std::io::Error {
     use std::os::unix::process::CommandExt as _;
     let listeners = handover.leave();
     let start = |program: &Path| {
         Command::new(program).args(std::env::args_os().skip(1)).env(LISTENERS_VARIABLE, &listeners).exec()
     };
-    // By its path: after the package was upgraded it is the new program. Without one, the file that this process runs.
-    if let Some(program) = std::env::current_exe().ok().and_then(|program| program.to_str().map(replaced)) {
+    // Start it by its path: after an upgrade of the package that is the new program. If that fails, start the file that
+    // this process runs.
+    if let Some(program) = std::env::current_exe().ok().and_then(|program| program.to_str().map(program_path)) {
         let error = start(&program);
-        tracing::warn!(program = %program.display(), %error, "the program cannot be started by its path");
+        tracing::warn!(
+            program = %program.display(), %error,
+            "cannot restart the program by its path; restarting the file of this process instead"
+        );
     }
     start(Path::new("/proc/self/exe"))
 }
 
-/// The path of a program whose file may have been replaced: the kernel says so behind it.
-fn replaced(program: &str) -> PathBuf {
+/// The path of a program without the ` (deleted)` that the kernel appends when the file was replaced.
+fn program_path(program: &str) -> PathBuf {
     program.strip_suffix(" (deleted)").unwrap_or(program).into()
 }
 
@@ -73,8 +79,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_was_replaced_is_started_in_its_new_form() {
-        assert_eq!(replaced("/usr/bin/ledge (deleted)"), Path::new("/usr/bin/ledge"));
-        assert_eq!(replaced("/usr/bin/ledge"), Path::new("/usr/bin/ledge"));
+    fn a_replaced_program_is_started_by_its_path() {
+        assert_eq!(program_path("/usr/bin/ledge (deleted)"), Path::new("/usr/bin/ledge"));
+        assert_eq!(program_path("/usr/bin/ledge"), Path::new("/usr/bin/ledge"));
     }
 }

@@ -5,11 +5,11 @@ use clap::CommandFactory;
 
 use super::*;
 
-/// A writer whose content can be read afterwards.
+/// A writer that stores its content for assertions.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct OutputCapture(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Kept {
+impl Write for OutputCapture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -19,10 +19,10 @@ impl Write for Kept {
     }
 }
 
-/// A pipe whose reader is gone.
-struct Gone;
+/// A pipe whose reader has closed it.
+struct ClosedPipe;
 
-impl Write for Gone {
+impl Write for ClosedPipe {
     fn write(&mut self, _: &[u8]) -> io::Result<usize> {
         Err(io::ErrorKind::BrokenPipe.into())
     }
@@ -34,12 +34,12 @@ impl Write for Gone {
 
 /// Runs `ledge` with `arguments` after `--root` with an empty folder.
 fn ledge(arguments: &[&str]) -> (anyhow::Result<Exit>, String) {
-    let kept = Kept::default();
+    let capture = OutputCapture::default();
     let folder = tempfile::tempdir().unwrap();
     let line = ["ledge", "--root", folder.path().to_str().unwrap()];
     let cli = Cli::try_parse_from(line.iter().chain(arguments)).unwrap();
-    let exit = cli.run(&mut Output::to(kept.clone()));
-    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+    let exit = cli.run(&mut Output::to(capture.clone()));
+    let text = String::from_utf8(capture.0.lock().unwrap().clone()).unwrap();
     (exit, text)
 }
 
@@ -52,10 +52,10 @@ fn the_arguments_are_consistent_and_every_verb_is_described() {
 }
 
 #[test]
-fn what_holds_for_every_verb_may_stand_before_and_behind_it() {
+fn global_options_may_stand_before_and_after_the_verb() {
     let before = Cli::try_parse_from(["ledge", "--root", "r", "--set", "a.b=1", "--set", "c.d=2", "doctor"]).unwrap();
-    let behind = Cli::try_parse_from(["ledge", "doctor", "--root", "r", "--set", "a.b=1", "--set", "c.d=2"]).unwrap();
-    for cli in [before, behind] {
+    let after = Cli::try_parse_from(["ledge", "doctor", "--root", "r", "--set", "a.b=1", "--set", "c.d=2"]).unwrap();
+    for cli in [before, after] {
         assert_eq!((cli.globals.root, cli.globals.set.len()), (Some("r".into()), 2));
     }
 }
@@ -93,7 +93,7 @@ fn a_bad_configuration_names_its_mistakes_and_ends_with_78() {
 }
 
 #[test]
-fn what_show_writes_is_a_configuration_again() {
+fn the_output_of_config_show_is_a_valid_configuration() {
     let (exit, text) = ledge(&["config", "show", "--set", "log.level=debug"]);
     assert_eq!(exit.unwrap(), Exit::Success);
     assert!(text.contains("level = \"debug\"  # from --set log.level\n"), "{text}");
@@ -105,7 +105,7 @@ fn what_show_writes_is_a_configuration_again() {
 }
 
 #[test]
-fn bindings_are_listed_with_what_keeps_them_from_working() {
+fn bindings_are_listed_with_their_problems() {
     let repository = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(repository.path().join("detect/3")).unwrap();
     let path = format!("repository.path={}", repository.path().display());
@@ -136,7 +136,7 @@ fn bindings_are_listed_with_what_keeps_them_from_working() {
     assert_eq!((exit.unwrap(), text.as_str()), (Exit::Success, "[]\n"));
 }
 
-/// `ledge` with a broker that is none.
+/// Runs `ledge` with the address of a port where no broker listens.
 fn with_broker(arguments: &[&str], port: u16) -> (anyhow::Result<Exit>, serde_json::Value) {
     let broker = format!("mqtt.broker=mqtt://127.0.0.1:{port}");
     let (exit, text) = ledge(&[arguments, &["--json", "--set", &broker]].concat());
@@ -144,7 +144,7 @@ fn with_broker(arguments: &[&str], port: u16) -> (anyhow::Result<Exit>, serde_js
 }
 
 #[test]
-fn a_broker_that_is_not_there_or_says_nothing_is_told_by_check_and_doctor() {
+fn a_missing_or_silent_broker_is_reported_by_check_and_doctor() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let (exit, report) = with_broker(&["mqtt", "check", "--timeout", "1"], port);
@@ -167,11 +167,11 @@ fn a_broker_that_is_not_there_or_says_nothing_is_told_by_check_and_doctor() {
     );
 
     let (exit, _) = ledge(&["mqtt", "check"]);
-    assert!(exit.unwrap_err().to_string().starts_with("no broker is set: mqtt.broker"));
+    assert!(exit.unwrap_err().to_string().starts_with("no broker is set: add mqtt.broker"));
 }
 
 #[test]
-fn doctor_reports_a_bad_configuration_and_looks_on() {
+fn doctor_reports_a_bad_configuration_and_goes_on() {
     let (exit, text) = ledge(&["doctor", "--json", "--set", "log.level=loud"]);
     assert_eq!(exit.unwrap(), Exit::Failure);
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -197,9 +197,9 @@ fn doctor_reports_a_bad_configuration_and_looks_on() {
 }
 
 #[test]
-fn a_reader_that_is_gone_is_no_failure_and_a_lost_connection_is_one() {
+fn a_closed_output_is_a_success_and_a_lost_connection_is_a_failure() {
     let cli = Cli::try_parse_from(["ledge", "--root", "/", "doctor"]).unwrap();
-    let error = cli.run(&mut Output::to(Gone)).unwrap_err();
+    let error = cli.run(&mut Output::to(ClosedPipe)).unwrap_err();
     assert_eq!(Exit::of(&error), Exit::Success);
     let lost = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
     assert_eq!(Exit::of(&lost), Exit::Failure);

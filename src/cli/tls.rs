@@ -14,17 +14,16 @@ use super::{Exit, Globals, Output};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TlsArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: TlsCommand,
 }
 
-/// What to do with TLS.
+/// The verbs below `ledge tls`.
 #[derive(Debug, Subcommand)]
 pub enum TlsCommand {
-    /// Print the certificate for https:// as it lies on the disk: its names, its end and its fingerprint.
+    /// Show the certificate for https:// that is on the disk: its names, expiry and fingerprint.
     ///
-    /// Who connects to a box with a self-signed certificate compares the fingerprint with the one that they are shown.
+    /// Before trusting a self-signed certificate, compare its fingerprint with the one that the client shows.
     Show(ShowArgs),
 }
 
@@ -46,11 +45,15 @@ pub fn run(globals: &Globals, args: &TlsArgs, out: &mut Output) -> anyhow::Resul
     let TlsCommand::Show(args) = &args.command;
     let config = globals.load_config()?;
     let found = tls::inspect(&config.http, &config.state.path);
-    let found = found.context("no address of http.listen starts with https://, so there is no certificate")?;
+    let found = found.context("no address of http.listen starts with https://, so no certificate is used")?;
     let is_made = config.http.tls.self_signed;
-    let told =
-        if is_made { "the server makes itself one when it starts" } else { "the files of http.tls cannot be used" };
-    let found = found.context(told)?;
+    let reason = if is_made {
+        "the self-signed certificate does not exist or cannot be used; the server makes one when it starts"
+    } else {
+        "the files of http.tls cannot be used"
+    };
+    let found = found.context(reason)?;
+
     let certificate = &found.certificate;
     if args.json {
         let report = serde_json::json!({

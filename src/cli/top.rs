@@ -1,4 +1,4 @@
-//! `ledge top`: what a running daemon does, second by second.
+//! `ledge top`: shows the activity of a running daemon, refreshed at an interval.
 
 mod exposition;
 mod render;
@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::features::daemon::message;
 use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
-use render::{History, Room};
+use render::{History, TerminalSize};
 use snapshot::Snapshot;
 use view::View;
 
@@ -29,20 +29,19 @@ use view::View;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// The server to watch, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket that
-    /// the configuration has, else its first address].
+    /// The server to watch, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
+    /// the configuration, or its first address].
     #[arg(long)]
     pub url: Option<String>,
-    /// How to come to it.
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Seconds between two looks. Every figure is about this time.
+    /// The refresh interval in seconds. Every figure covers one interval.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: Duration,
-    /// Write one view and end, as is done where the output is no terminal.
+    /// Write one view and exit. This is the default when the output is not a terminal.
     #[arg(long)]
     pub once: bool,
-    /// Write JSON: one object a line and interval, in base units.
+    /// Write JSON: one line with one object for each interval, in base units.
     #[arg(long)]
     pub json: bool,
 }
@@ -65,9 +64,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let url = match &args.url {
         Some(url) => url.clone(),
-        None => own_daemon(&globals.load_config()?.http.listen).context("say which server with --url")?,
+        None => own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?,
     };
-    let daemon = Daemon { address: args.server.at(&url)?, url, connection: None };
+    let daemon = ScrapedDaemon { address: args.server.at(&url)?, url, connection: None };
     block_on(async {
         if args.once || !(args.json || std::io::stdout().is_terminal()) {
             once(daemon, args, out).await
@@ -79,41 +78,42 @@ pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Resul
     })?
 }
 
-/// The address of the daemon that has this configuration: its Unix socket where this user may open it, who is known there
-/// by its user id; else the first address that is known beforehand.
+/// The address of the daemon with this configuration: its Unix socket if this user may open it, as the socket
+/// identifies the user. Otherwise the first address with a fixed port.
 pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
     let is_open = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
     let url = |address: &ListenAddress| match address {
-        // Port 0 is any, known to the daemon alone.
+        // Port 0 means any free port, which only the daemon knows.
         ListenAddress::Tcp(address) if address.port() == 0 => None,
         ListenAddress::Tcp(address) if address.ip().is_unspecified() => {
             let loopback = if address.is_ipv4() { "127.0.0.1" } else { "[::1]" };
             Some(format!("http://{loopback}:{}", address.port()))
         }
         ListenAddress::Tcp(address) => Some(format!("http://{address}")),
-        // A certificate is seldom for the address of this box within itself.
+        // A certificate is rarely valid for a loopback address.
         ListenAddress::Tls(_) => None,
         ListenAddress::Unix(_) => Some(address.to_string()),
     };
     let socket = listen.iter().find(|address| matches!(address, ListenAddress::Unix(path) if is_open(path)));
-    let found = socket.into_iter().chain(listen).find_map(url);
-    found.context("the configuration listens on no address that is known beforehand")
+    let url = socket.into_iter().chain(listen).find_map(url);
+    url.context("http.listen has no Unix socket and no http:// address with a fixed port")
 }
 
-/// How long a scrape may take.
-const ANSWER: Duration = Duration::from_secs(10);
+/// The longest time of a scrape.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A daemon that is scraped, over one connection as long as it holds.
-struct Daemon {
+/// A daemon to scrape. The connection is reused until an error.
+struct ScrapedDaemon {
     url: String,
     address: DaemonAddress,
     connection: Option<DaemonConnection>,
 }
 
-impl Daemon {
+impl ScrapedDaemon {
     async fn scrape(&mut self) -> anyhow::Result<Snapshot> {
-        let scraped = tokio::time::timeout(ANSWER, self.try_scrape()).await;
-        let scraped = scraped.unwrap_or_else(|_| bail!("{} did not answer within {} s", self.url, ANSWER.as_secs()));
+        let scraped = tokio::time::timeout(SCRAPE_TIMEOUT, self.try_scrape()).await;
+        let scraped =
+            scraped.unwrap_or_else(|_| bail!("{} did not answer within {} s", self.url, SCRAPE_TIMEOUT.as_secs()));
         if scraped.is_err() {
             self.connection = None;
         }
@@ -127,9 +127,9 @@ impl Daemon {
         };
         let answer = connection.get("/metrics").await?;
         if answer.status != 200 {
-            bail!("{} shows no metrics: {}", self.url, message(answer.status, &answer.body));
+            bail!("{} refuses the metrics: {}", self.url, message(answer.status, &answer.body));
         }
-        let text = std::str::from_utf8(&answer.body).context("the metrics are no text")?;
+        let text = std::str::from_utf8(&answer.body).context("the metrics are not UTF-8 text")?;
         Ok(Snapshot::parse(text, Instant::now())?)
     }
 }
@@ -140,7 +140,7 @@ fn between(older: &Snapshot, newer: &Snapshot) -> View {
     View::between(older, newer, now)
 }
 
-async fn once(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+async fn once(mut daemon: ScrapedDaemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let older = daemon.scrape().await?;
     tokio::time::sleep(args.interval).await;
     let view = between(&older, &daemon.scrape().await?);
@@ -148,16 +148,16 @@ async fn once(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::R
         writeln!(out, "{}", serde_json::to_string(&view)?)?;
     } else {
         let terminal = std::io::stdout().is_terminal();
-        let room = Room { width: if terminal { terminal::room().width } else { 120 }, height: usize::MAX };
-        for line in render::lines(&view, &daemon.url, &History::new(), room) {
+        let size = TerminalSize { width: if terminal { terminal::size().width } else { 120 }, height: usize::MAX };
+        for line in render::lines(&view, &daemon.url, &History::new(), size) {
             writeln!(out, "{}", line.text.trim_end())?;
         }
     }
     Ok(Exit::Success)
 }
 
-/// Writes JSON until the reader goes.
-async fn each_interval(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+/// Writes JSON until the reader closes the output.
+async fn each_interval(mut daemon: ScrapedDaemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let mut older = None;
     loop {
         let scraped = daemon.scrape().await;
@@ -173,16 +173,17 @@ async fn each_interval(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> 
 }
 
 /// Draws on the terminal until a signal or the key q.
-async fn live(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut stop = Stop::new()?;
+async fn live(mut daemon: ScrapedDaemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut stop = StopSignals::new()?;
     let mut resized = signal(SignalKind::window_change())?;
     let mut keys = terminal::keys();
     let mut screen = terminal::Screen::enter(out)?;
-    let mut shown = Shown { url: daemon.url.clone(), older: None, state: State::Connecting, history: History::new() };
+    let mut display =
+        Display { url: daemon.url.clone(), older: None, connection: Connection::Opening, history: History::new() };
     loop {
-        screen.draw(&shown.lines())?;
-        // The next look is an interval after the last one was answered, not after the last key.
-        let pause = if matches!(shown.state, State::Connecting) { Duration::ZERO } else { args.interval };
+        screen.draw(&display.lines())?;
+        // The next scrape starts one interval after the last answer, not after the last key.
+        let pause = if matches!(display.connection, Connection::Opening) { Duration::ZERO } else { args.interval };
         let mut next = std::pin::pin!(async {
             tokio::time::sleep(pause).await;
             daemon.scrape().await
@@ -190,68 +191,69 @@ async fn live(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::R
         let scraped = loop {
             tokio::select! {
                 scraped = &mut next => break scraped,
-                _ = resized.recv() => screen.draw(&shown.lines())?,
+                _ = resized.recv() => screen.draw(&display.lines())?,
                 Some(key) = keys.recv() => if matches!(key, b'q' | b'Q') { return Ok(Exit::Success) },
                 () = stop.requested() => return Ok(Exit::Success),
             }
         };
-        shown.take(scraped);
+        display.update(scraped);
     }
 }
 
-/// What the terminal shows.
-struct Shown {
+/// The content of the terminal.
+struct Display {
     url: String,
     older: Option<Snapshot>,
-    state: State,
+    connection: Connection,
     history: History,
 }
 
-enum State {
-    Connecting,
+/// The state of the connection to the daemon.
+enum Connection {
+    Opening,
     Running(Box<View>),
     Lost(String),
 }
 
-/// How many intervals the header draws.
-const HISTORY: usize = 40;
+/// The number of intervals in the sparkline of the header.
+const HISTORY_INTERVALS: usize = 40;
 
-impl Shown {
-    fn take(&mut self, scraped: anyhow::Result<Snapshot>) {
+impl Display {
+    fn update(&mut self, scraped: anyhow::Result<Snapshot>) {
         match scraped {
             Ok(newer) => {
-                // The first view is of no time at all: it shows how things stand.
+                // The first view compares the snapshot with itself: it shows the current state, without rates.
                 let view = between(self.older.as_ref().unwrap_or(&newer), &newer);
                 if self.older.is_some() {
                     self.history.push_back(view.requests_per_second());
-                    while self.history.len() > HISTORY {
+                    while self.history.len() > HISTORY_INTERVALS {
                         self.history.pop_front();
                     }
                 }
-                self.state = State::Running(Box::new(view));
+                self.connection = Connection::Running(Box::new(view));
                 self.older = Some(newer);
             }
             Err(error) => {
-                self.state = State::Lost(format!("{error:#}"));
+                self.connection = Connection::Lost(format!("{error:#}"));
                 self.older = None;
             }
         }
     }
 
     fn lines(&self) -> Vec<render::Line> {
-        let room = terminal::room();
-        match &self.state {
-            State::Connecting => render::lost(&self.url, "connecting", room),
-            State::Running(view) => render::lines(view, &self.url, &self.history, room),
-            State::Lost(reason) => render::lost(&self.url, reason, room),
+        let size = terminal::size();
+        match &self.connection {
+            Connection::Opening => render::lost(&self.url, "connecting", size),
+            Connection::Running(view) => render::lines(view, &self.url, &self.history, size),
+            Connection::Lost(reason) => render::lost(&self.url, reason, size),
         }
     }
 }
 
-/// The signals that end a verb: the terminal must be given back first.
-struct Stop([tokio::signal::unix::Signal; 3]);
+/// The signals that end the verb, which must restore the terminal first.
+struct StopSignals([tokio::signal::unix::Signal; 3]);
 
-impl Stop {
+impl StopSignals {
     fn new() -> anyhow::Result<Self> {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
     }
@@ -271,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_daemon_is_behind_its_socket_or_at_the_first_address_that_is_known() {
+    fn the_own_daemon_is_behind_its_socket_or_at_the_first_address_with_a_fixed_port() {
         let url = |listen: &[&str]| {
             let listen: Vec<_> = listen.iter().map(|text| text.parse().unwrap()).collect();
             own_daemon(&listen).ok()

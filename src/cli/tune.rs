@@ -1,4 +1,4 @@
-//! `ledge tune`: measures how a model runs best on this machine, and remembers it.
+//! `ledge tune`: finds the best settings for a model on this machine by measurement, and stores them.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use super::{Exit, Globals, Output, block_on, models};
 pub struct TuneArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
-    /// The version [default: the highest that is served].
+    /// The version of the model [default: the highest that is served].
     #[arg(long = "version", value_name = "N")]
     pub model_version: Option<ModelVersion>,
-    /// What the model is to be best at: throughput, latency, or a limit at a rate such as 'p99<=20ms@50/s'.
+    /// The goal: throughput, latency, or a latency limit at a request rate, such as 'p99<=20ms@50/s'.
     #[arg(long, default_value = "throughput", value_name = "GOAL")]
     pub goal: Goal,
-    /// Measure another model in the same turns, for example the same network in float: it is only compared.
+    /// Measure another model in turns with this one, for comparison only. For example, the same network in float.
     #[arg(long, value_name = "MODEL")]
     pub against: Option<ModelName>,
-    /// Milliseconds of one measurement. Longer is steadier.
+    /// The length of one measurement in milliseconds. Longer measurements vary less.
     #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(20..=60_000))]
     pub slice: u64,
-    /// How often the best ways are measured, in turns.
+    /// The number of rounds in which the best combinations are measured, in turns.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
-    /// Also measure every way as thoroughly as the best ones, and say how far the choice is from the best of all.
+    /// Also measure every combination in all rounds, and show how far the choice is from the best of all.
     #[arg(long)]
     pub exhaustive: bool,
-    /// Only show what would be chosen.
+    /// Show the choice without storing it.
     #[arg(long)]
     pub dry_run: bool,
     /// Write JSON instead of a table.
@@ -55,23 +55,24 @@ Examples:
   ledge tune efficientnet_lite0 --goal 'p99<=20ms@50/s'
   ledge tune efficientnet_lite0 --against efficientnet_lite0_fp32 --dry-run
 
-Stop the server first, or the two take the cores from each other. A running server uses the profile from its next start,
-or when it loads the model anew. What a model.toml fixes goes before what was measured.";
+Stop the server first; otherwise both compete for the cores. A running server uses the profile after its next start, or
+when it loads the model again. Settings in model.toml take precedence over measured ones.";
 
-/// Runs the verb. It fails when the model runs in no way, or misses the goal's limit.
+/// Runs the verb. It fails when no combination runs the model, or when the goal's limit is missed.
 pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     let cache = &config.runtimes.cache;
     if !args.dry_run {
-        std::fs::create_dir_all(cache).with_context(|| format!("{} cannot be made", cache.display()))?;
+        std::fs::create_dir_all(cache)
+            .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
     }
     let repository = models::repository(&config);
     block_on(tune(&repository, args, out))?
 }
 
 async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let own = Subject::find(repository, &args.model, args.model_version)?;
-    let other = args.against.as_ref().map(|name| Subject::find(repository, name, None)).transpose()?;
+    let own = TunedVersion::find(repository, &args.model, args.model_version)?;
+    let other = args.against.as_ref().map(|name| TunedVersion::find(repository, name, None)).transpose()?;
     let how = Thoroughness {
         slice: Duration::from_millis(args.slice),
         rounds: usize::try_from(args.rounds).unwrap_or(usize::MAX),
@@ -87,10 +88,13 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
     } else {
         Vec::new()
     };
-    let best = rows.first().context("there is no way to run it")?;
+
+    let best = rows.first().with_context(|| format!("no runtime on this machine can run {}", args.model))?;
     let load = match &best.load {
         Ok(load) => load,
-        Err(reason) => bail!("{} runs in no way: {reason}", args.model),
+        Err(reason) => {
+            bail!("{} runs in no combination of runtime, threads, instances and batch: {reason}", args.model)
+        }
     };
     let profile = Profile {
         choice: best.choice,
@@ -98,20 +102,20 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
         goal: args.goal.to_string(),
         measured: figures(load),
     };
-    let kept = if args.dry_run { None } else { repository.profiles().put(&own.digest, &profile)? };
+    let stored = if args.dry_run { None } else { repository.profiles().put(&own.digest, &profile)? };
     let distance = distance(args.goal, best.choice, &every);
     if args.json {
         let report = json!({
             "model": own.name, "version": own.version, "goal": args.goal.to_string(), "met": args.goal.is_met(load),
             "chosen": best.choice, "rows": as_json(&rows), "against": as_json(&others), "exhaustive": as_json(&every),
-            "ratio_to_best": distance, "profile": kept,
+            "ratio_to_best": distance, "profile": stored,
         });
         writeln!(out, "{report:#}")?;
     } else {
         writeln!(out, "{} version {}, for {}", own.name, own.version, args.goal)?;
         table(out, &rows)?;
         for (title, rows) in
-            [(args.against.as_ref().map(ToString::to_string), &others), (Some("every way".to_owned()), &every)]
+            [(args.against.as_ref().map(ToString::to_string), &others), (Some("every combination".to_owned()), &every)]
         {
             if let (Some(title), false) = (title, rows.is_empty()) {
                 writeln!(out, "\n{title}")?;
@@ -119,20 +123,21 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
             }
         }
         if let Some(ratio) = distance {
-            writeln!(out, "\nThe choice is {:.1} % from the best of all ways.", (ratio - 1.0) * 100.0)?;
+            writeln!(out, "\nThe choice is {:.1} % from the best of all combinations.", (ratio - 1.0) * 100.0)?;
         }
         if !args.goal.is_met(load) {
-            writeln!(out, "\nNo way meets the goal on this machine; the closest is first.")?;
+            writeln!(out, "\nNo combination meets the goal on this machine; the closest one is first.")?;
         }
-        match kept {
-            Some(path) => writeln!(out, "\nKept in {}", path.display())?,
-            None => writeln!(out, "\nNothing was kept.")?,
+        match stored {
+            Some(path) => writeln!(out, "\nThe profile is stored in {}", path.display())?,
+            None => writeln!(out, "\nNothing was stored.")?,
         }
     }
     Ok(if args.goal.is_met(load) { Exit::Success } else { Exit::Failure })
 }
 
-/// How much worse the choice did than the best, where every way was measured in the same turns: 1.0 is as good.
+/// The cost of the choice divided by the cost of the best, where every combination was measured in turns: 1.0 is as
+/// good.
 fn distance(goal: Goal, choice: Choice, every: &[SearchRow]) -> Option<f64> {
     let cost = |row: &SearchRow| row.load.as_ref().ok().map(|load| goal.cost(load));
     let own = every.iter().find(|row| row.choice == choice).and_then(cost)?;
@@ -140,15 +145,15 @@ fn distance(goal: Goal, choice: Choice, every: &[SearchRow]) -> Option<f64> {
     Some(own / best)
 }
 
-/// The version that is tuned.
-struct Subject {
+/// The model version to tune.
+struct TunedVersion {
     name: ModelName,
     version: ModelVersion,
     digest: String,
     runtimes: Vec<ledge_engine::backend::Runtime>,
 }
 
-impl Subject {
+impl TunedVersion {
     fn find(repository: &Repository, name: &ModelName, version: Option<ModelVersion>) -> anyhow::Result<Self> {
         let (config, on_disk) = repository.on_disk(name).with_context(|| format!("there is no model {name}"))?;
         let served = config.version_policy.select(&on_disk).last().copied();
@@ -159,7 +164,7 @@ impl Subject {
 
     async fn search(&self, repository: &Repository, goal: Goal, how: Thoroughness) -> Vec<SearchRow> {
         let cores = repository.cores().len();
-        // Loaded once as it comes, to know whether its first dimension is a batch.
+        // Loaded once in the simplest form that works, to learn the largest batch.
         let simplest = candidates(Goal::Latency, &self.runtimes, cores, None);
         let mut limit = None;
         for choice in simplest {
@@ -169,30 +174,31 @@ impl Subject {
                 break;
             }
         }
-        let ways = candidates(goal, &self.runtimes, cores, limit);
+
+        let choices = candidates(goal, &self.runtimes, cores, limit);
         let bar = ProgressBar::new(0).with_style(
             ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} {elapsed}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
         let title = self.name.to_string();
-        let mut bench = Bench { repository, subject: self, goal, loaded: Vec::new(), bar, title };
-        let rows = search(&mut bench, goal, &ways, how).await;
-        bench.bar.finish_and_clear();
+        let mut measure = LoadedMeasure { repository, subject: self, goal, loaded: Vec::new(), bar, title };
+        let rows = search(&mut measure, goal, &choices, how).await;
+        measure.bar.finish_and_clear();
         rows
     }
 }
 
-/// Measures real models in this process.
-struct Bench<'a> {
+/// Measures loaded models in this process.
+struct LoadedMeasure<'a> {
     repository: &'a Repository,
-    subject: &'a Subject,
+    subject: &'a TunedVersion,
     goal: Goal,
     loaded: Vec<(Choice, Arc<LoadedModel>)>,
     bar: ProgressBar,
     title: String,
 }
 
-impl Measure for Bench<'_> {
+impl Measure for LoadedMeasure<'_> {
     async fn load(&mut self, choice: Choice) -> Result<(), String> {
         let model = self.repository.load_as(&self.subject.name, self.subject.version, choice).await?;
         self.loaded.push((choice, model));
@@ -200,19 +206,19 @@ impl Measure for Bench<'_> {
     }
 
     async fn measure(&mut self, choice: Choice, time: Duration) -> Result<LoadMeasurement, String> {
-        let found = self.loaded.iter().find(|(loaded, _)| *loaded == choice);
-        let (_, model) = found.ok_or("it is not loaded")?;
+        let loaded = self.loaded.iter().find(|(loaded, _)| *loaded == choice);
+        let (_, model) = loaded.ok_or("it is not loaded")?;
         match self.goal {
             Goal::Latency => tuning::closed_loop(model, 1, time).await,
-            // Twice what runs at a time: the next is there when one ends.
+            // Twice as many as run at a time, so that the next request waits when one ends.
             Goal::Throughput => tuning::closed_loop(model, 2 * choice.instances * choice.batch, time).await,
             Goal::Percentile { rate, .. } => tuning::open_loop(model, &tuning::arrivals(rate, time)).await,
         }
     }
 
     async fn unload(&mut self, choice: Choice) {
-        if let Some(place) = self.loaded.iter().position(|(loaded, _)| *loaded == choice) {
-            let (_, model) = self.loaded.swap_remove(place);
+        if let Some(index) = self.loaded.iter().position(|(loaded, _)| *loaded == choice) {
+            let (_, model) = self.loaded.swap_remove(index);
             self.repository.end(model).await;
         }
     }

@@ -1,8 +1,8 @@
-//! Where the configuration comes from: defaults, then signed settings, then the file, then the environment, then the
+//! The sources of the configuration: defaults, then signed settings, then the file, then the environment, then the
 //! command line.
 //!
-//! Each source is checked by itself, so that its mistakes carry its name; then what is right is laid over what came
-//! before, key by key.
+//! Each source is checked by itself, so that its mistakes carry its name. Then its valid values replace those of the
+//! sources before, key by key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,13 @@ use toml::de::DeValue;
 
 use super::{BindingFindings, Config, PACKAGED_FILE, PACKAGED_ROOT};
 
-/// The largest configuration file, in bytes. The one that names every key has under 10,000.
-const MAX_FILE: u64 = 1 << 20;
+/// The largest configuration file, in bytes. A file with every key has under 10,000.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Variables that start like ours and are none: they choose the root and the file, name the file of the key that the command
-/// line asks with, and the sockets of the program before this one, belong to tests, or are what Kubernetes sets in every pod beside a service named `ledge`.
-const NOT_KEYS: [&str; 8] = [
+/// Variables that start with `LEDGE_` and set no key, or prefixes of them. They choose the root and the file, name the
+/// file of the API key of the command line, pass sockets to the next program, belong to tests, or are set by Kubernetes
+/// in every pod next to a service named `ledge`.
+const OTHER_VARIABLES: [&str; 8] = [
     "LEDGE_ROOT",
     "LEDGE_CONFIG",
     "LEDGE_KEY_FILE",
@@ -35,33 +36,33 @@ const NOT_KEYS: [&str; 8] = [
     "LEDGE_PORT",
 ];
 
-/// What the configuration is read from.
+/// The sources that the configuration is read from.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// The folder that relative paths are relative to. `None` with a `file` is the folder of that file; without one, it is
-    /// the layout of the installed package.
+    /// The folder that relative paths are relative to. `None` with a `file` is the folder of that file; without one, it
+    /// is the layout of the installed package.
     pub root: Option<PathBuf>,
     /// The configuration file, which must exist. `None` is `ledge.toml` in the root, if there is one.
     pub file: Option<PathBuf>,
-    /// Environment variables. Only those that start with `LEDGE_` are looked at.
+    /// Environment variables. Only those that start with `LEDGE_` are read.
     pub environment: Vec<(String, String)>,
     /// `SECTION.KEY=VALUE`, in the order of the command line. The last one wins.
     pub set: Vec<String>,
 }
 
-/// A valid configuration, and where it came from.
+/// A valid configuration, with the origin of each value.
 #[derive(Debug, Clone)]
-pub struct Loaded {
-    /// The configuration. Its paths are relative to the root no more.
+pub struct LoadedConfig {
+    /// The configuration. Its paths no longer depend on the root.
     pub config: Config,
-    /// Where each key that was set was set.
+    /// The origin of each key that was set.
     pub origins: BTreeMap<String, Origin>,
-    spots: Spots,
-    /// Why the signed settings of this box are left out; none when they are not.
-    pub left_out: Vec<Mistake>,
+    positions: Positions,
+    /// The mistakes for which the signed settings of this box are ignored; empty when they are in effect.
+    pub rejected_signed: Vec<Mistake>,
 }
 
-/// Where a value was set.
+/// The place where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// A file name, an environment variable, a command line option.
@@ -77,118 +78,119 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Where an entry of the configuration stands.
+/// The position of an entry of the configuration in its source.
 #[derive(Debug, Clone)]
-struct Spot {
+struct Position {
     origin: Origin,
-    /// Its key there: elements of an array that are left out count.
+    /// The key as the source has it: its indices count array elements that were left out for a mistake.
     key: String,
     is_section: bool,
 }
 
-/// The spot of each entry that was set, by its key.
-type Spots = BTreeMap<String, Spot>;
+/// The position of each entry that was set, by its key.
+type Positions = BTreeMap<String, Position>;
 
-/// Why there is no configuration.
+/// The mistakes for which there is no valid configuration.
 #[derive(Debug)]
-struct Unloaded {
+struct InvalidConfig {
     mistakes: Vec<Mistake>,
-    /// The configuration with these mistakes; `None` where a source could not be read to its end.
-    rest: Option<Box<Rest>>,
+    /// The configuration without the wrong values; `None` where a source could not be read to its end.
+    partial: Option<Box<PartialConfig>>,
 }
 
-/// A configuration with mistakes: to find others with, and for nothing else.
+/// A configuration with mistakes. It is used only to find more mistakes, and for commands that need one valid section.
 #[derive(Debug)]
-struct Rest {
+struct PartialConfig {
     config: Config,
-    spots: Spots,
+    positions: Positions,
     misread: Misread,
 }
 
-/// All that can be said of a configuration without running anything.
+/// The result of checking a configuration without running anything.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct CheckResult {
     pub mistakes: Vec<Mistake>,
-    /// Settings that are of no use, or whose model is not there yet. Nothing else fails for them.
+    /// Settings that have no effect, or whose model does not exist yet. The daemon starts with them.
     pub warnings: Vec<Mistake>,
 }
 
 impl Sources {
-    /// Reads and merges every source, or reports every mistake in all of them. Signed settings that do not fit are left out
-    /// as a whole and told in [`Loaded::left_out`]: no release keeps a box from starting.
-    pub fn load(&self) -> Result<Loaded, Vec<Mistake>> {
-        self.load_own().map_err(|unloaded| unloaded.mistakes)
+    /// Reads and merges every source, or reports every mistake in all of them. Signed settings with a mistake are
+    /// ignored as a whole and reported in [`LoadedConfig::rejected_signed`]: no release prevents a box from starting.
+    pub fn load(&self) -> Result<LoadedConfig, Vec<Mistake>> {
+        self.load_sources().map_err(|invalid| invalid.mistakes)
     }
 
-    /// The configuration for a verb that needs `section` alone: mistakes elsewhere, which keep the daemon from starting, must
-    /// not keep people from what they do meanwhile.
+    /// The configuration for a command that needs only `section`. Mistakes in other sections prevent the daemon from
+    /// starting, and must not prevent such a command.
     pub fn load_section(&self, section: &str) -> Result<Config, Vec<Mistake>> {
-        match self.load_own() {
+        match self.load_sources() {
             Ok(loaded) => Ok(loaded.config),
-            Err(Unloaded { rest: Some(rest), .. }) if !rest.misread.holds(section) => Ok(rest.config),
-            Err(Unloaded { mistakes, .. }) => Err(mistakes),
+            Err(InvalidConfig { partial: Some(partial), .. }) if !partial.misread.holds(section) => Ok(partial.config),
+            Err(InvalidConfig { mistakes, .. }) => Err(mistakes),
         }
     }
 
-    /// The same with the feature views that the configuration leads to, and every mistake in both.
-    pub fn load_with_views(&self) -> Result<(Loaded, Registry), Vec<Mistake>> {
+    /// The configuration and the feature views of its folder, or every mistake in both.
+    pub fn load_with_views(&self) -> Result<(LoadedConfig, Registry), Vec<Mistake>> {
         let registry = |features: &FeaturesConfig| Registry::load(&features.views, &features.path);
-        match self.load_own() {
+        match self.load_sources() {
             Ok(loaded) => registry(&loaded.config.features).map(|registry| (loaded, registry)),
-            Err(Unloaded { mut mistakes, rest }) => {
-                let rest = rest.filter(|rest| !rest.misread.holds("features"));
-                mistakes.extend(rest.and_then(|rest| registry(&rest.config.features).err()).into_iter().flatten());
+            Err(InvalidConfig { mut mistakes, partial }) => {
+                let partial = partial.filter(|partial| !partial.misread.holds("features"));
+                let of_views = partial.and_then(|partial| registry(&partial.config.features).err());
+                mistakes.extend(of_views.into_iter().flatten());
                 Err(mistakes)
             }
         }
     }
 
-    /// Everything that is wrong with the configuration, with the feature views, and with bindings to models as they lie on
-    /// the disk.
-    pub fn check(&self) -> Verdict {
-        let mut verdict = Verdict::default();
-        verdict.mistakes.extend(self.load_with_views().err().into_iter().flatten());
-        let (config, spots, misread) = match self.load_own() {
+    /// Every mistake in the configuration, in the feature views, and in bindings compared with the models on the disk.
+    pub fn check(&self) -> CheckResult {
+        let mut result = CheckResult::default();
+        result.mistakes.extend(self.load_with_views().err().into_iter().flatten());
+        let (config, positions, misread) = match self.load_sources() {
             Ok(loaded) => {
-                verdict.warnings.extend(loaded.warnings());
-                verdict.mistakes.extend(loaded.lets_nobody_in());
-                let Loaded { config, spots, left_out, .. } = loaded;
-                verdict.mistakes.extend(left_out);
-                (config, spots, Misread::default())
+                result.warnings.extend(loaded.warnings());
+                result.mistakes.extend(loaded.lets_nobody_in());
+                let LoadedConfig { config, positions, rejected_signed, .. } = loaded;
+                result.mistakes.extend(rejected_signed);
+                (config, positions, Misread::default())
             }
-            Err(Unloaded { rest: Some(rest), .. }) => (rest.config, rest.spots, rest.misread),
-            Err(Unloaded { rest: None, .. }) => return verdict,
+            Err(InvalidConfig { partial: Some(partial), .. }) => (partial.config, partial.positions, partial.misread),
+            Err(InvalidConfig { partial: None, .. }) => return result,
         };
+
         let BindingFindings { problems, notes } = config.binding_findings();
-        for (found, told) in [(problems, &mut verdict.mistakes), (notes, &mut verdict.warnings)] {
-            let found = found.into_iter().map(|(key, problem)| blamed(&spots, &key, problem));
-            told.extend(found.filter(|mistake| !misread.explains(&mistake.key, &mistake.message)));
+        for (findings, list) in [(problems, &mut result.mistakes), (notes, &mut result.warnings)] {
+            let findings = findings.into_iter().map(|(key, problem)| located(&positions, &key, problem));
+            list.extend(findings.filter(|mistake| !misread.explains(&mistake.key, &mistake.message)));
         }
-        verdict
+        result
     }
 
-    fn load_own(&self) -> Result<Loaded, Unloaded> {
+    fn load_sources(&self) -> Result<LoadedConfig, InvalidConfig> {
         let own = self.merge(&[])?;
         let signed = configuration::active(&own.config.updates.path);
         if signed.is_empty() {
             return Ok(own);
         }
-        Ok(self.merge(&signed).unwrap_or_else(|unloaded| Loaded { left_out: unloaded.mistakes, ..own }))
+        Ok(self.merge(&signed).unwrap_or_else(|invalid| LoadedConfig { rejected_signed: invalid.mistakes, ..own }))
     }
 
-    /// What is wrong with a release of signed settings on this box: with what else is live of them, under the sources of the
-    /// box itself.
+    /// Reports the mistakes of a release of signed settings on this box: together with the other live signed settings,
+    /// under the sources of the box itself.
     pub fn try_signed(&self, release: &Path) -> Result<(), Vec<Mistake>> {
-        let own = self.merge(&[]).map_err(|unloaded| unloaded.mistakes)?;
+        let own = self.merge(&[]).map_err(|invalid| invalid.mistakes)?;
         let mut signed = configuration::active(&own.config.updates.path);
-        // In the place of the version that is live: `.../NAME/VERSION/settings.toml`.
+        // Replaces the live version of the same name: `.../NAME/VERSION/settings.toml`.
         signed.retain(|file| file.parent().and_then(Path::parent) != release.parent());
         signed.push(release.join(configuration::SETTINGS_FILE));
-        self.merge(&signed).map(drop).map_err(|unloaded| unloaded.mistakes)
+        self.merge(&signed).map(drop).map_err(|invalid| invalid.mistakes)
     }
 
-    /// The defaults, these files of signed settings, and every source of the box, each over those before.
-    fn merge(&self, signed: &[PathBuf]) -> Result<Loaded, Unloaded> {
+    /// Merges the defaults, these files of signed settings, and every source of the box, each over those before.
+    fn merge(&self, signed: &[PathBuf]) -> Result<LoadedConfig, InvalidConfig> {
         let (root, defaults) = self.layout();
         let mut merged = Merged::new(&defaults);
         if let Some(root) = &self.root
@@ -196,6 +198,7 @@ impl Sources {
         {
             merged.mistakes.push(Mistake::new("--root", "", format!("the folder {} does not exist", root.display())));
         }
+
         for file in signed {
             read_signed(file, &mut merged);
         }
@@ -225,7 +228,7 @@ impl Sources {
         match read_text(&path) {
             Ok(text) => merged.add(toml_check::check(&source, &text), |line| Origin { source: source.clone(), line }),
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.file.is_none() => {}
-            Err(error) => merged.unread(source, &error),
+            Err(error) => merged.add_unreadable(source, &error),
         }
     }
 
@@ -234,12 +237,12 @@ impl Sources {
         variables.sort();
         for (name, value) in variables {
             let Some(rest) = name.strip_prefix("LEDGE_") else { continue };
-            if NOT_KEYS.iter().any(|known| name == known || (known.ends_with('_') && name.starts_with(known))) {
+            if OTHER_VARIABLES.iter().any(|known| name == known || (known.ends_with('_') && name.starts_with(known))) {
                 continue;
             }
-            match dotted(&rest.to_ascii_lowercase(), &merged.table) {
+            match key_of_variable(&rest.to_ascii_lowercase(), &merged.table) {
                 Some(key) => read_value(name, &key, value, merged),
-                None => merged.mistakes.push(Mistake::new(name, "", "names no key: expected LEDGE_SECTION_KEY")),
+                None => merged.mistakes.push(Mistake::new(name, "", "is not a key: expected LEDGE_SECTION_KEY")),
             }
         }
     }
@@ -251,24 +254,24 @@ fn read_signed(path: &Path, merged: &mut Merged) {
         Ok(text) => {
             let mut checked = toml_check::check::<Config>(&source, &text);
             let values = checked.places.iter().filter(|(_, place)| !place.is_section);
-            let beyond = values.filter(|(key, _)| !configuration::is_settable(key));
+            let forbidden = values.filter(|(key, _)| !configuration::is_settable(key));
             let mistake = |(_, place): (&String, &EntryPlace)| {
-                let problem = "is for the owner of the box alone: no release may set it";
+                let problem = "can be set only by the owner of the box, not by a release";
                 Mistake { line: Some(place.line), ..Mistake::new(&source, &place.key, problem) }
             };
-            let mistakes: Vec<Mistake> = beyond.map(mistake).collect();
+            let mistakes: Vec<Mistake> = forbidden.map(mistake).collect();
             checked.mistakes.extend(mistakes);
             merged.add(checked, |line| Origin { source: source.clone(), line });
         }
-        Err(error) => merged.unread(source, &error),
+        Err(error) => merged.add_unreadable(source, &error),
     }
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("is larger than {MAX_FILE} bytes")));
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {FILE_BYTES_MAX} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = error.utf8_error().valid_up_to();
@@ -277,8 +280,8 @@ fn read_text(path: &Path) -> io::Result<String> {
     })
 }
 
-/// The key that a variable's name means, a section within a section included.
-fn dotted(name: &str, sections: &toml::Table) -> Option<String> {
+/// The key of a variable's name, also in a section within a section.
+fn key_of_variable(name: &str, sections: &toml::Table) -> Option<String> {
     let Some((section, key, inner)) = split_section(name, sections) else {
         let (section, key) = name.split_once('_')?;
         return (is_key(section) && is_key(key)).then(|| format!("{section}.{key}"));
@@ -290,7 +293,7 @@ fn dotted(name: &str, sections: &toml::Table) -> Option<String> {
     }
 }
 
-/// A name without its section, the longest of `sections` that fits: some have a `_` of their own.
+/// Splits a name into its section and the rest. The longest of `sections` that matches wins: some contain a `_`.
 fn split_section<'n, 's>(name: &'n str, sections: &'s toml::Table) -> Option<(&'n str, &'n str, &'s toml::Table)> {
     let mut splits = name.rmatch_indices('_').filter_map(|(at, _)| Some((name.get(..at)?, name.get(at + 1..)?)));
     splits.find_map(|(section, key)| Some((section, key, sections.get(section)?.as_table()?)))
@@ -312,11 +315,11 @@ fn read_set(text: &str, merged: &mut Merged) {
     }
 }
 
-/// Reads one value in TOML syntax. What does not fit as TOML and does as a plain text is that text, so that
-/// `log.level=debug` needs no quotes within quotes.
+/// Reads one value in TOML syntax. A value that is invalid as TOML and valid as a plain text is taken as that text, so
+/// that `log.level=debug` needs no quotes within quotes.
 fn read_value(source: &str, key: &str, value: &str, merged: &mut Merged) {
     let check = |value: &str| toml_check::check::<Config>(source, &format!("{key} = {value}"));
-    // By itself first: a value with a line break could set other keys as well.
+    // Parsed by itself first: a value with a line break could otherwise set other keys.
     let as_toml = DeValue::parse(value).map(|_| check(value));
     let as_text = || check(&toml::Value::String(value.to_owned()).to_string());
     let mut checked = match as_toml {
@@ -325,7 +328,7 @@ fn read_value(source: &str, key: &str, value: &str, merged: &mut Merged) {
         Err(error) => {
             let mut checked = as_text();
             if !checked.mistakes.is_empty() && value.trim_start().starts_with(['"', '\'', '[', '{']) {
-                checked.mistakes = vec![Mistake::new(source, key, format!("is no TOML value: {}", error.message()))];
+                checked.mistakes = vec![Mistake::new(source, key, format!("is not a TOML value: {}", error.message()))];
             }
             checked
         }
@@ -336,10 +339,10 @@ fn read_value(source: &str, key: &str, value: &str, merged: &mut Merged) {
     merged.add(checked, |_| Origin { source: source.to_owned(), line: None });
 }
 
-/// What the sources read so far come to.
+/// The merged values and mistakes of the sources read so far.
 struct Merged {
     table: toml::Table,
-    spots: Spots,
+    positions: Positions,
     mistakes: Vec<Mistake>,
     misread: Misread,
     /// Set while every source was read to its end.
@@ -348,21 +351,21 @@ struct Merged {
 
 impl Merged {
     fn new(defaults: &Config) -> Self {
-        // A Config always is a table: what its types serialize to is tested.
+        // A Config is always a table; tests check that its types serialize.
         let table = toml::Table::try_from(defaults).unwrap_or_default();
-        Self { table, spots: Spots::new(), mistakes: Vec::new(), misread: Misread::default(), is_whole: true }
+        Self { table, positions: Positions::new(), mistakes: Vec::new(), misread: Misread::default(), is_whole: true }
     }
 
     fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> Origin) {
-        lay_over(&mut self.table, checked.accepted);
-        // An array replaces the one below it as a whole.
+        overlay(&mut self.table, checked.accepted);
+        // An array replaces the previous one as a whole.
         let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.places.contains_key(array));
-        self.spots.retain(|key, _| !replaced(key));
+        self.positions.retain(|key, _| !replaced(key));
         for (key, EntryPlace { line, key: in_text, is_section }) in checked.places {
-            let spot = Spot { origin: origin(Some(line)), key: in_text, is_section };
-            // A section stands where a file has it; a single key of it does not move it.
-            if !is_section || spot.origin.line.is_some() || !self.spots.contains_key(&key) {
-                self.spots.insert(key, spot);
+            let position = Position { origin: origin(Some(line)), key: in_text, is_section };
+            // The position of a section is the line in a file; setting a single key of it does not change that.
+            if !is_section || position.origin.line.is_some() || !self.positions.contains_key(&key) {
+                self.positions.insert(key, position);
             }
         }
         self.is_whole &= checked.value.is_some();
@@ -370,54 +373,57 @@ impl Merged {
         self.mistakes.extend(checked.mistakes);
     }
 
-    fn unread(&mut self, source: String, error: &io::Error) {
+    fn add_unreadable(&mut self, source: String, error: &io::Error) {
         self.is_whole = false;
         self.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}")));
     }
 
-    fn finish(mut self, root: &Path) -> Result<Loaded, Unloaded> {
+    fn finish(mut self, root: &Path) -> Result<LoadedConfig, InvalidConfig> {
         let mut config: Config = match self.table.try_into() {
             Ok(config) => config,
             Err(error) => {
                 self.mistakes.push(Mistake::new("the configuration as a whole", "", error.message()));
-                return Err(Unloaded { mistakes: self.mistakes, rest: None });
+                return Err(InvalidConfig { mistakes: self.mistakes, partial: None });
             }
         };
         config.resolve(root);
-        // Where something was not looked at, anything may be missing only for that.
+
+        // Where a source was not read to its end, a problem may exist only for that.
         let problems = if self.is_whole { config.problems() } else { Vec::new() };
         for (key, problem) in problems {
-            let mistake = blamed(&self.spots, &key, problem);
+            let mistake = located(&self.positions, &key, problem);
             if !self.misread.explains(&mistake.key, &mistake.message) {
                 self.mistakes.push(mistake);
             }
         }
         if !self.mistakes.is_empty() {
-            let rest = self.is_whole.then(|| Box::new(Rest { config, spots: self.spots, misread: self.misread }));
-            return Err(Unloaded { mistakes: self.mistakes, rest });
+            let (positions, misread) = (self.positions, self.misread);
+            let partial = self.is_whole.then(|| Box::new(PartialConfig { config, positions, misread }));
+            return Err(InvalidConfig { mistakes: self.mistakes, partial });
         }
-        let values = self.spots.iter().filter(|(_, spot)| !spot.is_section);
-        let origins = values.map(|(key, spot)| (key.clone(), spot.origin.clone())).collect();
-        Ok(Loaded { config, origins, spots: self.spots, left_out: Vec::new() })
+
+        let values = self.positions.iter().filter(|(_, position)| !position.is_section);
+        let origins = values.map(|(key, position)| (key.clone(), position.origin.clone())).collect();
+        Ok(LoadedConfig { config, origins, positions: self.positions, rejected_signed: Vec::new() })
     }
 }
 
-/// A problem with a key as a mistake of the source that set it. A key of an element of an array that is not set is the
-/// element's matter; any other has its default.
-fn blamed(spots: &Spots, key: &str, problem: String) -> Mistake {
+/// A problem with a key as a mistake at the position where it was set. A key that is not set is reported at its array
+/// element, where it has one; any other unset key has its default.
+fn located(positions: &Positions, key: &str, problem: String) -> Mistake {
     let array = key.find('[').unwrap_or(key.len());
-    match toml_check::nearest(spots, key, array) {
-        Some((Spot { origin: Origin { source, line }, key, .. }, below)) => {
+    match toml_check::nearest(positions, key, array) {
+        Some((Position { origin: Origin { source, line }, key, .. }, below)) => {
             Mistake { line: *line, ..Mistake::new(source, format!("{key}{below}"), problem) }
         }
         None => Mistake::new("default", key, problem),
     }
 }
 
-fn lay_over(below: &mut toml::Table, above: toml::Table) {
+fn overlay(below: &mut toml::Table, above: toml::Table) {
     for (key, value) in above {
         match (below.get_mut(&key), value) {
-            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => lay_over(below, above),
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => overlay(below, above),
             (_, value) => {
                 below.insert(key, value);
             }
@@ -425,20 +431,20 @@ fn lay_over(below: &mut toml::Table, above: toml::Table) {
     }
 }
 
-impl Loaded {
-    /// Why the daemon does not start, although nothing else is wrong: nobody could get in. No mistake of the configuration
-    /// itself, so that the command line that mends it can read that.
+impl LoadedConfig {
+    /// Reports that the daemon does not start because no caller could get in. This is no mistake of the configuration
+    /// itself, so that the commands that correct it can still read it.
     pub fn lets_nobody_in(&self) -> Option<Mistake> {
-        Some(blamed(&self.spots, "http.listen", self.config.lets_nobody_in()?))
+        Some(located(&self.positions, "http.listen", self.config.lets_nobody_in()?))
     }
 
-    /// What is of no use here and keeps nothing from working.
+    /// Settings that have no effect here. Everything else works.
     pub fn warnings(&self) -> Vec<Mistake> {
         let warnings = self.config.access.warnings().into_iter();
-        warnings.map(|(key, problem)| blamed(&self.spots, &format!("access.{key}"), problem)).collect()
+        warnings.map(|(key, problem)| located(&self.positions, &format!("access.{key}"), problem)).collect()
     }
 
-    /// The configuration as a TOML text that says where each value that is not a default was set.
+    /// The configuration as TOML, with a comment on the origin of each value that is not a default.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let plain = toml::to_string(&self.config)?;
         let mut section = String::new();
@@ -451,7 +457,7 @@ impl Loaded {
                 section = format!("{array}[{index}]");
                 section.clone()
             } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                // Below an element of an array, its index belongs to the key.
+                // Within an element of an array, its index belongs to the key.
                 let of_element = |(array, index): (&&str, &usize)| {
                     Some(format!("{array}[{index}]{}", name.strip_prefix(array).filter(|rest| rest.starts_with('.'))?))
                 };

@@ -1,4 +1,4 @@
-//! The audit log as a part of the daemon: its writer, and those that copy it.
+//! The audit log as a part of the daemon: its writer and its copies.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 
 use crate::config::Config;
 
-/// Records what a command line did while no daemon has the log.
-pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
+/// Records the event of a command that runs while no daemon has the log open.
+pub fn record_without_daemon(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
     let device = device::load_or_create(&config.state.path, &config.device)?;
     let sealer = Sealer::load(&config.encryption)?;
     let (sink, queue) = AuditSink::channel();
@@ -31,18 +31,18 @@ pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
     let status = state.status();
     match status.error {
         None if status.lost == (0, 0) => Ok(()),
-        None => anyhow::bail!("the audit log does not have it"),
-        Some(error) => anyhow::bail!("the audit log does not have it: {error}"),
+        None => anyhow::bail!("the event was not written to the audit log"),
+        Some(error) => anyhow::bail!("the event was not written to the audit log: {error}"),
     }
 }
 
-/// The thread that writes the log.
+/// The handle of the thread that writes the log.
 pub struct AuditWriter {
     ended: oneshot::Receiver<()>,
 }
 
 impl AuditWriter {
-    /// Writes what is recorded from now on, and copies it to where it is to go.
+    /// Writes the events of the queue, and copies the log to its destinations.
     pub fn spawn(
         config: &AuditConfig,
         queue: AuditQueue,
@@ -51,50 +51,66 @@ impl AuditWriter {
     ) -> anyhow::Result<Self> {
         let Environment { device, sealer, egress, shutdown, .. } = environment;
         let device = &device.id;
-        let (told, ended) = oneshot::channel();
-        // Before the first record is written, so that they get it.
+        let (ending, ended) = oneshot::channel();
+        // Before the first record is written, so that the live copies receive it.
         live::spawn(config, device, egress, &state, shutdown);
-        shutdown.spawn(synced(config.clone(), device.clone(), egress.clone(), state.clone(), shutdown.clone()));
+        shutdown.spawn(copy_to_platform(
+            config.clone(),
+            device.clone(),
+            egress.clone(),
+            state.clone(),
+            shutdown.clone(),
+        ));
+
         let (config, device, sealer) = (config.clone(), device.clone(), sealer.clone());
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
-            let died = Died(state.clone());
+            let guard = PanicGuard(state.clone());
             Writer::new(&config, &device, queue, state, sealer).run();
-            std::mem::forget(died);
-            // Nobody may wait for it any more.
-            let _ = told.send(());
+            std::mem::forget(guard);
+            // The receiver may have been dropped.
+            let _ = ending.send(());
         });
-        spawned.context("the thread of the audit log does not start")?;
+        spawned.context("the thread of the audit log cannot be started")?;
         Ok(Self { ended })
     }
 
-    /// Waits until all that was recorded is written, at most for `limit`.
+    /// Waits until every recorded event is written, at most for `limit`.
     pub async fn end(self, limit: Duration) {
         if tokio::time::timeout(limit, self.ended).await.is_err() {
-            tracing::warn!("the disk is slow: the last audit records may not have been written");
+            tracing::warn!(
+                "the writer of the audit log did not finish in time, because the disk is slow: the last audit records \
+                 may be missing"
+            );
         }
     }
 }
 
-/// Says that the writer ended by a fault of ours: nothing is recorded any more, so nothing that has to be is done.
-struct Died(AuditState);
+/// Reports a panic of the writer. From then on nothing is recorded, so operations that must be recorded are refused.
+struct PanicGuard(AuditState);
 
-impl Drop for Died {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
-        let reason = "its writer ended by a fault of ours: restart the daemon, and report it with its log";
-        tracing::error!(reason, "the audit log is not written any more");
+        let reason = "its writer ended because of a bug in Ledge: restart the daemon, and report the bug with the log";
+        tracing::error!(reason, "the audit log is no longer written");
         self.0.update(|status| status.error = Some(reason.to_owned()));
     }
 }
 
-/// Copies the log to the platform, once there is a head of it.
-async fn synced(config: AuditConfig, device: DeviceName, egress: Egress, state: AuditState, shutdown: Shutdown) {
+/// Copies the log to the platform, once the log has a signed head.
+async fn copy_to_platform(
+    config: AuditConfig,
+    device: DeviceName,
+    egress: Egress,
+    state: AuditState,
+    shutdown: Shutdown,
+) {
     let mut heads = state.heads();
-    let is_there = tokio::select! {
+    let has_head = tokio::select! {
         head = heads.wait_for(Option::is_some) => head.is_ok(),
         () = shutdown.requested() => false,
     };
-    if is_there {
+    if has_head {
         let verifier_key = state.status().verifier_key;
         let settings = SyncSettings { config: config.sync, folder: config.path, device, verifier_key };
         sync::run(settings, egress, state, shutdown).await;

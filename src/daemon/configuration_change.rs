@@ -1,4 +1,4 @@
-//! Which settings differ from those of the last start. Their names go into the audit log, their values stay here.
+//! The settings that differ from those of the last start. Their keys go into the audit log, their values do not.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,33 +7,36 @@ use ledge_base::durable;
 
 use crate::config::Config;
 
-/// Where the settings of the last start are kept. Only the owner may read it.
-const FILE: &str = "configuration.toml";
+/// The file with the settings of the last start. Only the owner may read it.
+const LAST_SETTINGS_FILE: &str = "configuration.toml";
 
-/// What differs from the last start.
-pub struct Changes {
+/// The difference from the settings of the last start.
+pub struct ConfigurationChanges {
     /// The keys, such as `http.listen`.
     pub keys: Vec<String>,
     folder: PathBuf,
+    /// All settings of this start, as TOML.
     now: String,
 }
 
-impl Changes {
-    /// What differs in `config` from what the last start had, or from the defaults where there was none.
+impl ConfigurationChanges {
+    /// Compares `config` with the settings of the last start, or with the defaults at the first one.
     pub fn find(config: &Config, folder: &Path) -> Self {
         let text = |config: &Config| toml::to_string(config).unwrap_or_default();
         let now = text(config);
-        let before = std::fs::read_to_string(folder.join(FILE)).unwrap_or_else(|_| text(&Config::default()));
+        let before =
+            std::fs::read_to_string(folder.join(LAST_SETTINGS_FILE)).unwrap_or_else(|_| text(&Config::default()));
         Self { keys: differences(&before, &now), folder: folder.to_owned(), now }
     }
 
-    /// Keeps them for the next start, once they are recorded: until then they are told again.
-    pub fn keep(&self) -> std::io::Result<()> {
+    /// Stores the settings for the next start. Call this once the changes are recorded: until then they are found
+    /// again.
+    pub fn store(&self) -> std::io::Result<()> {
         if self.keys.is_empty() {
             return Ok(());
         }
         durable::create_folder(&self.folder)?;
-        durable::replace_private(&self.folder.join(FILE), self.now.as_bytes())
+        durable::replace_private(&self.folder.join(LAST_SETTINGS_FILE), self.now.as_bytes())
     }
 }
 
@@ -45,7 +48,7 @@ fn differences(before: &str, now: &str) -> Vec<String> {
     changed
 }
 
-/// What each key is set to. A list is one value: its places are no names.
+/// The value of each key. An array is one value: its elements have no keys.
 fn values(text: &str) -> BTreeMap<String, toml::Value> {
     fn walk(prefix: &str, table: toml::Table, values: &mut BTreeMap<String, toml::Value>) {
         for (key, value) in table {
@@ -58,9 +61,9 @@ fn values(text: &str) -> BTreeMap<String, toml::Value> {
             }
         }
     }
-    let mut found = BTreeMap::new();
-    walk("", text.parse().unwrap_or_default(), &mut found);
-    found
+    let mut values = BTreeMap::new();
+    walk("", text.parse().unwrap_or_default(), &mut values);
+    values
 }
 
 #[cfg(test)]
@@ -68,19 +71,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_by_its_name_until_it_is_kept() {
+    fn a_change_is_reported_by_its_key_until_it_is_stored() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::with_root(folder.path());
         config.control.threads = 2;
         for _ in 0..2 {
-            let first = Changes::find(&config, folder.path()).keys;
+            let first = ConfigurationChanges::find(&config, folder.path()).keys;
             assert!(first.contains(&"control.threads".to_owned()), "{first:?}");
             assert!(!first.contains(&"shutdown.grace_ms".to_owned()), "{first:?}");
         }
-        Changes::find(&config, folder.path()).keep().unwrap();
-        assert_eq!(Changes::find(&config, folder.path()).keys, [""; 0]);
+        ConfigurationChanges::find(&config, folder.path()).store().unwrap();
+        assert_eq!(ConfigurationChanges::find(&config, folder.path()).keys, [""; 0]);
         config.shutdown.grace_ms = 1;
         config.egress.residency = vec!["eu".parse().unwrap()];
-        assert_eq!(Changes::find(&config, folder.path()).keys, ["egress.residency", "shutdown.grace_ms"]);
+        assert_eq!(ConfigurationChanges::find(&config, folder.path()).keys, ["egress.residency", "shutdown.grace_ms"]);
     }
 }

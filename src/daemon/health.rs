@@ -1,8 +1,8 @@
-//! Whether every part still does something, and how the daemon does in words: for systemd's watchdog and `systemctl status`.
+//! Signs of life for systemd's watchdog, and the status text for `systemctl status`.
 //!
-//! A sign of life is given only after each part has shown one of its own since the last: the threads that handle requests
-//! took a task, each worker of the engine ended the run that it was in, and the writers of the audit log and of the features
-//! took another turn. Where one hangs, none is given, and systemd starts the daemon anew.
+//! The watchdog is notified only after each part has given a sign of life since the last time: the threads that handle
+//! requests ran a task, each worker of the engine ended its run, and the writers of the audit log and of the features
+//! took another turn. When one of them hangs, the watchdog is not notified, and systemd restarts the daemon.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,11 +18,11 @@ use tokio::sync::oneshot;
 
 use super::notify;
 
-/// How often signs of life are looked for where no watchdog says how often.
-const UNWATCHED: Duration = Duration::from_secs(30);
+/// The interval of signs of life without a watchdog, whose time otherwise sets it.
+const UNWATCHED_SIGN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How often the status is looked at.
-const STATUS: Duration = Duration::from_secs(2);
+/// The interval at which the status text is formed and compared with the last one.
+const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The sources of the health of the daemon.
 pub struct Health {
@@ -33,23 +33,23 @@ pub struct Health {
 }
 
 impl Health {
-    /// Tells systemd, for as long as it is polled.
-    pub async fn tell(self) -> Infallible {
-        if !notify::is_listened_to() {
+    /// Reports to systemd for as long as it is polled.
+    pub async fn report(self) -> Infallible {
+        if !notify::has_socket() {
             return std::future::pending().await;
         }
-        let hanging = Hanging::default();
+        let hanging = HangingParts::default();
         tokio::select! {
             never = self.signs_of_life(&hanging) => never,
             never = self.statuses(&hanging) => never,
         }
     }
 
-    async fn signs_of_life(&self, hanging: &Hanging) -> Infallible {
-        // Four times as often as is asked for: one late part is no hanging one.
-        let pause = notify::watchdog().map_or(UNWATCHED, |limit| limit / 4);
+    async fn signs_of_life(&self, hanging: &HangingParts) -> Infallible {
+        // Four times as often as the watchdog asks, so that one late part does not count as hanging.
+        let pause = notify::watchdog().map_or(UNWATCHED_SIGN_INTERVAL, |limit| limit / 4);
         loop {
-            let signs = self.parts.iter().map(|part| hanging.within(pause, part.name(), part.sign_of_life()));
+            let signs = self.parts.iter().map(|part| hanging.within(pause, part.name(), part.heartbeat()));
             let of_parts = futures_util::future::join_all(signs);
             tokio::join!(hanging.within(pause, "requests", self.task_ran()), of_parts);
             notify::alive((!self.readiness.is_ready()).then_some(pause * 4));
@@ -57,25 +57,26 @@ impl Health {
         }
     }
 
-    /// Waits until a thread that handles requests has taken a task. This future is not among them where there are several.
+    /// Waits until a thread that handles requests has run a task. With several such threads, this future runs on none
+    /// of them.
     async fn task_ran(&self) {
-        let (ran, told) = oneshot::channel();
+        let (sender, ran) = oneshot::channel();
         self.shutdown.spawn(async move {
-            let _ = ran.send(());
+            let _ = sender.send(());
         });
-        let _ = told.await;
+        let _ = ran.await;
     }
 
-    async fn statuses(&self, hanging: &Hanging) -> Infallible {
-        let mut told = String::new();
+    async fn statuses(&self, hanging: &HangingParts) -> Infallible {
+        let mut last = String::new();
         loop {
             let is_ending = self.shutdown.is_requested();
-            let status = if is_ending { "stopping".to_owned() } else { self.facts(hanging).to_string() };
-            if status != told {
+            let status = if is_ending { "stopping".to_owned() } else { self.status(hanging).to_string() };
+            if status != last {
                 notify::status(&status);
-                told = status;
+                last = status;
             }
-            // The end of the start is told at once.
+            // The end of the start is reported at once.
             let started = async {
                 if self.readiness.is_ready() {
                     std::future::pending::<()>().await;
@@ -83,54 +84,59 @@ impl Health {
                     self.readiness.wait().await;
                 }
             };
-            let _ = tokio::time::timeout(STATUS, started).await;
+            let _ = tokio::time::timeout(STATUS_INTERVAL, started).await;
         }
     }
 
-    fn facts(&self, hanging: &Hanging) -> Facts {
+    fn status(&self, hanging: &HangingParts) -> HealthStatus {
         let is_starting = !self.readiness.is_ready();
         let mut ready: Vec<_> = self.repository.all_live().into_iter().map(|model| model.name.clone()).collect();
         ready.dedup();
-        Facts {
+        HealthStatus {
             is_starting,
             ready: ready.len(),
             hanging: hanging.0.borrow().iter().copied().collect(),
-            troubles: self.parts.iter().rev().filter_map(|part| part.trouble(is_starting)).collect(),
+            troubles: self.parts.iter().rev().filter_map(|part| part.problem(is_starting)).collect(),
         }
     }
 }
 
-/// The parts that do nothing at this moment, and should.
+/// The parts whose sign of life is overdue.
 #[derive(Debug, Default)]
-struct Hanging(RefCell<BTreeSet<&'static str>>);
+struct HangingParts(RefCell<BTreeSet<&'static str>>);
 
-impl Hanging {
-    /// Waits for a sign of life. The part is among the hanging ones from when it takes long until it comes.
+impl HangingParts {
+    /// Waits for the sign of life of a part. After `pause` the part counts as hanging, until the sign of life comes.
     async fn within(&self, pause: Duration, part: &'static str, turn: impl Future<Output = ()>) {
         let mut turn = std::pin::pin!(turn);
         if tokio::time::timeout(pause, &mut turn).await.is_ok() {
             return;
         }
         let seconds = pause.as_secs();
-        tracing::error!(part, seconds, "a part does nothing; the watchdog is told nothing until it does");
+        tracing::error!(
+            part,
+            seconds,
+            "a part of the daemon gives no sign of life; the watchdog is not notified until it does"
+        );
         self.0.borrow_mut().insert(part);
         turn.await;
         self.0.borrow_mut().remove(part);
-        tracing::warn!(part, "the part goes on");
+        tracing::warn!(part, "the part gives signs of life again");
     }
 }
 
-/// How the daemon does.
+/// The state of the daemon that the status text describes.
 #[derive(Debug, Default)]
-struct Facts {
+struct HealthStatus {
     is_starting: bool,
+    /// The number of ready models.
     ready: usize,
     hanging: Vec<&'static str>,
-    /// Why parts do not do their work, in their own words.
+    /// The reasons why parts do not work, as the parts word them.
     troubles: Vec<String>,
 }
 
-impl std::fmt::Display for Facts {
+impl std::fmt::Display for HealthStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.is_starting { "starting: " } else { "" })?;
         write!(f, "{} model{} ready", self.ready, if self.ready == 1 { "" } else { "s" })?;
@@ -152,14 +158,14 @@ mod tests {
 
     #[test]
     fn a_status_says_what_serves_and_what_does_not() {
-        let facts = Facts { ready: 3, ..Facts::default() };
-        assert_eq!(facts.to_string(), "3 models ready");
-        let facts = Facts { is_starting: true, ready: 1, ..Facts::default() };
-        assert_eq!(facts.to_string(), "starting: 1 model ready");
+        let status = HealthStatus { ready: 3, ..HealthStatus::default() };
+        assert_eq!(status.to_string(), "3 models ready");
+        let status = HealthStatus { is_starting: true, ready: 1, ..HealthStatus::default() };
+        assert_eq!(status.to_string(), "starting: 1 model ready");
         let troubles = vec!["not loaded: a, b".into(), "audit log: the disk is full".into()];
-        let facts = Facts { ready: 2, hanging: vec!["inference"], troubles, ..Facts::default() };
+        let status = HealthStatus { ready: 2, hanging: vec!["inference"], troubles, ..HealthStatus::default() };
         assert_eq!(
-            facts.to_string(),
+            status.to_string(),
             "2 models ready; degraded: inference: nothing moves; not loaded: a, b; audit log: the disk is full"
         );
     }
@@ -167,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn a_part_that_does_not_turn_is_waited_for_and_hangs_no_longer_than_that() {
         let (turn, turned) = oneshot::channel();
-        let hanging = Hanging::default();
+        let hanging = HangingParts::default();
         let waiting = hanging.within(Duration::from_millis(1), "part", async { turned.await.unwrap() });
         tokio::pin!(waiting);
         assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiting).await.is_err());

@@ -1,5 +1,5 @@
-//! Keeps a model that ends the process from being loaded at each start: introduces the record of loads, and the trials that
-//! updates have, to the repository.
+//! Prevents a model that crashes the process from being loaded at each start: gives the repository the record of loads,
+//! and the trials in a separate process that updates have.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,24 +30,30 @@ impl SeparateTrial for LoadTrial {
     }
 }
 
-/// Reads what the last process left, tells what ended it, and has each load noted from here on.
+/// Reads the record of the last process, reports the models that ended it, and records each load from here on.
 pub fn guard(repository: &Repository, config: &Config, trials: PreflightSettings, audit: &AuditSink) {
     let Some(boot) = boot_id(Path::new("/")) else {
         tracing::warn!(
-            "the kernel does not say which boot this is (/proc/sys/kernel/random/boot_id): a model that ends the process \
-             is loaded again at each start"
+            "the kernel gives no boot id (/proc/sys/kernel/random/boot_id): a model that crashes the process is loaded \
+             again at each start"
         );
         return;
     };
     let (attempts, to_blame) = AttemptLog::open(&config.state.path, &boot);
     for suspect in to_blame {
         let (model, version, suspended) = (&suspect.model, suspect.version, suspect.suspension.is_some());
-        tracing::error!(%model, %version, suspended, reason = %suspect, "the process ended while a model was loaded or first run");
+        tracing::error!(
+            %model,
+            %version,
+            suspended,
+            reason = %suspect,
+            "the process ended while a model was loaded or first run"
+        );
         if suspect.alone > 0 {
             audit.record_own(AuditEvent::ModelCrashed { model: model.clone(), version, suspended });
         }
     }
-    // On as many cores as the load that ended the process.
+    // On as many cores as the load during which the process ended.
     let trials = PreflightSettings { threads: config.runtimes.threads, ..trials };
     repository.guard_loads(attempts, Box::new(LoadTrial(trials)));
 }

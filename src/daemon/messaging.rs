@@ -1,4 +1,4 @@
-//! MQTT as a part of the daemon: the gateway, and the report that it hands on.
+//! MQTT as a part of the daemon: the gateway, and the report that it passes on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use ledge_updates::report::{self, DeviceSnapshot};
 use ledge_updates::status::{Milestone, UpdatesStatus};
 use tokio::sync::watch;
 
-/// What MQTT works with.
+/// The parts that MQTT connects.
 pub struct Messaging {
     /// The section `[mqtt]`.
     pub config: MqttConfig,
@@ -31,20 +31,19 @@ pub struct Messaging {
     pub serving: Serving,
     pub authenticator: Authenticator,
     pub statistics: MessageStatistics,
-    /// Signed updates, where a platform looks after this box.
+    /// Signed updates, if a platform manages this box.
     pub updates: Option<Updates>,
-    /// How the audit log does.
     pub audit: AuditState,
 }
 
 impl Messaging {
-    /// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
+    /// Answers over MQTT once the models are loaded. Until then the broker keeps the requests.
     pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
         let Self { config, device, egress, serving, authenticator, statistics, updates, audit } = self;
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, has_platform: updates.is_some() };
-        let reporting = Reporter {
+        let reporter = Reporter {
             device,
             serving: serving.clone(),
             updates: updates.clone(),
@@ -52,6 +51,7 @@ impl Messaging {
             interval: config.report_interval(),
             report,
         };
+
         let gateway = Gateway { config, topics, egress, serving, authenticator, statistics, reported, updates };
         let (ready, stop) = (readiness.clone(), shutdown.clone());
         shutdown.spawn_essential("mqtt", async move {
@@ -60,12 +60,13 @@ impl Messaging {
                 () = stop.requested() => Ok(()),
             }
         });
+
         let (ready, stop) = (readiness.clone(), shutdown.clone());
         shutdown.spawn(async move {
             tokio::select! {
                 () = async {
                     ready.wait().await;
-                    reporting.run().await;
+                    reporter.run().await;
                 } => {}
                 () = stop.requested() => {}
             }
@@ -73,7 +74,7 @@ impl Messaging {
     }
 }
 
-/// Writes down again and again what this box runs and how it is.
+/// Writes the report on what this box runs and on its state, at each interval and after each change of updates.
 struct Reporter {
     device: DeviceIdentity,
     serving: Serving,
@@ -89,17 +90,18 @@ impl Reporter {
         let started_ms = clock::unix_millis();
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.moved(&told) => {}
+                () = self.milestones_changed(&reported) => {}
             }
+
             let status = self.updates.as_ref().map(Updates::status);
-            told = status.as_ref().map(UpdatesStatus::milestones).unwrap_or_default();
+            reported = status.as_ref().map(UpdatesStatus::milestones).unwrap_or_default();
             let (device, repository, machine, audit) =
                 (self.device.clone(), self.serving.repository().clone(), machine.clone(), self.audit.clone());
-            // Reading the sensors of the machine may take its time.
+            // Reading the sensors of the machine may take long.
             let document = tokio::task::spawn_blocking(move || {
                 report::document(&DeviceSnapshot::gather(&device, started_ms, &repository, &machine, status, &audit))
             });
@@ -109,11 +111,11 @@ impl Reporter {
         }
     }
 
-    /// Waits until updates are elsewhere than what was told of them: the platform should not learn that a report late.
-    async fn moved(&self, told: &[Milestone]) {
+    /// Waits until the milestones of updates differ from the reported ones, so that the platform learns of it at once.
+    async fn milestones_changed(&self, reported: &[Milestone]) {
         let Some(updates) = &self.updates else { return std::future::pending().await };
         let mut changes = updates.watch();
-        while updates.status().milestones() == told {
+        while updates.status().milestones() == reported {
             if changes.changed().await.is_err() {
                 return std::future::pending().await;
             }

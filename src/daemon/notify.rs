@@ -1,38 +1,39 @@
-//! What systemd is told: that the daemon is ready, that it takes up changes, that it is alive, and how it does in words.
+//! Messages to systemd (`sd_notify`): ready, reloading, stopping, alive, and the status text.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
 /// The longest status text, in bytes: `systemctl status` has one line for it.
-const LONGEST: usize = 400;
+const STATUS_BYTES_MAX: usize = 400;
 
-/// What the next step of a start may take: as much as the unit gives the whole of it.
-const STEP: Duration = Duration::from_mins(2);
+/// The time that a start asks for its next step: as much as the unit gives the whole start.
+const START_STEP_TIME: Duration = Duration::from_mins(2);
 
-/// Every part has started.
+/// Reports that every part has started.
 pub fn ready() {
     send(&[NotifyState::Ready]);
 }
 
-/// The start goes on, before there is anything that could show a sign of life.
+/// Asks for more time for the start, before any part could give a sign of life.
 pub fn starting() {
-    send(&[extend(STEP)]);
+    send(&[extend(START_STEP_TIME)]);
 }
 
-/// Changes are being taken up; [`ready`] follows. The time is what `Type=notify-reload` asks for; older ones ignore it.
+/// Reports that changes are being loaded; [`ready`] follows. `Type=notify-reload` needs the time; older versions of
+/// systemd ignore it.
 pub fn reloading() {
     let now = NotifyState::monotonic_usec_now();
     send(&[Some(NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
 }
 
-/// The end has begun, and may take `most`, whatever the unit says.
+/// Reports that the daemon stops, and asks for up to `most`, whatever the unit says.
 pub fn stopping(most: Duration) {
     send(&[NotifyState::Stopping, extend(most)]);
 }
 
-/// Every part has just done something. Before the daemon is ready that is `starting`: its start may then take so much
-/// longer, however many models there are.
+/// Notifies the watchdog after a sign of life of every part. `starting` is given until the daemon is ready: the start
+/// may take that much longer, however many models there are.
 pub fn alive(starting: Option<Duration>) {
     send(&[Some(NotifyState::Watchdog), starting.map(extend)].into_iter().flatten().collect::<Vec<_>>());
 }
@@ -41,28 +42,28 @@ fn extend(most: Duration) -> NotifyState<'static> {
     NotifyState::ExtendTimeoutUsec(u32::try_from(most.as_micros()).unwrap_or(u32::MAX))
 }
 
-/// How the daemon does, for `systemctl status`.
+/// Sends the text for `systemctl status`.
 pub fn status(text: &str) {
     send(&[NotifyState::Status(&line(text))]);
 }
 
-/// Within what time systemd wants to hear that the daemon is alive, when it does.
+/// The time of systemd's watchdog, `None` without one.
 pub fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().filter(|every| !every.is_zero())
 }
 
-/// Whether anybody listens.
-pub fn is_listened_to() -> bool {
+/// True if systemd gave this process a socket for messages.
+pub fn has_socket() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// One line, not too long. What stood in a second line would be taken for another message to systemd.
+/// One line within the limit. systemd would read a second line as another message.
 fn line(text: &str) -> String {
     let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
-    if text.len() <= LONGEST {
+    if text.len() <= STATUS_BYTES_MAX {
         return text;
     }
-    let end = (0..=LONGEST).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let end = (0..=STATUS_BYTES_MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     format!("{} ...", text.get(..end).unwrap_or_default())
 }
 
@@ -83,7 +84,7 @@ mod tests {
         fn a_status_is_one_line_whatever_a_reason_says(text in "\\PC*|[\\n\\r\\x00a-z=é]{0,900}") {
             let line = line(&text);
             prop_assert!(!line.chars().any(char::is_control));
-            prop_assert!(line.len() <= LONGEST + 4);
+            prop_assert!(line.len() <= STATUS_BYTES_MAX + 4);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Updates as a part of the daemon: what is found before any model is loaded, and the thread that they have to themselves.
+//! Updates as a part of the daemon: preparation before any model loads, then a thread of their own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,26 +24,26 @@ use ledge_updates::updater::{self, Parts, Prepared, Updater};
 use tokio::sync::oneshot;
 
 use super::notify;
-use super::sealing::ClosedStore;
+use super::rekey::UnopenedUpdateStore;
 use crate::config::Config;
 
-/// What is known of updates before any model is loaded.
-pub struct Found {
+/// The update store as read before any model is loaded.
+pub struct PreparedUpdates {
     prepared: Option<Prepared>,
     managed: BTreeMap<ModelName, ManagedVersion>,
-    /// The handle, and what is behind it, where a platform looks after this box.
-    served: Option<(Updates, UpdaterInbox)>,
+    /// The handle and its other end, if a platform manages this box.
+    channel: Option<(Updates, UpdaterInbox)>,
 }
 
-impl Found {
-    /// Reads the update store, and counts this start. Nothing that is wrong with updates keeps the daemon from serving.
+impl PreparedUpdates {
+    /// Reads the update store, and counts this start. No fault of updates prevents the daemon from serving.
     pub fn read(config: &Config, sealer: &Sealer) -> Self {
         let folder = &config.updates.path;
         let configured = config.updates.repository.is_some();
         if !configured && !folder.is_dir() {
-            return Self { prepared: None, managed: BTreeMap::new(), served: None };
+            return Self { prepared: None, managed: BTreeMap::new(), channel: None };
         }
-        // A box that nobody looks after any more keeps what it was brought.
+        // A box that no platform manages any more keeps the releases that it has.
         let (prepared, managed) = match updater::prepare(folder, sealer, &notify::starting) {
             Ok(mut prepared) => {
                 prepared.store = prepared.store.keeping_free(config.updates.min_free_mb << 20);
@@ -51,14 +51,17 @@ impl Found {
                 (Some(prepared), managed)
             }
             Err(error) => {
-                tracing::error!(%error, "there are no updates; what they brought serves as far as it can be read");
+                tracing::error!(
+                    %error,
+                    "updates are off: their store cannot be opened; the releases in it serve as far as they can be read"
+                );
                 (None, updater::read_managed(folder))
             }
         };
-        Self { prepared, managed, served: configured.then(|| Updates::channel(servers(config))) }
+        Self { prepared, managed, channel: configured.then(|| Updates::channel(servers(config))) }
     }
 
-    /// Tells the repository which models updates manage.
+    /// Passes the models that updates manage to the repository.
     pub fn manage(&self, repository: &Repository) {
         repository.manage(self.managed.clone());
     }
@@ -67,19 +70,19 @@ impl Found {
     pub fn part(&self, folder: &Path) -> UpdatesPart {
         let store: Option<Arc<dyn Rekey>> = match &self.prepared {
             Some(prepared) => Some(Arc::new(prepared.store.clone())),
-            None => folder.is_dir().then(|| Arc::new(ClosedStore) as Arc<dyn Rekey>),
+            None => folder.is_dir().then(|| Arc::new(UnopenedUpdateStore) as Arc<dyn Rekey>),
         };
         UpdatesPart { updates: self.handle(), store }
     }
 
-    /// The handle, where a platform looks after this box.
+    /// The handle, if a platform manages this box.
     pub fn handle(&self) -> Option<Updates> {
-        self.served.as_ref().map(|(updates, _)| updates.clone())
+        self.channel.as_ref().map(|(updates, _)| updates.clone())
     }
 
-    /// Looks after updates from when the models are there until the shutdown, on a thread that may wait for the disk.
+    /// Runs updates once the models are loaded, until the shutdown, on a thread that may wait for the disk.
     pub fn spawn(self, config: &Config, repository: &Repository, environment: &Environment) {
-        let (Some((updates, inbox)), Some(prepared)) = (self.served, self.prepared) else { return };
+        let (Some((updates, inbox)), Some(prepared)) = (self.channel, self.prepared) else { return };
         let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = environment;
         let preflight = preflight_settings(config, repository, sealer);
         let config = &config.updates;
@@ -94,6 +97,7 @@ impl Found {
             audit: audit.clone(),
             shutdown: shutdown.clone(),
         };
+
         let (orders, checks) = inbox.split();
         let (other, egress) = (config.clone(), egress.clone());
         let connect = move |address: &RepositoryAddress| source_at(address, &other, &egress);
@@ -108,6 +112,7 @@ impl Found {
             checks,
             random: backoff::random,
         };
+
         let (ready, stop) = (readiness.clone(), shutdown.clone());
         let (ended, end) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
@@ -119,19 +124,21 @@ impl Found {
                 }
                 let _ = tokio::join!(Updater::new(prepared, parts).run(orders), poller.run(stop.clone()));
             });
-            // The other end may be gone at the end of the grace period.
+            // The receiver may have been dropped at the end of the grace period.
             let _ = ended.send(());
         });
         if let Err(error) = thread {
-            tracing::error!(%error, "there are no updates: their thread does not start");
+            tracing::error!(%error, "updates are off: their thread cannot be started");
             return;
         }
+
         let stop = shutdown.clone();
         shutdown.spawn(async move {
-            // Not essential: models go on being served without updates.
+            // Not essential: models are served without updates, too.
             if end.await.is_err() && !stop.is_requested() {
                 tracing::error!(
-                    "updates have stopped by a fault of ours; what runs goes on, and so do they at the next start"
+                    "updates have stopped because of a bug in Ledge. Models are still served. Updates continue after a \
+                     restart of the daemon; report the bug with the log"
                 );
             }
         });
@@ -147,7 +154,7 @@ fn servers(config: &Config) -> Vec<HostPort> {
     config.egress.allow.iter().map(|allowed| allowed.host.clone()).chain(repository).collect()
 }
 
-/// How models are tried on this box.
+/// The settings of the preflight of models on this box.
 pub fn preflight_settings(config: &Config, repository: &Repository, sealer: &Sealer) -> PreflightSettings {
     PreflightSettings {
         measure: config.runtimes.measure,
@@ -157,7 +164,7 @@ pub fn preflight_settings(config: &Config, repository: &Repository, sealer: &Sea
     }
 }
 
-/// Another repository than the configured one, with the same certificates.
+/// A source for another repository than the configured one, with the same certificates.
 fn source_at(address: &RepositoryAddress, config: &ledge_updates::config::UpdatesConfig, egress: &Egress) -> Source {
     let config = ledge_updates::config::UpdatesConfig { repository: Some(address.clone()), ..config.clone() };
     Source::configured(&config, egress).unwrap_or_else(|| Source::new(address, None))

@@ -1,5 +1,5 @@
-//! The routes that administer the feature store while it is at work: its state, backups, erasure, snapshots. Those that
-//! push and read values have the form of Feast, and are in the crate `http`.
+//! The routes that administer the running feature store: state, backups, erasure, snapshots. The routes that push and
+//! read values have the form of Feast, and are in the crate `http`.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use http_body_util::BodyExt;
 use ledge_base::clock;
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
+use ledge_part::api_error::ApiError;
 use ledge_part::body;
-use ledge_part::failure::Failure;
+use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
 use ledge_part::route::{Route, Scope};
-use ledge_part::web::Web;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -29,39 +29,39 @@ use crate::{FeatureStore, JoinKeyValues};
 /// The routes that administer the feature store.
 pub const ROUTES: &[Route<ServedStore>] = &[
     Route::get("/features/status", VIEW, || get(status)),
-    Route::get("/features/backup", ADMINISTER, || get(backup)).about(Scope::Box).audited(),
-    Route::post("/features/restore", ADMINISTER, || post(restore)).about(Scope::Box).audited(),
-    Route::post("/features/erase", ADMINISTER, || post(erase)).about(Scope::Box).audited(),
-    Route::post("/features/snapshot", OPERATE, || post(snapshot)).about(Scope::Box).recorded_as("feature_snapshot"),
-    Route::post("/features/compact", OPERATE, || post(compact)).about(Scope::Box).recorded_as("feature_compaction"),
+    Route::get("/features/backup", ADMINISTER, || get(backup)).scope(Scope::Box).audited(),
+    Route::post("/features/restore", ADMINISTER, || post(restore)).scope(Scope::Box).audited(),
+    Route::post("/features/erase", ADMINISTER, || post(erase)).scope(Scope::Box).audited(),
+    Route::post("/features/snapshot", OPERATE, || post(snapshot)).scope(Scope::Box).recorded_as("feature_snapshot"),
+    Route::post("/features/compact", OPERATE, || post(compact)).scope(Scope::Box).recorded_as("feature_compaction"),
 ];
 
-/// The feature store as its routes see it.
+/// The state of the routes.
 #[derive(Debug, Clone)]
 pub struct ServedStore {
     pub store: FeatureStore,
-    pub web: Web,
+    pub context: HandlerContext,
 }
 
 /// `GET /features/status`.
 async fn status(State(ServedStore { store, .. }): State<ServedStore>) -> Response {
     match store.statistics() {
-        Some(statistics) => json(&StatusDocument::new(&statistics, store.folder().display().to_string())),
+        Some(statistics) => json(&FeatureStoreDocument::new(&statistics, store.folder().display().to_string())),
         None if store.registry().is_empty() => json(&json!({ "state": "disabled" })),
         None => json(&json!({ "state": "unavailable", "folder": store.folder() })),
     }
 }
 
 #[derive(Serialize)]
-struct StatusDocument<'a> {
+struct FeatureStoreDocument<'a> {
     state: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     folder: String,
     feature_views: Vec<ViewDocument<'a>>,
-    bytes: Bytes,
+    bytes: StoreBytes,
     journal_next_seq: u64,
-    /// The newest one, in RFC 3339.
+    /// The time of the newest snapshot, in RFC 3339.
     snapshot: Option<String>,
     reads: u64,
     cells: BTreeMap<&'static str, u64>,
@@ -73,13 +73,13 @@ struct StatusDocument<'a> {
     entries_lost: u64,
     future_rows_replaced: u64,
     last_recovery_s: f64,
-    /// `off`, `pending`, `on`.
+    /// `off`, `pending` or `on`.
     encryption: &'a str,
     entity_keys: u64,
 }
 
 #[derive(Serialize)]
-struct Bytes {
+struct StoreBytes {
     journal: u64,
     index: u64,
     snapshots: u64,
@@ -105,7 +105,7 @@ impl<'a> From<&'a ViewStatistics> for ViewDocument<'a> {
     }
 }
 
-impl<'a> StatusDocument<'a> {
+impl<'a> FeatureStoreDocument<'a> {
     fn new(found: &'a FeatureStatistics, folder: String) -> Self {
         let created_us = i64::try_from(found.snapshot_created_ms.saturating_mul(1000)).unwrap_or(i64::MAX);
         Self {
@@ -113,7 +113,11 @@ impl<'a> StatusDocument<'a> {
             reason: found.reason.as_deref(),
             folder,
             feature_views: found.views.iter().map(Into::into).collect(),
-            bytes: Bytes { journal: found.journal_bytes, index: found.index_bytes, snapshots: found.snapshot_bytes },
+            bytes: StoreBytes {
+                journal: found.journal_bytes,
+                index: found.index_bytes,
+                snapshots: found.snapshot_bytes,
+            },
             journal_next_seq: found.journal_next_seq,
             snapshot: (created_us != 0).then(|| clock::rfc3339_micros(created_us)),
             reads: found.reads,
@@ -137,16 +141,17 @@ async fn backup(
     State(ServedStore { store, .. }): State<ServedStore>,
     Extension(principal): Extension<Principal>,
     uri: Uri,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let BackupQuery { view, recipient, plain } = BackupQuery::parse(uri.query().unwrap_or_default())?;
     if store.is_sealed() && recipient.is_none() && !plain {
-        let message = "the feature store is sealed: say recipient=age1… for an encrypted backup, or plain=true for one \
-                       that everybody can read";
-        return Err(Failure::new(StatusCode::BAD_REQUEST, message));
+        let message = "the feature store is encrypted: set recipient=age1… for an encrypted backup, or plain=true for \
+                       an unencrypted one";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
     }
     let is_encrypted = recipient.is_some();
     let pieces = store.backup(view, recipient, &principal).await?;
-    tracing::info!(%principal, feature_view = view, "a backup of the feature store is taken");
+    tracing::info!(%principal, feature_view = view, "a backup of the feature store was started");
+
     let stream = futures_util::stream::unfold(pieces, |mut pieces| async { Some((pieces.next().await?, pieces)) });
     let mut response = Response::new(Body::from_stream(stream));
     let day = clock::rfc3339_micros(clock::unix_micros());
@@ -161,7 +166,7 @@ async fn backup(
     Ok(response)
 }
 
-/// What a backup is asked for with.
+/// The query of a request for a backup.
 #[derive(Default)]
 struct BackupQuery<'q> {
     view: Option<&'q str>,
@@ -170,8 +175,8 @@ struct BackupQuery<'q> {
 }
 
 impl<'q> BackupQuery<'q> {
-    fn parse(query: &'q str) -> Result<Self, Failure> {
-        let bad = |message: String| Failure::new(StatusCode::BAD_REQUEST, message);
+    fn parse(query: &'q str) -> Result<Self, ApiError> {
+        let bad = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
         let mut found = Self::default();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
@@ -182,7 +187,8 @@ impl<'q> BackupQuery<'q> {
                 Some(("plain", "true")) => found.plain = true,
                 _ => {
                     return Err(bad(format!(
-                        "unknown query {part:?}: expected feature_view=NAME, recipient=age1… or plain=true, once each"
+                        "unknown query {part:?}: expected feature_view=NAME, recipient=age1… or plain=true, each at \
+                         most once"
                     )));
                 }
             }
@@ -192,60 +198,62 @@ impl<'q> BackupQuery<'q> {
 }
 
 #[derive(Serialize)]
-struct Restored {
+struct RestoredDocument {
     records: u64,
 }
 
-/// `POST /features/restore`: a backup takes the place of everything. It is as large as the disk allows, so
-/// `http.max_body_bytes` does not count; each part of it must come within `http.body_timeout_ms`.
+/// `POST /features/restore`: a backup replaces the content of the store. It may be as large as the disk allows, so
+/// `http.max_body_bytes` does not apply; each part of it must arrive within `http.body_timeout_ms`.
 async fn restore(
-    State(ServedStore { store, web }): State<ServedStore>,
+    State(ServedStore { store, context }): State<ServedStore>,
     Extension(principal): Extension<Principal>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let upload = plain(&parts.headers).and_then(|()| Ok(store.upload()?));
     let mut upload = match upload {
         Ok(upload) => upload,
         Err(failure) => {
-            body::turn_down(&parts.headers, body, web.limits()).await;
+            body::discard_unless_expected(&parts.headers, body, context.limits()).await;
             return Err(failure);
         }
     };
+
     let mut body = std::pin::pin!(body);
     loop {
-        let frame = tokio::time::timeout(web.limits().timeout, body.frame()).await.map_err(|_| {
-            let limit = web.limits().timeout.as_millis();
-            Failure::new(StatusCode::REQUEST_TIMEOUT, format!("nothing came for {limit} ms (http.body_timeout_ms)"))
+        let frame = tokio::time::timeout(context.limits().timeout, body.frame()).await.map_err(|_| {
+            let limit = context.limits().timeout.as_millis();
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, format!("no data arrived for {limit} ms (http.body_timeout_ms)"))
         })?;
         let Some(frame) = frame else { break };
         let frame = frame
-            .map_err(|error| Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}")))?;
+            .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}")))?;
         if let Ok(data) = frame.into_data() {
             upload.write(&data).await?;
         }
     }
+
     let restoring = principal.clone();
-    let records = web.to_the_end(async move { store.restore(upload, restoring).await }).await??;
-    tracing::info!(%principal, records, "a backup of the feature store is restored");
-    Ok(json(&Restored { records }))
+    let records = context.run_to_completion(async move { store.restore(upload, restoring).await }).await??;
+    tracing::info!(%principal, records, "a backup of the feature store was restored");
+    Ok(json(&RestoredDocument { records }))
 }
 
-/// A backup is checked by its own bytes, so nothing unpacks it on the way.
-fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+/// Refuses a compressed body: a backup is verified by its own bytes.
+fn plain(headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if encoding != "identity" => Err(Failure::new(
+        Some(encoding) if encoding != "identity" => Err(ApiError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "send the backup as it is, without a content encoding",
+            "send the backup unchanged, without a content encoding",
         )),
         _ => Ok(()),
     }
 }
 
-/// One entity, or several, which take the time of one where files have to be written anew.
+/// One entity, or several, which take the time of one where files must be rewritten.
 #[derive(Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
-enum Erase {
+enum EraseBody {
     One { entity: JoinKeyValues },
     Several { entities: Vec<JoinKeyValues> },
 }
@@ -256,43 +264,47 @@ struct ErasedDocument {
     feature_views: u64,
 }
 
-/// `POST /features/erase`: entities, in every view, with whatever has the join keys of one among others.
+/// `POST /features/erase`: erases entities in every view, and every entity that has the join keys of one of them among
+/// others.
 async fn erase(
-    State(ServedStore { store, web }): State<ServedStore>,
+    State(ServedStore { store, context }): State<ServedStore>,
     Extension(principal): Extension<Principal>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let received = body::read(&parts, body, &web).await?;
+    let received = body::read(&parts, body, &context).await?;
     let wrong = |reason: &dyn std::fmt::Display| {
         let message =
             format!("{reason}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}, or \"entities\" with a list of such");
-        Failure::new(StatusCode::BAD_REQUEST, message)
+        ApiError::new(StatusCode::BAD_REQUEST, message)
     };
     let entities = match serde_json::from_slice(&received.bytes).map_err(|error| wrong(&in_json(&error.to_string())))? {
-        Erase::One { entity } => vec![entity],
-        Erase::Several { entities } if entities.is_empty() => return Err(wrong(&"no entity is given")),
-        Erase::Several { entities } => entities,
+        EraseBody::One { entity } => vec![entity],
+        EraseBody::Several { entities } if entities.is_empty() => return Err(wrong(&"the list of entities is empty")),
+        EraseBody::Several { entities } => entities,
     };
-    let found = web.to_the_end(async move { store.erase(entities, principal).await }).await??;
+    let found = context.run_to_completion(async move { store.erase(entities, principal).await }).await??;
     Ok(json(&ErasedDocument { records: found.records, feature_views: found.views }))
 }
 
 /// `POST /features/snapshot`.
 async fn snapshot(
-    State(ServedStore { store, web }): State<ServedStore>,
+    State(ServedStore { store, context }): State<ServedStore>,
     request: Request,
-) -> Result<Response, Failure> {
-    body::discard(request.into_body(), web.limits()).await;
+) -> Result<Response, ApiError> {
+    body::discard(request.into_body(), context.limits()).await;
     let snapshotting = store.clone();
-    web.to_the_end(async move { snapshotting.snapshot().await }).await??;
+    context.run_to_completion(async move { snapshotting.snapshot().await }).await??;
     let bytes = store.statistics().map_or(0, |statistics| statistics.snapshot_bytes);
     Ok(json(&json!({ "bytes": bytes })))
 }
 
 /// `POST /features/compact`.
-async fn compact(State(ServedStore { store, web }): State<ServedStore>, request: Request) -> Result<Response, Failure> {
-    body::discard(request.into_body(), web.limits()).await;
-    let (before, after) = web.to_the_end(async move { store.compact().await }).await??;
+async fn compact(
+    State(ServedStore { store, context }): State<ServedStore>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    body::discard(request.into_body(), context.limits()).await;
+    let (before, after) = context.run_to_completion(async move { store.compact().await }).await??;
     Ok(json(&json!({ "bytes_before": before, "bytes_after": after })))
 }

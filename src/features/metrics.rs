@@ -1,8 +1,8 @@
-//! What the feature store does and has.
+//! The metrics of the feature store.
 
 use std::fmt::Error;
 
-use ledge_part::metrics::{family, label, single, whole};
+use ledge_part::metrics::{family, gauge_value, label, single};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -10,16 +10,17 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::statistics::{FeatureStatistics, ViewStatistics};
 
 /// The states of a store.
-const STATES: [&str; 5] = ["opening", "ready", "rebuilding", "restoring", "closed"];
+const STORE_STATES: [&str; 5] = ["opening", "ready", "rebuilding", "restoring", "closed"];
 
-/// How far a store is sealed.
-const SEALING: [&str; 3] = ["off", "pending", "on"];
+/// The states of the encryption of a store.
+const ENCRYPTION_STATES: [&str; 3] = ["off", "pending", "on"];
 
-/// Writes the metrics of the feature store as of `now_s`, which is left out where no feature view is declared.
+/// Writes the metrics of the feature store as of `now_s`.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, found: &FeatureStatistics, now_s: f64) -> Result<(), Error> {
-    let states = STATES.map(|state| (label("state", state), ConstGauge::new(i64::from(state == found.state))));
+    let states = STORE_STATES.map(|state| (label("state", state), ConstGauge::new(i64::from(state == found.state))));
     family(encoder, "feature_store_state", "1 for the state that the feature store is in, 0 for the others", states)?;
     of_views(encoder, &found.views)?;
+
     let mut counter = |name, help, value: u64| single(encoder, name, help, &ConstCounter::new(value));
     counter("feature_reads", "Reads of online features answered", found.reads)?;
     counter("feature_journal_writes", "Groups of pushes written to the journal, each with one fsync", found.groups)?;
@@ -31,17 +32,20 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, found: &FeatureStatistics, no
     counter("feature_entries_lost", help, found.entries_lost)?;
     let help = "Rows that replaced one with a later event time, from a future that the clock took back";
     counter("feature_future_rows_replaced", help, found.taken_back)?;
-    let sealing = SEALING.map(|state| (label("state", state), ConstGauge::new(i64::from(state == found.sealing))));
+
+    let sealing =
+        ENCRYPTION_STATES.map(|state| (label("state", state), ConstGauge::new(i64::from(state == found.sealing))));
     let help = "1 for how far the feature store is sealed: off, pending (what was there before is being sealed), on";
     family(encoder, "feature_store_encryption", help, sealing)?;
-    single(encoder, "feature_entity_keys", "Keys of entities", &ConstGauge::new(whole(found.keys)))?;
+    single(encoder, "feature_entity_keys", "Keys of entities", &ConstGauge::new(gauge_value(found.keys)))?;
+
     let cells = found.cells.iter();
     let cells = cells.map(|(status, count)| (label("status", status.as_str()), ConstCounter::new(*count)));
     family(encoder, "feature_values_read", "Feature values answered, by status", cells)?;
     let refused = found.refused().map(|(reason, count)| (label("reason", reason), ConstCounter::new(count)));
     family(encoder, "feature_pushes_refused", "Pushes refused, by reason", refused)?;
     let bytes = [("journal", found.journal_bytes), ("index", found.index_bytes), ("snapshots", found.snapshot_bytes)];
-    let bytes = bytes.map(|(kind, bytes)| (label("kind", kind), ConstGauge::new(whole(bytes))));
+    let bytes = bytes.map(|(kind, bytes)| (label("kind", kind), ConstGauge::new(gauge_value(bytes))));
     family(encoder, "feature_store_bytes", "Bytes on the disk, by kind of file", bytes)?;
     if found.snapshot_created_ms != 0 {
         let age = (now_s - seconds(found.snapshot_created_ms, 1e3)).max(0.0);
@@ -53,7 +57,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, found: &FeatureStatistics, no
 
 fn of_views(encoder: &mut DescriptorEncoder<'_>, views: &[ViewStatistics]) -> Result<(), Error> {
     let view = |view: &ViewStatistics| label("feature_view", &view.view);
-    let rows = views.iter().map(|found| (view(found), ConstGauge::new(whole(found.rows))));
+    let rows = views.iter().map(|found| (view(found), ConstGauge::new(gauge_value(found.rows))));
     family(encoder, "feature_rows", "Entities with a row, by feature view", rows)?;
     let newest = views.iter().filter_map(|found| {
         let newest_us = u64::try_from(found.newest_us).ok().filter(|newest_us| *newest_us != 0)?;

@@ -10,9 +10,9 @@ use ledge_base::clock;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::Rekey;
 use ledge_part::check::Check;
+use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{Section, Site};
-use ledge_part::web::Web;
+use ledge_part::section::{DoctorContext, Section};
 use ledge_part::{Environment, Part};
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -22,14 +22,14 @@ use crate::{FeatureStore, doctor, metrics};
 
 impl Section for FeaturesConfig {
     fn resolve(&mut self, root: &Path) {
-        // Through its components, so that "." does not stay in the middle.
+        // Rebuilt from its components, so that no "." stays in the middle.
         for path in [&mut self.views, &mut self.path] {
             *path = root.join(&path).components().collect();
         }
     }
 
-    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
-        doctor::check(self, site).into_iter().collect()
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::check(self, context).into_iter().collect()
     }
 }
 
@@ -38,8 +38,8 @@ impl Part for FeatureStore {
         "feature store"
     }
 
-    fn routes(&self, web: &Web) -> Vec<BoundRoute> {
-        bind(ROUTES, &ServedStore { store: self.clone(), web: web.clone() })
+    fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
+        bind(ROUTES, &ServedStore { store: self.clone(), context: context.clone() })
     }
 
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
@@ -48,16 +48,16 @@ impl Part for FeatureStore {
         metrics::encode(encoder, &found, clock::unix_millis() as f64 / 1e3)
     }
 
-    fn sign_of_life(&self) -> BoxFuture<'_, ()> {
+    fn heartbeat(&self) -> BoxFuture<'_, ()> {
         self.wait_for_writer().boxed()
     }
 
-    fn trouble(&self, is_starting: bool) -> Option<String> {
+    fn problem(&self, is_starting: bool) -> Option<String> {
         let reason = self.statistics().filter(|_| !is_starting)?.reason?;
         Some(format!("feature store: {reason}"))
     }
 
-    /// The start of the daemon waits until the store is open.
+    /// Starts the task that keeps the daemon from being ready until the store is open.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         let (store, opening, stop) = (self.clone(), environment.readiness.latch(), environment.shutdown.clone());
         environment.shutdown.spawn(async move {
@@ -69,7 +69,7 @@ impl Part for FeatureStore {
         Ok(())
     }
 
-    fn sealed_store(&self) -> Option<Arc<dyn Rekey>> {
+    fn encrypted_store(&self) -> Option<Arc<dyn Rekey>> {
         Some(Arc::new(self.clone()))
     }
 }

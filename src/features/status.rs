@@ -1,11 +1,11 @@
-//! The HTTP status of each error where a caller asked for it by the routes of the feature store, which are Feast's statuses
-//! where Feast has one. A model or a binding that fails to read or push has others: `models/status.rs`.
+//! The HTTP status of each error of the feature store's own routes: that of Feast, where Feast has one. Reads for a
+//! model and pushes of a binding have other statuses: `models/status.rs`.
 
-use ledge_part::failure::Failure;
+use ledge_part::api_error::ApiError;
 
 use crate::online::FeatureError;
 
-/// Seconds after which a call that was refused for a shortage is worth another try.
+/// The time in seconds after which to repeat a call that was refused because the store is busy or not ready.
 const RETRY_AFTER_S: u64 = 1;
 
 impl FeatureError {
@@ -32,13 +32,13 @@ impl FeatureError {
         }
     }
 
-    /// Seconds after which another try is worth it, where one is.
+    /// The time in seconds after which to try again, if that can help.
     pub fn retry_after_s(&self) -> Option<u64> {
         matches!(self, Self::Unavailable { .. } | Self::Overloaded { .. }).then_some(RETRY_AFTER_S)
     }
 }
 
-impl From<FeatureError> for Failure {
+impl From<FeatureError> for ApiError {
     fn from(error: FeatureError) -> Self {
         Self { retry_after_s: error.retry_after_s(), ..Self::with_code(error.status(), error.to_string()) }
     }

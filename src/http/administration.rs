@@ -1,6 +1,7 @@
-//! Requests that change this box, or take data out of it: they are answered once the audit log has them for good.
+//! Requests that change this box, or take data out of it: they are answered after their durable audit record.
 //!
-//! Inference, pushes of features and whatever only looks are not among them: those go on whatever the audit log does.
+//! Inference, pushes of features and requests that only read are not among them: they continue when the audit log
+//! fails.
 
 use std::time::Duration;
 
@@ -9,32 +10,36 @@ use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ledge_audit::status::AuditState;
+use ledge_part::api_error::ApiError;
 use ledge_part::body;
-use ledge_part::failure::Failure;
 use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
 use super::App;
 
-/// How long an answer waits for its audit records. A disk that takes longer is as good as none.
-const LIMIT: Duration = Duration::from_secs(30);
+/// The time that an answer waits for its audit records. A disk that takes longer counts as failed.
+const DURABLE_RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What stands before such a route.
+/// The state of the middleware for one such route.
 #[derive(Debug, Clone)]
-pub struct Audited {
+pub struct AuditedRoute {
     pub app: App,
-    /// As what the request itself is recorded, where what it leads to is not.
+    /// The name in the audit record of the request itself, for routes whose effects are not recorded.
     pub recorded_as: Option<&'static str>,
 }
 
-/// Refuses a request that the audit log could not tell of, and holds back the answer to another until it is told of.
+/// Refuses a request that the audit log cannot record, and delays the answer to others until their records are durable.
 ///
-/// An unload or a rollback is refused as well: what could be done unseen while the log is broken would be worth breaking
-/// the log for. Whoever has to act at once stops the service.
-pub async fn audited(State(Audited { app, recorded_as }): State<Audited>, request: Request, next: Next) -> Response {
-    if let Some(refusal) = refusal(app.audit()) {
+/// An unload or a rollback is refused as well: operations that are possible without a record would be a reason to break
+/// the log. An administrator who must act at once stops the service.
+pub async fn audited(
+    State(AuditedRoute { app, recorded_as }): State<AuditedRoute>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if let Some(refusal) = audit_log_error(app.audit()) {
         let (parts, body) = request.into_parts();
-        body::turn_down(&parts.headers, body, app.web().limits()).await;
+        body::discard_unless_expected(&parts.headers, body, app.context().limits()).await;
         return refusal.into_response();
     }
     let mark = app.serving().audit().mark();
@@ -42,32 +47,32 @@ pub async fn audited(State(Audited { app, recorded_as }): State<Audited>, reques
         app.serving().audit().record(principal, AuditEvent::MaintenanceRequested { what: what.into() });
     }
     let response = next.run(request).await;
-    match recorded(app.serving().audit(), mark, LIMIT).await {
-        // Why it was not done is the more useful answer.
+    match wait_until_durable(app.serving().audit(), mark, DURABLE_RECORD_TIMEOUT).await {
+        // The reason why it was not done is the more useful answer.
         Err(failure) if response.status().is_success() => failure.into_response(),
         _ => response,
     }
 }
 
-/// Why nothing is administered now, if so.
-fn refusal(audit: &AuditState) -> Option<Failure> {
+/// The error while the audit log cannot be written.
+fn audit_log_error(audit: &AuditState) -> Option<ApiError> {
     let reason = audit.status().error?;
     let message = format!(
-        "not done, because the audit log could not tell of it: {reason}. Put that right (`ledge doctor` says how it \
-         stands) and ask again; inference goes on"
+        "refused, because the audit log cannot be written: {reason}. Correct this (see `ledge doctor`) and try again; \
+         inference continues"
     );
-    Some(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message))
+    Some(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
 }
 
 /// Waits until all that was recorded since `mark` is on the disk.
-async fn recorded(audit: &AuditSink, mark: Mark, limit: Duration) -> Result<(), Failure> {
+async fn wait_until_durable(audit: &AuditSink, mark: Mark, limit: Duration) -> Result<(), ApiError> {
     let why = match tokio::time::timeout(limit, audit.durable_since(mark)).await {
         Ok(true) => return Ok(()),
         Ok(false) => "the audit log cannot be written".to_owned(),
-        Err(_) => format!("the disk of the audit log has not taken it within {} s", limit.as_secs()),
+        Err(_) => format!("the audit log did not write it to the disk within {} s", limit.as_secs()),
     };
-    let message = format!("it was done, but {why}: GET /audit/status says how the log does");
-    Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message))
+    let message = format!("done, but not recorded, because {why}: see GET /audit/status");
+    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
 }
 
 #[cfg(test)]
@@ -75,20 +80,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_cannot_be_written_refuses_and_one_with_a_past_does_not() {
+    fn a_log_that_cannot_be_written_refuses_and_one_with_an_alarm_does_not() {
         let audit = AuditState::default();
-        assert!(refusal(&audit).is_none());
+        assert!(audit_log_error(&audit).is_none());
         audit.update(|status| status.alarm = Some("the log before was cut".into()));
-        assert!(refusal(&audit).is_none(), "that log is closed, and this one is good");
+        assert!(audit_log_error(&audit).is_none(), "that log is closed, and this one is good");
         audit.update(|status| status.error = Some("no room in /audit".into()));
-        let told = format!("{:?}", refusal(&audit).unwrap());
-        assert!(told.contains("no room in /audit") && told.contains("inference goes on"), "{told}");
+        let told = format!("{:?}", audit_log_error(&audit).unwrap());
+        assert!(told.contains("no room in /audit") && told.contains("inference continues"), "{told}");
     }
 
     #[tokio::test]
     async fn an_answer_waits_for_its_record_and_says_when_there_is_none() {
         let (sink, mut queue) = AuditSink::channel();
-        let waiting = recorded(&sink, sink.mark(), LIMIT);
+        let waiting = wait_until_durable(&sink, sink.mark(), DURABLE_RECORD_TIMEOUT);
         tokio::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         for told in queue.take().flushes {
@@ -96,9 +101,14 @@ mod tests {
         }
         assert!(waiting.await.is_ok());
 
-        let (waited, ()) = tokio::join!(recorded(&sink, sink.mark(), LIMIT), async { drop(queue.take().flushes) });
-        assert!(format!("{:?}", waited.unwrap_err()).contains("it was done, but the audit log cannot be written"));
-        let late = recorded(&sink, sink.mark(), Duration::ZERO).await.unwrap_err();
+        let (waited, ()) = tokio::join!(wait_until_durable(&sink, sink.mark(), DURABLE_RECORD_TIMEOUT), async {
+            drop(queue.take().flushes)
+        });
+        assert!(
+            format!("{:?}", waited.unwrap_err())
+                .contains("done, but not recorded, because the audit log cannot be written")
+        );
+        let late = wait_until_durable(&sink, sink.mark(), Duration::ZERO).await.unwrap_err();
         assert!(format!("{late:?}").contains("within 0 s"));
     }
 }

@@ -1,5 +1,6 @@
-//! Requests that a web page makes a browser on this machine send. What callers on this machine may do without a credential is
-//! not for pages: neither for one of another origin, nor for one whose own name was made to point here (DNS rebinding).
+//! Requests of web pages in a browser on this machine. Callers on this machine have some access without a credential,
+//! and pages must not have it: neither pages of another origin, nor pages whose host name resolves to this machine (DNS
+//! rebinding).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,34 +12,34 @@ use ledge_base::toml_check::from_text;
 use ledge_egress::{Host, HostPort};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Where a browser says in which relation the page is that had it ask (Fetch Metadata). `none` is a person who typed the
-/// address.
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// The header in which a browser reports the relation of the requesting page to the host (Fetch Metadata). `none` is a
+/// person who typed the address.
+const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The longest name of a host that is told back, in characters.
-const LONGEST_SHOWN: usize = 100;
+/// The longest host name that an error repeats, in characters.
+const SHOWN_CHARS_MAX: usize = 100;
 
-/// Why a request is not taken for one of a caller on this machine.
+/// The reason why a request does not count as one of a caller on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Foreign {
+pub enum ForeignRequest {
     #[error(
-        "a web page had this sent (it has the header {header}), and what callers on this machine may do without a credential \
-         is not for pages"
+        "authentication required: the request comes from a web page (it has the header {header}), and web pages have \
+         no access without a credential"
     )]
     Page {
-        /// What only a page's requests have.
+        /// A header that only requests of pages have.
         header: &'static str,
     },
-    /// It was sent to a name that anybody may have made to point here.
+    /// The request was sent to a name that anybody can let resolve to this machine.
     #[error(
-        "this was sent to the host {host:?}, and anybody may let a name point to this machine: use 127.0.0.1 or localhost, or \
-         list the name in http.allowed_hosts"
+        "authentication required: the request was sent to the host {host:?}, which is not a known name of this \
+         machine: use 127.0.0.1 or localhost, or add the name to http.allowed_hosts"
     )]
     Host { host: String },
 }
 
-impl Foreign {
-    /// Its name in the audit log.
+impl ForeignRequest {
+    /// The name in the audit log.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Page { .. } => "web_page",
@@ -47,24 +48,25 @@ impl Foreign {
     }
 }
 
-/// What shows that a request is not of a caller on this machine, if anything does. Programs send none of these headers, and
-/// the name or address of this machine as the host, if they name one at all.
-pub fn foreign(uri: &Uri, headers: &HeaderMap, allowed: &[HostName]) -> Option<Foreign> {
+/// Detects a request that does not come from a program on this machine. Programs send none of these headers, and if
+/// they send a host, it is the name or address of this machine.
+pub fn foreign_request(uri: &Uri, headers: &HeaderMap, allowed: &[HostName]) -> Option<ForeignRequest> {
     if headers.contains_key(header::ORIGIN) {
-        return Some(Foreign::Page { header: "origin" });
+        return Some(ForeignRequest::Page { header: "origin" });
     }
-    if headers.get_all(FETCH_SITE).iter().any(|site| site != "none") {
-        return Some(Foreign::Page { header: "sec-fetch-site" });
+    if headers.get_all(FETCH_SITE_HEADER).iter().any(|site| site != "none") {
+        return Some(ForeignRequest::Page { header: "sec-fetch-site" });
     }
     let in_uri = uri.authority().map(|authority| authority.as_str().as_bytes());
     let in_headers = headers.get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let mut hosts = in_uri.into_iter().chain(in_headers).filter(|host| !host.is_empty());
-    let foreign = hosts.find(|host| !is_ours(host, allowed))?;
-    Some(Foreign::Host { host: String::from_utf8_lossy(foreign).chars().take(LONGEST_SHOWN).collect() })
+    let foreign = hosts.find(|host| !is_own_host(host, allowed))?;
+    Some(ForeignRequest::Host { host: String::from_utf8_lossy(foreign).chars().take(SHOWN_CHARS_MAX).collect() })
 }
 
-/// Whether `HOST` or `HOST:PORT` is this machine wherever it is looked up, or a name that is allowed.
-fn is_ours(host: &[u8], allowed: &[HostName]) -> bool {
+/// Returns `true` if `HOST` or `HOST:PORT` is an IP address, a name that always resolves to this machine, or an allowed
+/// name.
+fn is_own_host(host: &[u8], allowed: &[HostName]) -> bool {
     let Ok(authority) = Authority::try_from(host) else { return false };
     let host = authority.host().to_ascii_lowercase();
     let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&host);
@@ -75,11 +77,11 @@ fn is_ours(host: &[u8], allowed: &[HostName]) -> bool {
     name == "localhost" || name.ends_with(".localhost") || allowed.iter().any(|allowed| allowed.0 == name)
 }
 
-/// A name of DNS, without a port.
+/// A DNS name, without a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName(String);
 
-/// Why a text is no name.
+/// The error for a text that is not a DNS name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected the name of a host, such as box.example, without a port, got {text:?}")]
 pub struct InvalidHostName {
@@ -90,10 +92,10 @@ impl FromStr for HostName {
     type Err = InvalidHostName;
 
     fn from_str(text: &str) -> Result<Self, InvalidHostName> {
-        // Any port: it is the name that is read.
+        // Any port will do: only the name is read.
         match HostPort::new(text, 1) {
             Ok(HostPort { host: Host::Name(name), .. }) => Ok(Self(name)),
-            _ => Err(InvalidHostName { text: text.chars().take(LONGEST_SHOWN).collect() }),
+            _ => Err(InvalidHostName { text: text.chars().take(SHOWN_CHARS_MAX).collect() }),
         }
     }
 }
@@ -126,11 +128,11 @@ mod tests {
             map.append(*name, HeaderValue::from_static(value));
         }
         let allowed = ["Box.example".parse().unwrap()];
-        foreign(&uri.parse().unwrap(), &map, &allowed).map(|foreign| foreign.as_str())
+        foreign_request(&uri.parse().unwrap(), &map, &allowed).map(|foreign| foreign.as_str())
     }
 
     #[test]
-    fn a_program_on_this_machine_is_none_of_a_page() {
+    fn a_request_of_a_program_on_this_machine_is_accepted() {
         assert_eq!(judged("/v2", &[]), None, "HTTP/1.0 names no host");
         for host in [
             "127.0.0.1:8000",
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_shows_itself_by_a_header_or_by_its_name() {
+    fn a_request_of_a_page_is_detected_by_a_header_or_by_the_host() {
         for (name, value) in [
             ("origin", "https://far.example"),
             ("origin", "null"),

@@ -7,17 +7,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::toml_check::{from_text, in_range};
-use ledge_part::web::BodyLimits;
+use ledge_part::handler_context::BodyLimits;
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::browser::HostName;
 use super::tls::config::HttpTlsConfig;
 
-/// The longest path of a Unix socket that Linux takes, in bytes.
-const MAX_SOCKET_PATH: usize = 107;
+/// The longest path of a Unix socket on Linux, in bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// How the HTTP interface listens and what it takes from a caller.
+/// The listeners of the HTTP interface and the limits on callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpConfig {
@@ -25,29 +25,29 @@ pub struct HttpConfig {
     pub listen: Vec<ListenAddress>,
     /// The permissions of a Unix socket.
     pub socket_mode: SocketMode,
-    /// Names of this machine under which callers on it reach it, besides its addresses and `localhost`.
+    /// The names by which callers on this machine reach it, besides its addresses and `localhost`.
     pub allowed_hosts: Vec<HostName>,
     /// The largest request body after decompression, in bytes.
     #[serde(deserialize_with = "in_range::<1024, 4_294_967_296, _, _>")]
     pub max_body_bytes: usize,
-    /// How much memory the bodies of all requests and answers may take together, and what is made of them: tensors, decoded
-    /// pictures. In bytes.
+    /// The memory that the bodies of all requests and answers may take together, with the data that is made of them
+    /// (tensors, decoded pictures), in bytes.
     #[serde(deserialize_with = "in_range::<1_048_576, 1_099_511_627_776, _, _>")]
     pub max_memory_bytes: usize,
     /// The largest photograph, in pixels.
     #[serde(deserialize_with = "in_range::<1, 1_000_000_000, _, _>")]
     pub max_pixels: u64,
-    /// How many connections may be open at once.
+    /// The most open connections.
     #[serde(deserialize_with = "in_range::<1, 65_536, _, _>")]
     pub max_connections: usize,
-    /// How long a connection may be idle, or a caller may take to send the head of a request, in milliseconds.
+    /// The time that a connection may be idle, or a caller may take to send the head of a request, in milliseconds.
     #[serde(deserialize_with = "in_range::<100, 600_000, _, _>")]
     pub header_timeout_ms: u64,
-    /// How long a caller may take to send the body of a request, in milliseconds.
+    /// The time that a caller may take to send the body of a request, in milliseconds.
     #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub body_timeout_ms: u64,
-    /// How long a caller may take to read the next 64 KiB of an answer, or its rest, in milliseconds. Beyond this time it has
-    /// to read 256 KiB a second on the whole.
+    /// The time that a caller may take to read the next 64 KiB of an answer, or its rest, in milliseconds. After this
+    /// time its average rate must be 256 KiB a second.
     #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub write_timeout_ms: u64,
     /// The section `[http.tls]`: for addresses that start with `https://`.
@@ -106,34 +106,34 @@ impl HttpConfig {
         }
     }
 
-    /// Whether it listens beyond loopback. Only callers with a credential belong there.
+    /// Returns `true` if it listens beyond loopback, where callers need a credential.
     pub fn is_exposed(&self) -> bool {
         self.listen.iter().any(|address| match address {
-            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => beyond_loopback(at),
+            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => is_beyond_loopback(at),
             ListenAddress::Unix(_) => false,
         })
     }
 
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    /// The mistakes in a section whose values are well-formed: the key within the section, and what to do about it.
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         if self.listen.is_empty() {
-            problems
-                .push(("listen".into(), "is empty, so nobody could ask anything: name at least one address".into()));
+            problems.push(("listen".into(), "is empty: add at least one address".into()));
         }
+
         for (index, address) in self.listen.iter().enumerate() {
-            let problem = if self.listen.iter().take(index).any(|earlier| earlier.takes_from(address)) {
+            let problem = if self.listen.iter().take(index).any(|earlier| earlier.conflicts_with(address)) {
                 format!("{address} is named twice")
             } else {
                 match address {
-                    ListenAddress::Tcp(tcp) if beyond_loopback(tcp) => format!(
-                        "{tcp} can be reached from the network, where everybody on the way could read along: set it to \
-                         https://{tcp} with a certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
+                    ListenAddress::Tcp(tcp) if is_beyond_loopback(tcp) => format!(
+                        "{tcp} can be reached from the network without encryption: set it to https://{tcp} with a \
+                         certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
                         port = tcp.port(),
                     ),
-                    ListenAddress::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
+                    ListenAddress::Unix(path) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
                         format!(
-                            "the path {} is longer than the {MAX_SOCKET_PATH} bytes a socket may have",
+                            "the path {} is longer than {SOCKET_PATH_BYTES_MAX} bytes, the limit for a Unix socket",
                             path.display()
                         )
                     }
@@ -142,9 +142,11 @@ impl HttpConfig {
             };
             problems.push((format!("listen[{index}]"), problem));
         }
+
         if self.max_memory_bytes < self.max_body_bytes {
             let reason = format!(
-                "is smaller than http.max_body_bytes ({}), so the largest body would never find room: set it to a multiple of that",
+                "is smaller than http.max_body_bytes ({}), so the largest body would always be refused: set it to a \
+                 multiple of http.max_body_bytes",
                 self.max_body_bytes
             );
             problems.push(("max_memory_bytes".into(), reason));
@@ -154,23 +156,23 @@ impl HttpConfig {
         problems
     }
 
-    /// How many files connections may have open, over TCP and over Unix sockets.
-    pub fn most_open(&self) -> u64 {
+    /// The most files that connections have open, over TCP and Unix sockets together.
+    pub fn open_files_max(&self) -> u64 {
         2 * self.max_connections as u64
     }
 
-    /// Whether an address is listened on with TLS.
+    /// Returns `true` if an address is served with TLS.
     pub fn serves_tls(&self) -> bool {
         self.listen.iter().any(|address| matches!(address, ListenAddress::Tls(_)))
     }
 }
 
-/// Whether an address can be reached from the network. An IPv4 address written as IPv6 reaches the same one.
-fn beyond_loopback(address: &SocketAddr) -> bool {
+/// Returns `true` if an address can be reached from the network. An IPv4 address may be written as IPv6.
+fn is_beyond_loopback(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
-/// Where to listen: `HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
+/// The address of a listener: `HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// An address and port; port 0 lets the system choose.
@@ -180,8 +182,8 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether both cannot be listened on at once. Port 0 is another port each time.
-    fn takes_from(&self, other: &Self) -> bool {
+    /// Returns `true` if both cannot be bound at once. Port 0 is another port each time.
+    fn conflicts_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tcp(one) | Self::Tls(one), Self::Tcp(other) | Self::Tls(other)) => one == other && one.port() != 0,
             _ => self == other,
@@ -189,20 +191,20 @@ impl ListenAddress {
     }
 }
 
-/// Why a text is no listen address.
+/// The error for a text that is not a listen address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got {text:?}"
 )]
-pub struct InvalidAddress {
+pub struct InvalidListenAddress {
     text: String,
 }
 
 impl FromStr for ListenAddress {
-    type Err = InvalidAddress;
+    type Err = InvalidListenAddress;
 
-    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
-        let invalid = || InvalidAddress { text: text.chars().take(MAX_SOCKET_PATH).collect() };
+    fn from_str(text: &str) -> Result<Self, InvalidListenAddress> {
+        let invalid = || InvalidListenAddress { text: text.chars().take(SOCKET_PATH_BYTES_MAX).collect() };
         match (text.strip_prefix("unix:"), text.strip_prefix("https://")) {
             (Some(path), _) if !path.is_empty() && !path.contains('\0') => Ok(Self::Unix(path.into())),
             (Some(_), _) => Err(invalid()),
@@ -215,7 +217,7 @@ impl FromStr for ListenAddress {
 fn tcp(text: &str) -> Option<SocketAddr> {
     match text.strip_prefix("localhost:") {
         Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?))),
-        // A name would be resolved once, at start, to whatever the network says then.
+        // A name is refused: it would be resolved only once, at the start.
         None => text.parse().ok(),
     }
 }
@@ -253,21 +255,21 @@ impl SocketMode {
     }
 }
 
-/// Why a text is no socket mode.
+/// The error for a text that is not a socket mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected three octal digits as for chmod, for example \"0660\", got {text:?}")]
-pub struct InvalidMode {
+pub struct InvalidSocketMode {
     text: String,
 }
 
 impl FromStr for SocketMode {
-    type Err = InvalidMode;
+    type Err = InvalidSocketMode;
 
-    fn from_str(text: &str) -> Result<Self, InvalidMode> {
+    fn from_str(text: &str) -> Result<Self, InvalidSocketMode> {
         let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
         let octal = digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
         let bits = if octal { u32::from_str_radix(digits, 8).ok() } else { None };
-        bits.map(Self).ok_or_else(|| InvalidMode { text: text.chars().take(16).collect() })
+        bits.map(Self).ok_or_else(|| InvalidSocketMode { text: text.chars().take(16).collect() })
     }
 }
 
@@ -289,7 +291,7 @@ impl Serialize for SocketMode {
     }
 }
 
-/// A list of addresses, or one address without the brackets, as `LEDGE_HTTP_LISTEN=127.0.0.1:8000` has it.
+/// Deserializes a list of addresses, or one address without brackets, as in `LEDGE_HTTP_LISTEN=127.0.0.1:8000`.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListenAddress>, D::Error> {
     struct OneOrMany;
 
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_the_same_twice_and_a_socket_path_too_long_are_problems() {
+    fn no_address_a_duplicate_and_a_too_long_socket_path_are_problems() {
         let mut config = HttpConfig { listen: Vec::new(), ..HttpConfig::default() };
         assert_eq!(config.problems().len(), 1);
         config.listen = ["127.0.0.1:0", "127.0.0.1:0", "unix:a", "unix:a"].map(|text| text.parse().unwrap()).into();

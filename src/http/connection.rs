@@ -25,34 +25,34 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
+use super::connection_close::{ConnectionCalls, ParseErrorStream};
+use super::connection_limiter::ConnectionLimiter;
 use super::handover::{Handover, SocketFile};
-use super::places::Places;
-use super::refusal::{Calls, Refusing};
-use super::stall::Impatient;
 use super::tls::{ServerTls, TlsCaller};
+use super::write_timeout::WriteTimeout;
 
-/// After a failed accept (no file descriptors left, say) the listener rests for this long.
-const REST: Duration = Duration::from_millis(100);
+/// The pause after a failed accept, for example when no file descriptor is left.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// When the daemon starts anew, an idle connection may bring one more request for so long before it is closed: a caller who
-/// asks again and again is told with an answer, and not by a connection that breaks under the next request.
-const LINGER: Duration = Duration::from_millis(200);
+/// The time for which an idle connection may send one more request before a restart closes it. A caller that sends one
+/// request after the other gets `connection: close` with an answer, and its next request does not fail.
+const RESTART_LINGER: Duration = Duration::from_millis(200);
 
-/// After such a start, those who connected meanwhile wait until the models are loaded, and at most so long.
-const HELD: Duration = Duration::from_secs(10);
+/// The most time that connections accepted across a restart wait for the models to load.
+const READINESS_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The largest head of a request, in bytes: so much may every connection hold before anybody knows whose it is.
-pub(super) const LARGEST_HEAD: usize = 64 << 10;
+/// The largest head of a request, in bytes: each connection may use this memory before its caller is known.
+pub(super) const REQUEST_HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// How many connections the system keeps until they are accepted.
-const BACKLOG: i32 = 1024;
+/// The number of connections that the kernel queues until they are accepted.
+const LISTEN_BACKLOG: i32 = 1024;
 
-/// Why an address cannot be listened on.
+/// The reason why an address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error("cannot listen on {address}: {error}")]
     Refused { address: String, error: io::Error },
-    #[error("cannot listen on {}: another process is listening on it", path.display())]
+    #[error("cannot listen on {}: another process already listens on it", path.display())]
     InUse { path: PathBuf },
 }
 
@@ -61,17 +61,17 @@ pub enum BindError {
 pub struct Listeners {
     tcp: Vec<(TcpListener, ListenAddress)>,
     unix: Vec<(UnixListener, ListenAddress, SocketFile)>,
-    /// Whether the program before handed over one of them.
+    /// Set when the previous program of this process handed over one of them.
     handed_over: bool,
     handover: Handover,
 }
 
 impl Listeners {
-    /// Binds every configured address, but for those whose sockets the program before left in `handover`: they are used as
-    /// they are. At a restart this program leaves its own there.
+    /// Binds every configured address. Sockets that the previous program left in `handover` are used as they are. At a
+    /// restart this program leaves its own sockets there.
     pub async fn bind(config: &HttpConfig, handover: &Handover) -> Result<Self, BindError> {
         let handover = handover.clone();
-        // First: an address that is listened on in another way than before is still taken by its old socket.
+        // First: an address that changed between plain and TLS is still bound by its old socket.
         handover.retain(&config.listen);
         let mut listeners = Self { tcp: Vec::new(), unix: Vec::new(), handed_over: false, handover };
         for address in &config.listen {
@@ -87,7 +87,7 @@ impl Listeners {
                     listeners.tcp.push((bind_tcp(*at).map_err(refused)?, address.clone()));
                 }
                 (ListenAddress::Unix(path), left) => {
-                    // One whose file is gone ends here: later it would take the new file with it.
+                    // A socket whose file is gone is dropped here: later it would remove the new file.
                     let (listener, file) = if let Some((socket, file)) = left.filter(|_| is_socket(path)) {
                         let listener = UnixListener::from_std(nonblocking(socket).map_err(refused)?.into());
                         (listener.map_err(refused)?, file)
@@ -106,7 +106,7 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// Tells the log the TCP addresses, with the ports that the system chose, and the scheme that is spoken at each.
+    /// Logs the TCP addresses, with the ports that the system chose, and the scheme of each.
     pub fn announce(&self) {
         for (listener, address) in &self.tcp {
             if let Ok(at) = listener.local_addr() {
@@ -116,8 +116,8 @@ impl Listeners {
         }
     }
 
-    /// Starts accepting on every socket. Connections end with `shutdown`, after the request they are answering. Without `tls`
-    /// nobody is served where it is to be spoken.
+    /// Starts accepting on every socket. Connections end with `shutdown`, after their current request. Without `tls`,
+    /// `https://` addresses serve nothing.
     pub fn serve(
         self,
         router: &Router,
@@ -127,19 +127,25 @@ impl Listeners {
         shutdown: &Shutdown,
     ) {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).max_buf_size(LARGEST_HEAD);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(config.header_timeout())
+            .max_buf_size(REQUEST_HEAD_BYTES_MAX);
         let server = Server {
             router: router.clone(),
             builder,
             write_timeout: config.write_timeout(),
-            held_until: self.handed_over.then(|| readiness.clone()),
+            wait_for: self.handed_over.then(|| readiness.clone()),
             shutdown: shutdown.clone(),
-            calls: Calls::default(),
+            calls: ConnectionCalls::default(),
         };
-        // Each way has its own: whoever takes all of TCP cannot keep those who look after this box from its socket.
-        let (tcp_places, unix_places) = (Places::new(config.max_connections), Places::new(config.max_connections));
+
+        // TCP and Unix sockets have separate limits: callers that use all connections over TCP cannot keep the
+        // administrator from the Unix socket.
+        let (tcp_limiter, unix_limiter) =
+            (ConnectionLimiter::new(config.max_connections), ConnectionLimiter::new(config.max_connections));
         for (listener, address) in self.tcp {
-            let places = tcp_places.clone();
+            let limiter = tcp_limiter.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
             let tls = match address {
                 ListenAddress::Tls(_) => Some(tls.cloned()),
@@ -148,19 +154,19 @@ impl Listeners {
             shutdown.spawn_essential("http tcp listener", async move {
                 let accept = || async {
                     let (stream, peer) = listener.accept().await?;
-                    // Answers are written at once and whole: waiting for more to send only delays them.
+                    // Answers are written at once, so Nagle's algorithm would only delay them.
                     stream.set_nodelay(true)?;
                     Ok((stream, peer.ip().to_canonical()))
                 };
                 match tls {
                     None => {
                         server
-                            .accept(&places, accept, |server, stream, ip| server.plain(stream, Peer::address(ip)))
+                            .accept(&limiter, accept, |server, stream, ip| server.plain(stream, Peer::address(ip)))
                             .await;
                     }
                     Some(Some(tls)) => {
                         let serve = |server: Server, stream, ip| server.encrypted(tls.clone(), stream, ip);
-                        server.accept(&places, accept, serve).await;
+                        server.accept(&limiter, accept, serve).await;
                     }
                     Some(None) => server.shutdown.requested().await,
                 }
@@ -171,7 +177,7 @@ impl Listeners {
             });
         }
         for (listener, address, file) in self.unix {
-            let places = unix_places.clone();
+            let limiter = unix_limiter.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
             shutdown.spawn_essential("http unix listener", async move {
                 let accept = || async {
@@ -179,7 +185,7 @@ impl Listeners {
                     let uid = stream.peer_cred()?.uid();
                     Ok((stream, Peer::User(uid)))
                 };
-                server.accept(&places, accept, Server::plain).await;
+                server.accept(&limiter, accept, Server::plain).await;
                 if server.shutdown.is_restart() {
                     handover.keep(address, listener.into_std()?.into(), Some(file));
                 }
@@ -189,32 +195,32 @@ impl Listeners {
     }
 }
 
-/// As the program before left it, or another process that shares it.
+/// Makes a socket nonblocking again, whatever the previous program or another process that shares it did.
 fn nonblocking(socket: OwnedFd) -> io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     Ok(socket)
 }
 
-/// Removes the file of a socket on which nobody listens any more, as a daemon that was killed leaves it.
+/// Removes the file of a socket without a listener, as a killed daemon leaves it.
 async fn remove_stale(path: &Path) -> Result<(), BindError> {
     match tokio::net::UnixStream::connect(path).await {
         Ok(_) => Err(BindError::InUse { path: path.to_owned() }),
-        // A plain file refuses a connection too, and is somebody's.
+        // A plain file refuses a connection too, but is not ours to remove.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && is_socket(path) => std::fs::remove_file(path)
             .map_err(|error| BindError::Refused { address: path.display().to_string(), error }),
         Err(_) => Ok(()),
     }
 }
 
-/// A listener at an address, also at one that no interface has yet: where the network is slow, it comes after this daemon,
-/// and a daemon that waited for it would serve nobody on this machine.
+/// Binds a listener, also to an address that no interface has yet: a slow network comes up after this daemon, and a
+/// daemon that waited for it would not serve callers on this machine.
 fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     match net::bind(&socket, &at) {
         Err(rustix::io::Errno::ADDRNOTAVAIL) => {
-            tracing::warn!(address = %at, "no interface has this address yet; nobody reaches it until one has");
+            tracing::warn!(address = %at, "no interface has this address yet; it is unreachable until one has");
             if at.is_ipv4() {
                 sockopt::set_ip_freebind(&socket, true)?;
             } else {
@@ -224,7 +230,7 @@ fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
         }
         bound => bound?,
     }
-    net::listen(&socket, BACKLOG)?;
+    net::listen(&socket, LISTEN_BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
 
@@ -236,25 +242,28 @@ fn is_socket(path: &Path) -> bool {
 struct Server {
     router: Router,
     builder: http1::Builder,
-    /// How long a caller may take nothing of its answer.
     write_timeout: Duration,
-    /// What the first connections wait for.
-    held_until: Option<Arc<Readiness>>,
+    /// The readiness that the first connections after a restart wait for.
+    wait_for: Option<Arc<Readiness>>,
     shutdown: Shutdown,
-    /// Those of the connection that it is cloned for.
-    calls: Calls,
+    /// The calls of the connection that this is cloned for.
+    calls: ConnectionCalls,
 }
 
 impl Server {
-    /// Accepts until the stop is asked for, and has each connection served that finds a place.
-    async fn accept<S, P, A, F>(&self, places: &Places, mut accept: impl FnMut() -> A, serve: impl Fn(Self, S, P) -> F)
-    where
+    /// Accepts until the shutdown, and serves each connection that gets a permit.
+    async fn accept<S, P, A, F>(
+        &self,
+        limiter: &ConnectionLimiter,
+        mut accept: impl FnMut() -> A,
+        serve: impl Fn(Self, S, P) -> F,
+    ) where
         A: Future<Output = io::Result<(S, P)>>,
         F: Future<Output = ()> + Send + 'static,
     {
-        if let Some(readiness) = &self.held_until {
+        if let Some(readiness) = &self.wait_for {
             tokio::select! {
-                _ = tokio::time::timeout(HELD, readiness.wait()) => {}
+                _ = tokio::time::timeout(READINESS_WAIT_MAX, readiness.wait()) => {}
                 () = self.shutdown.requested() => return,
             }
         }
@@ -266,22 +275,24 @@ impl Server {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(REST).await;
+                    tracing::warn!(%error, "cannot accept a connection; trying again");
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
             };
-            // Beyond the limit this caller waits here, and others in the kernel's backlog. A listener that waits for callers
-            // holds no place, which another could need. Who still waits when the daemon stops is treated as those with one.
-            let place = tokio::select! {
-                place = places.take() => place,
+
+            // Beyond the limit this caller waits here, and others wait in the kernel's backlog. A listener that waits
+            // for callers holds no permit, because another listener could need it. At a shutdown the waiting caller is
+            // served without a permit.
+            let permit = tokio::select! {
+                permit = limiter.take() => permit,
                 () = self.shutdown.requested() => None,
             };
-            let calls = place.as_ref().map(|place| place.calls().clone()).unwrap_or_default();
+            let calls = permit.as_ref().map(|permit| permit.calls().clone()).unwrap_or_default();
             let connection = serve(Self { calls, ..self.clone() }, stream, peer);
             self.shutdown.spawn(async move {
                 connection.await;
-                drop(place);
+                drop(permit);
             });
         }
     }
@@ -296,14 +307,14 @@ impl Server {
 
     /// A connection with TLS, from its handshake on.
     async fn encrypted(self, tls: ServerTls, stream: TcpStream, ip: IpAddr) {
-        let Some(guest) = tls.admit(ip) else { return };
+        let Some(admitted) = tls.admit(ip) else { return };
         let stop = async {
             self.shutdown.requested().await;
-            // One that has begun may come to its end.
-            tokio::time::sleep(LINGER).await;
+            // A handshake that has begun may finish.
+            tokio::time::sleep(RESTART_LINGER).await;
         };
         let accepted = tokio::select! {
-            accepted = tls.accept(stream, &guest) => accepted,
+            accepted = tls.accept(stream, &admitted) => accepted,
             () = stop => None,
         };
         if let Some((stream, caller)) = accepted {
@@ -317,7 +328,7 @@ impl Server {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (calls, asked_to_end) = (self.calls.clone(), self.calls);
-        let stream = Refusing::new(Impatient::new(stream, self.write_timeout), calls.clone());
+        let stream = ParseErrorStream::new(WriteTimeout::new(stream, self.write_timeout), calls.clone());
         let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(|body| Body::new(calls.body(body)));
@@ -329,18 +340,19 @@ impl Server {
                 let mut answer = match answer {
                     Some(answer) => answer.await,
                     None => {
-                        Ok(reply::error(StatusCode::BAD_REQUEST, "a request needs the header host once, with a host"))
+                        Ok(reply::error(StatusCode::BAD_REQUEST, "expected the header host once, with a valid host"))
                     }
                 };
                 if let Ok(answer) = &mut answer
                     && stop.is_restart()
                 {
-                    // The last answer on this connection says so.
+                    // This is the last answer on this connection.
                     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
-                answer.map(|answer| answer.map(|body| call.until_taken(body)))
+                answer.map(|answer| answer.map(|body| call.until_sent(body)))
             }
         });
+
         let mut connection = self.builder.serve_connection(TokioIo::new(stream), service);
         let outdated = async {
             match caller {
@@ -355,9 +367,10 @@ impl Server {
                 () = asked_to_end.asked_to_end() => return,
             }
             if self.shutdown.is_restart() {
-                tokio::time::sleep(LINGER).await;
+                tokio::time::sleep(RESTART_LINGER).await;
             }
         };
+
         let ended = tokio::select! {
             ended = &mut connection => ended,
             () = stop => {
@@ -365,23 +378,25 @@ impl Server {
                 (&mut connection).await
             }
         };
+
         let error = ended.err();
         if let Some(error) = &error {
-            // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
+            // Debug level only: callers hang up or send invalid requests at any time.
             let reason = std::error::Error::source(error).map(ToString::to_string);
             tracing::debug!(%error, reason, "connection ended");
         }
         let closing = connection.into_parts().io.into_inner().close(error.as_ref());
         tokio::select! {
             biased;
-            // A caller that is gone by now needs no reply.
+            // A caller that is gone needs no reply.
             _ = closing => {}
             () = self.shutdown.requested() => {}
         }
     }
 }
 
-/// Whether a request says which host it is for, as one of HTTP 1.1 has to (RFC 9112, section 3.2). The host may be empty.
+/// Returns `true` if a request has one valid Host header, as HTTP/1.1 requires (RFC 9112, section 3.2). The host may be
+/// empty.
 fn has_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
@@ -408,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_bound_anew_when_another_scheme_is_spoken_there() {
+    async fn an_address_is_bound_again_when_its_scheme_changes() {
         let left = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (handover, at) = (Handover::default(), left.local_addr().unwrap());
         handover.keep(ListenAddress::Tcp(at), left.into(), None);
@@ -418,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_whose_file_is_gone_is_bound_anew_and_keeps_its_new_file() {
+    async fn a_socket_whose_file_is_gone_is_bound_again_and_keeps_its_new_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let left = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -432,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_box_hands_its_socket_over_while_the_last_answer_is_under_way() {
+    async fn a_box_at_its_connection_limit_hands_over_its_socket_during_the_last_answer() {
         let (handover, shutdown, address) = (Handover::default(), Shutdown::default(), "127.0.0.1:0".parse().unwrap());
         let config = listening_on(address);
         let listeners = Listeners::bind(&config, &handover).await.unwrap();

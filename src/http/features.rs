@@ -1,4 +1,4 @@
-//! The feature store, as Feast's feature server offers it, and what is declared in it.
+//! Handlers of Feast's feature server: reads, pushes, and the declarations of the feature store.
 
 use std::convert::Infallible;
 
@@ -14,9 +14,9 @@ use ledge_features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_o
 use ledge_features::view::{FeatureService, FeatureView};
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::Access;
-use ledge_part::body::{self, Received};
-use ledge_part::failure::Failure;
-use ledge_part::held::{self, ReturnsMemory};
+use ledge_part::api_error::ApiError;
+use ledge_part::body::{self, ReceivedBody};
+use ledge_part::counted_body::{self, FreeMemoryOnDrop};
 use ledge_part::reply::{json, json_bytes};
 use ledge_part::route::PathParts;
 use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
@@ -26,25 +26,28 @@ use ledge_service::off_thread::off_thread;
 use serde::Serialize;
 
 use super::App;
-use super::reply::FeastFailure;
+use super::reply::FeastErrorResponse;
 
-/// Says what came of the rows of a push: Feast's answer has no place for it.
-const PUSHED: &str = "x-ledge-pushed";
+/// The header with the outcome of the rows of a push: Feast's answer has no place for it.
+const PUSHED_HEADER: &str = "x-ledge-pushed";
 
-/// Names the columns of a push that no feature view has. The names are those of the request, percent-encoded.
-const IGNORED: &str = "x-ledge-ignored";
+/// The header with the columns of a push that no feature view has, by their names in the request, percent-encoded.
+const IGNORED_HEADER: &str = "x-ledge-ignored";
 
-/// The most names in [`IGNORED`], the most bytes of each as it came, and about the most of all: clients and proxies have limits
-/// for a header, of 4,096 bytes and more.
-const MOST_IGNORED: usize = 32;
-const LONGEST_IGNORED: usize = 128;
+/// The most names in [`IGNORED_HEADER`].
+const IGNORED_NAMES_MAX: usize = 32;
+/// The most bytes of each of these names, before they are percent-encoded.
+const IGNORED_NAME_BYTES_MAX: usize = 128;
+/// The most bytes of all these names, before they are percent-encoded: clients and proxies limit a header to 4,096
+/// bytes or more.
 const IGNORED_BYTES_MAX: usize = 2_000;
 
-/// Says what came of the part of a push that is for an offline store.
-const OFFLINE: &str = "x-ledge-offline";
+/// The header with the outcome of the part of a push that is for an offline store.
+const OFFLINE_HEADER: &str = "x-ledge-offline";
 
-/// An answer of more cells than this, features times entities, is read and written in slices of as many, off the async threads.
-const MANY_CELLS: usize = 5_000;
+/// The most cells, features times entities, that are read and written at once. A larger answer is made in slices of
+/// this size, off the async threads.
+const SLICE_CELLS_MAX: usize = 5_000;
 
 /// `POST /get-online-features`.
 pub async fn get_online_features(
@@ -52,41 +55,42 @@ pub async fn get_online_features(
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, FeastFailure> {
+) -> Result<Response, FeastErrorResponse> {
     let (parts, body) = request.into_parts();
-    let Received { bytes, account } = body::read(&parts, body, app.web()).await.map_err(FeastError::from)?;
+    let ReceivedBody { bytes, account } = body::read(&parts, body, app.context()).await.map_err(FeastError::from)?;
     let store = app.serving().features();
     let call = decode(bytes, &account, feast::decode_online_features).await?;
     let caller = caller(principal, &access);
-    let _held = held(&account, &call.request.entities)?;
-    if call.check_size(&store.registry())? > MANY_CELLS {
+    let _held = hold_columns(&account, &call.request.entities)?;
+    if call.check_size(&store.registry())? > SLICE_CELLS_MAX {
         return long_answer(&parts.headers, store, call, caller, account).await;
     }
     let full_names = call.full_feature_names;
     let features = store.get_online_features(call.request, caller).await;
     let features = features.map_err(|error| FeastError::of_store(&error, "entities"))?;
     let reply = feast::encode_online_features(&features, full_names)?;
-    Ok(body::pack(&parts.headers, json_bytes(reply), &account).await)
+    Ok(body::compress_response(&parts.headers, json_bytes(reply), &account).await)
 }
 
-/// Reads slice by slice, so that others have their turns between, and counts what has come of it before more is read.
+/// Reads slice by slice, so that other reads get their turns in between. Each slice is counted as memory before the
+/// next is read.
 async fn long_answer(
     headers: &HeaderMap,
     store: &FeatureStore,
     call: OnlineFeaturesCall,
     caller: FeatureCaller,
     account: Account,
-) -> Result<Response, FeastFailure> {
+) -> Result<Response, FeastErrorResponse> {
     let of_store = |error: FeatureError| FeastError::of_store(&error, "entities");
     let mut read = store.long_read(call.request, caller).map_err(of_store)?;
     let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
     let mut hold = account.hold();
     loop {
-        hold.cover(answer.bytes()).map_err(|error| FeastError::from(Failure::from(error)))?;
+        hold.cover(answer.bytes()).map_err(|error| FeastError::from(ApiError::from(error)))?;
         let turn = store.long_read_turn().await;
         let slice = off_thread(&account, move || {
             let _turn = turn;
-            let slice = read.next(MANY_CELLS).map_err(of_store)?;
+            let slice = read.next(SLICE_CELLS_MAX).map_err(of_store)?;
             slice.as_deref().map(|slice| answer.add(slice)).transpose()?;
             Ok::<_, FeastError>((slice.is_some(), read, answer))
         });
@@ -96,16 +100,18 @@ async fn long_answer(
             break;
         }
     }
+
     drop(read);
-    hold.resize(answer.bytes()).map_err(|error| FeastError::from(Failure::from(error)))?;
+    hold.resize(answer.bytes()).map_err(|error| FeastError::from(ApiError::from(error)))?;
     let pieces = answer.into_pieces();
-    let Some(encoding) = body::accepted(headers) else {
+    let Some(encoding) = body::accepted_encoding(headers) else {
         let body = Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, Infallible>)));
-        return Ok(held::held(json_bytes(body), (hold, ReturnsMemory)));
+        return Ok(counted_body::keep_until_sent(json_bytes(body), (hold, FreeMemoryOnDrop)));
     };
-    let packed = body::pack_pieces(encoding, pieces, &account).await;
-    let packed = packed.map_err(|error| FeastError::new(500, format!("the answer cannot be packed: {error}")))?;
-    Ok(held::held(packed, ReturnsMemory))
+    let compressed = body::compress_pieces(encoding, pieces, &account).await;
+    let compressed =
+        compressed.map_err(|error| FeastError::new(500, format!("the answer cannot be compressed: {error}")))?;
+    Ok(counted_body::keep_until_sent(compressed, FreeMemoryOnDrop))
 }
 
 /// `POST /push`.
@@ -114,10 +120,10 @@ pub async fn push(
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, FeastFailure> {
-    let Received { bytes, account } = received(&app, request).await?;
+) -> Result<Response, FeastErrorResponse> {
+    let ReceivedBody { bytes, account } = read_body(&app, request).await?;
     let call = decode(bytes, &account, feast::decode_push).await?;
-    let _held = held(&account, &call.push.columns)?;
+    let _held = hold_columns(&account, &call.push.columns)?;
     write(&app, call, caller(principal, &access)).await
 }
 
@@ -127,11 +133,11 @@ pub async fn write_to_online_store(
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, FeastFailure> {
+) -> Result<Response, FeastErrorResponse> {
     let registry = app.serving().features().registry();
-    let Received { bytes, account } = received(&app, request).await?;
+    let ReceivedBody { bytes, account } = read_body(&app, request).await?;
     let call = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
-    let _held = held(&account, &call.push.columns)?;
+    let _held = hold_columns(&account, &call.push.columns)?;
     write(&app, call, caller(principal, &access)).await
 }
 
@@ -139,8 +145,8 @@ fn caller(principal: Principal, access: &Access) -> FeatureCaller {
     FeatureCaller { principal, views: access.feature_views().clone(), model: None }
 }
 
-/// Writes rows. The answer is `null`, as from Feast's server; a header has the counts.
-async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Response, FeastFailure> {
+/// Pushes rows. The answer is `null`, as from Feast's server; a header has the counts.
+async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Response, FeastErrorResponse> {
     let PushCall { push, mode } = call;
     let principal = caller.principal.clone();
     let target = push.target.clone();
@@ -153,16 +159,17 @@ async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Respo
         .inspect_err(|error| tracing::debug!(to = ?target, %principal, reason = error.message(), "push refused"))?;
     let ignored_columns = ignored.len();
     tracing::debug!(to = ?target, %principal, accepted, outdated, duplicate, too_late, ignored_columns, "pushed");
+
     let mut response = json_bytes("null");
     let counts = format!("accepted={accepted}, outdated={outdated}, duplicate={duplicate}, too_late={too_late}");
     if let Ok(counts) = HeaderValue::from_str(&counts) {
-        response.headers_mut().insert(PUSHED, counts);
+        response.headers_mut().insert(PUSHED_HEADER, counts);
     }
     if let Some(ignored) = ignored_header(&ignored) {
-        response.headers_mut().insert(IGNORED, ignored);
+        response.headers_mut().insert(IGNORED_HEADER, ignored);
     }
     if mode == PushMode::OnlineAndOffline {
-        response.headers_mut().insert(OFFLINE, HeaderValue::from_static("none"));
+        response.headers_mut().insert(OFFLINE_HEADER, HeaderValue::from_static("none"));
     }
     Ok(response)
 }
@@ -173,17 +180,18 @@ fn ignored_header(names: &[String]) -> Option<HeaderValue> {
         bytes += name.len();
         bytes <= IGNORED_BYTES_MAX
     };
-    let first = names.iter().take(MOST_IGNORED).map(|name| percent_encoded(name));
+    let first = names.iter().take(IGNORED_NAMES_MAX).map(|name| percent_encoded(name));
     let mut listed: Vec<String> = first.take_while(is_room).collect();
     let more = names.len() - listed.len();
     listed.extend((more > 0).then(|| format!("and {more} more")));
     if listed.is_empty() { None } else { HeaderValue::from_str(&listed.join(", ")).ok() }
 }
 
-/// The beginning of a name, with every byte but letters, digits, `_`, `-`, `.` and `~` as `%XX` (RFC 3986, section 2.1).
+/// The beginning of a name, with every byte but letters, digits, `_`, `-`, `.` and `~` as `%XX` (RFC 3986, section
+/// 2.1).
 fn percent_encoded(name: &str) -> String {
     let mut text = String::new();
-    for byte in name.bytes().take(LONGEST_IGNORED) {
+    for byte in name.bytes().take(IGNORED_NAME_BYTES_MAX) {
         if byte.is_ascii_alphanumeric() || b"_-.~".contains(&byte) {
             text.push(char::from(byte));
         } else {
@@ -193,18 +201,18 @@ fn percent_encoded(name: &str) -> String {
     text
 }
 
-/// `POST /materialize` and `/materialize-incremental`: there is nothing to materialize from.
-pub async fn materialize(State(app): State<App>, request: Request) -> FeastFailure {
+/// `POST /materialize` and `/materialize-incremental`, which need an offline store.
+pub async fn materialize(State(app): State<App>, request: Request) -> FeastErrorResponse {
     let (parts, body) = request.into_parts();
-    body::turn_down(&parts.headers, body, app.web().limits()).await;
+    body::discard_unless_expected(&parts.headers, body, app.context().limits()).await;
     let message =
-        "Ledge has no offline store to materialize from: rows come in by /push, /write-to-online-store or MQTT";
+        "Ledge has no offline store to materialize from: write rows with /push, /write-to-online-store or MQTT";
     FeastError::new(StatusCode::NOT_IMPLEMENTED.as_u16(), message).into()
 }
 
-async fn received(app: &App, request: Request) -> Result<Received, FeastError> {
+async fn read_body(app: &App, request: Request) -> Result<ReceivedBody, FeastError> {
     let (parts, body) = request.into_parts();
-    body::read(&parts, body, app.web()).await.map_err(FeastError::from)
+    body::read(&parts, body, app.context()).await.map_err(FeastError::from)
 }
 
 /// Decodes a body, a large one off the async thread.
@@ -216,34 +224,34 @@ async fn decode<T: Send + 'static>(
     if body.len() > INLINE_JSON_BYTES_MAX { off_thread(account, move || decode(&body)).await } else { decode(&body) }
 }
 
-/// Counts the cells of a frame, of which there are never too many to be made first.
-fn held(account: &Account, columns: &Columns) -> Result<Hold, FeastError> {
-    account.take(bytes_of(columns)).map_err(|error| FeastError::from(Failure::from(error)))
+/// Counts the cells of a frame as memory. A frame is small enough to be decoded before it is counted.
+fn hold_columns(account: &Account, columns: &Columns) -> Result<Hold, FeastError> {
+    account.take(bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))
 }
 
 #[derive(Serialize)]
-struct Views<'a> {
+struct ViewsDocument<'a> {
     feature_views: Vec<ViewDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct Services<'a> {
+struct ServicesDocument<'a> {
     feature_services: Vec<ServiceDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct Entities<'a> {
+struct EntitiesDocument<'a> {
     entities: Vec<EntityDocument<'a>>,
 }
 
 /// `GET /feature-views`.
 pub async fn views(State(app): State<App>) -> Response {
     let registry = app.serving().features().registry();
-    json(&Views { feature_views: registry.views().map(|view| (&**view).into()).collect() })
+    json(&ViewsDocument { feature_views: registry.views().map(|view| (&**view).into()).collect() })
 }
 
 /// `GET /feature-views/{feature_view}`.
-pub async fn view(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+pub async fn view(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let name = path.get("feature_view").map_or("", String::as_str);
     let registry = app.serving().features().registry();
     let view: &FeatureView = registry.view(name).map_err(|error| not_found(&error))?;
@@ -253,11 +261,11 @@ pub async fn view(State(app): State<App>, PathParts(path): PathParts) -> Result<
 /// `GET /feature-services`.
 pub async fn services(State(app): State<App>) -> Response {
     let registry = app.serving().features().registry();
-    json(&Services { feature_services: registry.services().map(|service| (&**service).into()).collect() })
+    json(&ServicesDocument { feature_services: registry.services().map(|service| (&**service).into()).collect() })
 }
 
 /// `GET /feature-services/{feature_service}`.
-pub async fn service(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+pub async fn service(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let name = path.get("feature_service").map_or("", String::as_str);
     let registry = app.serving().features().registry();
     let service = registry.services().find(|service| &*service.name == name);
@@ -269,9 +277,9 @@ pub async fn service(State(app): State<App>, PathParts(path): PathParts) -> Resu
 /// `GET /entities`.
 pub async fn entities(State(app): State<App>) -> Response {
     let registry = app.serving().features().registry();
-    json(&Entities { entities: describe::entities(&registry) })
+    json(&EntitiesDocument { entities: describe::entities(&registry) })
 }
 
-fn not_found(error: &FeatureError) -> Failure {
-    Failure::new(StatusCode::NOT_FOUND, error.to_string())
+fn not_found(error: &FeatureError) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, error.to_string())
 }

@@ -1,16 +1,17 @@
-//! What must hold whatever a caller sends beside a body. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! Invariants of the readers of headers, for any bytes that a caller sends. The folder `fuzz/` and `tests/it/fuzz.rs`
+//! feed them.
 
 use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use ledge_part::body::{accepted, encoding};
+use ledge_part::body::{accepted_encoding, content_encoding};
 use ledge_protocol::decode;
 
-use super::guard::presented;
-use super::terms::HeaderTerms;
+use super::call_headers::CallHeaders;
+use super::guard::presented_key;
 
-/// Reads the headers of a call, a line each, with everything that reads one. True when each line is a header, and the call
-/// is not refused for any.
+/// Reads the headers of a call, one a line, with every reader of headers. `true` when each line is a header, and none
+/// of them makes the call fail.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -26,20 +27,20 @@ pub fn fuzz_headers(data: &[u8]) -> bool {
         }
     }
     let arrived = Instant::now();
-    let terms = HeaderTerms::read(&headers, arrived);
+    let terms = CallHeaders::read(&headers, arrived);
     if let Ok(terms) = &terms {
         assert!(terms.deadline.is_none_or(|deadline| deadline > arrived));
     }
-    let key = presented(&headers);
+    let key = presented_key(&headers);
     if let Ok(Some(key)) = &key {
         assert_eq!(*key, key.trim_ascii());
         assert!(headers.contains_key("authorization") || headers.contains_key("x-api-key"));
     }
-    let _ = accepted(&headers);
+    let _ = accepted_encoding(&headers);
     for value in headers.values() {
         if let Ok(length) = decode::parse_header_length(value.as_bytes()) {
             assert_eq!(decode::parse_header_length(length.to_string().as_bytes()).ok(), Some(length));
         }
     }
-    headers.len() == lines.count() && terms.is_ok() && key.is_ok() && encoding(&headers).is_ok()
+    headers.len() == lines.count() && terms.is_ok() && key.is_ok() && content_encoding(&headers).is_ok()
 }

@@ -1,4 +1,5 @@
-//! Who a caller is, and whether a route is for it. It stands before every route but the public ones.
+//! Authentication and authorization: the caller of a request and its permission. It runs before every route except the
+//! public ones.
 
 use std::time::Instant;
 
@@ -10,58 +11,60 @@ use axum::response::{IntoResponse, Response};
 use ledge_base::names::{FeatureName, ModelName};
 use ledge_identity::access::{Access, Role};
 use ledge_identity::authentication::{Caller, CredentialError, Lacking, Peer, Proof, RequestPermit};
-use ledge_part::failure::Failure;
+use ledge_part::api_error::ApiError;
 use ledge_part::route::{ErrorForm, RouteRule, Scope};
-use ledge_part::{body, held};
+use ledge_part::{body, counted_body};
 
-use super::reply::FeastFailure;
+use super::reply::FeastErrorResponse;
 use super::{App, browser};
 
-/// Where clients that know no bearer tokens put an API key.
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// The header for an API key of clients without bearer tokens.
+const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
-/// How a caller is told that a credential would help (RFC 9110, 11.6.1).
-const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\"");
+/// The challenge of a 401 for a request without a credential (RFC 9110, 11.6.1).
+const BEARER_CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\"");
 
-/// The same where one was presented and is not good (RFC 6750, 3).
-const INVALID: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\", error=\"invalid_token\"");
+/// The challenge of a 401 for an invalid key (RFC 6750, 3).
+const INVALID_TOKEN_CHALLENGE: HeaderValue =
+    HeaderValue::from_static("Bearer realm=\"ledge\", error=\"invalid_token\"");
 
-/// What stands before one rule.
+/// The state of the middleware for one route.
 #[derive(Debug, Clone)]
 pub struct Guard {
     pub app: App,
     pub rule: RouteRule,
 }
 
-/// A refusal.
+/// The refusal of a request.
 pub(super) struct Denied {
-    failure: Failure,
+    failure: ApiError,
     challenge: Option<HeaderValue>,
-    /// Whether the caller may come in at all, so that what it sends on is read to the end.
+    /// Set when the caller is authenticated, so that its body is read to the end.
     is_known: bool,
 }
 
-/// Lets a request through to its handler, which is told who asks.
+/// Passes a request on to its handler, with the principal of the caller.
 pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Request, next: Next) -> Response {
     match admit(&app, &rule, &mut request).await {
-        Ok(place) => {
+        Ok(permit) => {
             let response = next.run(request).await;
-            // Under way until the caller has the answer.
-            if place.is_counted() { held::held(response, place) } else { response }
+            // The request counts as in progress until the caller has the answer.
+            if permit.is_counted() { counted_body::keep_until_sent(response, permit) } else { response }
         }
         Err(Denied { failure, challenge, is_known }) => {
-            // Who waits to be invited to send the body is not: to read it would be to invite.
-            let is_waiting = request.headers().contains_key(header::EXPECT);
-            if is_waiting {
+            // With `Expect: 100-continue`, reading the body would send the 100, so reply first.
+            let expects_continue = request.headers().contains_key(header::EXPECT);
+            if expects_continue {
                 drop(request);
             } else if is_known {
-                body::discard(request.into_body(), app.web().limits()).await;
+                body::discard(request.into_body(), app.context().limits()).await;
             } else {
                 body::discard_small(request.into_body()).await;
             }
+
             let mut response = match rule.form {
                 ErrorForm::Ledge => failure.into_response(),
-                ErrorForm::Feast => FeastFailure::from(failure).into_response(),
+                ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
             };
             if let Some(challenge) = challenge {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
@@ -74,11 +77,11 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
 async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, Denied> {
     let caller = authenticate(app, request)?;
     let limited = |limited: ledge_identity::authentication::Limited| Denied {
-        failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
+        failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
         challenge: None,
         is_known: true,
     };
-    let place = caller.enter(Instant::now()).map_err(limited)?;
+    let permit = caller.enter(Instant::now()).map_err(limited)?;
     let lacking = match caller.lacks(rule.needs, None) {
         None if caller.access.is_scoped() => out_of_scope(rule, &caller, request).await?,
         lacking => lacking,
@@ -86,71 +89,74 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     if let Some(lacking) = lacking {
         return Err(denied(app, rule, &caller, lacking));
     }
-    refuse_pages(app, &caller, request)?;
+    refuse_web_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
     if matches!(rule.scope, Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
         extensions.insert(access);
     }
     extensions.insert(principal);
-    Ok(place)
+    Ok(permit)
 }
 
-/// What callers on this machine may do without a credential is not for the web pages that a browser on it shows.
-fn refuse_pages(app: &App, caller: &Caller, request: &Request) -> Result<(), Denied> {
+/// Refuses the requests of web pages in a browser on this machine that would have access without a credential.
+fn refuse_web_pages(app: &App, caller: &Caller, request: &Request) -> Result<(), Denied> {
     let is_known = !matches!(caller.proof, Proof::None | Proof::UnlistedCertificate(_));
     // No page reaches a Unix socket.
     let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
     if is_known || !is_over_tcp {
         return Ok(());
     }
-    let Some(foreign) = browser::foreign(request.uri(), request.headers(), &app.config().allowed_hosts) else {
+    let Some(foreign) = browser::foreign_request(request.uri(), request.headers(), &app.config().allowed_hosts) else {
         return Ok(());
     };
     app.serving().audit().record_denied(&caller.principal, foreign.as_str());
-    let message = format!("{foreign}; whoever sends an API key, as Authorization: Bearer ledge_..., is let in");
-    let failure = Failure::new(StatusCode::UNAUTHORIZED, message);
-    Err(Denied { failure, challenge: Some(CHALLENGE), is_known: false })
+    let message = format!("{foreign}; or send an API key as `Authorization: Bearer <key>`");
+    let failure = ApiError::new(StatusCode::UNAUTHORIZED, message);
+    Err(Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false })
 }
 
 fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
-    let key = presented(request.headers())?;
-    // A connection has a peer; who has none is nobody.
-    let Some(peer) = request.extensions().get::<Peer>() else { return Err(nobody()) };
+    let key = presented_key(request.headers())?;
+    // Every connection has a peer; without one there is nothing to authenticate.
+    let Some(peer) = request.extensions().get::<Peer>() else { return Err(unauthenticated()) };
     app.authenticator().caller(peer, key).map_err(|refused| match &refused {
         CredentialError::TooMany { wait } => Denied {
-            failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
+            failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
             challenge: None,
             is_known: false,
         },
         CredentialError::Unreadable => Denied {
-            failure: Failure::new(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
+            failure: ApiError::new(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
             challenge: None,
             is_known: false,
         },
         CredentialError::Malformed | CredentialError::Unknown | CredentialError::Expired | CredentialError::Revoked => {
             Denied {
-                failure: Failure::new(StatusCode::UNAUTHORIZED, refused.to_string()),
-                challenge: Some(INVALID),
+                failure: ApiError::new(StatusCode::UNAUTHORIZED, refused.to_string()),
+                challenge: Some(INVALID_TOKEN_CHALLENGE),
                 is_known: false,
             }
         }
     })
 }
 
-fn nobody() -> Denied {
-    let failure = Failure::new(StatusCode::UNAUTHORIZED, "nobody is known to have asked");
-    Denied { failure, challenge: Some(CHALLENGE), is_known: false }
+fn unauthenticated() -> Denied {
+    let failure = ApiError::new(
+        StatusCode::UNAUTHORIZED,
+        "authentication required: send an API key as `Authorization: Bearer <key>`",
+    );
+    Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
 }
 
-/// What is no key, whatever was sent for one.
-const NO_KEY: &[u8] = b"";
+/// The key of a request that sent something else: it is malformed.
+const MALFORMED_KEY: &[u8] = b"";
 
-/// The API key of a request. `Authorization` with another scheme than `Bearer`, and no key beside it, is a key that is
-/// malformed: who presents something is not given what callers with nothing may do.
-pub(super) fn presented(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
+/// The API key of a request. `Authorization` with another scheme than `Bearer`, and without a key in the other header,
+/// counts as a malformed key: a caller that presents something never gets the access of callers without a credential.
+pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
     let bad = |message: &str| Denied {
-        failure: Failure::new(StatusCode::BAD_REQUEST, message),
+        failure: ApiError::new(StatusCode::BAD_REQUEST, message),
         challenge: None,
         is_known: false,
     };
@@ -159,14 +165,16 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
         let first = values.next();
         if values.next().is_some() { Err(bad(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
     };
-    let authorization = once(&header::AUTHORIZATION, "header authorization: expected it once")?;
+    let authorization =
+        once(&header::AUTHORIZATION, "the request has the header authorization more than once: send it once")?;
     let bearer = authorization.and_then(bearer);
-    let plain = once(&API_KEY, "header x-api-key: expected it once")?.map(<[u8]>::trim_ascii);
+    let plain = once(&API_KEY_HEADER, "the request has the header x-api-key more than once: send it once")?
+        .map(<[u8]>::trim_ascii);
     match (bearer, plain) {
         (Some(bearer), Some(plain)) if bearer != plain => {
-            Err(bad("the headers authorization and x-api-key hold two different keys: send one of them"))
+            Err(bad("the headers authorization and x-api-key contain two different keys: send one of them"))
         }
-        (bearer, plain) => Ok(bearer.or(plain).or(authorization.and(Some(NO_KEY)))),
+        (bearer, plain) => Ok(bearer.or(plain).or(authorization.and(Some(MALFORMED_KEY)))),
     }
 }
 
@@ -177,17 +185,17 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     is_bearer.then(|| token.trim_ascii())
 }
 
-/// What a caller that is for a part of the box lacks for this rule.
+/// The permission that a caller with limited access lacks for this rule.
 async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
     let part = match rule.scope {
-        // The handlers of values know which feature views they are of.
+        // The handlers check the feature views, whose names are in the body.
         Scope::Listed | Scope::Values | Scope::Other => return Ok(None),
         Scope::Box => return Ok(Some(Lacking::Model)),
         Scope::Model => "model",
         Scope::Subject => "name",
     };
     let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| Denied {
-        failure: Failure::new(StatusCode::BAD_REQUEST, error.to_string()),
+        failure: ApiError::new(StatusCode::BAD_REQUEST, error.to_string()),
         challenge: None,
         is_known: true,
     })?;
@@ -196,7 +204,7 @@ async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) 
         return Ok(None);
     }
     let is_model = rule.scope == Scope::Model || value("kind") == Some("models");
-    // What is no name of a model is none of the caller's.
+    // A text that is not the name of a model is none of the caller's models.
     let model = value(part).filter(|_| is_model).and_then(|name| name.parse::<ModelName>().ok());
     Ok(match model {
         Some(model) => caller.lacks(rule.needs, Some(&model)),
@@ -210,42 +218,46 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
     app.serving().audit().record_denied(&caller.principal, what);
     let (principal, method, path) = (&caller.principal, rule.method, rule.path);
     if lacking == Lacking::Model {
-        let part = part(&caller.access);
-        let message = format!("{method} {path} is not for {principal}, whose access is for {part} only");
-        return Denied { failure: Failure::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true };
+        let scope = scope_words(&caller.access);
+        let message = format!("{principal} may not call {method} {path}: its access is limited to {scope}");
+        return Denied { failure: ApiError::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true };
     }
     let roles = one_of(rule.roles().map(|role| role.as_str().to_owned()).collect());
     let needs = format!("{method} {path} needs the role {roles}");
     let least = rule.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
-    let make = format!("`ledge keys create NAME --role {least}` on the box makes one");
+    let create = format!("`ledge keys create NAME --role {least}` on the box creates one");
     let (status, message) = match &caller.proof {
         Proof::None => (
             StatusCode::UNAUTHORIZED,
-            format!("{needs}: send an API key that has it, as Authorization: Bearer ledge_...; {make}"),
+            format!("{needs}: send an API key with this role as `Authorization: Bearer <key>`; {create}"),
         ),
         Proof::Key => {
-            (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: another key can have it; {make}"))
+            (StatusCode::FORBIDDEN, format!("{needs}, and {principal} does not have it: use another key; {create}"))
         }
-        Proof::User => (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: access.users lists it")),
-        Proof::Certificate => {
-            (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: access.certificates lists it"))
+        Proof::User => {
+            (StatusCode::FORBIDDEN, format!("{needs}, and {principal} does not have it: add the role in access.users"))
         }
+        Proof::Certificate => (
+            StatusCode::FORBIDDEN,
+            format!("{needs}, and {principal} does not have it: add the role in access.certificates"),
+        ),
         Proof::UnlistedCertificate(certificate) => {
             let names = certificate.names.join(", ");
             (
                 StatusCode::FORBIDDEN,
                 format!(
-                    "{needs}: list the certificate in access.certificates by one of its names ({names}), or send an API key"
+                    "{needs}: add the certificate to access.certificates by one of its names ({names}), or send an API \
+                     key"
                 ),
             )
         }
     };
-    let challenge = (status == StatusCode::UNAUTHORIZED).then_some(CHALLENGE);
-    Denied { failure: Failure::new(status, message), challenge, is_known: caller.proof != Proof::None }
+    let challenge = (status == StatusCode::UNAUTHORIZED).then_some(BEARER_CHALLENGE);
+    Denied { failure: ApiError::new(status, message), challenge, is_known: caller.proof != Proof::None }
 }
 
-/// The part of the box that access is for.
-fn part(access: &Access) -> String {
+/// The models or feature views that access is limited to.
+fn scope_words(access: &Access) -> String {
     let listed = |names: Vec<&str>| if names.is_empty() { "(none)".to_owned() } else { names.join(", ") };
     let models = access.models().map(|models| models.iter().map(ModelName::as_str).collect());
     let views = || access.feature_views().views().map(|views| views.iter().map(FeatureName::as_str).collect());
@@ -268,13 +280,13 @@ fn one_of(mut words: Vec<String>) -> String {
 mod tests {
     use super::*;
 
-    /// The key, or nothing; `None` for what is refused.
+    /// The key, or "nothing"; `None` when the request is refused.
     fn read(values: &[(&'static str, &'static str)]) -> Option<String> {
         let mut headers = HeaderMap::new();
         for (name, value) in values {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        let key = presented(&headers).ok()?;
+        let key = presented_key(&headers).ok()?;
         Some(key.map_or_else(|| "nothing".to_owned(), |key| String::from_utf8_lossy(key).into_owned()))
     }
 

@@ -1,5 +1,5 @@
-//! Listening sockets that stay open while the daemon starts anew in its process: who connects meanwhile waits in the
-//! kernel's backlog, and nobody is refused.
+//! Listening sockets that stay open while the daemon restarts in its process: callers that connect meanwhile wait in
+//! the kernel's backlog, and none is refused.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -12,24 +12,24 @@ use serde::{Deserialize, Serialize};
 
 use super::config::ListenAddress;
 
-/// The variable in which a program tells the next one of its process which sockets it left open.
-pub const VARIABLE: &str = "LEDGE_LISTENERS";
+/// The environment variable with the sockets that a program leaves open for the next program of its process.
+pub const LISTENERS_VARIABLE: &str = "LEDGE_LISTENERS";
 
-/// Sockets on their way from one program of this process to the next. Clones share them.
+/// The sockets that one program of this process hands over to the next. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Handover {
-    sockets: Arc<Mutex<Vec<Kept>>>,
+    sockets: Arc<Mutex<Vec<KeptSocket>>>,
 }
 
-/// A socket that is kept open.
+/// A socket that stays open for the next program.
 #[derive(Debug)]
-struct Kept {
+struct KeptSocket {
     address: ListenAddress,
     socket: OwnedFd,
     file: Option<SocketFile>,
 }
 
-/// Removes a socket's file when the listener is gone.
+/// Removes the file of a Unix socket when the listener is dropped.
 #[derive(Debug)]
 pub(super) struct SocketFile(Option<PathBuf>);
 
@@ -47,75 +47,75 @@ impl Drop for SocketFile {
     }
 }
 
-/// What the variable says.
+/// The value of the environment variable.
 #[derive(Debug, Serialize, Deserialize)]
-struct Left {
-    /// Of the process that they were left in: they are no child's.
+struct InheritedSockets {
+    /// The process that has the sockets: a child that inherits the variable does not have them.
     pid: u32,
     sockets: Vec<(RawFd, ListenAddress)>,
 }
 
 impl Handover {
-    /// What the program before left open in this process; nothing when asked again.
-    pub fn taken() -> Self {
-        static TAKEN: AtomicBool = AtomicBool::new(false);
-        let text = std::env::var(VARIABLE).ok().filter(|_| !TAKEN.swap(true, Ordering::Relaxed));
-        let left = text.and_then(|text| serde_json::from_str::<Left>(&text).ok());
+    /// The sockets that the previous program left open in this process; none at the second call.
+    pub fn inherited() -> Self {
+        static IS_READ: AtomicBool = AtomicBool::new(false);
+        let text = std::env::var(LISTENERS_VARIABLE).ok().filter(|_| !IS_READ.swap(true, Ordering::Relaxed));
+        let left = text.and_then(|text| serde_json::from_str::<InheritedSockets>(&text).ok());
         let left = left.filter(|left| left.pid == std::process::id()).map(|left| left.sockets).unwrap_or_default();
         let adopt = |(number, address): (RawFd, ListenAddress)| {
             let socket = sys::adopt_listener(number)?;
-            // The children of this program shall not have it.
+            // Children of this program must not inherit it.
             rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
             let file = match &address {
                 ListenAddress::Unix(path) => Some(SocketFile::new(path.clone())),
                 ListenAddress::Tcp(_) | ListenAddress::Tls(_) => None,
             };
-            Some(Kept { address, socket, file })
+            Some(KeptSocket { address, socket, file })
         };
         let sockets: Vec<_> = left.into_iter().filter_map(adopt).collect();
         Self { sockets: Arc::new(Mutex::new(sockets)) }
     }
 
-    /// The socket of this address, if one was left. What nobody takes is closed with the last handle.
+    /// Takes the socket of this address, if one was left. The others are closed with the last handle.
     pub(super) fn take(&self, address: &ListenAddress) -> Option<(OwnedFd, Option<SocketFile>)> {
         let mut sockets = self.sockets();
         let at = sockets.iter().position(|kept| kept.address == *address)?;
-        let Kept { socket, file, .. } = sockets.swap_remove(at);
+        let KeptSocket { socket, file, .. } = sockets.swap_remove(at);
         Some((socket, file))
     }
 
-    /// Closes what was left for addresses that are not among these.
+    /// Closes the sockets of other addresses.
     pub(super) fn retain(&self, addresses: &[ListenAddress]) {
         self.sockets().retain(|kept| addresses.contains(&kept.address));
     }
 
-    /// Closes what nobody took.
+    /// Closes the sockets that were not taken.
     pub(super) fn clear(&self) {
         self.sockets().clear();
     }
 
     /// Keeps a socket open for the next program.
     pub(super) fn keep(&self, address: ListenAddress, socket: OwnedFd, file: Option<SocketFile>) {
-        self.sockets().push(Kept { address, socket, file });
+        self.sockets().push(KeptSocket { address, socket, file });
     }
 
-    /// Leaves the sockets open for the program that is started next in this process, and gives the value of [`VARIABLE`] for
-    /// it.
+    /// Leaves the sockets open for the next program of this process, and returns the value of [`LISTENERS_VARIABLE`]
+    /// for it.
     pub fn leave(&self) -> String {
         let mut sockets = Vec::new();
-        for Kept { address, socket, file } in self.sockets().drain(..) {
+        for KeptSocket { address, socket, file } in self.sockets().drain(..) {
             if let Err(error) = rustix::io::fcntl_setfd(&socket, FdFlags::empty()) {
-                tracing::warn!(%address, %error, "the socket cannot be handed over; who connects meanwhile is refused");
+                tracing::warn!(%address, %error, "cannot keep the socket open; callers are refused during the restart");
                 continue;
             }
             sockets.push((socket.as_raw_fd(), address));
-            // From here on they are the next program's.
+            // From here on the next program owns them.
             std::mem::forget((socket, file));
         }
-        serde_json::to_string(&Left { pid: std::process::id(), sockets }).unwrap_or_default()
+        serde_json::to_string(&InheritedSockets { pid: std::process::id(), sockets }).unwrap_or_default()
     }
 
-    fn sockets(&self) -> MutexGuard<'_, Vec<Kept>> {
+    fn sockets(&self) -> MutexGuard<'_, Vec<KeptSocket>> {
         // Nothing panics under this lock.
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_not_left_ends_with_its_file() {
+    fn a_socket_that_is_not_handed_over_is_closed_and_its_file_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listening_socket_is_nobodys_to_take() {
+    fn a_descriptor_that_is_not_a_listening_socket_is_not_adopted() {
         let file = tempfile::tempfile().unwrap();
         assert!(sys::adopt_listener(file.as_raw_fd()).is_none());
         assert!(sys::adopt_listener(-1).is_none());

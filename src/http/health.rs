@@ -1,4 +1,4 @@
-//! Is it alive, is it ready, who is it.
+//! Handlers of the server: metadata, liveness, readiness.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -8,13 +8,13 @@ use ledge_protocol::metadata::{Live, Ready, ServerMetadata};
 use super::App;
 use super::reply::not_ready;
 
-/// The extensions of the protocol that every route together makes up.
-const EXTENSIONS: [&str; 6] =
+/// The extensions of the protocol that the routes implement.
+const PROTOCOL_EXTENSIONS: [&str; 6] =
     ["model_repository", "statistics", "model_configuration", "binary_tensor_data", "classification", "parameters"];
 
 /// `GET /v2`.
 pub async fn server_metadata() -> Response {
-    json(&ServerMetadata::new("ledge", env!("CARGO_PKG_VERSION"), &EXTENSIONS))
+    json(&ServerMetadata::new("ledge", env!("CARGO_PKG_VERSION"), &PROTOCOL_EXTENSIONS))
 }
 
 /// `GET /v2/health/live`. Triton's clients read the status, those of KServe the body.
@@ -22,7 +22,11 @@ pub async fn live() -> Response {
     json(&Live { live: true })
 }
 
-/// `GET /v2/health/ready`: ready once every model of the repository was loaded or listed with its reason.
+/// `GET /v2/health/ready`: ready once every model of the repository was loaded, or failed with a reason.
 pub async fn ready(State(app): State<App>) -> Response {
-    if app.is_ready() { json(&Ready { name: None, ready: true }) } else { not_ready("models are being loaded") }
+    if app.is_ready() {
+        json(&Ready { name: None, ready: true })
+    } else {
+        not_ready("not ready: models are being loaded")
+    }
 }

@@ -8,20 +8,20 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Access;
-use ledge_part::body::{self, Received};
-use ledge_part::failure::Failure;
-use ledge_part::held;
+use ledge_part::api_error::ApiError;
+use ledge_part::body::{self, ReceivedBody};
+use ledge_part::counted_body;
 use ledge_part::reply::json_bytes;
 use ledge_part::route::PathParts;
 use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::decode;
 
 use super::App;
+use super::call_headers::CallHeaders;
 use super::models::target;
-use super::terms::HeaderTerms;
 
-/// Says what the response cache did.
-const CACHE: &str = "x-ledge-cache";
+/// The header with the outcome of the response cache.
+const CACHE_HEADER: &str = "x-ledge-cache";
 
 /// Answers an inference call: tensors in the protocol's framing, or a photograph.
 pub async fn infer(
@@ -30,20 +30,21 @@ pub async fn infer(
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let target = target(&path)?;
     let arrived = Instant::now();
     if body::is_large(&parts.headers) {
-        let priority = HeaderTerms::read(&parts.headers, arrived)?.priority;
+        let priority = CallHeaders::read(&parts.headers, arrived)?.priority;
         if let Some(refused) = app.serving().refusal(&target.model, target.version, priority, &principal) {
-            body::turn_down(&parts.headers, body, app.web().limits()).await;
+            body::discard_unless_expected(&parts.headers, body, app.context().limits()).await;
             return Err(refused.into());
         }
     }
-    let Received { bytes: body, account } = body::read(&parts, body, app.web()).await?;
+
+    let ReceivedBody { bytes: body, account } = body::read(&parts, body, app.context()).await?;
     let form = BodyKind::of(content_type(&parts.headers), header_length(&parts.headers)?);
-    let HeaderTerms { priority, deadline } = HeaderTerms::read(&parts.headers, arrived)?;
+    let CallHeaders { priority, deadline } = CallHeaders::read(&parts.headers, arrived)?;
     let call = InferenceCall {
         target,
         body,
@@ -54,26 +55,27 @@ pub async fn infer(
         account: account.clone(),
         views: access.feature_views().clone(),
     };
+
     let answer = call::answer(app.serving(), call, &principal).await?;
     let bytes = answer.body.len();
     let mut response = json_bytes(answer.body);
-    held::mark(&mut response, bytes);
+    counted_body::mark_counted(&mut response, bytes);
     let headers = response.headers_mut();
     if let Some(length) = answer.header_length {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         headers.insert(HEADER_LENGTH, HeaderValue::from(length));
     }
     if let Some(outcome) = answer.cache {
-        headers.insert(CACHE, HeaderValue::from_static(outcome.as_str()));
+        headers.insert(CACHE_HEADER, HeaderValue::from_static(outcome.as_str()));
     }
-    Ok(body::pack(&parts.headers, response, &account).await)
+    Ok(body::compress_response(&parts.headers, response, &account).await)
 }
 
 fn content_type(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::CONTENT_TYPE)?.to_str().ok()
 }
 
-fn header_length(headers: &HeaderMap) -> Result<Option<usize>, Failure> {
+fn header_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
     let value = headers.get(HEADER_LENGTH);
     Ok(value.map(|value| decode::parse_header_length(value.as_bytes())).transpose()?)
 }

@@ -1,7 +1,7 @@
-//! `GET /metrics`: the metrics of every part, of the process and of the machine, in Prometheus's text format or in that of
+//! `GET /metrics`: the metrics of every part, of the process and of the machine, in Prometheus's text format or in
 //! OpenMetrics.
 //!
-//! Nothing is counted twice: the figures are read from their owners at each scrape, and between two scrapes nothing runs.
+//! Nothing is counted twice: the figures are read from their owners at each scrape, and nothing runs between scrapes.
 
 mod exposition;
 mod process;
@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ledge_identity::access::Access;
-use ledge_part::metrics::{open_metrics, single, whole};
+use ledge_part::metrics::{gauge_value, open_metrics, single};
 use ledge_part::reply::error;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -22,7 +22,7 @@ use super::App;
 /// Answers with the metrics that the caller may see.
 pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access>, headers: HeaderMap) -> Response {
     let format = Exposition::accepted(&headers);
-    // Off the async threads: a sensor of the machine may take its time.
+    // Off the async threads: a hardware sensor may take milliseconds.
     let scrape = move || open_metrics(move |encoder| encode(encoder, &app, &access)).map(|text| format.write(text));
     let Ok(Ok(text)) = tokio::task::spawn_blocking(scrape).await else {
         return error(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written");
@@ -38,7 +38,7 @@ fn encode(encoder: &mut DescriptorEncoder<'_>, app: &App, access: &Access) -> st
         encoder,
         "http_body_memory_bytes",
         "Bodies of requests and answers that are held now; http.max_memory_bytes is their limit",
-        &ConstGauge::new(whole(app.web().memory().used())),
+        &ConstGauge::new(gauge_value(app.context().memory().used())),
     )?;
     app.parts().iter().try_for_each(|part| part.metrics(encoder, access))
 }

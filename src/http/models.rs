@@ -1,4 +1,4 @@
-//! Models: what they are, how they do, and their loading.
+//! Handlers of models: metadata, readiness, config, statistics, load and unload.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use ledge_models::repository::statistics::{BatchTotals, Counters, Total};
 use ledge_models::repository::{LoadedModel, VersionState};
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::join_keys;
+use ledge_part::api_error::ApiError;
 use ledge_part::body;
-use ledge_part::failure::Failure;
 use ledge_part::reply::json;
 use ledge_part::route::PathParts;
 use ledge_protocol::Target;
@@ -31,9 +31,9 @@ use ledge_protocol::metadata::{
 use super::App;
 use super::reply::not_ready;
 
-/// The model and version that a path names. What cannot be a version is one that no model has.
-pub fn target(path: &HashMap<String, String>) -> Result<Target, Failure> {
-    let failure = |status, error: InvalidName| Failure::new(status, error.to_string());
+/// The model and version in a path. A text that is not a version is answered like an unknown version.
+pub fn target(path: &HashMap<String, String>) -> Result<Target, ApiError> {
+    let failure = |status, error: InvalidName| ApiError::new(status, error.to_string());
     let model = path.get("model").map_or("", String::as_str).parse();
     let version = path.get("version").map(|text| text.parse::<ModelVersion>()).transpose();
     Ok(Target {
@@ -42,13 +42,13 @@ pub fn target(path: &HashMap<String, String>) -> Result<Target, Failure> {
     })
 }
 
-fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, Failure> {
+fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, ApiError> {
     let Target { model, version } = target(path)?;
     Ok(app.serving().repository().pin(&model, version)?)
 }
 
 /// `GET .../ready`: 404 when unknown, 503 when known and not ready.
-pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let Target { model, version } = target(&path)?;
     match app.serving().repository().pin(&model, version) {
         Ok(_) => Ok(json(&Ready { name: Some(&model), ready: true })),
@@ -58,7 +58,7 @@ pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result
 }
 
 /// `GET /v2/models/{model}[/versions/{version}]`.
-pub async fn metadata(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+pub async fn metadata(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let model = pin(&app, &path)?;
     let versions: Vec<_> = app.serving().repository().live(&model.name)?.iter().map(|live| live.version).collect();
     let (inputs, outputs) = (model.signature.inputs.clone(), model.signature.outputs.clone());
@@ -67,10 +67,10 @@ pub async fn metadata(State(app): State<App>, PathParts(path): PathParts) -> Res
     Ok(json(&metadata))
 }
 
-/// The features that inputs are made of, as `features.INPUT`, and the join keys to send in the place of such inputs.
+/// The features that inputs are made of, as `features.INPUT`, and the join keys to send instead of such inputs.
 ///
-/// Join keys are not listed as inputs: clients that make up their requests from that list, as `perf_analyzer` does, would
-/// send them beside everything else.
+/// Join keys are not listed as inputs: clients that make up their requests from that list, as `perf_analyzer` does,
+/// would send them besides everything else.
 fn feature_properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
     let listed = |port: &PortConfig| {
         let features: Vec<&str> = port.features.iter().map(|feature| feature.feature.as_str()).collect();
@@ -84,7 +84,7 @@ fn feature_properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String
     properties
 }
 
-/// What the peers call a runtime in metadata.
+/// The name of a runtime in the metadata of Triton and OpenVINO Model Server.
 fn platform(runtime: Runtime) -> &'static str {
     match runtime {
         Runtime::OnnxRuntime => "onnxruntime_onnx",
@@ -93,7 +93,7 @@ fn platform(runtime: Runtime) -> &'static str {
 }
 
 /// `GET .../config`: the model config in Triton's form.
-pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let model = pin(&app, &path)?;
     let (name, runtime) = (model.name.clone(), model.runtime());
     let mut config = documents::ModelConfig::new(name.clone(), platform(runtime), runtime.as_str());
@@ -105,13 +105,15 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
         model_config::VersionPolicy::All => VersionPolicy::All {},
         model_config::VersionPolicy::Specific(versions) => VersionPolicy::Specific { versions: versions.clone() },
     };
-    // With a batch size, Triton leaves the batch out of the dimensions.
+
+    // With a batch size, Triton omits the batch dimension.
     let dims = |port: &Port| port.shape.iter().skip(usize::from(model.batch_limit.is_some())).copied().collect();
     let inputs = model.signature.inputs.iter();
     let is_made = |port: &Port| model.config.feature_inputs().any(|input| input.name == port.name);
     config.input = inputs
         .map(|port| InputConfig { optional: is_made(port), ..InputConfig::new(&port.name, port.datatype, dims(port)) })
         .collect();
+
     let properties = feature_properties(&app, &model).into_iter();
     config.parameters = properties.map(|(name, string_value)| (name, ModelParameter { string_value })).collect();
     let label_file = |port: &Port| {
@@ -125,6 +127,7 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
             ..OutputConfig::new(&port.name, port.datatype, dims(port))
         })
         .collect();
+
     config.instance_group = vec![InstanceGroup::cpu(&name, u32::try_from(model.scale().max).unwrap_or(u32::MAX))];
     config.dynamic_batching = model.batching().map(|policy| DynamicBatching {
         preferred_batch_size: policy.preferred.iter().map(|&size| size as u64).collect(),
@@ -148,7 +151,7 @@ fn microseconds(time: std::time::Duration) -> u64 {
 }
 
 /// `GET .../stats` of one model: of one version, or of all that are live.
-pub async fn statistics(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+pub async fn statistics(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let pinned = pin(&app, &path)?;
     let models = match path.get("version") {
         Some(_) => vec![pinned],
@@ -203,9 +206,9 @@ pub async fn index(
     State(app): State<App>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let wanted = IndexRequest::decode(&body::read(&parts, body, app.web()).await?.bytes)?;
+    let wanted = IndexRequest::decode(&body::read(&parts, body, app.context()).await?.bytes)?;
     let rows = app
         .serving()
         .repository()
@@ -232,20 +235,21 @@ pub async fn load(
     PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
     request: Request,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
-    let wanted = LoadRequest::decode(&body::read(&parts, body, app.web()).await?.bytes)?;
+    let wanted = LoadRequest::decode(&body::read(&parts, body, app.context()).await?.bytes)?;
     let sent: BTreeSet<&str> =
         wanted.files.iter().map(String::as_str).chain(wanted.config.as_ref().map(|_| "config")).collect();
     if !sent.is_empty() {
         let sent: Vec<_> = sent.into_iter().collect();
         let message = format!(
-            "load of '{name}' with {}: configs and files cannot be sent; put them into the model repository",
+            "cannot load '{name}' with {}: configs and files cannot be sent; put them into the model repository",
             sent.join(", ")
         );
-        return Err(Failure::new(StatusCode::BAD_REQUEST, message));
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
     }
+
     let serving = app.serving().clone();
     let load = async move {
         serving
@@ -254,7 +258,7 @@ pub async fn load(
             .await
             .inspect(|()| serving.warn_of_undeclared_features(Some(&name)))
     };
-    app.web().to_the_end(load).await??;
+    app.context().run_to_completion(load).await??;
     Ok(StatusCode::OK)
 }
 
@@ -264,12 +268,12 @@ pub async fn unload(
     PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
     request: Request,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
     // There are no ensembles, so there are no dependents to unload.
-    UnloadRequest::decode(&body::read(&parts, body, app.web()).await?.bytes)?;
+    UnloadRequest::decode(&body::read(&parts, body, app.context()).await?.bytes)?;
     let repository = app.serving().repository().clone();
-    app.web().to_the_end(async move { repository.unload(&name, &principal).await }).await??;
+    app.context().run_to_completion(async move { repository.unload(&name, &principal).await }).await??;
     Ok(StatusCode::OK)
 }

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: every route, for people's tools.
+//! `GET /openapi.json`: the description of every route.
 
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
@@ -10,22 +10,23 @@ use serde_json::{Value, json};
 
 use super::App;
 
-/// The document, written by hand beside this file.
-pub const DOCUMENT: &str = include_str!("openapi.json");
+/// The document, written by hand.
+pub const OPENAPI_JSON: &str = include_str!("openapi.json");
 
-/// Answers with the document, in which a route of a part that is not described by hand has its permissions only.
+/// Answers with the document. A route of a part that the hand-written document does not describe has only its
+/// permissions.
 pub async fn document(State(app): State<App>) -> Response {
-    let mut response = json_bytes(app.shared.description.clone());
-    // A page on another origin may show it.
+    let mut response = json_bytes(app.state.description.clone());
+    // Pages of other origins may read it.
     response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     response
 }
 
-/// The document with those of `rules` that it does not describe.
+/// Adds those of `rules` that the document does not describe.
 pub fn with_undescribed(rules: impl Iterator<Item = RouteRule>) -> Bytes {
-    let described = Bytes::from_static(DOCUMENT.as_bytes());
+    let described = Bytes::from_static(OPENAPI_JSON.as_bytes());
     // A test parses it.
-    let mut document: Value = serde_json::from_str(DOCUMENT).unwrap_or_default();
+    let mut document: Value = serde_json::from_str(OPENAPI_JSON).unwrap_or_default();
     let mut is_changed = false;
     let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return described };
     for rule in rules {
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_that_nobody_described_is_there_with_its_permission() {
+    fn a_route_without_a_description_is_listed_with_its_permission() {
         let rule = |path| RouteRule {
             method: "GET",
             path,
@@ -63,6 +64,6 @@ mod tests {
         let document: Value = serde_json::from_slice(&with_undescribed([rule("/new/{*rest}")].into_iter())).unwrap();
         assert_eq!(document["paths"]["/new/{rest}"]["get"]["x-ledge-permission"], json!(["view"]));
         assert!(document["paths"]["/metrics"]["get"]["summary"].is_string());
-        assert_eq!(with_undescribed([rule("/metrics")].into_iter()), DOCUMENT);
+        assert_eq!(with_undescribed([rule("/metrics")].into_iter()), OPENAPI_JSON);
     }
 }

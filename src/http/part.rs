@@ -1,4 +1,4 @@
-//! `[http]`, and TLS as a part of the daemon. The server itself is not a part: it serves all of them.
+//! `[http]`, and TLS as a part of the daemon. The server itself is not a part: it serves all parts.
 
 use std::fmt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use ledge_egress::EgressConfig;
 use ledge_identity::access::Access;
 use ledge_part::check::Check;
-use ledge_part::section::{Section, Site};
+use ledge_part::section::{DoctorContext, Section};
 use ledge_part::{Environment, Part};
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -23,8 +23,8 @@ impl Section for HttpConfig {
         self.problems()
     }
 
-    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
-        doctor::https(self, site).into_iter().chain(doctor::local_access(self)).collect()
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::https(self, context).into_iter().chain(doctor::local_access(self)).collect()
     }
 }
 
@@ -38,6 +38,7 @@ impl Part for ServerTls {
     }
 
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
-        self.keep_current(&environment.shutdown).map_err(|error| format!("SIGHUP cannot be received: {error}"))
+        self.keep_current(&environment.shutdown)
+            .map_err(|error| format!("the handler of SIGHUP cannot be installed: {error}"))
     }
 }

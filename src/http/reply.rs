@@ -1,13 +1,13 @@
-//! Answers that only the API has: readiness as KServe's clients read it, errors as Feast's clients read them.
+//! Answers in the forms of other projects: readiness for KServe's clients, errors for Feast's clients.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use ledge_part::failure::{Failure, error_response};
+use ledge_part::api_error::{ApiError, error_response};
 use ledge_part::reply::json;
 use ledge_protocol::feast::FeastError;
 use serde::Serialize;
 
-/// A 503 for a server or model that cannot be asked yet: an error, with the field that KServe's clients look for.
+/// A 503 for a server or model that is not ready: an error, with the field that KServe's clients read.
 pub fn not_ready(message: &str) -> Response {
     #[derive(Serialize)]
     struct NotReady<'a> {
@@ -19,23 +19,23 @@ pub fn not_ready(message: &str) -> Response {
     response
 }
 
-/// An error of Feast's feature server, as an answer.
+/// An error answer in the form of Feast's feature server.
 #[derive(Debug)]
-pub struct FeastFailure(FeastError);
+pub struct FeastErrorResponse(FeastError);
 
-impl From<FeastError> for FeastFailure {
+impl From<FeastError> for FeastErrorResponse {
     fn from(error: FeastError) -> Self {
         Self(error)
     }
 }
 
-impl From<Failure> for FeastFailure {
-    fn from(failure: Failure) -> Self {
+impl From<ApiError> for FeastErrorResponse {
+    fn from(failure: ApiError) -> Self {
         Self(failure.into())
     }
 }
 
-impl IntoResponse for FeastFailure {
+impl IntoResponse for FeastErrorResponse {
     fn into_response(self) -> Response {
         let Self(error) = self;
         let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -1,9 +1,9 @@
-//! What the models did.
+//! The metrics of models.
 
 use std::fmt::Error;
 
 use ledge_identity::access::Access;
-use ledge_part::metrics::{Labels, family, whole};
+use ledge_part::metrics::{Labels, family, gauge_value};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -13,7 +13,7 @@ use crate::repository::statistics::{Counters, Histogram, RefusalReason, SizeHist
 use crate::repository::{LoadedModel, Repository, VersionState};
 use crate::scheduling::instance::InstanceUsage;
 
-/// Writes the metrics of every version that is known, and of those that are live.
+/// Writes the metrics of every known version, and those of live versions.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {
     let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model));
     let ready = rows.filter_map(|row| {
@@ -29,27 +29,28 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
     let help =
         "Loads and first runs of the version that ended the process, since it last loaded; absent for all others";
     family(encoder, "model_crashes", help, crashes)?;
+
     let live: Vec<_> = repository
         .all_live()
         .into_iter()
         .filter(|model| access.has_model(&model.name))
-        .map(|model| Live::new(&model))
+        .map(|model| LiveVersion::new(&model))
         .collect();
-    let mut metrics = Metrics { encoder, live: &live };
+    let mut metrics = ModelMetrics { encoder, live: &live };
     metrics.requests()?;
     metrics.cache()?;
     metrics.instances()
 }
 
 /// A live version, and its counters at one moment.
-struct Live {
+struct LiveVersion {
     labels: Labels,
     counters: Counters,
     instance_usage: InstanceUsage,
     is_stand_in: bool,
 }
 
-impl Live {
+impl LiveVersion {
     fn new(model: &LoadedModel) -> Self {
         let labels = vec![
             ("model", model.name.to_string()),
@@ -65,12 +66,12 @@ impl Live {
     }
 }
 
-struct Metrics<'a, 'e> {
+struct ModelMetrics<'a, 'e> {
     encoder: &'a mut DescriptorEncoder<'e>,
-    live: &'a [Live],
+    live: &'a [LiveVersion],
 }
 
-impl Metrics<'_, '_> {
+impl ModelMetrics<'_, '_> {
     fn requests(&mut self) -> Result<(), Error> {
         self.by("outcome", "inference_requests", "Requests by outcome", |live| {
             [("success", live.counters.success), ("fail", live.counters.fail)].map(count)
@@ -122,10 +123,10 @@ impl Metrics<'_, '_> {
 
     fn instances(&mut self) -> Result<(), Error> {
         self.each("model_instances", "Copies of the model that run side by side", |live| {
-            ConstGauge::new(whole(live.instance_usage.instances))
+            ConstGauge::new(gauge_value(live.instance_usage.instances))
         })?;
         self.each("queue_depth", "Requests that wait for an instance", |live| {
-            ConstGauge::new(whole(live.instance_usage.queued))
+            ConstGauge::new(gauge_value(live.instance_usage.queued))
         })?;
         let help =
             "1 when another runtime or the float original stands in for a model that answered golden inputs wrong";
@@ -137,7 +138,12 @@ impl Metrics<'_, '_> {
     }
 
     /// A metric with one sample a version.
-    fn each<M: EncodeMetric>(&mut self, name: &str, help: &str, sample: impl Fn(&Live) -> M) -> Result<(), Error> {
+    fn each<M: EncodeMetric>(
+        &mut self,
+        name: &str,
+        help: &str,
+        sample: impl Fn(&LiveVersion) -> M,
+    ) -> Result<(), Error> {
         family(self.encoder, name, help, self.live.iter().map(|live| (live.labels.clone(), sample(live))))
     }
 
@@ -147,7 +153,7 @@ impl Metrics<'_, '_> {
         label: &'static str,
         name: &str,
         help: &str,
-        samples: impl Fn(&Live) -> [(&'static str, M); N],
+        samples: impl Fn(&LiveVersion) -> [(&'static str, M); N],
     ) -> Result<(), Error> {
         let samples = self.live.iter().flat_map(|live| {
             samples(live).map(|(value, sample)| {
@@ -180,7 +186,7 @@ fn sizes(sizes: &SizeHistogram) -> ConstHistogram {
     ConstHistogram::new(sizes, 1.0)
 }
 
-/// A histogram that somebody else counts.
+/// A histogram whose counts come from elsewhere.
 struct ConstHistogram {
     sum: f64,
     count: u64,
@@ -188,7 +194,7 @@ struct ConstHistogram {
 }
 
 impl ConstHistogram {
-    /// `unit` is what one of the histogram's units is in that of the metric: 1e9 nanoseconds are a second.
+    /// `unit` is the number of the histogram's units in one unit of the metric: 1e9 nanoseconds in a second.
     #[expect(clippy::cast_precision_loss, reason = "bounds are far below 2^53, and a sum beyond it is off by 1e-16")]
     fn new<const N: usize>(histogram: &Histogram<N>, unit: f64) -> Self {
         let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, |bound| bound as f64 / unit);

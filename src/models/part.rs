@@ -37,11 +37,11 @@ impl Part for Serving {
         metrics::encode(encoder, self.repository(), access)
     }
 
-    fn sign_of_life(&self) -> BoxFuture<'_, ()> {
+    fn heartbeat(&self) -> BoxFuture<'_, ()> {
         self.repository().engine().turned().boxed()
     }
 
-    fn trouble(&self, _is_starting: bool) -> Option<String> {
+    fn problem(&self, _is_starting: bool) -> Option<String> {
         let failing = self.repository().index().into_iter().filter_map(|row| match row.state {
             VersionState::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED_REASON => {
                 Some(row.model.to_string())

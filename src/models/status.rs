@@ -3,31 +3,31 @@
 //! One exhaustive match without `_`: a new error does not compile until someone decides.
 
 use ledge_features::online::FeatureError;
-use ledge_part::failure::{Failure, whole_seconds};
+use ledge_part::api_error::{ApiError, whole_seconds};
 
 use crate::repository::feature_elements::Unconvertible;
 use crate::repository::{LoadModelError, PinError, UnloadModelError};
 use crate::serving::{FeatureInputError, ServingError};
 
-impl From<PinError> for Failure {
+impl From<PinError> for ApiError {
     fn from(error: PinError) -> Self {
         Self::with_code(of_pin(&error), error.to_string())
     }
 }
 
-impl From<LoadModelError> for Failure {
+impl From<LoadModelError> for ApiError {
     fn from(error: LoadModelError) -> Self {
         Self::with_code(of_load(&error), error.to_string())
     }
 }
 
-impl From<UnloadModelError> for Failure {
+impl From<UnloadModelError> for ApiError {
     fn from(error: UnloadModelError) -> Self {
         Self::with_code(of_unload(&error), error.to_string())
     }
 }
 
-impl From<ServingError> for Failure {
+impl From<ServingError> for ApiError {
     fn from(error: ServingError) -> Self {
         let retry_after_s = error.retry_after().map(whole_seconds);
         Self { retry_after_s, ..Self::with_code(of_serving(&error), error.to_string()) }
@@ -49,9 +49,9 @@ pub fn of_serving(error: &ServingError) -> u16 {
 
 /// The HTTP status of a call whose inputs cannot be made of features.
 ///
-/// A status that the model refuses is 422: the request is well-formed and complete, and the same one for an entity that
-/// the store knows would be answered. 404 is for a model that does not exist, and 400 would make people search for the
-/// mistake in their request.
+/// A field status that the model refuses is 422: the request is well-formed and complete, and the same request for an
+/// entity in the store would be answered. 404 is for a model that does not exist, and 400 would suggest a mistake in
+/// the request.
 fn of_feature_input(error: &FeatureInputError) -> u16 {
     match error {
         FeatureInputError::NoFeatures { .. }
@@ -60,14 +60,14 @@ fn of_feature_input(error: &FeatureInputError) -> u16 {
         FeatureInputError::Refused { .. }
         | FeatureInputError::Ragged { .. }
         | FeatureInputError::Unconvertible { reason: Unconvertible::Inexact { .. }, .. } => 422,
-        // The model config and the feature view do not match, which no caller can change.
+        // The model config and the feature view do not match: a caller cannot correct that.
         FeatureInputError::Unconvertible { reason: Unconvertible::Type { .. }, .. } => 500,
         FeatureInputError::Store { reason, .. } => of_features(reason),
     }
 }
 
-/// The HTTP status where features are read for a model, or pushed by a binding. The names come from the configuration,
-/// not from the caller: an unknown one means that the box cannot serve this yet.
+/// The HTTP status of a read of features for a model, or of a push of a binding. The names come from the configuration,
+/// not from the caller: an unknown name means that the box cannot serve this yet.
 pub fn of_features(error: &FeatureError) -> u16 {
     match error {
         FeatureError::MissingColumn { .. }
@@ -120,7 +120,7 @@ mod tests {
     use crate::repository::ManagedModel;
 
     #[test]
-    fn who_meddles_with_a_managed_model_is_told_of_the_conflict() {
+    fn loading_or_unloading_a_managed_model_is_a_conflict() {
         let managed = || ManagedModel { model: "m".parse().unwrap() };
         let (load, unload) = (LoadModelError::from(managed()), UnloadModelError::from(managed()));
         assert_eq!((of_load(&load), of_unload(&unload)), (409, 409));

@@ -5,7 +5,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use ledge_base::names::DeviceName;
-use ledge_part::failure::ErrorBody;
+use ledge_part::api_error::ErrorBody;
 use ledge_protocol::call::{CallAnswer, CallError, HEADER_LENGTH};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 

@@ -1,20 +1,24 @@
-//! What messages over MQTT came to.
+//! The metrics of MQTT.
 
 use std::fmt::Error;
 
 use ledge_base::telemetry::messages::{AnswerClass, MessageFigures, MessageKind, Unanswered};
-use ledge_part::metrics::{family, single, whole};
+use ledge_part::metrics::{family, gauge_value, single};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Writes the metrics of MQTT, which is left out where it is off.
+/// Writes the metrics of the connection to the broker.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MessageFigures) -> Result<(), Error> {
     let mut gauge = |name, help, value| single(encoder, name, help, &ConstGauge::new(value));
     gauge("mqtt_connected", "1 while there is a connection to the broker, else 0", i64::from(figures.connected))?;
-    gauge("mqtt_in_flight_bytes", "Bytes of the messages being worked on", whole(figures.in_flight_bytes))?;
-    gauge("mqtt_outbox_messages", "Messages that wait to be sent or acknowledged", whole(figures.outbox_messages))?;
-    gauge("mqtt_outbox_bytes", "Bytes of the messages that wait so", whole(figures.outbox_bytes))?;
+    gauge("mqtt_in_flight_bytes", "Bytes of the messages being worked on", gauge_value(figures.in_flight_bytes))?;
+    gauge(
+        "mqtt_outbox_messages",
+        "Messages that wait to be sent or acknowledged",
+        gauge_value(figures.outbox_messages),
+    )?;
+    gauge("mqtt_outbox_bytes", "Bytes of the messages that wait so", gauge_value(figures.outbox_bytes))?;
     let mut counter = |name, help, value: u64| single(encoder, name, help, &ConstCounter::new(value));
     counter("mqtt_connections", "Connections made to the broker", figures.connections)?;
     counter("mqtt_duplicates", "Messages that had been received before", figures.duplicates)?;

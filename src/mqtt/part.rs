@@ -27,7 +27,7 @@ impl Section for MqttConfig {
     }
 }
 
-/// The connection to the broker, for the other parts.
+/// The connection to the broker as a part.
 #[derive(Debug)]
 pub struct MqttPart {
     /// `None` where no broker is configured.
@@ -44,7 +44,7 @@ impl Part for MqttPart {
         metrics::encode(encoder, &statistics.snapshot())
     }
 
-    fn trouble(&self, is_starting: bool) -> Option<String> {
+    fn problem(&self, is_starting: bool) -> Option<String> {
         let is_away = self.statistics.as_ref().is_some_and(|statistics| !statistics.snapshot().connected);
         (is_away && !is_starting).then(|| "no connection to the broker".to_owned())
     }

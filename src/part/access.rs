@@ -18,7 +18,7 @@ impl Part for Authenticator {
         "access"
     }
 
-    /// Keeps the API keys in memory as they are in their file.
+    /// Starts the task that reloads the API keys when their file changes.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         environment.shutdown.spawn(self.clone().watch(environment.shutdown.clone()));
         Ok(())

@@ -1,4 +1,4 @@
-//! Bodies: read with a limit and a deadline, unpacked, and packed again on the way out.
+//! Bodies: requests are read under a limit and a deadline and decompressed, and answers are compressed.
 
 use std::io::Read;
 use std::time::Duration;
@@ -16,136 +16,141 @@ use ledge_base::memory_budget::{Account, Hold, NoRoom, UNCOUNTED_BYTES_MAX};
 use ledge_base::principal::Principal;
 use ledge_service::off_thread::off_thread;
 
-use crate::failure::Failure;
-use crate::held;
-use crate::web::{BodyLimits, Web};
+use crate::api_error::ApiError;
+use crate::counted_body;
+use crate::handler_context::{BodyLimits, HandlerContext};
 
-/// Smaller answers are not packed: the header would weigh as much as what is saved.
-const LEAST_PACKED: usize = 1024;
+/// The smallest answer that is compressed, in bytes: below it the header would take what compression saves.
+const COMPRESSED_BYTES_MIN: usize = 1024;
 
-/// The most memory that is set aside for a body before it has come.
-const MOST_RESERVED: usize = 8 << 20;
+/// The most memory that is reserved for a body before it arrives, in bytes.
+const BODY_RESERVE_BYTES_MAX: usize = 8 << 20;
 
-/// What of a packed body is unpacked at once.
-const UNPACKED: usize = 64 << 10;
+/// The step in which a body is decompressed, in bytes: the limits are checked after each.
+const DECOMPRESSION_STEP_BYTES: usize = 64 << 10;
 
-/// How long somebody who may not ask can take to send a body.
-const STRANGER: Duration = Duration::from_secs(2);
+/// The time that a caller without permission has to send its body.
+const UNAUTHORIZED_BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A body, which counts as long as it is there, and the account for what is made of it.
-pub struct Received {
+/// A body, which is counted as memory while it exists, and the account for the data that is made of it.
+pub struct ReceivedBody {
     pub bytes: Bytes,
     pub account: Account,
 }
 
-/// Why a body was not read.
+/// The reason why a body was not read.
 #[derive(Debug)]
-enum Unread {
+enum BodyError {
     TooLarge,
     NoRoom,
     Other(axum::BoxError),
 }
 
-impl From<NoRoom> for Unread {
+impl From<NoRoom> for BodyError {
     fn from(_: NoRoom) -> Self {
         Self::NoRoom
     }
 }
 
-impl From<axum::BoxError> for Unread {
+impl From<axum::BoxError> for BodyError {
     fn from(error: axum::BoxError) -> Self {
         if error.is::<LengthLimitError>() { Self::TooLarge } else { Self::Other(error) }
     }
 }
 
-impl From<std::io::Error> for Unread {
+impl From<std::io::Error> for BodyError {
     fn from(error: std::io::Error) -> Self {
         Self::Other(error.into())
     }
 }
 
-/// Reads the whole body, unpacked. `http.max_body_bytes` holds for the bytes on the wire and for the unpacked ones, and
-/// `http.max_memory_bytes` for those of all bodies together.
-pub async fn read(parts: &Parts, body: Body, web: &Web) -> Result<Received, Failure> {
+/// Reads the whole body and decompresses it. `http.max_body_bytes` limits the bytes on the wire and the decompressed
+/// bytes, and `http.max_memory_bytes` those of all bodies together.
+pub async fn read(parts: &Parts, body: Body, context: &HandlerContext) -> Result<ReceivedBody, ApiError> {
     let headers = &parts.headers;
-    let (limits, limit) = (web.limits(), web.limits().max_bytes);
+    let (limits, limit) = (context.limits(), context.limits().max_bytes);
     let failure = |unread, what: &str| match unread {
-        Unread::TooLarge => Failure::new(
+        BodyError::TooLarge => ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is larger than {limit} bytes (http.max_body_bytes)"),
         ),
-        Unread::NoRoom => NoRoom.into(),
-        Unread::Other(error) => Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be {what}: {error}")),
+        BodyError::NoRoom => NoRoom.into(),
+        BodyError::Other(error) => {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be {what}: {error}"))
+        }
     };
-    let announced = announced(headers);
+
+    let announced = content_length(headers);
     if announced.is_some_and(|length| length > limit) {
-        return Err(failure(Unread::TooLarge, "read"));
+        return Err(failure(BodyError::TooLarge, "read"));
     }
-    let encoding = encoding(headers)?;
-    let account = account(parts, web);
+    let encoding = content_encoding(headers)?;
+    let account = account(parts, context);
     if !account.has_room(announced.unwrap_or(0)) {
-        turn_down(headers, body, limits).await;
+        discard_unless_expected(headers, body, limits).await;
         return Err(NoRoom.into());
     }
+
     let mut hold = account.hold();
-    let assembled = assemble(Limited::new(body, limit), announced, &mut hold);
+    let assembled = collect(Limited::new(body, limit), announced, &mut hold);
     let assembled = tokio::time::timeout(limits.timeout, assembled).await.map_err(|_| {
         let timeout_ms = limits.timeout.as_millis();
         let message = format!("the body did not arrive within {timeout_ms} ms (http.body_timeout_ms)");
-        Failure::new(StatusCode::REQUEST_TIMEOUT, message)
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
     })?;
     let bytes = assembled.map_err(|unread| failure(unread, "read"))?;
     let bytes = hold.keep(bytes);
-    let Some(encoding) = encoding else { return Ok(Received { bytes, account }) };
+
+    let Some(encoding) = encoding else { return Ok(ReceivedBody { bytes, account }) };
     let mut hold = account.hold();
-    let unpacking = off_thread(&account, move || {
-        let unpacked = unpack(encoding, &bytes, limit, &mut hold)?;
-        Ok(hold.keep(unpacked.into()))
+    let decompressing = off_thread(&account, move || {
+        let decompressed = decompress(encoding, &bytes, limit, &mut hold)?;
+        Ok(hold.keep(decompressed.into()))
     });
-    let bytes = unpacking.await.map_err(|unread| failure(unread, "unpacked"))?;
-    Ok(Received { bytes, account })
+    let bytes = decompressing.await.map_err(|unread| failure(unread, "decompressed"))?;
+    Ok(ReceivedBody { bytes, account })
 }
 
-/// In whose name a request takes memory.
-fn account(parts: &Parts, web: &Web) -> Account {
-    web.memory().account(parts.extensions.get().cloned().unwrap_or(Principal::Others))
+/// The account that a request takes memory from.
+fn account(parts: &Parts, context: &HandlerContext) -> Account {
+    context.memory().account(parts.extensions.get().cloned().unwrap_or(Principal::Others))
 }
 
-fn announced(headers: &HeaderMap) -> Option<usize> {
+fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The frames of a body in one piece.
+/// Collects the frames of a body into one buffer.
 ///
-/// Each is copied and let go as it comes, so that the connection reads the next one into the same memory. A body that
-/// came in one frame is not copied.
-async fn assemble(body: Limited<Body>, announced: Option<usize>, hold: &mut Hold) -> Result<Bytes, Unread> {
+/// Each frame is copied and dropped as it arrives, so that the connection reads the next one into the same memory. A
+/// body in one frame is not copied.
+async fn collect(body: Limited<Body>, announced: Option<usize>, hold: &mut Hold) -> Result<Bytes, BodyError> {
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        // What is announced need not come: it counts as it does.
+        // The announced bytes may never arrive: they are counted as they do.
         if hold.grow(data.len()).is_err() {
-            // Its sender reads the answer after all of it is sent. The caller of this function limits the time.
+            // The sender reads the answer after it has sent everything. The caller of this function limits the time.
             drop((whole, data));
             hold.release();
             while let Some(frame) = body.frame().await {
                 frame?;
             }
-            return Err(Unread::NoRoom);
+            return Err(BodyError::NoRoom);
         }
         if whole.is_empty() {
             if announced == Some(data.len()) {
                 return Ok(data);
             }
-            whole.reserve(announced.unwrap_or(0).min(MOST_RESERVED).max(data.len()));
+            whole.reserve(announced.unwrap_or(0).min(BODY_RESERVE_BYTES_MAX).max(data.len()));
         }
         whole.extend_from_slice(&data);
     }
     Ok(whole.freeze())
 }
 
-/// Reads a body that nobody wants, so that its sender can go on to read the answer. False when it does not end in time
+/// Reads and drops a body, so that its sender can go on to read the answer. `false` when the body does not end in time
 /// or is too large; the connection is then closed.
 pub async fn discard(body: Body, limits: &BodyLimits) -> bool {
     let drain = async {
@@ -160,26 +165,26 @@ pub async fn discard(body: Body, limits: &BodyLimits) -> bool {
     tokio::time::timeout(limits.timeout, drain).await.unwrap_or(false)
 }
 
-/// Reads a body that nobody wants, unless its sender waits to be invited to send it: to read it would be to invite.
-pub async fn turn_down(headers: &HeaderMap, body: Body, limits: &BodyLimits) {
+/// Reads and drops a body. With `Expect: 100-continue`, reading the body would send the 100, so it is not read.
+pub async fn discard_unless_expected(headers: &HeaderMap, body: Body, limits: &BodyLimits) {
     if !headers.contains_key(header::EXPECT) {
         discard(body, limits).await;
     }
 }
 
-/// The same for a caller who may not ask at all: what is more than a plain request is not read, and the connection is
+/// The same for a caller without permission: only a small body is read, and after a larger one the connection is
 /// closed.
 pub async fn discard_small(body: Body) {
     let drain = async {
         let mut body = std::pin::pin!(Limited::new(body, UNCOUNTED_BYTES_MAX));
         while let Some(Ok(_)) = body.frame().await {}
     };
-    let _ = tokio::time::timeout(STRANGER, drain).await;
+    let _ = tokio::time::timeout(UNAUTHORIZED_BODY_TIMEOUT, drain).await;
 }
 
-/// Whether a body is announced that costs more to keep than the question whether it is wanted.
+/// Returns `true` if a body may be so large that it pays to ask before reading it whether the call would be accepted.
 pub fn is_large(headers: &HeaderMap) -> bool {
-    announced(headers).is_none_or(|length| length > UNCOUNTED_BYTES_MAX)
+    content_length(headers).is_none_or(|length| length > UNCOUNTED_BYTES_MAX)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +199,7 @@ impl Encoding {
     }
 }
 
-pub fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
+pub fn content_encoding(headers: &HeaderMap) -> Result<Option<Encoding>, ApiError> {
     let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(None),
@@ -202,29 +207,29 @@ pub fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
         "deflate" => Ok(Some(Encoding::Deflate)),
         other => {
             let message = format!("content encoding {other:?} is not supported: send gzip, deflate or none");
-            Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+            Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
         }
     }
 }
 
-fn unpack(encoding: Encoding, packed: &[u8], limit: usize, hold: &mut Hold) -> Result<Vec<u8>, Unread> {
+fn decompress(encoding: Encoding, packed: &[u8], limit: usize, hold: &mut Hold) -> Result<Vec<u8>, BodyError> {
     match encoding {
-        Encoding::Gzip => whole(MultiGzDecoder::new(packed), limit, hold),
-        // "deflate" means zlib (RFC 9110, 8.4.1.2), yet some clients send it bare.
+        Encoding::Gzip => decompress_all(MultiGzDecoder::new(packed), limit, hold),
+        // "deflate" means zlib (RFC 9110, 8.4.1.2), but some clients send raw deflate.
         Encoding::Deflate if packed.first().is_some_and(|first| first & 0x0f == 8) => {
-            whole(ZlibDecoder::new(packed), limit, hold)
+            decompress_all(ZlibDecoder::new(packed), limit, hold)
         }
-        Encoding::Deflate => whole(DeflateDecoder::new(packed), limit, hold),
+        Encoding::Deflate => decompress_all(DeflateDecoder::new(packed), limit, hold),
     }
 }
 
-/// All of a stream, read only as far as it fits.
-fn whole(mut stream: impl Read, limit: usize, hold: &mut Hold) -> Result<Vec<u8>, Unread> {
+/// Reads all of a stream, up to the limit.
+fn decompress_all(mut stream: impl Read, limit: usize, hold: &mut Hold) -> Result<Vec<u8>, BodyError> {
     let mut bytes = Vec::new();
     loop {
-        let read = stream.by_ref().take(UNPACKED as u64).read_to_end(&mut bytes)?;
+        let read = stream.by_ref().take(DECOMPRESSION_STEP_BYTES as u64).read_to_end(&mut bytes)?;
         if bytes.len() > limit {
-            return Err(Unread::TooLarge);
+            return Err(BodyError::TooLarge);
         }
         if read == 0 {
             return Ok(bytes);
@@ -233,45 +238,46 @@ fn whole(mut stream: impl Read, limit: usize, hold: &mut Hold) -> Result<Vec<u8>
     }
 }
 
-/// Packs an answer when the caller asked for it and it is worth it.
-pub async fn pack(asked: &HeaderMap, response: Response, account: &Account) -> Response {
-    let response = held::counted(response, account);
-    let Some(encoding) = accepted(asked) else { return response };
+/// Compresses an answer when the caller accepts it and the answer is large enough.
+pub async fn compress_response(asked: &HeaderMap, response: Response, account: &Account) -> Response {
+    let response = counted_body::count(response, account);
+    let Some(encoding) = accepted_encoding(asked) else { return response };
     let (mut parts, body) = response.into_parts();
     let Ok(collected) = body.collect().await else { return Response::from_parts(parts, Body::empty()) };
     let bytes = collected.to_bytes();
-    if bytes.len() < LEAST_PACKED {
+    if bytes.len() < COMPRESSED_BYTES_MIN {
         return Response::from_parts(parts, Body::from(bytes));
     }
+
     let plain = bytes.clone();
     let to = account.clone();
-    let packing = move || {
-        let packed = compress(encoding, std::iter::once(bytes))?;
-        Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
+    let compressing = move || {
+        let compressed = compress(encoding, std::iter::once(bytes))?;
+        Ok::<_, std::io::Error>(to.take_anyway(compressed.len()).keep(compressed.into()))
     };
-    match off_thread(account, packing).await {
-        Ok(packed) => {
+    match off_thread(account, compressing).await {
+        Ok(compressed) => {
             parts.headers.insert(header::CONTENT_ENCODING, encoding.name());
             parts.headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-            Response::from_parts(parts, Body::from(packed))
+            Response::from_parts(parts, Body::from(compressed))
         }
         _ => Response::from_parts(parts, Body::from(plain)),
     }
 }
 
-/// Packs an answer that is made in pieces.
-pub async fn pack_pieces(
+/// Compresses an answer that is made in pieces.
+pub async fn compress_pieces(
     encoding: Encoding,
     pieces: impl Iterator<Item = Bytes> + Send + 'static,
     account: &Account,
 ) -> std::io::Result<Response> {
     let to = account.clone();
-    let packing = move || {
-        let packed = compress(encoding, pieces)?;
-        Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
+    let compressing = move || {
+        let compressed = compress(encoding, pieces)?;
+        Ok::<_, std::io::Error>(to.take_anyway(compressed.len()).keep(compressed.into()))
     };
-    let packed = off_thread(account, packing).await?;
-    let mut response = crate::reply::json_bytes(packed);
+    let compressed = off_thread(account, compressing).await?;
+    let mut response = crate::reply::json_bytes(compressed);
     response.headers_mut().insert(header::CONTENT_ENCODING, encoding.name());
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     Ok(response)
@@ -293,8 +299,8 @@ fn compress(encoding: Encoding, mut pieces: impl Iterator<Item = Bytes>) -> std:
     }
 }
 
-/// The first of gzip and deflate that `Accept-Encoding` names without `q=0`. `*` alone is no wish for either.
-pub fn accepted(headers: &HeaderMap) -> Option<Encoding> {
+/// The first of gzip and deflate that `Accept-Encoding` names without `q=0`. `*` counts as neither.
+pub fn accepted_encoding(headers: &HeaderMap) -> Option<Encoding> {
     let text = headers.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
     let wanted = |name: &str| {
         text.split(',').any(|item| {
@@ -321,22 +327,22 @@ mod tests {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
     }
 
-    fn unpacked(encoding: Encoding, packed: &[u8], limit: usize) -> Result<Vec<u8>, Unread> {
-        unpack(encoding, packed, limit, &mut Account::unlimited().hold())
+    fn unpacked(encoding: Encoding, packed: &[u8], limit: usize) -> Result<Vec<u8>, BodyError> {
+        decompress(encoding, packed, limit, &mut Account::unlimited().hold())
     }
 
     #[test]
     fn accept_encoding_is_read_with_its_weights() {
-        let accept = |value| accepted(&headers(header::ACCEPT_ENCODING, value));
+        let accept = |value| accepted_encoding(&headers(header::ACCEPT_ENCODING, value));
         assert_eq!(accept("gzip, deflate"), Some(Encoding::Gzip));
         assert_eq!(accept("gzip;q=0, deflate"), Some(Encoding::Deflate));
         assert_eq!(accept("br, identity"), None);
         assert_eq!(accept("*"), None);
-        assert_eq!(accepted(&HeaderMap::new()), None);
+        assert_eq!(accepted_encoding(&HeaderMap::new()), None);
     }
 
     #[test]
-    fn what_is_packed_unpacks_in_both_encodings_and_bare_deflate_too() {
+    fn both_encodings_round_trip_and_raw_deflate_is_read() {
         let body = b"ledge".repeat(1000);
         for encoding in [Encoding::Gzip, Encoding::Deflate] {
             let packed = compress(encoding, std::iter::once(body.clone().into())).unwrap();
@@ -348,13 +354,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_unpacks_no_further_than_the_limit() {
+    fn a_decompression_bomb_is_read_only_up_to_the_limit() {
         let packed = compress(Encoding::Gzip, std::iter::once(vec![0; 10 << 20].into())).unwrap();
-        assert!(matches!(unpacked(Encoding::Gzip, &packed, 1000), Err(Unread::TooLarge)));
-        assert!(matches!(unpacked(Encoding::Gzip, b"not gzip", 1000), Err(Unread::Other(_))));
+        assert!(matches!(unpacked(Encoding::Gzip, &packed, 1000), Err(BodyError::TooLarge)));
+        assert!(matches!(unpacked(Encoding::Gzip, b"not gzip", 1000), Err(BodyError::Other(_))));
         let memory = MemoryBudget::new(1 << 20);
-        let unpacked = unpack(Encoding::Gzip, &packed, 10 << 20, &mut memory.account(Principal::Others).hold());
-        assert!(matches!(unpacked, Err(Unread::NoRoom)));
+        let unpacked = decompress(Encoding::Gzip, &packed, 10 << 20, &mut memory.account(Principal::Others).hold());
+        assert!(matches!(unpacked, Err(BodyError::NoRoom)));
         assert_eq!(memory.used(), 0);
     }
 }

@@ -2,45 +2,42 @@
 
 use serde::Serialize;
 
-/// What one look at something found.
+/// A finding about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: String,
     pub status: Status,
     pub detail: String,
-    /// What to do about it; `None` when nothing needs doing.
+    /// The remedy; `None` when there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
-/// How something is. The worst comes last.
+/// The severity of a finding. The worst comes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     Ok,
-    /// It works, though not as well as it could.
+    /// It works, but not as well as it could.
     Warn,
     Fail,
 }
 
 impl Check {
-    /// All is well.
     pub fn ok(name: &str, detail: impl Into<String>) -> Self {
         Self { name: name.into(), status: Status::Ok, detail: detail.into(), advice: None }
     }
 
-    /// It works, though not as well as it could.
     pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { name: name.into(), status: Status::Warn, detail: detail.into(), advice: Some(advice.into()) }
     }
 
-    /// Something must be done.
     pub fn fail(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { status: Status::Fail, ..Self::warn(name, detail, advice) }
     }
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes for people.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     let mut tenths = u128::from(bytes) * 10;

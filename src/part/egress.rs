@@ -12,15 +12,15 @@ use prometheus_client::metrics::counter::ConstCounter;
 use crate::Part;
 use crate::check::Check;
 use crate::metrics::{Labels, family};
-use crate::section::{Section, Site};
+use crate::section::{DoctorContext, Section};
 
 impl Section for EgressConfig {
     fn problems(&self, _egress: &EgressConfig) -> Vec<(String, String)> {
         self.problems()
     }
 
-    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
-        let counts = EgressCounts::read(site.state).ok().flatten().map(|counts| counts.destinations);
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        let counts = EgressCounts::read(context.state).ok().flatten().map(|counts| counts.destinations);
         vec![doctor::check(self, &counts.unwrap_or_default())]
     }
 }
@@ -35,7 +35,7 @@ impl Part for Egress {
     }
 }
 
-/// Writes the metrics of every destination; there are none while none was allowed or used.
+/// Writes the metrics of every destination that is allowed or was used.
 fn encode(encoder: &mut DescriptorEncoder<'_>, destinations: &[DestinationStatistics]) -> Result<(), Error> {
     let bytes = destinations.iter().flat_map(|of| {
         of.sent.iter().map(|(content, bytes)| {

@@ -14,7 +14,7 @@ pub fn label(name: &'static str, value: &str) -> Labels {
     vec![(name, value.to_owned())]
 }
 
-/// Writes the samples of one metric; a metric without samples is left out.
+/// Writes the samples of one metric; a metric without samples is omitted.
 pub fn family<M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -37,37 +37,37 @@ pub fn single<M: EncodeMetric>(
     sample.encode(encoder.encode_descriptor(name, help, None, sample.metric_type())?)
 }
 
-/// A count as a gauge has it.
-pub fn whole(count: impl TryInto<i64>) -> i64 {
+/// Converts a count to the value of a gauge.
+pub fn gauge_value(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
-/// The metrics that `write` writes, in OpenMetrics. Each name begins with `ledge_`.
+/// Returns the metrics that `write` writes, in OpenMetrics. Each name gets the prefix `ledge_`.
 pub fn open_metrics<F>(write: F) -> Result<String, Error>
 where
     F: Fn(&mut DescriptorEncoder<'_>) -> fmt::Result + Send + Sync + 'static,
 {
     let mut registry = Registry::with_prefix("ledge");
-    registry.register_collector(Box::new(Written(write)));
+    registry.register_collector(Box::new(WriterCollector(write)));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
 }
 
-struct Written<F>(F);
+struct WriterCollector<F>(F);
 
-impl<F> Debug for Written<F> {
+impl<F> Debug for WriterCollector<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Written")
+        f.write_str("WriterCollector")
     }
 }
 
-impl<F: Fn(&mut DescriptorEncoder<'_>) -> fmt::Result + Send + Sync + 'static> Collector for Written<F> {
+impl<F: Fn(&mut DescriptorEncoder<'_>) -> fmt::Result + Send + Sync + 'static> Collector for WriterCollector<F> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         (self.0)(&mut encoder)
     }
 }
 
-/// The samples that `write` writes, without descriptions: for tests.
+/// Returns the samples that `write` writes, without descriptions: for tests.
 pub fn samples<F>(write: F) -> Vec<String>
 where
     F: Fn(&mut DescriptorEncoder<'_>) -> fmt::Result + Send + Sync + 'static,

@@ -5,13 +5,13 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::api_error::ApiError;
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/json");
 
-/// An error answer: a status and the protocol's `{"error": message}`.
+/// An error answer: the status, and the body `{"error": message}`.
 pub fn error(status: StatusCode, message: &str) -> Response {
-    Failure::new(status, message).into_response()
+    ApiError::new(status, message).into_response()
 }
 
 /// A 200 with a JSON body.
@@ -25,6 +25,6 @@ pub fn json(value: &impl Serialize) -> Response {
 /// A 200 with a body that is JSON already.
 pub fn json_bytes(body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON_CONTENT_TYPE);
     response
 }

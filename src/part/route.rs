@@ -8,56 +8,58 @@ use axum::http::request::Parts;
 use axum::routing::MethodRouter;
 use ledge_identity::access::{Permission, Role};
 
-use crate::failure::Failure;
+use crate::api_error::ApiError;
 
-/// The subject of a route, for callers that are for a part of the box only.
+/// The subject of a route, for callers whose access is limited to certain models or feature views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The model that its path names, which must be one of the caller's.
+    /// The model in its path, which must be one of the caller's.
     Model,
-    /// The `{kind}/{name}` of its path: one of the caller's models. Such a caller is shown only its own.
+    /// The `{kind}/{name}` in its path, which must be one of the caller's models. The answer lists only the caller's
+    /// models.
     Subject,
-    /// All models: such a caller is shown only its own.
+    /// All models: the answer lists only the caller's.
     Listed,
-    /// Values of feature views that its body names, which must be among the caller's.
+    /// Values of the feature views in its body, which must be among the caller's.
     Values,
-    /// No model, and no value of a feature view.
+    /// Neither a model nor a value of a feature view.
     Other,
-    /// The whole box: such a caller is refused.
+    /// The whole box: a caller with limited access is refused.
     Box,
 }
 
-/// The form of error answers, by the clients that read them.
+/// The form of error answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorForm {
     Ledge,
     Feast,
 }
 
-/// What a route demands of its caller, and how it is audited.
+/// The permission that a route needs, and how it is audited.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteRule {
     /// `GET` or `POST`.
     pub method: &'static str,
     /// The path, with the names of its parts in braces.
     pub path: &'static str,
-    /// The permissions of which one is enough.
+    /// The permissions, of which one suffices.
     pub needs: &'static [Permission],
     pub scope: Scope,
     pub form: ErrorForm,
-    /// Answered only after its durable audit record.
+    /// Set for routes that are answered only after their durable audit record.
     pub is_audited: bool,
-    /// The audit record of the request itself, where its effects leave none.
+    /// The name in the audit record of the request itself, for routes whose effects are not recorded.
     pub recorded_as: Option<&'static str>,
 }
 
 impl RouteRule {
-    /// Its path with a slash at the end, which leads to it as well; `None` where the path ends in a wildcard, which has it.
+    /// The path with a slash at the end, which is the same route; `None` where the path ends in a wildcard, which
+    /// matches it already.
     pub fn with_slash(&self) -> Option<String> {
         (!self.path.contains("{*")).then(|| format!("{}/", self.path))
     }
 
-    /// Needs no credential.
+    /// Returns `true` if the route needs no credential.
     pub fn is_public(&self) -> bool {
         self.needs.contains(&Permission::Public)
     }
@@ -68,26 +70,26 @@ impl RouteRule {
         Role::ALL.into_iter().filter(suffices)
     }
 
-    /// The first reason why this rule cannot be right: a route that demands nothing, or a change of the box that is not
-    /// audited or not limited to callers that are for all of it.
+    /// The first mistake in this rule: a route without a permission, or a change of the box that is not audited or has
+    /// no scope.
     pub fn mistake(&self) -> Option<&'static str> {
         let changes = [Permission::Operate, Permission::Administer];
         let is_change = self.needs.iter().any(|need| changes.contains(need));
         if !self.roles().any(|role| role == Role::Admin) {
-            Some("is not for the role admin")
+            Some("is not allowed for the role admin")
         } else if self.is_audited != is_change {
-            Some("must be audited if it changes the box, and only then")
+            Some("must be audited exactly if it changes the box")
         } else if is_change && self.scope == Scope::Other {
             Some("changes the box and has no scope")
         } else if self.path.contains("{model}") != (self.scope == Scope::Model) {
-            Some("has the scope of one model if its path names one, and only then")
+            Some("must have the scope Model exactly if its path has {model}")
         } else {
             None
         }
     }
 }
 
-/// A row of a table of routes: the rule, and the handler, whose state is an `S`.
+/// A row of a table of routes: the rule and the handler, with a state of type `S`.
 #[derive(Debug)]
 pub struct Route<S> {
     pub rule: RouteRule,
@@ -113,30 +115,30 @@ impl<S> Route<S> {
         Self::new("POST", path, needs, handler)
     }
 
-    /// The same with a scope; without one it is [`Scope::Other`].
+    /// Sets the scope; the default is [`Scope::Other`].
     #[must_use]
-    pub const fn about(mut self, scope: Scope) -> Self {
+    pub const fn scope(mut self, scope: Scope) -> Self {
         self.rule.scope = scope;
         self
     }
 
-    /// Changes this box, or takes data out of it: answered only after its durable audit record.
+    /// Answers only after the durable audit record: for routes that change this box, or take data out of it.
     #[must_use]
     pub const fn audited(mut self) -> Self {
         self.rule.is_audited = true;
         self
     }
 
-    /// Audited, and recorded itself as a request for `what`, because nothing else of it would be.
+    /// The same, and records the request itself as a request for `what`, because its effects are not recorded.
     #[must_use]
     pub const fn recorded_as(mut self, what: &'static str) -> Self {
         self.rule.recorded_as = Some(what);
         self.audited()
     }
 
-    /// Errors have the form that Feast's clients read.
+    /// Gives errors the form that Feast's clients read.
     #[must_use]
-    pub const fn of_feast(mut self) -> Self {
+    pub const fn feast_errors(mut self) -> Self {
         self.rule.form = ErrorForm::Feast;
         self
     }
@@ -149,37 +151,37 @@ pub struct BoundRoute {
     pub handler: MethodRouter,
 }
 
-/// Gives all routes of a table their state.
+/// Binds all routes of a table to their state.
 pub fn bind<S: Clone + Send + Sync + 'static>(routes: &[Route<S>], state: &S) -> Vec<BoundRoute> {
     let bound =
         |route: &Route<S>| BoundRoute { rule: route.rule, handler: (route.handler)().with_state(state.clone()) };
     routes.iter().map(bound).collect()
 }
 
-/// The named parts of a path, percent-decoded; a path that is not UTF-8 gets the 400 of any other mistake.
+/// The named parts of a path, percent-decoded; a path that is not UTF-8 is answered with 400.
 #[derive(Debug)]
 pub struct PathParts(pub HashMap<String, String>);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathParts {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let path = Path::from_request_parts(parts, state).await;
-        path.map(|Path(parts)| Self(parts)).map_err(|error| Failure::new(StatusCode::BAD_REQUEST, error.body_text()))
+        path.map(|Path(parts)| Self(parts)).map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.body_text()))
     }
 }
 
-/// Permissions that routes demand, by the names that tables have for them.
+/// The permissions of routes, by the names in the tables of routes.
 pub mod needs {
     use ledge_identity::access::Permission;
 
     pub const PUBLIC: &[Permission] = &[Permission::Public];
     pub const VIEW: &[Permission] = &[Permission::View];
     pub const INFER: &[Permission] = &[Permission::Infer];
-    /// Clients look at a model before they ask it.
-    pub const MODEL: &[Permission] = &[Permission::View, Permission::Infer];
-    /// Clients look at a feature view before they push to it.
-    pub const DECLARED: &[Permission] = &[Permission::View, Permission::WriteFeatures];
+    /// For metadata of models: clients read it before they send inferences.
+    pub const VIEW_OR_INFER: &[Permission] = &[Permission::View, Permission::Infer];
+    /// For declarations of feature views: clients read them before they push.
+    pub const VIEW_OR_PUSH: &[Permission] = &[Permission::View, Permission::WriteFeatures];
     pub const READ_FEATURES: &[Permission] = &[Permission::ReadFeatures];
     pub const WRITE_FEATURES: &[Permission] = &[Permission::WriteFeatures];
     pub const OPERATE: &[Permission] = &[Permission::Operate];

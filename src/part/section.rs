@@ -13,36 +13,36 @@ use serde_json::Value;
 use crate::check::Check;
 use crate::{Environment, Part};
 
-/// A section of the configuration: the struct that serde reads. Every method has a default.
+/// A section of the configuration: the struct that serde deserializes. Every method has a default.
 pub trait Section: Debug + Send + Sync {
     /// Makes relative paths relative to `root`.
     fn resolve(&mut self, _root: &Path) {}
 
-    /// The mistakes in it although each value is well-formed: the key within the section, and what to do about it.
+    /// The mistakes in a section whose values are well-formed: the key within the section, and what to do about it.
     fn problems(&self, _egress: &EgressConfig) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// Findings for `ledge doctor`, which runs beside the daemon or without one.
-    fn doctor(&self, _site: &Site<'_>) -> Vec<Check> {
+    /// The findings for `ledge doctor`, which runs next to the daemon or without one.
+    fn doctor(&self, _site: &DoctorContext<'_>) -> Vec<Check> {
         Vec::new()
     }
 
-    /// Opens the part that the section is for. `None` where it is off, and where the daemon itself opens the part, because
-    /// it introduces it to others.
+    /// Opens the part of this section. `None` where it is off, and where the daemon opens the part itself, because it
+    /// connects it to other parts.
     fn open(&self, _environment: &Environment) -> Result<Option<Arc<dyn Part>>, String> {
         Ok(None)
     }
 }
 
-/// What the findings of a section may look at besides the section.
-pub struct Site<'a> {
-    /// The folder for what this box must remember.
+/// The input of [`Section::doctor`] besides the section.
+pub struct DoctorContext<'a> {
+    /// The state folder of this box.
     pub state: &'a Path,
     pub device: &'a DeviceConfig,
     pub encryption: &'a EncryptionConfig,
     pub egress: &'a EgressConfig,
-    /// The answer of this box's daemon to a GET of a path, where it runs.
+    /// Returns the answer of this box's daemon to a GET of a path; `None` where it does not run.
     pub ask_daemon: &'a dyn Fn(&str) -> Option<Value>,
 }
 

@@ -15,7 +15,7 @@ use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_models::status;
-use ledge_part::failure::{Failure, whole_seconds};
+use ledge_part::api_error::{ApiError, whole_seconds};
 use ledge_service::off_thread::off_thread;
 
 use super::decode::{DecodedRequest, Target, decode_within};
@@ -139,7 +139,7 @@ impl CallError {
     }
 }
 
-impl From<CallError> for Failure {
+impl From<CallError> for ApiError {
     fn from(error: CallError) -> Self {
         Self { retry_after_s: error.retry_after_s(), ..Self::with_code(error.status(), error.to_string()) }
     }
@@ -250,7 +250,7 @@ async fn decode(
 
 #[cfg(test)]
 mod tests {
-    use ledge_part::failure::ErrorBody;
+    use ledge_part::api_error::ErrorBody;
     use std::time::Duration;
 
     use super::*;

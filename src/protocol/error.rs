@@ -3,7 +3,7 @@
 use ledge_base::memory_budget::NoRoom;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::DataType;
-use ledge_part::failure::Failure;
+use ledge_part::api_error::ApiError;
 
 /// Reason why a request cannot be read or an answer cannot be written. Texts are Triton's where it has one.
 ///
@@ -242,7 +242,7 @@ impl ProtocolError {
     }
 }
 
-impl From<ProtocolError> for Failure {
+impl From<ProtocolError> for ApiError {
     fn from(error: ProtocolError) -> Self {
         Self::with_code(error.status(), error.to_string())
     }

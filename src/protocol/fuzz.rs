@@ -13,7 +13,7 @@ use super::encode::encode_response;
 use super::error::ProtocolError;
 use super::feast;
 use super::metadata::{IndexRequest, LoadRequest, UnloadRequest};
-use ledge_part::failure::ErrorBody;
+use ledge_part::api_error::ErrorBody;
 
 /// Named tensors of a request or an answer.
 type Tensors = Vec<(String, Tensor)>;

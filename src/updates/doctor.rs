@@ -1,11 +1,11 @@
-//! Signed updates: what is trusted first, whether the repository answers, and whether the clock can be right.
+//! The findings about signed updates: the root file, the repository and the clock.
 
 use std::time::Duration;
 
 use ledge_base::clock;
 use ledge_egress::Egress;
 use ledge_part::check::Check;
-use ledge_part::section::Site;
+use ledge_part::section::DoctorContext;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::block_on;
 use serde_json::Value;
@@ -13,24 +13,25 @@ use serde_json::Value;
 use crate::config::UpdatesConfig;
 use crate::source::Source;
 
-/// How long the repository may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The time that the repository has to answer.
+const REPOSITORY_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Larger than any metadata that names the others.
-const MAX_BYTES: u64 = 64 << 10;
+/// The largest answer that is read, in bytes: larger than any timestamp metadata.
+const METADATA_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether updates can work; nothing where no platform looks after this box.
-pub fn checks(config: &UpdatesConfig, site: &Site<'_>) -> Vec<Check> {
+/// Checks that updates can work; no findings without `updates.repository`.
+pub fn checks(config: &UpdatesConfig, context: &DoctorContext<'_>) -> Vec<Check> {
     if config.repository.is_none() {
         return Vec::new();
     }
-    vec![root(config), repository(config, site), time_of_day(clock::unix_millis(), clock::built_ms())]
+    vec![root(config), repository(config, context), time_of_day(clock::unix_millis(), clock::built_ms())]
 }
 
-/// The root metadata that this box trusts first.
+/// Checks the root metadata that this box trusts first.
 fn root(config: &UpdatesConfig) -> Check {
     let (name, file) = ("updates root", config.root_file.display());
-    let advice = "put your platform's root.json there (updates.root_file), readable for the user of the service";
+    let advice =
+        "copy root.json of your platform to this file (updates.root_file), readable for the user of the service";
     let text = match std::fs::read(&config.root_file) {
         Ok(text) => text,
         Err(error) => return Check::fail(name, format!("{file}: {error}"), advice),
@@ -39,39 +40,45 @@ fn root(config: &UpdatesConfig) -> Check {
     let signed = |key: &str| root.pointer(&format!("/signed/{key}"));
     match (signed("_type").and_then(Value::as_str), signed("version").and_then(Value::as_u64)) {
         (Some("root"), Some(version)) => Check::ok(name, format!("{file}: version {version}")),
-        _ => Check::fail(name, format!("{file}: is no root metadata of TUF"), advice),
+        _ => Check::fail(name, format!("{file} is not TUF root metadata"), advice),
     }
 }
 
-/// Whether the repository answers. What it says is judged by the server alone.
-fn repository(config: &UpdatesConfig, site: &Site<'_>) -> Check {
+/// Checks that the repository answers. Only the server verifies its metadata.
+fn repository(config: &UpdatesConfig, context: &DoctorContext<'_>) -> Check {
     let name = "updates";
-    let advice = "models that run go on without it; look at the network, updates.proxy, updates.tls and egress";
+    let advice = "check the network, updates.proxy, updates.tls and [egress]; loaded models keep running meanwhile";
     let address = config.repository.as_ref().map(ToString::to_string).unwrap_or_default();
     let audit = AuditSink::to_nowhere();
-    let Some(source) = Source::configured(config, &Egress::new(site.egress, audit)) else {
-        return Check::fail(name, format!("{address}: there is no way to it"), advice);
+    let Some(source) = Source::configured(config, &Egress::new(context.egress, audit)) else {
+        return Check::fail(name, format!("{address}: no connection is configured"), advice);
     };
-    let asked = block_on(async { tokio::time::timeout(LIMIT, source.metadata("timestamp.json", MAX_BYTES)).await });
+    let asked = block_on(async {
+        tokio::time::timeout(REPOSITORY_REPLY_TIMEOUT, source.metadata("timestamp.json", METADATA_BYTES_MAX)).await
+    });
     match asked {
         Ok(Ok(Ok(Some(_)))) => Check::ok(name, format!("{address} answers")),
         Ok(Ok(Ok(None))) => {
-            let advice = "is updates.repository the folder that has metadata/ and targets/, and was it published?";
+            let advice = "set updates.repository to the published folder that contains metadata/ and targets/";
             Check::fail(name, format!("{address} has no metadata/timestamp.json"), advice)
         }
         Ok(Ok(Err(error))) => Check::fail(name, format!("{address}: {error}"), advice),
-        Ok(Err(_)) => Check::fail(name, format!("{address} does not answer within {} s", LIMIT.as_secs()), advice),
+        Ok(Err(_)) => Check::fail(
+            name,
+            format!("{address} does not answer within {} s", REPOSITORY_REPLY_TIMEOUT.as_secs()),
+            advice,
+        ),
         Err(error) => Check::fail(name, error.to_string(), advice),
     }
 }
 
-/// Whether the clock can be right: it cannot be before this program was built.
+/// Checks the clock, which cannot be earlier than the build of this program.
 fn time_of_day(now_ms: u64, built_ms: u64) -> Check {
     let (name, now) = ("clock", clock::rfc3339(now_ms));
     if now_ms < built_ms {
-        let detail = format!("it is {now} here, before this version of Ledge was built ({})", clock::rfc3339(built_ms));
-        let advice = "set the clock, or have it set (systemd-timesyncd, chrony): until then waves and windows open late, \
-                      and metadata that has expired may count as valid";
+        let detail = format!("{now}, which is before this version of Ledge was built ({})", clock::rfc3339(built_ms));
+        let advice = "set the clock, or run a time service (systemd-timesyncd, chrony): until then waves and windows \
+                      open late, and expired metadata may be accepted";
         return Check::warn(name, detail, advice);
     }
     Check::ok(name, now)
@@ -91,14 +98,19 @@ mod tests {
     fn look(config: &UpdatesConfig, folder: &Path) -> Vec<Check> {
         let (device, encryption, egress) =
             (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
-        let site =
-            Site { state: folder, device: &device, encryption: &encryption, egress: &egress, ask_daemon: &|_| None };
-        checks(config, &site)
+        let context = DoctorContext {
+            state: folder,
+            device: &device,
+            encryption: &encryption,
+            egress: &egress,
+            ask_daemon: &|_| None,
+        };
+        checks(config, &context)
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the files")]
-    fn a_box_whose_root_or_repository_is_missing_is_told_what_to_do() {
+    fn a_missing_root_file_or_repository_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = UpdatesConfig::default();
         config.resolve(folder.path());
@@ -108,7 +120,7 @@ mod tests {
         let statuses = |config: &UpdatesConfig| look(config).iter().map(|check| check.status).collect::<Vec<_>>();
         assert_eq!(statuses(&config), [Status::Fail, Status::Fail, Status::Ok]);
         std::fs::write(folder.path().join("root.json"), r#"{"signed": {"_type": "targets", "version": 1}}"#).unwrap();
-        assert!(look(&config)[0].detail.contains("is no root metadata"));
+        assert!(look(&config)[0].detail.contains("is not TUF root metadata"));
         std::fs::write(folder.path().join("root.json"), r#"{"signed": {"_type": "root", "version": 1}}"#).unwrap();
         std::fs::create_dir(folder.path().join("metadata")).unwrap();
         std::fs::write(folder.path().join("metadata/timestamp.json"), "{}").unwrap();

@@ -1,4 +1,4 @@
-//! Signed updates as a thing to look after: how they do, a look at the platform now, orders of the administrator.
+//! The routes of signed updates: their status, a check now, and the orders of the administrator.
 
 use axum::Extension;
 use axum::extract::{Path, Request, State};
@@ -9,12 +9,12 @@ use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
 use ledge_egress::{Purpose, UNLISTED_DESTINATION};
 use ledge_identity::access::Access;
+use ledge_part::api_error::ApiError;
 use ledge_part::body;
-use ledge_part::failure::Failure;
+use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
 use ledge_part::route::{Route, Scope};
-use ledge_part::web::Web;
 use ledge_service::audit_event::AuditEvent;
 use serde::Deserialize;
 
@@ -27,26 +27,25 @@ use crate::subject::{Kind, Subject};
 
 /// The routes of updates.
 pub const ROUTES: &[Route<ServedUpdates>] = &[
-    Route::get("/updates", VIEW, || get(status)).about(Scope::Listed),
-    Route::post("/updates/check", OPERATE, || post(check)).about(Scope::Box).recorded_as("update_check"),
-    Route::post("/updates/trust/reset", ADMINISTER, || post(reset_trust)).about(Scope::Box).audited(),
-    Route::post("/updates/{kind}/{name}/{order}", OPERATE, || post(order)).about(Scope::Subject).audited(),
+    Route::get("/updates", VIEW, || get(status)).scope(Scope::Listed),
+    Route::post("/updates/check", OPERATE, || post(check)).scope(Scope::Box).recorded_as("update_check"),
+    Route::post("/updates/trust/reset", ADMINISTER, || post(reset_trust)).scope(Scope::Box).audited(),
+    Route::post("/updates/{kind}/{name}/{order}", OPERATE, || post(order)).scope(Scope::Subject).audited(),
 ];
 
-/// Updates as their routes see them.
+/// The state of the routes.
 #[derive(Debug, Clone)]
 pub struct ServedUpdates {
-    /// `None` where no platform looks after this box.
+    /// `None` without `updates.repository`.
     pub updates: Option<Updates>,
-    pub web: Web,
+    pub context: HandlerContext,
 }
 
 impl ServedUpdates {
-    fn configured(&self) -> Result<&Updates, Failure> {
+    fn configured(&self) -> Result<&Updates, ApiError> {
         self.updates.as_ref().ok_or_else(|| {
-            let message =
-                "no platform looks after this box: signed updates begin with updates.repository in the configuration";
-            Failure::new(StatusCode::CONFLICT, message)
+            let message = "no updates are configured: set updates.repository";
+            ApiError::new(StatusCode::CONFLICT, message)
         })
     }
 }
@@ -55,11 +54,11 @@ impl ServedUpdates {
 async fn status(
     State(served): State<ServedUpdates>,
     Extension(access): Extension<Access>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     Ok(json(&UpdatesReport::from(&visible(served.configured()?.status(), &access))))
 }
 
-/// What somebody may see of the updates: what is for the models that it is for.
+/// Limits the status to the models of a caller with limited access.
 pub fn visible(mut status: UpdatesStatus, access: &Access) -> UpdatesStatus {
     if access.models().is_some() {
         let is_seen = |subject: &Subject| subject.kind == Kind::Model && access.has_model(&subject.name);
@@ -75,40 +74,40 @@ struct CheckBody {
     from: Option<String>,
 }
 
-/// `POST /updates/check`: asks the platform, or another repository once, and waits for what comes of it.
+/// `POST /updates/check`: checks the platform, or another repository once, and waits for the result.
 async fn check(
     State(served): State<ServedUpdates>,
     Extension(principal): Extension<Principal>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts, body, &served.web).await?;
+    let body = body::read(&parts, body, &served.context).await?;
     let updates = served.configured()?.clone();
     let from = source(&body.bytes)?;
-    tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");
+    tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "a check for updates was requested");
     let checking = updates.clone();
-    let checked = served.web.to_the_end(async move { checking.check(from).await }).await?;
+    let checked = served.context.run_to_completion(async move { checking.check(from).await }).await?;
     if matches!(checked, Err(CheckRefused::Unlisted { .. })) {
         let (destination, purpose) = (UNLISTED_DESTINATION.to_owned(), Purpose::Updates.name().into());
-        served.web.audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
+        served.context.audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
     }
     checked?;
     Ok(report(&updates))
 }
 
-/// `POST /updates/trust/reset`: forgets what is trusted of the platform.
+/// `POST /updates/trust/reset`: drops the trusted metadata of the platform.
 async fn reset_trust(
     State(served): State<ServedUpdates>,
     Extension(principal): Extension<Principal>,
     request: Request,
-) -> Result<Response, Failure> {
-    body::discard(request.into_body(), served.web.limits()).await;
+) -> Result<Response, ApiError> {
+    body::discard(request.into_body(), served.context.limits()).await;
     let updates = served.configured()?.clone();
     let resetting = updates.clone();
-    served.web.to_the_end(async move { resetting.reset_trust(principal).await }).await?.map_err(
+    served.context.run_to_completion(async move { resetting.reset_trust(principal).await }).await?.map_err(
         |refused| match refused {
-            // It is this box that failed, and not the platform.
-            CheckRefused::Failed(reason) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
+            // This box failed, not the platform.
+            CheckRefused::Failed(reason) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
             other => other.into(),
         },
     )?;
@@ -122,18 +121,18 @@ async fn order(
     Extension(access): Extension<Access>,
     Path((kind, name, order)): Path<(String, String, String)>,
     request: Request,
-) -> Result<Response, Failure> {
-    body::discard(request.into_body(), served.web.limits()).await;
+) -> Result<Response, ApiError> {
+    body::discard(request.into_body(), served.context.limits()).await;
     let updates = served.configured()?.clone();
     let order = UpdateOrder::named(&order).ok_or_else(|| {
         let known = UpdateOrder::ALL.map(UpdateOrder::name).join(", ");
-        Failure::new(StatusCode::NOT_FOUND, format!("no order {order:?}: there are {known}"))
+        ApiError::new(StatusCode::NOT_FOUND, format!("unknown order {order:?}: expected one of {known}"))
     })?;
     let subject: Subject = format!("{kind}/{name}")
         .parse()
-        .map_err(|error| Failure::new(StatusCode::NOT_FOUND, format!("nothing is updated by that name: {error}")))?;
+        .map_err(|error| ApiError::new(StatusCode::NOT_FOUND, format!("no such subject of updates: {error}")))?;
     let ordered = updates.clone();
-    served.web.to_the_end(async move { ordered.order(&subject, order, principal).await }).await??;
+    served.context.run_to_completion(async move { ordered.order(&subject, order, principal).await }).await??;
     Ok(json(&UpdatesReport::from(&visible(updates.status(), &access))))
 }
 
@@ -141,25 +140,25 @@ fn report(updates: &Updates) -> Response {
     json(&UpdatesReport::from(&updates.status()))
 }
 
-/// Where to look, by the body of a check.
-fn source(body: &[u8]) -> Result<Option<RepositoryAddress>, Failure> {
+/// The repository in the body of a check.
+fn source(body: &[u8]) -> Result<Option<RepositoryAddress>, ApiError> {
     if body.is_empty() {
         return Ok(None);
     }
-    let wrong = |reason: String| Failure::new(StatusCode::BAD_REQUEST, reason);
+    let wrong = |reason: String| ApiError::new(StatusCode::BAD_REQUEST, reason);
     let CheckBody { from } = serde_json::from_slice(body).map_err(|error| {
-        wrong(format!("the body is not of the form {{\"from\": \"file:///FOLDER\"}}: {}", in_json(&error.to_string())))
+        wrong(format!("the body is not {{\"from\": \"file:///FOLDER\"}}: {}", in_json(&error.to_string())))
     })?;
     let Some(from) = from else { return Ok(None) };
     let address: RepositoryAddress = from.parse().map_err(|error| wrong(format!("from: {error}")))?;
     if address.is_exposed() {
-        let reason = "from: is not encrypted, and so tells everybody on the way what this box runs: use https://";
+        let reason = "from: is not encrypted: anybody on the network can see what this box runs; use https://";
         return Err(wrong(reason.to_owned()));
     }
     Ok(Some(address))
 }
 
-impl From<CheckRefused> for Failure {
+impl From<CheckRefused> for ApiError {
     fn from(refused: CheckRefused) -> Self {
         let status = match refused {
             CheckRefused::Busy => StatusCode::TOO_MANY_REQUESTS,
@@ -171,7 +170,7 @@ impl From<CheckRefused> for Failure {
     }
 }
 
-impl From<OrderError> for Failure {
+impl From<OrderError> for ApiError {
     fn from(error: OrderError) -> Self {
         let status = match error {
             OrderError::Unknown { .. } => StatusCode::NOT_FOUND,
@@ -188,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_looks_where_it_is_told_and_nowhere_unsafe() {
+    fn a_check_takes_a_repository_unless_it_is_unencrypted() {
         assert_eq!(source(b"").unwrap(), None);
         assert_eq!(source(b"{}").unwrap(), None);
         let usb = source(br#"{"from": "file:///media/usb"}"#).unwrap().unwrap();

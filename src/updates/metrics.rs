@@ -1,8 +1,8 @@
-//! How signed updates do.
+//! The metrics of signed updates.
 
 use std::fmt::Error;
 
-use ledge_part::metrics::{family, label, single, whole};
+use ledge_part::metrics::{family, gauge_value, label, single};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -12,7 +12,7 @@ use crate::status::UpdatesStatus;
 use crate::status_report::IDLE_STAGE;
 
 /// The stages of a subject, in their order.
-const STAGES: [&str; 7] = [
+const STAGE_NAMES: [&str; 7] = [
     IDLE_STAGE,
     Stage::Downloading.name(),
     Stage::Verified.name(),
@@ -26,7 +26,7 @@ const STAGES: [&str; 7] = [
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &UpdatesStatus, now_ms: u64) -> Result<(), Error> {
     let stages = status.subjects.iter().flat_map(|(subject, state)| {
         let current = state.trial.as_ref().map_or(IDLE_STAGE, |trial| trial.stage.name());
-        STAGES.map(|stage| {
+        STAGE_NAMES.map(|stage| {
             let labels = vec![("subject", subject.to_string()), ("stage", stage.to_owned())];
             (labels, ConstGauge::new(i64::from(stage == current)))
         })
@@ -34,7 +34,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &UpdatesStatus, now_m
     family(encoder, "update_stage", "1 for the stage that the update of a subject is in, 0 for the others", stages)?;
     if let Some(checked_ms) = status.check.checked_ms {
         let help = "When the platform was last heard, in seconds since the Unix epoch";
-        single(encoder, "update_checked_timestamp_seconds", help, &ConstGauge::new(whole(checked_ms / 1000)))?;
+        single(encoder, "update_checked_timestamp_seconds", help, &ConstGauge::new(gauge_value(checked_ms / 1000)))?;
     }
     let failed = ConstGauge::new(i64::from(status.check.error.is_some()));
     single(encoder, "update_check_failed", "1 when the last look at the platform failed", &failed)?;
@@ -43,10 +43,10 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &UpdatesStatus, now_m
     let rollbacks = status.rollbacks.iter().map(|(cause, count)| (label("cause", cause), ConstCounter::new(*count)));
     family(encoder, "update_rollbacks", "Updates rolled back since the start, by cause", rollbacks)?;
     let versions = status.check.roles.iter();
-    let versions = versions.map(|(role, status)| (label("role", role), ConstGauge::new(whole(status.version))));
+    let versions = versions.map(|(role, status)| (label("role", role), ConstGauge::new(gauge_value(status.version))));
     family(encoder, "update_metadata_version", "Version of the trusted metadata, by role", versions)?;
     if let Some(expires_ms) = status.check.earliest_expiry_ms() {
-        let left = whole(expires_ms / 1000) - whole(now_ms / 1000);
+        let left = gauge_value(expires_ms / 1000) - gauge_value(now_ms / 1000);
         let help = "Seconds until the first of the trusted metadata expires; negative when it has";
         single(encoder, "update_metadata_expires_seconds", help, &ConstGauge::new(left))?;
     }

@@ -10,9 +10,9 @@ use ledge_identity::access::Access;
 use ledge_identity::sealing::Rekey;
 use ledge_part::Part;
 use ledge_part::check::Check;
+use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{Section, Site};
-use ledge_part::web::Web;
+use ledge_part::section::{DoctorContext, Section};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::Updates;
@@ -29,16 +29,16 @@ impl Section for UpdatesConfig {
         self.problems(egress)
     }
 
-    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
-        doctor::checks(self, site)
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
     }
 }
 
-/// Updates, for the other parts. The updater itself has a thread of its own.
+/// Updates as a part. The updater itself has a thread of its own.
 pub struct UpdatesPart {
-    /// `None` where no platform looks after this box.
+    /// `None` without `updates.repository`.
     pub updates: Option<Updates>,
-    /// `None` where there never were updates.
+    /// `None` on a box that never had updates.
     pub store: Option<Arc<dyn Rekey>>,
 }
 
@@ -53,8 +53,8 @@ impl Part for UpdatesPart {
         "updates"
     }
 
-    fn routes(&self, web: &Web) -> Vec<BoundRoute> {
-        bind(ROUTES, &ServedUpdates { updates: self.updates.clone(), web: web.clone() })
+    fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
+        bind(ROUTES, &ServedUpdates { updates: self.updates.clone(), context: context.clone() })
     }
 
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, access: &Access) -> fmt::Result {
@@ -62,7 +62,7 @@ impl Part for UpdatesPart {
         metrics::encode(encoder, &visible(updates.status(), access), clock::unix_millis())
     }
 
-    fn sealed_store(&self) -> Option<Arc<dyn Rekey>> {
+    fn encrypted_store(&self) -> Option<Arc<dyn Rekey>> {
         self.store.clone()
     }
 }

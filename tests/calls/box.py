@@ -11,8 +11,8 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-# Starting, loading and stopping stay far below this, also on a busy machine.
-LIMIT = 60
+# Starting, loading and stopping take far less, also on a busy machine.
+COMMAND_TIMEOUT_S = 60
 
 
 class Failure(Exception):
@@ -20,7 +20,7 @@ class Failure(Exception):
 
 
 def setup_root():
-    """The folder that `make setup-test` fills; LEDGE_TEST_ROOT names another one."""
+    """The folder that `make setup-test` fills; LEDGE_TEST_ROOT can name another one."""
     root = Path(os.environ.get("LEDGE_TEST_ROOT", CHECKOUT / ".ledge"))
     for needed in ("runtimes", "models", "test-models", "tools/python-test"):
         if not (root / needed).is_dir():
@@ -37,7 +37,7 @@ def model_folder(name):
 
 
 def environment():
-    """The environment of this process without what would configure the daemon."""
+    """The environment of this process without the variables that would configure the daemon."""
     dropped = ("JOURNAL_STREAM", "NOTIFY_SOCKET", "TZ")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LEDGE_") and name not in dropped}
     return {**kept, "TZ": "UTC"}
@@ -61,7 +61,7 @@ class Log:
 
     def wait_for(self, message, **fields):
         """The first line with this message and these fields."""
-        deadline, seen = time.monotonic() + LIMIT, 0
+        deadline, seen = time.monotonic() + COMMAND_TIMEOUT_S, 0
         with self.changed:
             while True:
                 for line in self.lines[seen:]:
@@ -94,7 +94,7 @@ class Box:
         self.socket = self.root / "ledge.sock"
 
     def model(self, source, name=None, config=None, version="1"):
-        """Adds a model of the set-up, under its own or another NAME; CONFIG takes the place of its model.toml."""
+        """Adds a model of the set-up, under its own or another NAME; CONFIG replaces its model.toml."""
         folder = self.root / "models" / (name or source)
         if version == "1":
             shutil.copytree(model_folder(source), folder)
@@ -119,7 +119,7 @@ class Box:
 
     def run(self, *words):
         """A command that ends."""
-        ended = subprocess.run(self.command(*words), env=environment(), capture_output=True, text=True, timeout=LIMIT)
+        ended = subprocess.run(self.command(*words), env=environment(), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
         if ended.returncode:
             raise Failure(f"`ledge {' '.join(words)}` failed: {ended.stderr or ended.stdout}")
 
@@ -133,7 +133,7 @@ class Box:
         self.port = self.port_of("http")
 
     def port_of(self, scheme):
-        """The TCP port where `http` or `https` is spoken."""
+        """The TCP port of `http` or `https`."""
         return int(self.log.wait_for("listening", scheme=scheme)["address"].rsplit(":", 1)[1])
 
     def __enter__(self):

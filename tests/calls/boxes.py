@@ -1,5 +1,5 @@
-"""The boxes that are asked. `open` has models, features, keys and a broker; `closed` lets nobody in without a key;
-`strict` has TLS, quotas, batch windows, a sealed feature store and a broker that is spoken to in MQTT 3.1.1."""
+"""The boxes that receive the calls. `open` has models, features, keys and a broker; `closed` admits no caller without a
+key; `strict` has TLS, quotas, batch windows, an encrypted feature store and a broker with MQTT 3.1.1."""
 import datetime
 
 import calls_features

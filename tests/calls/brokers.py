@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 
-from box import LIMIT, Failure, setup_root
+from box import COMMAND_TIMEOUT_S, Failure, setup_root
 
-ATTEMPTS = 5
+START_ATTEMPTS = 5
 
-# An answer that has not come by then never will.
-ANSWER_LIMIT = 30
+# Answers take far less.
+ANSWER_TIMEOUT_S = 30
 
 
 def paho():
@@ -34,16 +34,16 @@ def free_port():
 
 
 class Broker:
-    """A broker that keeps nothing. A `with` block stops it at its end."""
+    """A broker without persistence. A `with` block stops it at its end."""
 
     def __init__(self, folder):
         paths = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
         self.program, self.folder = shutil.which("mosquitto", path=paths), folder
         if not self.program:
-            raise Failure("this machine lacks mosquitto: tests/peers/setup installs it")
+            raise Failure("mosquitto is not installed: tests/peers/setup installs it")
 
     def __enter__(self):
-        for _ in range(ATTEMPTS):  # another process may take the port before the broker does
+        for _ in range(START_ATTEMPTS):  # another process may take the port before the broker does
             self.port = free_port()
             self.process = self._start()
             if self._listens():
@@ -68,7 +68,7 @@ class Broker:
                 [self.program, "-c", settings], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _listens(self):
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             if " running" in (self.folder / "mosquitto.log").read_text():
                 return True
@@ -77,7 +77,7 @@ class Broker:
 
 
 class Message:
-    """What came: its topic, its properties in their order, and its payload."""
+    """A received message: its topic, its properties in their order, and its payload."""
 
     def __init__(self, message):
         self.topic, self.payload, self.qos, self.retain = message.topic, message.payload, message.qos, message.retain
@@ -101,7 +101,7 @@ class Client:
         self.client.on_message = lambda _client, _data, message: self.messages.put(Message(message))
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
-        self.connected.get(timeout=LIMIT)
+        self.connected.get(timeout=COMMAND_TIMEOUT_S)
 
     def __enter__(self):
         return self
@@ -112,7 +112,7 @@ class Client:
 
     def subscribe(self, topic):
         self.client.subscribe(topic, qos=1)
-        self.granted.get(timeout=LIMIT)
+        self.granted.get(timeout=COMMAND_TIMEOUT_S)
 
     def publish(self, topic, payload, qos=1, retain=False, user=(), **properties):
         """Publishes; PROPERTIES are named as in paho, such as ResponseTopic."""
@@ -129,6 +129,6 @@ class Client:
     def receive(self):
         """The next message."""
         try:
-            return self.messages.get(timeout=ANSWER_LIMIT)
+            return self.messages.get(timeout=ANSWER_TIMEOUT_S)
         except queue.Empty:
-            raise Failure(f"no message came over MQTT within {ANSWER_LIMIT} s") from None
+            raise Failure(f"no message arrived over MQTT within {ANSWER_TIMEOUT_S} s") from None

@@ -1,4 +1,4 @@
-"""Features over HTTP: what is declared, pushes, reads, models that read them, and the administration of the store."""
+"""Features over HTTP: declarations, pushes, reads, models that read them, and the administration of the store."""
 import json
 import time
 
@@ -235,7 +235,7 @@ def reads(calls):
 
 
 def models(calls):
-    """A model that is asked by keys."""
+    """A model whose inputs are the features of entity keys."""
     told = {"parameters": {"feature_values": True}}
     for name, request in {
             "a key": {"entities": {"wine_id": ["barolo"]}},

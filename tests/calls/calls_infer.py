@@ -1,4 +1,4 @@
-"""Inference over HTTP: datatypes, forms, shapes, parameters, photographs, the cache, and what is refused."""
+"""Inference over HTTP: datatypes, encodings, shapes, parameters, photographs, the cache, and refused requests."""
 import gzip
 import json
 import zlib
@@ -319,7 +319,7 @@ def photographs(calls):
 
 
 def packed_bodies(calls):
-    """Bodies that are packed, and answers."""
+    """Compressed bodies and answers."""
     raw = zlib.compressobj(wbits=-15)
     bare = raw.compress(sums()) + raw.flush()
     for name, body, encoding in (

@@ -6,7 +6,7 @@ OPENMETRICS = ("accept", "application/openmetrics-text")
 
 
 def looks(calls):
-    """What is only looked at, of everything that is there."""
+    """Calls that only read, for everything that exists."""
     calls.get("metrics", "/metrics")
     check_routes(calls.get("GET /openapi.json", "/openapi.json").body)
     for path in ("/v2", "/v2/", "/v2/health/live", "/v2/health/ready", "/health", "/health/", "/updates"):
@@ -65,7 +65,7 @@ def changes(calls):
 
 
 def figures(calls):
-    """Statistics and metrics after all that was asked."""
+    """Statistics and metrics after all the other calls."""
     for name in ("add_sub", "cached", "limited", "bad_at_runtime", "versions", "batched", "nobody"):
         calls.get(f"stats of {name}", f"/v2/models/{name}/stats")
     calls.get("stats of a version", "/v2/models/versions/versions/1/stats")

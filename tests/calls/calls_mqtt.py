@@ -1,4 +1,4 @@
-"""Calls over MQTT 5 and 3.1.1, bindings, and what the box says of itself."""
+"""Calls over MQTT 5 and 3.1.1, bindings, and the messages of the box about itself."""
 import itertools
 import json
 
@@ -115,7 +115,7 @@ def refused(messages):
 
 
 def unanswered(messages):
-    """What gets no answer: the next message is the answer to a good request behind it."""
+    """Messages without an answer: the next message is the answer to a valid request after them."""
     for name, more in {
             "an answer": {"user": [("status", "200")]},
             "a response topic of the box": {"ResponseTopic": ONLINE},
@@ -157,22 +157,22 @@ def older(calls, broker):
 
 
 def presence(calls, broker):
-    """What the broker keeps once the box is there. Before any call, so that the report counts none."""
+    """The retained messages while the box is connected. Before any call, so that the report counts none."""
     with Client(broker.port, "watcher") as client:
         messages = Messages(calls, client, ONLINE)
         while (message := client.receive()).payload != b"online":
-            pass  # what a box before has left
-        message.retain = "either"  # whether it came before this client
+            pass  # a message of an earlier box
+        message.retain = "either"  # it may have been published before or after this client connected
         messages.record("presence", f"MQTT subscription to {ONLINE}", message)
         client.subscribe(REPORTED)
         while b'"checkpoint":null' in (report := client.receive()).payload:
-            pass  # the audit log has not begun, and another report comes
+            pass  # the audit log has not begun yet, so another report follows
         report.retain = "either"
         messages.record("report", f"MQTT subscription to {REPORTED}", report)
 
 
 def absence(calls, broker):
-    """What it keeps when the box has stopped."""
+    """The retained messages after the box has stopped."""
     with Client(broker.port, "watcher") as client:
         messages = Messages(calls, client, ONLINE)
         messages.record("absence", f"MQTT subscription to {ONLINE}", client.receive())

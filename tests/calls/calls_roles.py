@@ -1,4 +1,4 @@
-"""Who may do what: every route by every role, keys that are not good, and the ways in."""
+"""Permissions: every route by every role, invalid keys, and the ways in."""
 from calls_http import routes
 from calls_infer import sums
 from web import Connection, request
@@ -7,7 +7,7 @@ ROLES = ("viewer", "infer", "feature-writer", "operator", "auditor", "admin")
 
 
 def keys(calls):
-    """Keys that are wrong, and where a key may be."""
+    """Invalid keys, and the places of a key in a request."""
     bearer = calls.box.keys["admin"]
     unknown = "_".join(["ledge", "00000000", *bearer.split("_")[2:]])
     for name, value in (
@@ -25,13 +25,13 @@ def keys(calls):
 
 
 def secret(calls, name, headers):
-    """A call whose headers are not written down."""
+    """A call whose headers are not recorded."""
     with_names = [f"{header}: ..." for header, _ in headers]
     calls(name, "GET", "/v2", headers=headers, told=" | ".join(["GET /v2", *with_names]))
 
 
 def parts(calls):
-    """Keys that are for a part of the box."""
+    """Keys for some models or feature views only."""
     for model in ("add_sub", "wine_mlp", "nobody"):
         calls.get(f"key of one model: {model}", f"/v2/models/{model}", key="one-model")
         calls.infer(f"key of one model: infer {model}", model, sums(), key="one-model")
@@ -85,7 +85,7 @@ def audit(calls):
 
 
 def matrix(calls):
-    """Every route without a key and by every role. The bodies are wrong, so that nothing is changed."""
+    """Every route without a key and by every role. The bodies are invalid, so that nothing is changed."""
     for method, path in routes():
         for role in (None, *ROLES):
             body = None if method == "GET" else b"["
@@ -104,7 +104,7 @@ def closed_calls(calls):
 
 
 def wrong_keys(calls):
-    """Wrong keys until the address is refused. How many that takes depends on the time; a right key is let in then."""
+    """Invalid keys until the address is refused. Their number depends on the time. A valid key is still accepted."""
     asked = request("GET", "/v2", [("x-api-key", "ledge_x")])
     for _ in range(100):
         with Connection(calls.box.port) as connection:

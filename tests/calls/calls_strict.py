@@ -1,4 +1,4 @@
-"""A box with TLS, batch windows, quotas, a sealed feature store, and a broker that is spoken to in MQTT 3.1.1."""
+"""A box with TLS, batch windows, quotas, an encrypted feature store, and a broker with MQTT 3.1.1."""
 from brokers import Client
 from calls_infer import JSON_BODY, PHOTOS, sums
 from calls_features import LONG_AGO
@@ -16,7 +16,7 @@ def tls(calls):
 
 
 def sealed(calls):
-    """Features that are sealed on the disk."""
+    """Features that are encrypted on the disk."""
     rows = {"driver_id": [1, 2], "rate": [0.5, 0.25], "event_timestamp": [LONG_AGO] * 2}
     calls.post("sealed: push", "/push", {"push_source_name": "driver_push", "df": rows})
     asked = {"features": ["drivers:rate"], "entities": {"driver_id": [1, 2, 3]}}
@@ -32,7 +32,7 @@ def sealed(calls):
 
 
 def messages(calls, broker):
-    """The box speaks 3.1.1, so that its answers have no properties."""
+    """The box uses MQTT 3.1.1, so its answers have no properties."""
     with Client(broker.port, "strict") as client:
         ask = Messages(calls, client, "ledge/v1/box/result/+")
         ask("MQTT 3.1.1 box: JSON", f"{ASK}add_sub", sums(id="1"))
@@ -42,7 +42,7 @@ def messages(calls, broker):
 
 
 def quotas(calls):
-    """Last, since nothing is answered behind them."""
+    """Calls that must come last, since the box does not answer after them."""
     calls.infer("batch window: closed", "add_sub", sums(), headers=BATCH)
     calls.infer("batch window: interactive", "add_sub", sums())
     for number in range(4):

@@ -1,10 +1,10 @@
-"""What of an answer differs from run to run, and what is written in its place. Nothing else is changed."""
+"""Replaces the parts of an answer that differ from run to run. Nothing else is changed."""
 import datetime
 import re
 
-# Each rule: which calls (a pattern of the request), what of them ("body", or "header NAME"), what is replaced (a
-# pattern), by what, and why. "{root}" stands for the folder of the box. Bodies of /metrics lose their values besides, and
-# times of today become <now>.
+# Each rule: the calls (a pattern of the request), the part ("body", or "header NAME"), the pattern to replace, the
+# replacement, and the reason. "{root}" stands for the folder of the box. In addition, bodies of /metrics lose their
+# values, and times of today become <now>.
 RULES = [
     ("", "header date", r".+", "<date>", "the clock"),
     ("", "header retry-after", r"\d{2,}", "<seconds>", "the rest of a long wait; waits below 10 s stay"),
@@ -38,14 +38,14 @@ RULES = [
         "records with times and their hashes"),
 ]
 
-# A metric that is left out when the kernel's clock has not moved since the scrape before.
+# A metric that is missing when the kernel's clock has not advanced since the previous scrape.
 SINCE_LAST_SCRAPE = "ledge_machine_core_load_ratio"
 
 MOMENT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
 class Normalizer:
-    """Replaces what differs in the answers of one box. ROOT is its folder."""
+    """Replaces the differing parts in the answers of one box. ROOT is its folder."""
 
     def __init__(self, root):
         self.root, self.began = str(root), datetime.datetime.now(datetime.timezone.utc)
@@ -66,11 +66,11 @@ class Normalizer:
         return text
 
     def _moment(self, match):
-        """Moments around this recording become <now>; those of the calls themselves lie far before."""
+        """Moments around this recording become <now>; those in the calls themselves are much earlier."""
         try:
             moment = datetime.datetime.fromisoformat(match[0].decode()[:19] + "+00:00")
         except ValueError:
-            return match[0]  # no day that there is
+            return match[0]  # not a valid date
         return b"<now>" if abs(moment - self.began) < datetime.timedelta(hours=6) else match[0]
 
 

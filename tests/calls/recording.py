@@ -10,7 +10,7 @@ JSON_BODY = ("content-type", "application/json")
 
 
 def as_text(data):
-    """The fields of a line that hold DATA: text when it is UTF-8, else base64."""
+    """The fields of a line for DATA: text if it is UTF-8, otherwise base64."""
     try:
         return {"body": data.decode()}
     except UnicodeDecodeError:
@@ -18,7 +18,7 @@ def as_text(data):
 
 
 def shortened(data):
-    """A request's body for people: text that is short as it is, else its length and a digest."""
+    """A readable form of a request's body: short text as it is, otherwise its length and a digest."""
     if not data:
         return ""
     if len(data) <= 200 and data.isascii() and data.decode().isprintable():
@@ -27,7 +27,7 @@ def shortened(data):
 
 
 class Recording:
-    """Writes the lines. Names are given once."""
+    """Writes the lines. Each name is used once."""
 
     def __init__(self, file):
         self.file, self.names = file, set()
@@ -47,7 +47,7 @@ class Calls:
         self.recording, self.box, self.normalizer = recording, box, Normalizer(box.root)
 
     def __call__(self, name, method, path, body=None, headers=(), key=None, host="127.0.0.1", over="tcp", told=None):
-        """One call on a connection of its own; gives the answer as it came. TOLD is recorded in place of the request."""
+        """One call on a new connection. Returns the answer as received. TOLD is recorded in place of the request."""
         headers = list(headers)
         words = [f"{header}: {value}" for header, value in headers]
         if key is not None:
@@ -80,7 +80,7 @@ class Calls:
         return self.post(name, f"/v2/models/{model}/infer", body, **more)
 
     def raw(self, name, data, answers=1, told=None, port=None):
-        """Bytes as they are, and so many answers to them."""
+        """Sends bytes as they are, and records the given number of answers."""
         with Connection(port or self.box.port) as connection:
             connection.send(data)
             for number in range(answers):
@@ -88,7 +88,7 @@ class Calls:
                 self.record(name + suffix, told or f"raw {shortened(data)}", connection.receive())
 
     def record(self, name, told, answer):
-        """Records an answer. The length of a body that was normalized says nothing, and is replaced."""
+        """Records an answer. The length of a normalized body is replaced, as it differs, too."""
         body = self.normalizer.body(told, answer.body)
         headers = self.normalizer.headers(told, answer.headers)
         if body != answer.body:

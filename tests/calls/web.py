@@ -1,8 +1,8 @@
-"""HTTP calls over plain sockets: what is sent is exactly what is written here, and every header is kept in its order."""
+"""HTTP calls over plain sockets: the bytes are sent exactly as written here, and headers are kept in their order."""
 import socket
 import ssl
 
-LIMIT = 60
+SOCKET_TIMEOUT_S = 60
 
 
 class Answer:
@@ -28,7 +28,7 @@ def request(method, path, headers=(), body=None, host="127.0.0.1"):
 
 
 def unverified():
-    """TLS with whoever answers: the box has made its certificate itself."""
+    """TLS without verification: the box has a self-signed certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -39,10 +39,10 @@ class Connection:
 
     def __init__(self, place, tls=False):
         if isinstance(place, int):
-            self.socket = socket.create_connection(("127.0.0.1", place), timeout=LIMIT)
+            self.socket = socket.create_connection(("127.0.0.1", place), timeout=SOCKET_TIMEOUT_S)
         else:
             self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(LIMIT)
+            self.socket.settimeout(SOCKET_TIMEOUT_S)
             self.socket.connect(str(place))
         if tls:
             self.socket = unverified().wrap_socket(self.socket)
@@ -62,7 +62,7 @@ class Connection:
         """The next answer."""
         line = self.stream.readline()
         if not line.startswith(b"HTTP/1."):
-            raise OSError(f"no answer of HTTP, but {line!r}")
+            raise OSError(f"expected an answer of HTTP, got {line!r}")
         status, headers = int(line.split()[1]), []
         while (line := self.stream.readline().rstrip(b"\r\n")):
             name, value = line.split(b":", 1)
@@ -80,7 +80,7 @@ class Connection:
             return self.stream.read()
         body = self.stream.read(int(length))
         if len(body) != int(length):
-            raise OSError(f"the body has {len(body)} bytes of {length}")
+            raise OSError(f"the body ended after {len(body)} of {length} bytes")
         return body
 
     def _chunks(self):

@@ -18,7 +18,7 @@ pub fn key(root: &TestRoot, arguments: &[&str]) -> String {
     let made = root.command(&[&["keys", "create"], arguments].concat()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let told = String::from_utf8(made.stderr).unwrap();
-    assert!(told.contains("shown this once") && !told.contains("ledge_"), "{told}");
+    assert!(told.contains("It is not shown again") && !told.contains("ledge_"), "{told}");
     String::from_utf8(made.stdout).unwrap().trim_end().to_owned()
 }
 
@@ -81,7 +81,7 @@ fn each_role_does_its_own_and_nothing_else() {
         assert_eq!(daemon.client().get(path).status, 200, "{path}");
     }
     let refused = ask(&daemon, &keys[0], "POST", load, &json!({})).error();
-    assert!(refused.contains("needs the role operator or admin, which key:viewer has not"), "{refused}");
+    assert!(refused.contains("needs the role operator or admin, and key:viewer does not have it"), "{refused}");
     let refused = ask(&daemon, "", "POST", "/push", &json!({}));
     assert!(refused.status == 401 && refused.json()["error"].is_null(), "Feast's own form: {refused:?}");
     assert_eq!(daemon.client().get("/nowhere").status, 404);
@@ -235,7 +235,7 @@ fn a_key_for_a_model_sees_no_other() {
     assert_eq!(infer(&daemon, &operator, "add_sub").status, 200);
     let refused = infer(&daemon, &operator, "other");
     assert_eq!(refused.status, 403);
-    assert!(refused.error().contains("for the models add_sub only"), "{}", refused.error());
+    assert!(refused.error().contains("limited to the models add_sub"), "{}", refused.error());
     // Not even whether it exists.
     assert_eq!(infer(&daemon, &operator, "nothing").status, 403);
     let get = |path: &str| ask(&daemon, &operator, "GET", path, &json!({}));
@@ -249,7 +249,7 @@ fn a_key_for_a_model_sees_no_other() {
     assert_eq!(post("/v2/repository/models/other/unload"), 403);
     assert_eq!(post("/updates/models/other/rollback"), 403);
     assert_eq!(post("/updates/runtimes/add_sub/rollback"), 403);
-    assert_eq!(post("/updates/models/add_sub/rollback"), 409, "no platform looks after this box");
+    assert_eq!(post("/updates/models/add_sub/rollback"), 409, "no updates are configured");
     assert_eq!(post("/features/snapshot"), 403);
 }
 
@@ -296,7 +296,7 @@ fn a_key_goes_into_a_file_of_its_own_or_is_none() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let lost = create("lost", &[]).stdout(full).output().unwrap();
     let told = String::from_utf8(lost.stderr).unwrap();
-    assert!(lost.status.code() == Some(1) && told.contains("so it is revoked"), "{told}");
+    assert!(lost.status.code() == Some(1) && told.contains("so it was revoked"), "{told}");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let gone = create("gone", &["--json"]).stdout(writer).output().unwrap();

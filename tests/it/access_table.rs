@@ -51,7 +51,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("reset what is trusted", &[Trust]),
 ];
 
-/// The calls that a caller for one model is refused, by the README's sentence on such keys.
+/// The calls that a caller for one model is refused, by docs/access.md, "Keys for single models and feature views".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// The model in the path.

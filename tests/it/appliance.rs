@@ -7,7 +7,7 @@ use ledge::audit_event::inference::{Detail, Outcome, Policy};
 use ledge::audit_event::sink::Recorded;
 use ledge::audit_event::{AuditQueue, AuditSink};
 use ledge::config::Config;
-use ledge::daemon::serving_alone;
+use ledge::daemon::standalone_serving;
 use ledge::names::{ModelName, ModelVersion};
 use ledge::principal::Principal;
 use ledge::repository::{
@@ -41,7 +41,7 @@ impl Appliance {
         config.runtimes.cache = folder.path().join("cache");
         let each_call = Policy { detail: Detail::Calls, ..Policy::default() };
         let (audit, events) = AuditSink::with_policy(each_call);
-        Self { serving: serving_alone(&config, audit), folder, events }
+        Self { serving: standalone_serving(&config, audit), folder, events }
     }
 
     /// With the owner's version 1 of `m`, loaded.

@@ -76,7 +76,7 @@ fn what_the_audit_log_could_not_tell_of_is_not_done_and_inference_goes_on() {
     for path in ["/v2/repository/models/add_sub/unload", "/features/snapshot", "/updates/trust/reset"] {
         let refused = client.post_json(path, &json!({}));
         assert_eq!(refused.status, 503, "{path}");
-        assert!(refused.error().contains(&told) && refused.error().contains("inference goes on"), "{refused:?}");
+        assert!(refused.error().contains(&told) && refused.error().contains("inference continues"), "{refused:?}");
     }
     assert_eq!(client.get("/features/backup").status, 503);
     assert_eq!(client.post_json("/v2/models/add_sub/infer", &add_sub_request(1, 1)).status, 200);

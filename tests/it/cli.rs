@@ -120,7 +120,7 @@ fn a_user_who_has_left_keeps_no_box_from_starting() {
     assert!(warned.contains("access.users[0].user: there is no user \"gone\""), "{warned}");
     assert!(warned.contains("write the number"), "{warned}");
     let daemon = root.start();
-    daemon.wait_for_log_since_start("the configuration names what is not there");
+    daemon.wait_for_log_since_start("the configuration names something that does not exist");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_message_tried_out_says_what_is_published_where_and_how() {
     let message = &handled["publishes"];
     assert_eq!((&message["topic"], &message["qos"]), (&"warm/hall".into(), &0.into()));
     assert_eq!(message["payload"].as_str().unwrap().parse::<f64>(), Ok(21.5));
-    assert!(!root.folder.path().join("state").exists(), "a trial leaves nothing behind");
+    assert!(!root.folder.path().join("state").exists(), "a dry run leaves nothing behind");
 }
 
 #[test]

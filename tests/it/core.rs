@@ -250,7 +250,7 @@ fn a_goal_that_cannot_be_met_fails_and_says_so() {
     let arguments = ["tune", "slow", "--goal", "p99<=1ms@20/s", "--slice", "100", "--rounds", "1", "--dry-run"];
     let output = root.command(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("No way meets the goal"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("No combination meets the goal"));
     assert!(!root.folder.path().join("profiles").exists());
     let output = root.command(&["tune", "slow", "--goal", "speed"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -190,13 +190,13 @@ fn sealed_models_of_every_format_serve_and_nothing_of_them_is_plain_on_the_disk(
     for (model, _) in &models {
         ready(&mut daemon.client(), model);
     }
-    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
     assert_eq!(opened(&daemon), [""; 0], "what was opened to be loaded is still in memory as files");
     assert_eq!(plain(&daemon.root, &canaries), [""; 0].map(PathBuf::from), "the cache of compiled models, perhaps");
     let root = stop(daemon);
     let (code, said) = encryption(&root, &["status"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("models of updates") && said.contains("audit keys: 2 sealed under"), "{said}");
+    assert!(said.contains("models of updates") && said.contains("audit keys: 2 encrypted with"), "{said}");
 
     // Without a key they are refused in words, nothing is thrown away, and with it all is as before.
     let root = root.set("encryption.master_key_file=\"\"");
@@ -230,9 +230,9 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     assert_eq!(code, Some(0), "{said}");
     let root = root.set(SETTING);
     let (code, said) = encryption(&root, &["status"]);
-    assert!(code == Some(1) && said.contains("plain; the server seals it"), "{said}");
+    assert!(code == Some(1) && said.contains("plain; the server encrypts it"), "{said}");
     let daemon = root.set("runtimes.keep_alive_s=1").start();
-    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
     assert_eq!(plain(&daemon.root, &canaries), [""; 0].map(PathBuf::from));
     let mut given_up = daemon.wait_for_log_since_start("idle instances unloaded")["instances"].as_u64().unwrap();
     while given_up < models.len() as u64 {
@@ -251,7 +251,7 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     assert_eq!(count(&records(&root, 1), resealed), 2);
     // Another key is no key.
     let (_, said) = encryption(&root, &["make-key", &key_file(&root).display().to_string()]);
-    assert!(said.contains("is there already"), "{said}");
+    assert!(said.contains("exists already"), "{said}");
     std::fs::remove_file(key_file(&root)).unwrap();
     encryption(&root, &["make-key", &key_file(&root).display().to_string()]);
     let sealed = std::fs::read(root.folder.path().join("audit/key")).unwrap();
@@ -261,7 +261,7 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     let root = stop(daemon);
     assert_eq!(std::fs::read(root.folder.path().join("audit/key")).unwrap(), sealed, "a new key was made");
     let (_, said) = encryption(&root, &["status"]);
-    assert!(said.contains("WHICH IS NOT HERE"), "{said}");
+    assert!(said.contains("WHICH IS MISSING"), "{said}");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_rotation_under_load_loses_no_request_and_the_old_key_can_go() {
     let models: Vec<_> = models().into_iter().filter(|(name, _)| *name != "external_data").collect();
     install(&root, &models, &key_of_root(&root));
     let daemon = root.start();
-    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
     let (stop_asking, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..2)
         .map(|_| {
@@ -289,9 +289,9 @@ fn a_rotation_under_load_loses_no_request_and_the_old_key_can_go() {
         let (code, said) = encryption(&daemon.root, &["rotate"]);
         assert_eq!(code, Some(0), "{said}");
         let (code, said) = encryption(&daemon.root, &["retire"]);
-        assert!(code == Some(1) && said.contains("the server seals them anew"), "{said}");
+        assert!(code == Some(1) && said.contains("the server encrypts them with the new key"), "{said}");
         daemon.signal("HUP");
-        let line = daemon.wait_for_log("everything is sealed under the current master key");
+        let line = daemon.wait_for_log("every store is encrypted under the current master key");
         let (code, said) = encryption(&daemon.root, &["status"]);
         assert!(code == Some(0) && said.contains("ledge encryption retire"), "{said}");
         assert!(said.contains(line["key"].as_str().unwrap()), "{said}");
@@ -328,7 +328,7 @@ fn a_key_that_came_with_a_restart_is_audited_and_a_rotation_follows_a_link() {
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(&key, &link).unwrap();
     let daemon = root.start();
-    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
     let root = stop(daemon);
     // At once: none may take the place of another.
     let rotating: Vec<_> = (0..3).map(|_| root.command(&["encryption", "rotate"]).spawn().unwrap()).collect();
@@ -338,7 +338,7 @@ fn a_key_that_came_with_a_restart_is_audited_and_a_rotation_follows_a_link() {
     assert!(link.symlink_metadata().unwrap().is_symlink(), "the key is beside the link now");
     assert_eq!(std::fs::read_to_string(&key).unwrap().lines().count(), 4);
     let daemon = root.start();
-    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
     let root = stop(daemon);
     let changed = |event: &AuditEvent| matches!(event, AuditEvent::MasterKeyChanged { .. });
     assert_eq!(count(&records(&root, 1), changed), 1);

@@ -71,21 +71,21 @@ fn what_is_pushed_from_the_command_line_is_listed_shown_and_read() {
 
     let status = done(&daemon, &["status"]);
     assert!(status.starts_with("state") && status.contains("ready") && status.contains("driver_stats"), "{status}");
-    assert!(done(&daemon, &["snapshot"]).contains("is taken"));
+    assert!(done(&daemon, &["snapshot"]).contains("took a snapshot of"));
     assert!(done(&daemon, &["compact"]).contains("the index took"));
     assert!(done(&daemon, &["get", "kinds:int32_list", "--entity", "line=x"]).contains("[1,2]"));
 
     for (arguments, reason) in [
         (&["get", "driver_stats", "--entity", "driver_id=x"][..], "driver_id: \"x\" is not a valid Int64"),
-        (&["get", "driver_stats", "--entity", "id=1"], "no entity has the join key 'id'; there are: driver_id, line"),
+        (&["get", "driver_stats", "--entity", "id=1"], "no entity has the join key 'id'; existing join keys: driver_id, line"),
         (&["get", "absent:x", "--entity", "driver_id=1"], "Feature view absent does not exist"),
-        (&["push", "absent", "x=1"], "feature view 'absent' does not exist; there are: driver_stats, kinds, pairs"),
+        (&["push", "absent", "x=1"], "feature view 'absent' does not exist; existing feature views: driver_stats, kinds, pairs"),
         (
             &["push", "driver_stats", "driver_id=1", "rate=1"],
-            "has no column 'rate'; there are: driver_id, conv_rate, trips",
+            "has no column 'rate'; existing columns: driver_id, conv_rate, trips",
         ),
         (&["push", "driver_stats", "driver_id=1"], "conv_rate"),
-        (&["show", "absent"], "there is neither a feature view nor a feature service 'absent'"),
+        (&["show", "absent"], "there is no feature view and no feature service 'absent'"),
     ] {
         let error = refused(&daemon, arguments);
         assert!(error.contains(reason), "{arguments:?}: {error}");
@@ -104,7 +104,7 @@ fn a_backup_is_a_file_that_is_whole_and_is_restored() {
     assert!(done(&daemon, &["backup", text(&file)]).contains("1 records"));
     done(&daemon, &["push", "driver_stats", "driver_id=1", "conv_rate=0.75"]);
     let error = refused(&daemon, &["backup", text(&file)]);
-    assert!(error.contains("is there already; --force overwrites it"), "{error}");
+    assert!(error.contains("exists already; --force overwrites it"), "{error}");
     let kept = std::fs::read(&file).unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
     let cut = folder.path().join("cut.ledge");
@@ -113,7 +113,7 @@ fn a_backup_is_a_file_that_is_whole_and_is_restored() {
     assert!(error.contains("cannot be restored") && error.contains("cut off"), "{error}");
     let get = ["get", "driver_stats:conv_rate", "--entity", "driver_id=1"];
     assert!(done(&daemon, &get).contains("0.75"));
-    assert_eq!(done(&daemon, &["restore", text(&file)]), "1 records are restored\n");
+    assert_eq!(done(&daemon, &["restore", text(&file)]), "restored: 1 records\n");
     assert!(done(&daemon, &get).contains("0.5"));
     done(&daemon, &["push", "driver_stats", "driver_id=2", "conv_rate=1"]);
     let taken: Value = serde_json::from_str(&done(&daemon, &["backup", text(&file), "--force", "--json"])).unwrap();
@@ -192,7 +192,7 @@ fn every_type_comes_back_from_every_format_as_it_was() {
         assert_eq!(exported["rows"], ROWS);
         let other = TestRoot::new().views(VIEWS).start();
         let imported = done(&other, &["import", "kinds", text(&file)]);
-        assert!(imported.starts_with("2500 rows of "), "{imported}");
+        assert!(imported.starts_with("wrote 2500 rows of "), "{imported}");
         // Once more changes nothing.
         done(&other, &["import", "kinds", text(&file)]);
         let again = path(&format!("{format}.again.jsonl"));
@@ -224,10 +224,10 @@ fn a_bad_row_is_told_with_its_line_and_the_import_can_be_repeated() {
     };
     write(&file, rows("fast").as_bytes());
     let error = refused(&daemon, &["import", "driver_stats", text(&file)]);
-    assert!(error.contains("line 1236: column 'conv_rate': \"fast\" is no Float64"), "{error}");
+    assert!(error.contains("line 1236: column 'conv_rate': \"fast\" is not a valid Float64"), "{error}");
     write(&file, rows("1.5").as_bytes());
     let imported = done(&daemon, &["push", "driver_stats", "--file", text(&file)]);
-    assert!(imported.contains("1500 rows") && imported.contains("left out: more"), "{imported}");
+    assert!(imported.contains("1500 rows") && imported.contains("does not have: more"), "{imported}");
     assert!(done(&daemon, &["get", "driver_stats:conv_rate", "--entity", "driver_id=1234"]).contains("1.5"));
     // A mistake that only the server finds has a line number, too.
     let far = "{\"driver_id\": 1, \"conv_rate\": 1}\n\n{\"driver_id\": 2, \"conv_rate\": 1, \"event_timestamp\": \"2999-01-01T00:00:00Z\"}\n";

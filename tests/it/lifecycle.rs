@@ -261,7 +261,7 @@ fn two_daemons_do_not_share_a_socket() {
     let output = daemon.root.command(&["serve"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("another process is listening"), "{text}");
+    assert!(text.contains("another process already listens"), "{text}");
     assert_eq!(daemon.unix_client().get("/v2").status, 200, "the first one goes on");
 }
 
@@ -272,7 +272,7 @@ fn an_address_that_no_interface_has_yet_keeps_nobody_from_being_served() {
     let listen = "http.listen=[\"127.0.0.1:0\", \"https://192.0.2.10:0\"]";
     let daemon = root.set(listen).set("http.tls.self_signed=true").start();
     assert_eq!(daemon.client().get("/v2/models/add_sub/ready").status, 200);
-    let line = daemon.wait_for_log_since_start("no interface has this address yet; nobody reaches it until one has");
+    let line = daemon.wait_for_log_since_start("no interface has this address yet; it is unreachable until one has");
     assert_eq!(line["address"].as_str(), Some("192.0.2.10:0"), "{line}");
 }
 

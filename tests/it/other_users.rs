@@ -168,7 +168,7 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
     succeeds(as_user(&daemon.root, owner, &["keys", "revoke", "early"]));
     succeeds(daemon.root.command(&["encryption", "rotate"]));
     daemon.signal("HUP");
-    daemon.wait_for_log("everything is sealed under the current master key");
+    daemon.wait_for_log("every store is encrypted under the current master key");
     let mut periods = fs::read_dir(daemon.root.folder.path().join("audit/tags")).unwrap();
     let period = periods.find_map(|entry| Some(entry.unwrap().file_name().to_str()?.strip_suffix(".key")?.to_owned()));
     succeeds(daemon.root.command(&["audit", "forget", &period.unwrap(), "--yes"]));
@@ -231,7 +231,7 @@ fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do
         assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
         for verb in [&["update", "status"][..], &["update", "check"], &["update", "pin", "add_sub"]] {
             let (success, said) = told(as_user(root, uid, verb));
-            assert!(!success && said.contains("no platform looks after this box"), "{uid}: {verb:?}: {said}");
+            assert!(!success && said.contains("no updates are configured"), "{uid}: {verb:?}: {said}");
         }
     }
     let Some(other) = players.other else { return };

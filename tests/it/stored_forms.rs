@@ -176,7 +176,7 @@ fn window(name: &str, number: usize) -> PathBuf {
 
 #[test]
 fn there_is_a_box_of_each_form() {
-    let now = formats::KNOWN.map(|(store, form)| format!("{store}-{form}")).join(",");
+    let now = formats::STORE_FORMATS.map(|(store, form)| format!("{store}-{form}")).join(",");
     assert_eq!(BOXES.last(), Some(&now.as_str()), "a form has changed: the head of this file says what to do");
     for name in BOXES {
         for (way, _) in WAYS {
@@ -189,7 +189,7 @@ fn there_is_a_box_of_each_form() {
 #[test]
 #[ignore = "it writes tests/data/stores, once for each form"]
 fn leaves_a_box() {
-    let name = formats::KNOWN.map(|(store, form)| format!("{store}-{form}")).join(",");
+    let name = formats::STORE_FORMATS.map(|(store, form)| format!("{store}-{form}")).join(",");
     for (number, state) in window_seeds().iter().enumerate() {
         write(&window(&name, number), state);
     }

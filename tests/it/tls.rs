@@ -88,11 +88,11 @@ fn a_self_signed_box_whose_other_files_are_broken_keeps_its_certificate() {
     write(&clients, b"nonsense");
     for _ in 0..2 {
         daemon.signal("HUP");
-        daemon.wait_for_log("the files of http.tls cannot be used; the certificate of before stays");
+        daemon.wait_for_log("the files of http.tls cannot be used; the previous certificate stays in use");
         assert_eq!(std::fs::read_to_string(&own).unwrap(), before);
         write(&clients, authority.pem().as_bytes());
         daemon.signal("HUP");
-        daemon.wait_for_log("the files of http.tls are good again");
+        daemon.wait_for_log("the files of http.tls can be used again");
         write(&clients, b"");
     }
     assert_eq!(TlsClient::new(&before, None).shown(daemon.address), der(&before));
@@ -194,11 +194,11 @@ fn a_broken_renewal_keeps_the_certificate_of_before_and_says_so() {
         (other_key, "is not that of the certificate in"),
         (no_certificate, "holds no certificate in PEM format"),
         (expired, "has expired"),
-        (early, "begins at 2990-01-01"),
+        (early, "is not valid before 2990-01-01"),
     ] {
         put(&daemon.root, &broken);
         daemon.signal("HUP");
-        let line = daemon.wait_for_log("the files of http.tls cannot be used; the certificate of before stays");
+        let line = daemon.wait_for_log("the files of http.tls cannot be used; the previous certificate stays in use");
         assert!(line["error"].as_str().unwrap().contains(told), "{line}");
         assert_eq!(refused(), 1);
         assert_eq!(trusting.shown(daemon.address), before);
@@ -208,7 +208,7 @@ fn a_broken_renewal_keeps_the_certificate_of_before_and_says_so() {
         assert_eq!(check["status"], "fail", "{check}");
     }
     put(&daemon.root, &good);
-    daemon.wait_for_log("the files of http.tls are good again");
+    daemon.wait_for_log("the files of http.tls can be used again");
     daemon.wait_for_log(TAKEN_UP);
     assert_eq!(trusting.shown(daemon.address), der(&good.certificate));
     assert_eq!(refused(), 0);
@@ -220,7 +220,9 @@ fn a_box_that_starts_without_a_good_certificate_serves_the_rest_and_takes_one_up
     let root = with_certificate(TestRoot::new(), &authority);
     std::fs::remove_file(root.folder.path().join("box.key")).unwrap();
     let daemon = root.start();
-    daemon.wait_for_log_since_start("the files of http.tls cannot be used; https:// is not served until they can");
+    daemon.wait_for_log_since_start(
+        "the files of http.tls cannot be used; https:// is not served until they are corrected",
+    );
     assert_eq!(daemon.unix_client().get("/v2").status, 200);
     let trusting = TlsClient::new(authority.pem(), None);
     assert!(!trusting.is_served(daemon.address));
@@ -294,8 +296,8 @@ fn connections_end_with_a_close_notify_when_the_daemon_stops() {
 fn a_self_signed_certificate_is_made_once_and_told_to_be_one() {
     let root = TestRoot::new().set(LISTEN).set("http.tls.self_signed=true");
     let daemon = root.start();
-    let warned = "the certificate for https:// is signed by this box alone: a caller cannot tell it from anybody else's \
-                  unless they compare the fingerprint; set http.tls.certificate_file to one that your authority signed";
+    let warned = "the certificate for https:// is self-signed: callers cannot verify it unless they compare the \
+                  fingerprint; set http.tls.certificate_file to a certificate of your authority";
     let line = daemon.wait_for_log_since_start(warned);
     let folder = daemon.root.folder.path().join("tls");
     let mode = |file: &str| std::fs::metadata(folder.join(file)).unwrap().permissions().mode() & 0o777;
@@ -311,7 +313,7 @@ fn a_self_signed_certificate_is_made_once_and_told_to_be_one() {
     assert!(text.contains(fingerprint) && text.contains("localhost") && text.contains("127.0.0.1"), "{text}");
     let doctor = daemon.root.command(&["doctor"]).stdin(Stdio::null()).output().unwrap();
     let doctor = String::from_utf8(doctor.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(doctor.contains("signed by this box alone"), "{doctor}");
+    assert!(doctor.contains("the certificate is self-signed"), "{doctor}");
     // The next start keeps it, so that what was compared stays right.
     let daemon = daemon.kill().start();
     assert_eq!(trusting.shown(daemon.address), der(&trusted));
@@ -362,7 +364,7 @@ fn a_certificate_that_is_about_to_end_is_warned_of() {
     });
     put(&root, &soon);
     let daemon = root.start();
-    daemon.wait_for_log_since_start("the certificate for https:// is about to expire: renew it");
+    daemon.wait_for_log_since_start("the certificate for https:// expires soon: renew it");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn the_command_line_asks_over_https_with_a_key() {
         assert!(success, "{verb:?}: {told}");
         for (credential, reason) in [
             (&["--ca-file", &ca, "--key-file", &wrong][..], "the API key"),
-            (&["--ca-file", &ca, "--key-file", &none], "none.key holds no API key"),
+            (&["--ca-file", &ca, "--key-file", &none], "none.key contains no API key"),
             (&["--ca-file", &ca], "--key-file FILE"),
             (&["--ca-file", &stranger, "--key-file", &right], "is not signed by a CA in"),
         ] {

@@ -1,4 +1,4 @@
-"""Models in which what a caller sends would end the process or lead into its memory, in one runtime or the other."""
+"""Models with which an input could end the process or reach into its memory, in one runtime or the other."""
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
@@ -24,7 +24,7 @@ def divide():
 
 
 def divide_computed():
-    """The same by what is computed, in a branch that no input of the node leads to."""
+    """The same with computed divisors, in a branch that no input of the node leads to."""
     branch = helper.make_graph(
         [helper.make_node("Div", ["dividend", "less"], ["quotient"])], "branch", [],
         [helper.make_tensor_value_info("quotient", INT64, ["N"])])
@@ -48,28 +48,28 @@ def masked():
 
 
 def scatter():
-    """Writes numbers to the places that a caller names."""
+    """Writes numbers to the indices that a caller gives."""
     return model(
         [helper.make_node("ScatterElements", ["x", "indices", "updates"], ["y"])],
         [("x", FLOAT, ["N"]), ("indices", INT64, ["M"]), ("updates", FLOAT, ["M"])], ("y", FLOAT, ["N"]))
 
 
 def steps():
-    """The whole numbers below 10, by a caller's step."""
+    """The whole numbers below 10, in steps that a caller gives."""
     return model(
         [helper.make_node("Squeeze", ["step"], ["scalar"]), helper.make_node("Range", ["zero", "ten", "scalar"], ["y"])],
         [("step", INT64, [1])], ("y", INT64, [None]), [("zero", 0, np.int64), ("ten", 10, np.int64)])
 
 
 def expand():
-    """As many copies of a number as a caller asks for."""
+    """As many copies of a number as a caller requests."""
     return model(
         [helper.make_node("Expand", ["x", "shape"], ["y"])],
         [("x", FLOAT, [1]), ("shape", INT64, [1])], ("y", FLOAT, [None]))
 
 
 def branch():
-    """The sum of what a caller has put into a shape of its own, in a branch: no shape of the main graph varies."""
+    """The sum of a tensor in a shape that a caller gives, in a branch: no shape of the main graph varies."""
     then = helper.make_graph(
         [helper.make_node("Reshape", ["x", "shape"], ["matrix"]),
          helper.make_node("ReduceSum", ["matrix", "first"], ["sums"], keepdims=0),

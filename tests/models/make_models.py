@@ -78,7 +78,7 @@ def fixed_shape():
 
 
 def scalar_out():
-    """Sums over everything, the batch included: rank 0 comes out and rows may not be put together."""
+    """Sums over all dimensions, including the batch: the output has rank 0, and rows may not be batched."""
     return model_bytes(
         "scalar_out", [helper.make_node("ReduceSum", ["IN"], ["OUT"], keepdims=0)], [value("IN", ["N", 4])], [value("OUT", [])])
 
@@ -169,7 +169,7 @@ def ml_scaler():
 
 
 def uint8_scores():
-    """The mean of each channel of pixels u8[1,2,2,3] as scores u8[1,3], whose worth its file does not say."""
+    """The mean of each channel of pixels u8[1,2,2,3] as scores u8[1,3], without their scale in the file."""
     nodes = [
         helper.make_node("Cast", ["pixels"], ["floats"], to=FLOAT),
         helper.make_node("ReduceMean", ["floats"], ["means"], axes=[1, 2], keepdims=0),
@@ -180,7 +180,7 @@ def uint8_scores():
 
 
 def png(pixel=b"\xff\0\0"):
-    """A valid picture: one pixel, a red one."""
+    """A valid picture of one red pixel."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
@@ -218,10 +218,10 @@ def files(tflite):
         "slow/1/model.onnx": slow(),
         "external_data/1/model.onnx": external("weights.bin"),
         "external_data/1/weights.bin": weights,
-        # The files that these two reach for exist and are long enough: only a check of the path can refuse them.
+        # The target files of these two exist and are long enough: only a check of the path can refuse them.
         "external_escape/1/model.onnx": external("../../outside.bin"),
         "external_absolute/1/model.onnx": external("/etc/passwd"),
-        # Both runtimes take the name of this file for a mark: its offset is then an address of their process.
+        # Both runtimes treat the name of this file as a marker: its offset is then an address in their process.
         "external_address/1/model.onnx": external(MEMORY_ADDRESS),
         f"external_address/1/{MEMORY_ADDRESS}": weights,
         "outside.bin": weights,

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
-# The class is the largest of the first three columns; the fourth says nothing.
+# The class is the largest of the first three columns; the fourth has no effect.
 WEIGHTS = np.array([[4, 0, 0], [0, 4, 0], [0, 0, 4], [0, 0, 0]], np.float32)
 
 MODEL_TOML = """\

@@ -103,7 +103,7 @@ def operator_code(code):
 
 
 def colours():
-    # A colour is twice its own channel less the others; "nothing" is 1 whatever comes. In 32nds around 128.
+    # A colour is twice its own channel minus the others; "nothing" is always 1. In 32nds around 128.
     weights = [128, 128, 128, 192, 96, 96, 96, 192, 96, 96, 96, 192]
     bias = [4096, 0, 0, 0]
     buffers = [b"", bytes(weights), struct.pack("<4i", *bias), struct.pack("<2i", 1, 3)]

@@ -56,5 +56,5 @@ fn a_box_that_is_not_there_is_said_at_once() {
     let output = daemon.root.command(&["bench", "add_sub"]).args(arguments).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.contains("nobody receives it"), "{error}");
+    assert!(error.contains("no client receives the request"), "{error}");
 }

@@ -1,1 +1,1 @@
-"""The rows of the table; a function a subject, each giving its rows."""
+"""The rows of the table: one function for each subject, which yields its rows."""

@@ -1,4 +1,4 @@
-"""The feature store: in-process beside sled alone and redb, and over HTTP beside Feast's own server."""
+"""The feature store: in-process compared with plain sled and with redb, and over HTTP compared with Feast's own server."""
 import json
 import random
 import shutil
@@ -51,7 +51,7 @@ CALLERS = 100
 
 
 def feature_store(_, options):
-    """The benchmark program's own processes; it is built by cargo."""
+    """Runs the benchmark program, which cargo builds."""
     kept = WORK / "feature_store.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     command = ["cargo", "bench", "--locked", "--quiet", "--bench", "feature_store", "--", "--brief", "--entities", str(options.entities),
@@ -115,19 +115,19 @@ def push_body(users):
 
 
 def pushes(entities, count=2000):
-    """Rows of random entities, one a request."""
+    """Rows of random entities, one for each request."""
     return [request("/push", push_body([random.randrange(entities)]), JSON) for _ in range(count)]
 
 
 def reads(entities, count=5000):
-    """All features of random entities, one a request."""
+    """All features of random entities, one for each request."""
     bodies = ({"features": [f"profile:{name}" for name in NAMES], "entities": {"user_id": [random.randrange(entities)]}}
               for _ in range(count))
     return [request("/get-online-features", json.dumps(body, separators=(",", ":")).encode(), JSON) for body in bodies]
 
 
 def feature_server(_, options):
-    """Ledge alone; and when the peers are asked for, Ledge and Feast's server with as many entities and the same requests."""
+    """Ledge; and with the peers, Ledge and Feast's server with the same number of entities and the same requests."""
     with Store() as ours:
         ours.fill(options.entities)
         yield from served([ours], options)
@@ -142,7 +142,7 @@ def feature_server(_, options):
 
 
 def feature_inference(_, options):
-    """The tiny model asked with its numbers, and with the name of an entity whose features they are; by turns."""
+    """Calls of the tiny model with its numbers, and with the key of an entity that has them as features; in turns."""
     tensor = stage.wine()
     store = Store("feature-inference", WINE_VIEW)
     store.add("wine_mlp", "models/wine_mlp", f'runtime = "onnxruntime"\n{ONE_THREAD}')
@@ -156,7 +156,7 @@ def feature_inference(_, options):
         lanes = [ServedLane("by an entity key", store, by_key), ServedLane("by 13 numbers", store, json_call("wine_mlp", tensor))]
         answers = [json.loads(lane.connection.body)["outputs"][0]["data"] for lane in lanes]
         if answers[0] != answers[1]:
-            raise RuntimeError(f"the same wine has two answers: {answers}")
+            raise RuntimeError(f"the numbers and the features of one wine have different answers: {answers}")
         interleave(lanes, options.rounds, options.seconds)
         options.keep("tiny model by an entity key", lanes)
         for lane in lanes:
@@ -168,7 +168,7 @@ def feature_inference(_, options):
 
 
 def served(servers, options):
-    """What one caller gets, then a hundred."""
+    """The figures of one caller, then of a hundred."""
     entities = f"{servers[0].entities:,} entities"
     memory = [f"{server.name}: {processes.rss_kib(processes.tree(server.pid)) / 1000:.0f} MB {server.holds()}" for server in servers]
     for what, limit, requests in (("20 features of one entity", 150, reads), ("push of a row, durable", None, pushes)):
@@ -193,7 +193,7 @@ def served(servers, options):
         shown.append(f"{name}: {rate.show()}/s, p50 {p50.show()} ms, p99 {p99.show()} ms, CPU {cpu.show()} us{refused}")
     options.keep_raw(f"feature store over HTTP, {entities}: {CALLERS} callers", rates)
     ours = rates.pop(servers[0].name)
-    # The least that the daemon has to take is asked of the whole store, and not once more of the one beside Feast's.
+    # The least rate that the daemon must reach applies to the whole store, not again to the one compared with Feast's.
     budget = {"verdict": "no budget"} if rates else {"limit": 10_000, "at_least": True}
     to_ours = {name: Spread.of(each / own for (each, *_), (own, *_) in zip(rounds, ours)) for name, rounds in rates.items()}
     yield Row(f"feature store over HTTP, {entities}: durable writes acknowledged, {CALLERS} callers", "/s",
@@ -201,7 +201,7 @@ def served(servers, options):
 
 
 def crowd(server, seconds):
-    """Callers that each push again when they are answered: (acknowledged a second, p50 ms, p99 ms, CPU us of each, % lost)."""
+    """Callers that each push again after the answer: (acknowledged a second, p50 ms, p99 ms, CPU us of each, % lost)."""
     before = processes.cpu_ns(processes.tree(server.pid))
     samples = closed_loop(server.port, pushes(server.entities), CALLERS, max(seconds, 1))
     spent = processes.cpu_ns(processes.tree(server.pid)) - before

@@ -7,26 +7,26 @@ from ..figures import Row, Spread
 from ..ledge import Ledge
 from ..servers import Server
 
-FIVE = {  # as a user would have them: nothing set but what a model needs
+FIVE_MODELS = {  # as a user would have them: only the settings that a model needs
     "efficientnet_lite0": "models/efficientnet_lite0", "wine_mlp": "models/wine_mlp",
     "dynamic_sum": "test-models/dynamic_sum", "add_sub": "test-models/add_sub", "slow": "test-models/slow"}
 
 
 def five_models():
     daemon = Ledge("five")
-    for name, source in FIVE.items():
+    for name, source in FIVE_MODELS.items():
         daemon.add(name, source, "")
     return daemon
 
 
 def settled(server: Server, seconds=1.0):
-    """Its process ids, once what a start leaves behind has calmed down."""
+    """The process ids, once the work of the start has ended."""
     time.sleep(seconds)
     return processes.tree(server.pid)
 
 
 def memory_without_models(_, options):
-    """PSS of the daemon alone: what the control plane costs."""
+    """The PSS of the daemon without models: the cost of the control plane."""
     seen = []
     for _ in range(options.starts):
         with Ledge("empty") as daemon:
@@ -35,7 +35,7 @@ def memory_without_models(_, options):
 
 
 def threads_with_five_models(servers, options):
-    """Every thread, its name, and how much they do while nobody asks."""
+    """Every thread with its name, and their CPU time without calls."""
     with five_models() as daemon:
         pids = settled(daemon)
         found = processes.threads(pids)

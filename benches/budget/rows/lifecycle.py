@@ -13,7 +13,7 @@ CALLERS = 2
 
 
 class Reloads(threading.Thread):
-    """Reloads a model COUNT times, each GAP seconds after the last; when each began and ended."""
+    """Reloads a model COUNT times, each GAP seconds after the last. Yields the begin and the end of each."""
 
     def __init__(self, server, model, count, gap):
         super().__init__(daemon=True)
@@ -36,7 +36,7 @@ class Reloads(threading.Thread):
 
 
 def reload_under_load(server, model, data, seconds, count, gap=0.5):
-    """Callers ask for SECONDS undisturbed, then while the model reloads COUNT times."""
+    """Callers send requests for SECONDS undisturbed, then while the model reloads COUNT times."""
     usual = closed_loop(server.port, data, CALLERS, seconds)
     reloads = Reloads(server, model, count, gap)
     reloads.start()
@@ -55,7 +55,7 @@ def reload_under_load(server, model, data, seconds, count, gap=0.5):
 
 
 def hot_reload(servers, options):
-    """Two callers ask the MobileNet-class model, which is reloaded again and again."""
+    """Two callers use the MobileNet-class model, which is reloaded again and again."""
     data = {"ledge": ("network_onnxruntime", binary_call("network_onnxruntime", stage.picture())),
             "triton": ("network", binary_call("network", stage.picture()))}
     seen = {key: reload_under_load(servers[key], *call, 6 * options.seconds, options.reloads)
@@ -69,7 +69,7 @@ def hot_reload(servers, options):
 
 
 def worst_of(values):
-    """The worst one judges; the spread tells of all."""
+    """Judged by the worst one; the spread covers all."""
     return Spread(max(values), min(values), max(values))
 
 
@@ -88,7 +88,7 @@ def ready_after_start(servers, options):
     compiled = Ledge("start-openvino").add("network", "models/efficientnet_lite0", pipeline_config("openvino"))
     empty = Ledge("start-empty")
     without, cold, warm, bare = [], [], [], []
-    shipped.start(), shipped.stop()  # notes which runtime is the faster one, as the first start of a box does
+    shipped.start(), shipped.stop()  # measures which runtime is faster, like the first start of a box
     for _ in range(options.starts):  # interleaved, too
         compiled.forget_compiled()
         for daemon, into in ((shipped, without), (compiled, cold), (compiled, warm), (empty, bare)):
@@ -103,7 +103,7 @@ def ready_after_start(servers, options):
 
 
 def ready_beside_peers(servers, options):
-    """The same models in ONNX Runtime on both sides, none of them compiled before; all servers start by turns."""
+    """The same models in ONNX Runtime on both sides, none of them compiled before; all servers start in turns."""
     models = stage.peer_models()
     one = [model for model in models if model.name == "network"]
     for what, held, keys in ((f"{len(models)} models", models, ("triton", "mlserver")), ("the int8 network alone", one, ("mosec network",))):

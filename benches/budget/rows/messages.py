@@ -1,4 +1,4 @@
-"""The same calls over HTTP and over a broker, and the broker's own echo, by turns in one run of `ledge bench`."""
+"""The same calls over HTTP and over a broker, and the broker's own echo, in turns in one run of `ledge bench`."""
 import json
 import subprocess
 
@@ -7,14 +7,14 @@ from ..broker import Mosquitto, installed
 from ..figures import NOT_MEASURED, Row, Spread, digits
 from ..ledge import HOME, ONE_THREAD, WORK, Ledge, pipeline_config
 
-GOAL = 1.5  # of the daemon's CPU time over MQTT QoS 0 to that over HTTP
+CPU_RATIO_MAX = 1.5  # the daemon's CPU time over MQTT QoS 0 divided by that over HTTP
 IN_FLIGHT = (1, 32)
 NAMES = {"http": "HTTP", "mqtt-qos0": "MQTT QoS 0", "mqtt-qos1": "MQTT QoS 1", "echo-qos0": "the broker's echo, QoS 0",
          "echo-qos1": "the broker's echo, QoS 1"}
 
 
 def mqtt(_, options):
-    """A tiny model asked with JSON, and the network with photographs."""
+    """A tiny model with JSON, and the network with photographs."""
     stage.photo()
     photo = WORK / "photo_640x480.jpg"
     workloads = (("tiny model, JSON", "wine_mlp", ["--json-tensors"]), ("JPEG 640x480, int8 network", "network", ["--input", photo]))
@@ -45,7 +45,7 @@ def one_workload(what, daemon, broker, model, request, options):
         if lost:
             raise RuntimeError(f"{what}, {in_flight} in flight: {lost}")
         told = "one" if in_flight == 1 else in_flight
-        goal = {"limit": GOAL} if in_flight == 1 and model == "wine_mlp" else {"verdict": "no budget"}
+        goal = {"limit": CPU_RATIO_MAX} if in_flight == 1 and model == "wine_mlp" else {"verdict": "no budget"}
         yield Row(f"{what}, {told} in flight: CPU, MQTT QoS 0", "x HTTP", measured=spread(ratios["mqtt_qos0_by_http"]["cpu"]),
                   beside=[line(target, found, ratios) for target, found in figures.items()], **goal)
 
@@ -70,7 +70,7 @@ def spread(found):
 
 
 def bench(daemon, broker, model, request, options):
-    """The report of one interleaved run. CPU time is the daemon's alone, without client and broker."""
+    """The report of one interleaved run. CPU time is only the daemon's, without client and broker."""
     command = [daemon.binary, "bench", model, "--root", daemon.folder, "--set", f"runtimes.dir={HOME / 'runtimes'}",
                "--url", f"http://127.0.0.1:{daemon.port}", "--url", f"mqtt://127.0.0.1:{broker.port}", "--device", "bench",
                "--qos", "0,1", "--echo", "--http", "--pid", daemon.pid, "--concurrency", ",".join(map(str, IN_FLIGHT)),

@@ -10,17 +10,17 @@ CACHE = re.compile(rb"\r\nx-ledge-cache: (\w+)")
 
 
 def beside(lane, ours, value="cpu_us"):
-    """A peer's line: its ratio to ours first."""
+    """The line of a peer, with its ratio to Ledge first."""
     return f"{lane.name} {ratio(lane, ours, value).show()} x ours: {lane.show()}"
 
 
 def ratios(lanes, ours, value="cpu_us"):
-    """{name: its figure to ours} of the peers' lanes, which ran by turns with ours."""
+    """{name: its figure divided by Ledge's} of the peers' lanes, which ran in turns with Ledge's."""
     return {lane.name: ratio(lane, ours, value) for lane in lanes}
 
 
 def peer_lanes(servers, model, tensor, calls):
-    """Lanes for the peers that are up: CALLS maps a server's key to what it is asked."""
+    """Lanes for the peers that are up: CALLS maps a server's key to its request."""
     return [ServedLane(servers[key].name, servers[key], call(servers[key], model, tensor))
             for key, call in calls.items() if key in servers]
 
@@ -38,7 +38,7 @@ def own_format(server, _, tensor):
 
 
 def tiny_model(servers, options):
-    """One caller asks the tiny model, the next request when the last is answered."""
+    """One caller of the tiny model, which sends the next request after the last answer."""
     tensor = stage.wine()
     ours = ServedLane("Ledge", servers["ledge"], json_call("wine_mlp", tensor))
     lanes = [ours, *peer_lanes(servers, "wine_mlp", tensor, {
@@ -53,7 +53,7 @@ def tiny_model(servers, options):
 
 
 def cache_hits(servers, options):
-    """The same question again, to a model whose config asks for a result cache."""
+    """The same request again, to a model whose config turns the response cache on."""
     small, large = stage.wine(), stage.numbers()
     for what, limit, model, tensor, call in (
             ("cache hit, tiny input: CPU", 40, "wine_cached", small, json_call),

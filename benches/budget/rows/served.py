@@ -19,7 +19,7 @@ def prepare_cpu(server, model):
 
 
 class PhotoLane(ServedLane):
-    """Photographs, with the decoding time that each answer tells (`time_ms.decode`, by the clock on the wall), and the
+    """Photographs, with the decoding time in each answer (`time_ms.decode`, wall-clock time), and the
     CPU time of decoding in each round, which the daemon counts.
     """
 
@@ -75,7 +75,7 @@ def network(servers, options):
 
 
 def more(lane, reference, less=None):
-    """How much more CPU a call takes than a run in-process, in per cent, round by round; LESS is taken off first."""
+    """The additional CPU time of a call over a run in-process, in percent, round by round; LESS is subtracted first."""
     less = less or [0.0] * len(lane.rounds)
     return Spread.of(((one.cpu_us - off) / other.cpu_us - 1) * 100
                      for one, other, off in zip(lane.rounds, reference.rounds, less))
@@ -86,7 +86,7 @@ def digits_ms(lane):
 
 
 def photo_to_tensor(decode_us, name, by_turns):
-    """What the answers told of decoding, resizing and scaling; and the CPU time of it beside Pillow's, round by round."""
+    """The times of decoding, resizing and scaling in the answers; and their CPU time compared with Pillow's, by round."""
     ordered = sorted(decode_us)
     # The spread of single photographs: from the 5th to the 95th percentile.
     spread = Spread(percentile(ordered, 0.5) / 1e3, percentile(ordered, 0.05) / 1e3, percentile(ordered, 0.95) / 1e3)

@@ -6,12 +6,12 @@ from .. import ledge
 from ..figures import Row, Spread
 
 
-# A convolutional network, a small classifier, and hardly any work at all; each in both runtimes.
+# A convolutional network, a small classifier, and a model with almost no work; each in both runtimes.
 TUNED = (("efficientnet_lite0", "models"), ("wine_mlp", "models"), ("dynamic_sum", "test-models"))
 
 
 def tuner(_, options):
-    """`ledge tune --exhaustive`: it chooses, then measures every way to run the model in turns, and tells how far its
+    """`ledge tune --exhaustive`: it chooses, then measures every combination in turns, and shows how far its
     choice is from the best of them there. Nothing is kept.
     """
     what = "tuner's choice against an exhaustive search"

@@ -1,1 +1,1 @@
-"""Runs that show one thing at length; each is a subcommand of its own, and `make bench` calls the shorter form."""
+"""Longer runs on one subject; each is a subcommand, and `make bench` calls the shorter form."""

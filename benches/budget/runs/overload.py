@@ -1,4 +1,4 @@
-"""Three times as many requests as the daemon can answer, whether it answers or not."""
+"""Overload: three times as many requests as the daemon can answer, sent without waiting for answers."""
 import collections
 import os
 import threading
@@ -13,7 +13,7 @@ TIMES = 3
 DEADLINE_MS = 3000
 QUEUE = 32
 ANSWERS = (200, 429, 504)
-FULL_QUEUES = 2  # the p99 of what is accepted, in times that a full queue takes
+FULL_QUEUES = 2  # the limit of the p99 of accepted requests, in multiples of the time of a full queue
 
 
 class MemoryWatch(threading.Thread):
@@ -28,7 +28,7 @@ class MemoryWatch(threading.Thread):
             self.seen.append(processes.rss_kib([self.pid]) * 1024 / 1e6)
 
     def growth(self):
-        """The median of the last quarter to that of the second quarter: the first fills the queue."""
+        """The median of the last quarter divided by that of the second quarter: the first fills the queue."""
         quarter = len(self.seen) // 4
         if not quarter:
             return 1.0
@@ -80,10 +80,10 @@ def judged(samples, capacity, cores, watch, client, options, kind):
                   f"{digits(goodput)}/s of {' and '.join(digits(each) for each in capacity)}/s before and after; {asked}: {told}",
                   f"the client on the same cores: {100 * client:.0f} % of a core; it sent p99 {digits(lag)} ms late"])
     refusals = f"refused in p50 {digits(percentile(refused, 0.5))} ms, p99 {digits(percentile(refused, 0.99))} ms" if refused else "none refused"
-    # A caller who is accepted last has a full queue and what is running before him.
+    # The last accepted request waits for a full queue and for the requests that are running.
     queue_ms = 1000 * (QUEUE + cores) / Spread.of(capacity).median
     limit = FULL_QUEUES * queue_ms
-    # An answer later than the deadline is none: a limit near it could not be missed.
+    # Answers after the deadline do not exist, so a limit near the deadline could not be missed.
     verdict = "" if limit < 0.8 * DEADLINE_MS else f"{NOT_MEASURED}: the deadline of {DEADLINE_MS} ms comes before the limit"
     yield Row(f"{what}: p99 of accepted", "ms", round(limit), Spread.of([percentile(accepted, 0.99)]), verdict=verdict,
               beside=[f"p50 {digits(percentile(accepted, 0.5))} ms; a full queue takes {digits(queue_ms)} ms; {refusals}"])

@@ -1,4 +1,4 @@
-"""Reloads while callers ask: nothing is lost, and memory does not grow with them."""
+"""Reloads under load: no request is lost, and memory does not grow."""
 import collections
 
 from .. import processes, stage

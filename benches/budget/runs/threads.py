@@ -1,4 +1,4 @@
-"""Five models: every thread with the cores that it may run on, and what they do while nobody asks."""
+"""Five models: every thread with the cores that it may run on, and their CPU time without calls."""
 import os
 import time
 

@@ -15,7 +15,7 @@ use ledge::principal::Principal;
 use serde_json::Value as Json;
 use tokio::runtime::Runtime;
 
-use crate::contender::{BATCH, FEATURES, Store, TTL_S, batches, event_us, values};
+use crate::contender::{BATCH_ROWS, ROW_FEATURES, Store, TTL_S, batches, event_us, values};
 use crate::load::{Figures, Random, Watch, nanoseconds};
 
 pub struct Ledge {
@@ -24,7 +24,7 @@ pub struct Ledge {
 }
 
 fn declared() -> String {
-    let schema: Vec<String> = (0..FEATURES).map(|at| format!("{{ name = 'f{at}', dtype = 'Float32' }}")).collect();
+    let schema: Vec<String> = (0..ROW_FEATURES).map(|at| format!("{{ name = 'f{at}', dtype = 'Float32' }}")).collect();
     format!(
         "[[entity]]\nname = 'user'\njoin_key = 'user_id'\nvalue_type = 'Int64'\n[[feature_view]]\nname = 'profile'\n\
          entities = ['user']\nttl = '{TTL_S}s'\nsource = {{ name = 'users' }}\nschema = [{}]\n",
@@ -34,9 +34,9 @@ fn declared() -> String {
 
 /// A push of these entities.
 fn push(random: &mut Random, entities: &[u64], event_us: i64) -> Push {
-    let mut columns: Columns = Vec::with_capacity(FEATURES + 2);
+    let mut columns: Columns = Vec::with_capacity(ROW_FEATURES + 2);
     columns.push(("user_id".into(), entities.iter().map(|entity| Json::from(*entity)).collect()));
-    columns.extend((0..FEATURES).map(|at| (format!("f{at}"), Vec::with_capacity(entities.len()))));
+    columns.extend((0..ROW_FEATURES).map(|at| (format!("f{at}"), Vec::with_capacity(entities.len()))));
     for _ in entities {
         for ((_, cells), value) in columns.iter_mut().skip(1).zip(values(random)) {
             cells.push(Json::from(value));
@@ -47,7 +47,7 @@ fn push(random: &mut Random, entities: &[u64], event_us: i64) -> Push {
 }
 
 fn read_of(entity: u64) -> OnlineRequest {
-    let features = (0..FEATURES).map(|at| format!("profile:f{at}")).collect();
+    let features = (0..ROW_FEATURES).map(|at| format!("profile:f{at}")).collect();
     OnlineRequest {
         selection: Selection::Features(features),
         entities: vec![("user_id".into(), vec![Json::from(entity)])],
@@ -68,7 +68,7 @@ impl Ledge {
         let store = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
         let opened = Self { runtime, store };
         opened.runtime.block_on(opened.store.opened());
-        // A rebuild goes on after that.
+        // A rebuild of the index may continue after that.
         while opened.store.statistics().unwrap().state != "ready" {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -121,9 +121,9 @@ impl Store for Ledge {
         let mut latencies = Vec::new();
         let now_us = clock::unix_micros();
         let mut rows = 0;
-        let batch: Vec<u64> = (0..BATCH).collect();
+        let batch: Vec<u64> = (0..BATCH_ROWS).collect();
         #[expect(clippy::cast_precision_loss, reason = "500")]
-        let watch = Watch::start_after(40, BATCH as f64, |random| push(random, &batch, now_us));
+        let watch = Watch::start_after(40, BATCH_ROWS as f64, |random| push(random, &batch, now_us));
         for batch in batches(entities, round) {
             let push = push(&mut random, &batch, event_us(now_us, &batch, round, of));
             let started = Instant::now();
@@ -141,7 +141,7 @@ impl Store for Ledge {
         let watch = Watch::start(request);
         let latencies = self.callers(callers, seconds, request, |store, request| async move {
             let found = store.get_online_features(request, FeatureCaller::unlimited(Principal::Local)).await.unwrap();
-            assert_eq!(found.columns.len(), FEATURES);
+            assert_eq!(found.columns.len(), ROW_FEATURES);
             let cell = found.columns.first().and_then(|column| column.cells.first());
             assert!(cell.is_some_and(|cell| cell.status == FieldStatus::Present), "{cell:?}");
         });

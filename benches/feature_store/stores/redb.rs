@@ -1,4 +1,4 @@
-//! redb: the same bytes, committed durably by one thread, what waits together in one commit.
+//! redb: the same bytes, committed durably by one thread, with all waiting rows in one commit.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::load::{self, Figures, Random, Watch, nanoseconds};
 const ROWS: TableDefinition<u64, &[u8]> = TableDefinition::new("rows");
 
 /// The most rows of one commit, as in Ledge.
-const GROUP: usize = 512;
+const COMMIT_ROWS_MAX: usize = 512;
 
 type Row = (u64, Vec<u8>);
 
@@ -40,7 +40,7 @@ impl Redb {
     fn writer(&self, rows: &Receiver<(Row, Sender<()>)>) {
         while let Ok(first) = rows.recv() {
             let mut group = vec![first];
-            group.extend(rows.try_iter().take(GROUP - 1));
+            group.extend(rows.try_iter().take(COMMIT_ROWS_MAX - 1));
             self.commit(group.iter().map(|(row, _)| row));
             for (_, reply) in group {
                 reply.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! sled alone: the entity's number is the key, the row's bytes the value.
+//! Plain sled: the number of the entity is the key, and the bytes of the row are the value.
 
 use std::ops::Range;
 use std::path::Path;

@@ -167,7 +167,7 @@ def releases(verbs, kind):
             "source",
             type=Path,
             metavar="SETTINGS.toml",
-            help="settings that boxes let a platform change; see Ledge's README",
+            help="settings that boxes let a platform change; docs/updates.md of Ledge lists them",
         )
     else:
         add(

@@ -1,7 +1,7 @@
-//! `ledge audit egress`: every kind of message that this box can send, where it may go, and how much went.
+//! `ledge audit egress`: every kind of message that this box can send, its destinations, and the bytes sent so far.
 //!
-//! It is made of the code's own types: a kind of message without a description does not compile, and the fields come from
-//! the types that are sent.
+//! The list is made from the types of the code: a kind of message without a description does not compile, and the
+//! fields come from the types that are sent.
 
 mod contents;
 mod fields;
@@ -25,45 +25,44 @@ pub struct EgressArgs {
     pub json: bool,
 }
 
-/// What the verb writes.
+/// The output of the verb.
 #[derive(Debug, Serialize)]
-struct Report {
-    contents: Vec<Kind>,
-    /// The regions where data may be; none: any that an entry of the configuration names.
+struct EgressReport {
+    contents: Vec<ContentReport>,
+    /// The regions where data may be; if empty, any region of an entry of the configuration.
     residency: Vec<String>,
-    /// Where the configuration lets something go, and where something went before.
-    destinations: Vec<Elsewhere>,
-    /// Since when it is counted; `None` before the first start.
+    /// The destinations that the configuration allows, and earlier ones with counts.
+    destinations: Vec<DestinationReport>,
+    /// The start of the counts; `None` before the first start.
     counted_since: Option<String>,
-    /// Whether counts of before were lost.
+    /// Set when earlier counts were lost.
     counts_were_damaged: bool,
-    /// Those who connect to this box get what they ask for, wherever they are: that is not egress of ours, and not in the
-    /// counts.
+    /// The listeners. Answers to callers that connect to this box are neither egress nor in the counts.
     listens_on: Vec<String>,
 }
 
-/// A kind of message.
+/// One kind of content.
 #[derive(Debug, Serialize)]
-struct Kind {
+struct ContentReport {
     content: &'static str,
     what: &'static str,
-    /// What connections it goes over.
+    /// The purposes of the connections that carry it.
     purposes: Vec<&'static str>,
     messages: Vec<Message>,
 }
 
-/// Somewhere else.
+/// One destination.
 #[derive(Debug, Serialize)]
-struct Elsewhere {
+struct DestinationReport {
     destination: String,
     region: String,
-    /// Whether data may be in that region.
+    /// True if data may be in that region.
     is_resident: bool,
-    /// What it may get; `None`: the configuration does not allow it any more.
+    /// The contents that it may receive; `None` if the configuration no longer allows it.
     allowed: Option<Vec<&'static str>>,
     connections: u64,
     failures: u64,
-    /// Bytes, by what they were.
+    /// Bytes sent, by content.
     sent: BTreeMap<String, u64>,
     received: u64,
 }
@@ -73,10 +72,10 @@ pub fn run(globals: &Globals, args: &EgressArgs, out: &mut Output) -> anyhow::Re
     let config = globals.load_config()?;
     let (counts, damage) = match EgressCounts::read(&config.state.path) {
         Ok(counts) => (counts, None),
-        // What may be sent is known all the same.
+        // Without counts, the report still lists what may be sent.
         Err(error @ (CountsError::Damaged { .. } | CountsError::File { .. })) => (None, Some(error)),
     };
-    let report = Report::new(&config, counts);
+    let report = EgressReport::new(&config, counts);
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
@@ -89,12 +88,12 @@ pub fn run(globals: &Globals, args: &EgressArgs, out: &mut Output) -> anyhow::Re
     }
 }
 
-impl Report {
+impl EgressReport {
     fn new(config: &Config, counts: Option<EgressCounts>) -> Self {
         let since = counts.as_ref().map(|counts| counts.since.clone());
         let counts_were_damaged = counts.as_ref().is_some_and(|counts| counts.after_damage);
         Self {
-            contents: Content::ALL.map(Kind::of).into(),
+            contents: Content::ALL.map(ContentReport::of).into(),
             residency: config.egress.residency.iter().map(ToString::to_string).collect(),
             destinations: destinations(&config.egress, counts.map(|counts| counts.destinations).unwrap_or_default()),
             counted_since: since,
@@ -104,7 +103,7 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let mut lines = vec!["What this box can send to others, and nothing else:".to_owned()];
+        let mut lines = vec!["This box can send the following, and nothing else:".to_owned()];
         for kind in &self.contents {
             lines.push(format!("\n{}: {}", kind.content, kind.what));
             lines.push(format!("  over connections for: {}", kind.purposes.join(", ")));
@@ -116,17 +115,18 @@ impl Report {
                 }));
             }
         }
+
         lines.push(match self.residency.as_slice() {
-            [] => "\nWhere to (egress.residency is empty, so any region that an entry names):".to_owned(),
-            regions => format!("\nWhere to (data may be in {}):", regions.join(", ")),
+            [] => "\nDestinations (egress.residency is empty: any region of an entry of egress.allow):".to_owned(),
+            regions => format!("\nDestinations (data may be in {}):", regions.join(", ")),
         });
         if self.destinations.is_empty() {
-            lines.push("  nowhere: the configuration allows no destination".to_owned());
+            lines.push("  none: the configuration allows no destination".to_owned());
         }
         for of in &self.destinations {
             let allowed = match &of.allowed {
-                None => "not allowed any more".to_owned(),
-                Some(contents) => format!("may get {}", contents.join(", ")),
+                None => "no longer allowed".to_owned(),
+                Some(contents) => format!("may receive {}", contents.join(", ")),
             };
             let outside = if of.is_resident { "" } else { ", outside the residency" };
             lines.push(format!("  {} in {}{outside}: {allowed}", of.destination, of.region));
@@ -136,23 +136,26 @@ impl Report {
             let (connections, failures, received) = (of.connections, of.failures, of.received);
             lines.push(format!("    {connections} connections, {failures} failed; {sent}; received {received} bytes"));
         }
+
         lines.push(match &self.counted_since {
-            None => "  Nothing is counted yet: the first start of the server begins with it.".to_owned(),
+            None => "  Nothing is counted yet: the counts begin with the first start of the server.".to_owned(),
             Some(since) if self.counts_were_damaged => {
-                format!("  Counted since {since}; what was counted before is lost, its file was damaged.")
+                format!("  Counted since {since}. Earlier counts are lost, because their file was damaged.")
             }
-            Some(since) => format!("  Counted since {since}, over all starts; a kill takes the last ten seconds."),
+            Some(since) => {
+                format!("  Counted since {since}, across restarts. A kill loses the counts of the last ten seconds.")
+            }
         });
         let listens = self.listens_on.join(", ");
         lines.push(format!(
-            "\nApart from that, this box answers those who connect to it ({listens}); whoever may do so is up to \
-             http.listen and the network. That is in the audit log call by call or by the minute, and not in these counts."
+            "\nBesides that, this box answers callers that connect to it ({listens}). http.listen and the network \
+             decide who can connect. Answers are not in these counts, but in the audit log, per call or per minute."
         ));
         lines.join("\n") + "\n"
     }
 }
 
-impl Kind {
+impl ContentReport {
     fn of(content: Content) -> Self {
         let purposes = Purpose::ALL.into_iter().filter(|purpose| purpose.contents().contains(&content));
         Self {
@@ -164,20 +167,20 @@ impl Kind {
     }
 }
 
-/// What is allowed, with its counts; then what is only counted.
-fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<Elsewhere> {
+/// The allowed destinations with their counts, then those that only have counts.
+fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<DestinationReport> {
     let with = |counts: DestinationCounts, allowed| {
         let DestinationCounts { destination, region, connections, failures, sent, received } = counts;
         let is_resident = region.parse().is_ok_and(|region| config.is_counted_resident(&region));
-        Elsewhere { destination, region, is_resident, allowed, connections, failures, sent, received }
+        DestinationReport { destination, region, is_resident, allowed, connections, failures, sent, received }
     };
-    let mut left = counts;
+    let mut remaining = counts;
     let mut found = Vec::new();
     for entry in &config.allow {
         let (destination, region) = (entry.host.to_string(), entry.region.to_string());
-        let known = left.iter().position(|of| of.destination == destination && of.region == region);
+        let known = remaining.iter().position(|of| of.destination == destination && of.region == region);
         let counts = match known {
-            Some(at) => left.swap_remove(at),
+            Some(at) => remaining.swap_remove(at),
             None => DestinationCounts { destination, region, ..DestinationCounts::default() },
         };
         let permitted = config.grant(&entry.host).ok();
@@ -185,8 +188,9 @@ fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<El
         let contents = Content::ALL.into_iter().filter(permitted).map(Content::name).collect();
         found.push(with(counts, Some(contents)));
     }
-    for counts in left {
-        // What is on this box needs no entry.
+
+    for counts in remaining {
+        // A destination on this box needs no entry.
         let grant = counts.destination.parse().ok().and_then(|host| config.grant(&host).ok());
         let grant = grant.filter(|grant| grant.region == counts.region);
         let contents = |grant: ledge_egress::Grant| {
@@ -203,7 +207,7 @@ mod tests {
     use ledge_base::toml_check;
 
     #[test]
-    fn what_was_allowed_once_is_told_apart_from_what_is() {
+    fn destinations_that_are_no_longer_allowed_are_marked() {
         let text =
             "[[allow]]\nhost = 'a:1'\nregion = 'eu'\nsend = ['presence']\n[[allow]]\nhost = 'b:1'\nregion = 'eu'";
         let config: EgressConfig = toml_check::parse("f", text).unwrap();
@@ -216,7 +220,7 @@ mod tests {
         };
         let past = vec![counts("a:1", "us"), counts("b:1", "eu"), counts("c:1", "eu"), counts("127.0.0.1:5", "local")];
         let found = destinations(&config, past);
-        let told: Vec<_> = found
+        let listed: Vec<_> = found
             .iter()
             .map(|of| (of.destination.as_str(), of.region.as_str(), of.allowed.as_ref().map(Vec::len), of.connections))
             .collect();
@@ -229,22 +233,23 @@ mod tests {
             ("c:1", "eu", None, 3),
         ];
         expected.sort_unstable();
-        let mut told = told;
-        told.sort_unstable();
-        assert_eq!(told, expected);
+        let mut listed = listed;
+        listed.sort_unstable();
+        assert_eq!(listed, expected);
     }
 
     #[test]
     fn each_kind_of_message_has_fields_and_a_connection_that_carries_it() {
-        let report = Report::new(&Config::with_root(std::path::Path::new("/nowhere")), None);
+        let report = EgressReport::new(&Config::with_root(std::path::Path::new("/nowhere")), None);
         for kind in &report.contents {
             assert!(!kind.purposes.is_empty() && !kind.messages.is_empty(), "{}", kind.content);
             assert!(kind.messages.iter().all(|message| !message.fields.is_empty()), "{}", kind.content);
         }
         let text = report.text();
-        for told in ["event(model_loaded).digest", "models[].versions[].digest", "features.*.values[]", "if-none-match"]
+        for field in
+            ["event(model_loaded).digest", "models[].versions[].digest", "features.*.values[]", "if-none-match"]
         {
-            assert!(text.contains(told), "{told}:\n{text}");
+            assert!(text.contains(field), "{field}:\n{text}");
         }
     }
 }

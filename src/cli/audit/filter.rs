@@ -1,4 +1,4 @@
-//! Which records are shown.
+//! The filter for records.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,61 +18,62 @@ use serde_json::Value;
 
 use super::super::Globals;
 
-/// The most ways to read the join keys of an entity.
-const MOST_READINGS: usize = 256;
+/// The most combinations of types for the join keys of an entity: each value is tried as text and as a JSON value.
+const KEY_READINGS_MAX: usize = 256;
 
-/// Which records are shown.
+/// The options that select records.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Which records")]
+#[command(next_help_heading = "Filters")]
 pub struct FilterArgs {
-    /// Not before this moment: RFC 3339 as 2026-01-01T00:00:00Z, or how long ago as 90s, 15m, 2h, 7d.
+    /// The earliest time: RFC 3339 such as 2026-01-01T00:00:00Z, or an age such as 90s, 15m, 2h, 7d.
     #[arg(long, value_name = "TIME")]
-    pub since: Option<Moment>,
-    /// Not after this moment; the same.
+    pub since: Option<TimeBound>,
+    /// The latest time, in the same form as --since.
     #[arg(long, value_name = "TIME")]
-    pub until: Option<Moment>,
-    /// Of this action, such as model_loaded. Can be repeated.
+    pub until: Option<TimeBound>,
+    /// The action of the record, such as model_loaded. Can be repeated.
     #[arg(long, value_name = "ACTION", value_parser = known_action)]
     pub action: Vec<String>,
-    /// About this model.
+    /// The model that the record is about.
     #[arg(long, value_name = "NAME")]
     pub model: Option<ModelName>,
-    /// About this feature view.
+    /// The feature view that the record is about.
     #[arg(long, value_name = "NAME")]
     pub feature_view: Option<String>,
-    /// Reads and pushes of this entity of the feature store, as `JOIN_KEY`=VALUE. Given once for each join key of the entity.
+    /// The entity that was read or pushed, as JOIN_KEY=VALUE. Repeat the option for each join key of the entity.
     ///
-    /// A record of many rows does not list them all; --feature-view finds such a record as well.
+    /// A record of many rows does not list all entities; --feature-view finds such a record too.
     #[arg(long, value_name = "JOIN_KEY=VALUE", value_parser = join_key)]
     pub entity: Vec<(String, String)>,
-    /// Done by this caller: ip:10.0.0.7, uid:1000, key:NAME, cert:NAME, mqtt:TOPIC, local, others, or a tag as a record has it.
+    /// The caller: ip:10.0.0.7, uid:1000, key:NAME, cert:NAME, mqtt:TOPIC, local, others, or a tag from a record.
     ///
-    /// Records hold tags of callers. This computes those of the name with all keys for tags that this box still has.
+    /// Records contain tags instead of callers. The tags of this caller are computed with all tag keys that this box
+    /// still has.
     #[arg(long, value_name = "CALLER")]
     pub actor: Option<String>,
-    /// Inference calls on this photograph, byte by byte as it was sent; of models whose each call is recorded.
+    /// The photograph of an inference call, exactly as it was sent. Finds only calls that have a record of their own.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// With these sequence numbers: 17, 17.., ..17 or 17..42, of which the last is the last that is shown.
+    /// The sequence numbers: 17, 17.., ..17 or 17..42. The last number is included.
     #[arg(long, value_name = "RANGE")]
     pub seq: Option<SeqRange>,
-    /// Read all records, where a moment is looked for.
+    /// Read all records for --since and --until.
     ///
-    /// Otherwise it is looked up, which expects that the clock of the box went forward.
+    /// Without this option a binary search finds the time, which is only right if the clock of the box never went back.
     #[arg(long)]
     pub scan: bool,
 }
 
-/// A moment, or how long ago.
+/// A time or an age, as the argument of --since and --until.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// In milliseconds since the Unix epoch.
+pub enum TimeBound {
+    /// A time, in milliseconds since the Unix epoch.
     At(u64),
-    /// Milliseconds before now.
+    /// An age, in milliseconds before now.
     Ago(u64),
 }
 
-impl Moment {
+impl TimeBound {
     fn millis(self, now_ms: u64) -> u64 {
         match self {
             Self::At(at) => at,
@@ -81,7 +82,7 @@ impl Moment {
     }
 }
 
-impl FromStr for Moment {
+impl FromStr for TimeBound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -96,18 +97,16 @@ impl FromStr for Moment {
             number.parse::<u64>().ok()?.checked_mul(unit)
         });
         let at = || clock::parse_micros(text).and_then(|micros| u64::try_from(micros).ok()).map(|micros| micros / 1000);
-        ago.map(Self::Ago)
-            .or_else(|| at().map(Self::At))
-            .ok_or_else(|| "expected a moment as 2026-01-01T00:00:00Z, or how long ago as 90s, 15m, 2h, 7d".to_owned())
+        ago.map(Self::Ago).or_else(|| at().map(Self::At)).ok_or_else(|| {
+            "expected a time such as 2026-01-01T00:00:00Z, or an age such as 90s, 15m, 2h, 7d".to_owned()
+        })
     }
 }
 
-/// Sequence numbers, both ends among them.
+/// A range of sequence numbers, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeqRange {
-    /// The first.
     pub first: u64,
-    /// The last.
     pub last: u64,
 }
 
@@ -125,7 +124,7 @@ impl FromStr for SeqRange {
     }
 }
 
-/// An action that there is. The closed list is that of the records themselves.
+/// Checks that the action exists, by the enum of the records itself.
 fn known_action(text: &str) -> Result<String, String> {
     let probe = serde_json::json!({ "action": text });
     match serde_json::from_value::<AuditEvent>(probe) {
@@ -134,33 +133,32 @@ fn known_action(text: &str) -> Result<String, String> {
     }
 }
 
-/// Which records are shown, with everything looked up that is needed for it.
+/// The filter, with the tags that it needs.
 #[derive(Debug, Clone)]
-pub struct Filter {
+pub struct RecordFilter {
     /// In milliseconds since the Unix epoch.
     pub since: u64,
     pub until: u64,
-    /// The sequence numbers.
     pub seq: SeqRange,
-    /// Whether all records are read for a moment.
+    /// Reads all records instead of searching for the time.
     pub scan: bool,
     actions: Vec<String>,
     model: Option<ModelName>,
-    actor: Option<Caller>,
+    actor: Option<CallerFilter>,
     inputs: Option<Vec<Tag>>,
     feature_view: Option<String>,
     entities: Option<Vec<Tag>>,
 }
 
 #[derive(Debug, Clone)]
-enum Caller {
+enum CallerFilter {
     Kind(ActorKind),
     Tags(Vec<Tag>),
 }
 
 impl FilterArgs {
-    /// Reads what is needed to tell.
-    pub fn look_up(&self, globals: &Globals) -> anyhow::Result<Filter> {
+    /// Computes the tags, with the keys of this box.
+    pub fn resolve(&self, globals: &Globals) -> anyhow::Result<RecordFilter> {
         let now_ms = clock::unix_millis();
         let actor = self.actor.as_deref().map(|actor| caller(actor, globals)).transpose()?;
         let inputs = self.input.as_ref().map(|path| {
@@ -169,7 +167,7 @@ impl FilterArgs {
             Ok::<_, anyhow::Error>(keys.iter().map(|key| key.of_photograph(&photograph)).collect())
         });
         let entities = (!self.entity.is_empty()).then(|| entities(&self.entity, globals)).transpose()?;
-        Ok(Filter {
+        Ok(RecordFilter {
             since: self.since.map_or(0, |since| since.millis(now_ms)),
             until: self.until.map_or(u64::MAX, |until| until.millis(now_ms)),
             seq: self.seq.unwrap_or(SeqRange { first: 0, last: u64::MAX }),
@@ -190,7 +188,7 @@ fn keys(globals: &Globals) -> anyhow::Result<Vec<TagKey>> {
     let keys = tags::all(folder, &Sealer::load(&config.encryption)?)?;
     anyhow::ensure!(
         !keys.is_empty(),
-        "{} has no keys for tags: only the box that made them can find them",
+        "{} has no tag keys: only the box that wrote the log can search it by caller, photograph or entity",
         folder.display()
     );
     Ok(keys)
@@ -201,7 +199,7 @@ fn join_key(text: &str) -> Result<(String, String), String> {
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "expected JOIN_KEY=VALUE".to_owned())
 }
 
-/// The tags of an entity. A value may be of a string or of another type: the text does not tell.
+/// The tags of an entity. The text of a value does not say its type, so it is tried as a string and as a JSON value.
 fn entities(join_keys: &[(String, String)], globals: &Globals) -> anyhow::Result<Vec<Tag>> {
     let mut readings: Vec<BTreeMap<&str, Value>> = vec![BTreeMap::new()];
     for (key, text) in join_keys {
@@ -214,45 +212,49 @@ fn entities(join_keys: &[(String, String)], globals: &Globals) -> anyhow::Result
         };
         readings =
             readings.iter().flat_map(|known| values.iter().flatten().map(move |value| with(known, value))).collect();
-        anyhow::ensure!(readings.len() <= MOST_READINGS, "--entity: more join keys than a feature view can have");
+        anyhow::ensure!(
+            readings.len() <= KEY_READINGS_MAX,
+            "--entity names more join keys than a feature view can have"
+        );
     }
     let keys = keys(globals)?;
     Ok(keys.iter().flat_map(|key| readings.iter().map(|reading| key.of_entity(reading))).collect())
 }
 
-fn caller(text: &str, globals: &Globals) -> anyhow::Result<Caller> {
+fn caller(text: &str, globals: &Globals) -> anyhow::Result<CallerFilter> {
     let name = match text.split_once(':') {
-        None if text == "local" => return Ok(Caller::Kind(ActorKind::Local)),
-        None if text == "others" => return Ok(Caller::Kind(ActorKind::Others)),
-        // Tags are of what the daemon sees, which writes an address in one way.
+        None if text == "local" => return Ok(CallerFilter::Kind(ActorKind::Local)),
+        None if text == "others" => return Ok(CallerFilter::Kind(ActorKind::Others)),
+        // A tag is of the text that the daemon writes, so parse the address and write it in the same form.
         Some(("ip", address)) => {
-            let address: std::net::IpAddr = address.parse().with_context(|| format!("{address:?} is no IP address"))?;
+            let address: std::net::IpAddr =
+                address.parse().with_context(|| format!("{address:?} is not an IP address"))?;
             format!("ip:{address}")
         }
         Some(("uid" | "key" | "cert" | "mqtt", _)) => text.to_owned(),
         _ => match text.parse::<Tag>() {
-            Ok(tag) => return Ok(Caller::Tags(vec![tag])),
+            Ok(tag) => return Ok(CallerFilter::Tags(vec![tag])),
             Err(_) => {
                 bail!(
-                    "{text:?} is no caller: expected ip:ADDRESS, uid:NUMBER, key:NAME, cert:NAME, mqtt:TOPIC, local, \
-                     others or a tag"
+                    "{text:?} is not a caller: expected ip:ADDRESS, uid:NUMBER, key:NAME, cert:NAME, mqtt:TOPIC, \
+                     local, others or a tag"
                 )
             }
         },
     };
-    Ok(Caller::Tags(keys(globals)?.iter().map(|key| key.of_text(&name)).collect()))
+    Ok(CallerFilter::Tags(keys(globals)?.iter().map(|key| key.of_text(&name)).collect()))
 }
 
-impl Filter {
-    /// Whether a record is shown.
+impl RecordFilter {
+    /// True if the filter selects the record.
     pub fn matches(&self, record: &AuditRecord) -> bool {
         let in_time = (self.since..=self.until).contains(&record.ts.0);
         let in_range = (self.seq.first..=self.seq.last).contains(&record.seq);
         let of_action = self.actions.is_empty() || self.actions.iter().any(|action| action == record.event.action());
         let of_model = self.model.as_ref().is_none_or(|model| is_about(&record.event, model));
         let by_actor = self.actor.as_ref().is_none_or(|actor| match actor {
-            Caller::Kind(kind) => record.actor.kind == *kind,
-            Caller::Tags(tags) => record.actor.tag.is_some_and(|tag| tags.contains(&tag)),
+            CallerFilter::Kind(kind) => record.actor.kind == *kind,
+            CallerFilter::Tags(tags) => record.actor.tag.is_some_and(|tag| tags.contains(&tag)),
         });
         let on_input = self.inputs.as_ref().is_none_or(|tags| match &record.event {
             AuditEvent::Inference { input: Some(input), .. } => tags.contains(input),
@@ -303,11 +305,11 @@ mod tests {
     use ledge_base::principal::Principal;
 
     #[test]
-    fn a_moment_is_a_time_or_how_long_ago() {
-        assert_eq!("2h".parse(), Ok(Moment::Ago(7_200_000)));
-        assert_eq!("1970-01-01T00:00:01Z".parse(), Ok(Moment::At(1000)));
+    fn a_time_bound_is_a_time_or_an_age() {
+        assert_eq!("2h".parse(), Ok(TimeBound::Ago(7_200_000)));
+        assert_eq!("1970-01-01T00:00:01Z".parse(), Ok(TimeBound::At(1000)));
         for bad in ["", "h", "-1h", "2w", "yesterday", "é", "99999999999999999999d"] {
-            assert!(bad.parse::<Moment>().is_err(), "{bad}");
+            assert!(bad.parse::<TimeBound>().is_err(), "{bad}");
         }
     }
 
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_has_to_be_one_that_there_is() {
+    fn an_action_must_exist() {
         for action in ["started", "inference", "log_begun", "stopped"] {
             assert_eq!(known_action(action).as_deref(), Ok(action));
         }
@@ -346,29 +348,30 @@ mod tests {
         };
         let actor = Actor::of(&caller, Some(&key));
         let record = AuditRecord { v: VERSION, seq: 5, ts: Timestamp(1000), actor, event };
-        let all = FilterArgs::default().look_up(&Globals::default()).unwrap();
+        let all = FilterArgs::default().resolve(&Globals::default()).unwrap();
         assert!(all.matches(&record));
-        let with = |change: &dyn Fn(&mut Filter)| {
+
+        let with = |change: &dyn Fn(&mut RecordFilter)| {
             let mut filter = all.clone();
             change(&mut filter);
             filter.matches(&record)
         };
         assert!(with(&|filter| filter.since = 1000) && !with(&|filter| filter.since = 1001));
         assert!(with(&|filter| filter.until = 1000) && !with(&|filter| filter.until = 999));
-        let seq = |first, last| move |filter: &mut Filter| filter.seq = SeqRange { first, last };
+        let seq = |first, last| move |filter: &mut RecordFilter| filter.seq = SeqRange { first, last };
         assert!(with(&seq(5, 5)) && !with(&seq(6, 9)) && !with(&seq(0, 4)));
-        let action = |action: &'static str| move |filter: &mut Filter| filter.actions = vec![action.to_owned()];
+        let action = |action: &'static str| move |filter: &mut RecordFilter| filter.actions = vec![action.to_owned()];
         assert!(with(&action("inference")) && !with(&action("inference_minute")));
-        let model = |name: &'static str| move |filter: &mut Filter| filter.model = name.parse().ok();
+        let model = |name: &'static str| move |filter: &mut RecordFilter| filter.model = name.parse().ok();
         assert!(with(&model("m")) && !with(&model("n")));
-        let tags = |tag: Tag| move |filter: &mut Filter| filter.actor = Some(Caller::Tags(vec![tag]));
+        let tags = |tag: Tag| move |filter: &mut RecordFilter| filter.actor = Some(CallerFilter::Tags(vec![tag]));
         assert!(with(&tags(key.of_text("ip:10.0.0.7"))) && !with(&tags(key.of_text("ip:10.0.0.8"))));
         let input = |photograph: &'static [u8]| {
             let tag = key.of_photograph(photograph);
-            move |filter: &mut Filter| filter.inputs = Some(vec![tag])
+            move |filter: &mut RecordFilter| filter.inputs = Some(vec![tag])
         };
         assert!(with(&input(b"a photograph")) && !with(&input(b"another")));
-        assert!(!with(&|filter| filter.actor = Some(Caller::Kind(ActorKind::Local))));
+        assert!(!with(&|filter| filter.actor = Some(CallerFilter::Kind(ActorKind::Local))));
         assert!(!with(&|filter| filter.feature_view = Some("customers".into())));
         assert!(!with(&|filter| filter.entities = Some(vec![key.of_text("x")])));
     }
@@ -387,13 +390,14 @@ mod tests {
         };
         let actor = Actor::of(&Principal::Local, None);
         let record = AuditRecord { v: VERSION, seq: 5, ts: Timestamp(1000), actor, event };
-        let all = FilterArgs::default().look_up(&Globals::default()).unwrap();
+        let all = FilterArgs::default().resolve(&Globals::default()).unwrap();
         let of = |feature_view: &str, entities: Vec<Tag>| {
-            let filter = Filter { feature_view: Some(feature_view.into()), entities: Some(entities), ..all.clone() };
+            let filter =
+                RecordFilter { feature_view: Some(feature_view.into()), entities: Some(entities), ..all.clone() };
             filter.matches(&record)
         };
         assert!(of("customers", vec![entity(9), entity(2)]));
         assert!(!of("customers", vec![entity(3)]) && !of("products", vec![entity(1)]));
-        assert!(Filter { model: "m".parse().ok(), ..all.clone() }.matches(&record));
+        assert!(RecordFilter { model: "m".parse().ok(), ..all.clone() }.matches(&record));
     }
 }

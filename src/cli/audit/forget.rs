@@ -1,4 +1,4 @@
-//! `ledge audit forget`: destroys a key for tags.
+//! `ledge audit forget`: destroys a tag key.
 
 use std::io::Write as _;
 
@@ -11,10 +11,10 @@ use super::super::{Exit, Globals, Output};
 /// The arguments of `ledge audit forget`.
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
-    /// The period: what stands before the colon in a tag.
+    /// The period of the tag key: the number before the colon in a tag.
     #[arg(value_name = "PERIOD")]
     pub period: u32,
-    /// Do it. What the tags of the period stand for can never be told again.
+    /// Confirm. The callers and data of the tags of this period can never be identified again.
     #[arg(long)]
     pub yes: bool,
 }
@@ -24,17 +24,18 @@ pub fn run(globals: &Globals, args: &ForgetArgs, out: &mut Output) -> anyhow::Re
     let (folder, period) = (globals.load_config()?.audit.path, args.period);
     if !args.yes {
         bail!(
-            "this destroys the key of the period {period}: nobody can ever tell again what its tags stand for, and no copy of \
-             the key is kept. The log stays as it is and can still be verified. Repeat it with --yes"
+            "this destroys the tag key of the period {period}: the callers and data of its tags can never be \
+             identified again, and no copy of the key is kept. The log is not changed and can still be verified. \
+             Repeat the command with --yes"
         );
     }
     if !tags::destroy(&folder, period)? {
-        bail!("there is no key for the period {period} in {}/tags", folder.display());
+        bail!("there is no tag key of the period {period} in {}/tags", folder.display());
     }
     writeln!(
         out,
-        "The key of the period {period} is destroyed. The daemon records that within moments, or with its next start. Flash \
-         memory, snapshots and backups may still have the old bytes."
+        "The tag key of the period {period} is destroyed. The daemon records this within moments, or at its next \
+         start. Flash memory, snapshots and backups may still contain the old bytes."
     )?;
     Ok(Exit::Success)
 }

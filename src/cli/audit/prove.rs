@@ -1,4 +1,4 @@
-//! `ledge audit prove` and `check`: one record, proven to be in the log.
+//! `ledge audit prove` and `check`: writes and checks the proof that a record is in the log.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use ledge_base::durable;
 use serde_json::json;
 
 use super::super::{Exit, Globals, Output, block_on};
-use super::place::{LogArgs, own_key, verifier_key};
+use super::logs::{LogArgs, own_key, verifier_key};
 
 /// The arguments of `ledge audit prove`.
 #[derive(Debug, Args)]
@@ -21,10 +21,10 @@ pub struct ProveArgs {
     pub seq: u64,
     #[command(flatten)]
     pub log: LogArgs,
-    /// Which of the logs of the box [default: the last].
+    /// The number of the log, among those of the box [default: the last].
     #[arg(long, value_name = "N")]
     pub generation: Option<u32>,
-    /// Where to write the proof [default: standard output].
+    /// The file to write the proof to [default: standard output].
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
@@ -32,10 +32,10 @@ pub struct ProveArgs {
 /// The arguments of `ledge audit check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// The proof.
+    /// The file with the proof.
     #[arg(value_name = "PROOF")]
     pub proof: PathBuf,
-    /// The verifier key of the box, or a file that holds it [default: that of this box].
+    /// The verifier key of the box, or a file with it [default: that of this box].
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Option<String>,
     /// Write JSON instead of text.
@@ -47,11 +47,11 @@ pub struct CheckArgs {
 pub fn run(globals: &Globals, args: &ProveArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let proof = block_on(async {
         let found = args.log.find(globals).await?;
-        let place = found.one(args.generation)?;
+        let place = found.select(args.generation)?;
         let note = place.files.checkpoint().await?;
-        let note = note.with_context(|| format!("{} has no checkpoint: nothing there is signed", place.files))?;
+        let note = note.with_context(|| format!("{} has no checkpoint, so no record in it is signed", place.files))?;
         let opened = place.keys.iter().map(|key| SignedCheckpoint::open(&note, key)).reduce(Result::or);
-        let checkpoint = opened.context("there is no key")??;
+        let checkpoint = opened.context("there is no verifier key for this log")??;
         Ok::<_, anyhow::Error>(Proof::make(&place.files, &checkpoint, args.seq).await?)
     })??;
     match &args.out {
@@ -68,10 +68,11 @@ pub fn run(globals: &Globals, args: &ProveArgs, out: &mut Output) -> anyhow::Res
 pub fn check(globals: &Globals, args: &CheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let key = match &args.key {
         Some(key) => verifier_key(key)?,
-        None => own_key(&globals.load_config()?)?.context("--key is needed: this box has no audit key")?,
+        None => own_key(&globals.load_config()?)?.context("--key is required, because this box has no audit key")?,
     };
     let bytes = std::fs::read(&args.proof).with_context(|| format!("{} cannot be read", args.proof.display()))?;
     let proof = Proof::parse(&bytes).with_context(|| args.proof.display().to_string())?;
+
     let (checkpoint, record) = match proof.check(&key) {
         Ok(checked) => checked,
         Err(error @ (ProofError::Malformed { .. } | ProofError::Files(_) | ProofError::NotThere { .. })) => {
@@ -83,21 +84,22 @@ pub fn check(globals: &Globals, args: &CheckArgs, out: &mut Output) -> anyhow::R
             | ProofError::NotIncluded
             | ProofError::Record(_)),
         ) => {
-            let _ = writeln!(std::io::stderr(), "ledge: {} proves nothing: {error}", args.proof.display());
+            let _ = writeln!(std::io::stderr(), "ledge: the proof {} is not valid: {error}", args.proof.display());
             return Ok(Exit::Tampered);
         }
     };
+
     if args.json {
-        let told = json!({
+        let document = json!({
             "record": record, "origin": checkpoint.origin, "size": checkpoint.size,
             "root": checkpoint.root.to_string(), "verifier_key": key,
         });
-        writeln!(out, "{told}")?;
+        writeln!(out, "{document}")?;
     } else {
         out.write_all(&proof.record)?;
         writeln!(
             out,
-            "\n\nThis is record {} of {}, which has {} records under the head that {key} signed.",
+            "\n\nThis is record {} of {}. {key} signed its checkpoint of {} records.",
             record.seq, checkpoint.origin, checkpoint.size
         )?;
     }

@@ -1,4 +1,4 @@
-//! Reading records of a log from anywhere in it, and no more of it than is asked for.
+//! Reading records from any position of a log, without reading all of it.
 
 use std::io::Write as _;
 
@@ -9,34 +9,34 @@ use ledge_audit::record::AuditRecord;
 use ledge_service::audit_event::AuditEvent;
 
 use super::super::Output;
-use super::filter::Filter;
+use super::filter::RecordFilter;
 
-/// A log that is read.
-pub struct Records<'a> {
+/// A reader of one log.
+pub struct LogReader<'a> {
     files: &'a LogFiles,
-    /// How many records a copy has by its checkpoint.
+    /// The number of records by the checkpoint.
     size: u64,
 }
 
-/// A record and the line that it is.
-pub struct Line {
+/// A line of the log, and the record in it.
+pub struct RecordLine {
     pub seq: u64,
     pub text: Vec<u8>,
-    /// What it says; `None` when it is damaged.
+    /// `None` if the line is damaged.
     pub record: Option<AuditRecord>,
 }
 
-impl<'a> Records<'a> {
-    /// A log, whose checkpoint is taken as it is.
+impl<'a> LogReader<'a> {
+    /// Opens a log, without checking the signature of its checkpoint.
     pub async fn open(files: &'a LogFiles) -> anyhow::Result<Self> {
         let note = files.checkpoint().await?.unwrap_or_default();
-        // The second line. Reading on is not believing: `verify` checks.
+        // The second line of the checkpoint. Its signature is not checked here; that is the job of `verify`.
         let size = std::str::from_utf8(&note).ok().and_then(|note| note.lines().nth(1)?.parse().ok());
         Ok(Self { files, size: size.unwrap_or(0) })
     }
 
-    /// The records of a bundle; `None` when there is none.
-    pub async fn bundle(&self, index: u64) -> anyhow::Result<Option<Vec<Line>>> {
+    /// The records of a bundle; `None` if it does not exist.
+    pub async fn bundle(&self, index: u64) -> anyhow::Result<Option<Vec<RecordLine>>> {
         let bytes = if self.files.is_local() {
             self.files.local_bundle(index)?
         } else {
@@ -46,44 +46,44 @@ impl<'a> Records<'a> {
         Ok(bytes.map(|bytes| lines(index, &bytes)))
     }
 
-    /// The bundles that there may be: the first one, and the one behind the last. What was pruned, or has not come, is not
-    /// among them.
+    /// The range of bundles that may exist: the first one, and the one after the last. Pruned bundles and future ones
+    /// are outside it.
     pub fn range(&self) -> anyhow::Result<(u64, u64)> {
         let mut end = self.size.div_ceil(WIDTH);
         let LogFiles::Local(log) = self.files else { return Ok((0, end)) };
         let first = log.first(self.size).map_err(|error| FilesError::of(log.folder(), error))?;
-        // Records after the head.
+        // Include the records after the head.
         while self.files.local_bundle(end)?.is_some() {
             end += 1;
         }
         Ok((first / WIDTH, end))
     }
 
-    /// The first bundle that has to be read for what is not before a moment.
+    /// The first bundle that may contain records from the time `since` on, by binary search.
     pub async fn seek(&self, since: u64, first: u64, end: u64) -> anyhow::Result<u64> {
         let (mut low, mut high) = (first, end);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.begins_at(middle).await? {
+            match self.first_time(middle).await? {
                 Some(at) if at >= since => high = middle,
                 _ => low = middle + 1,
             }
         }
-        // The bundle before may have begun earlier and reach into that time.
+        // The bundle before may begin earlier and reach into that time.
         Ok(low.saturating_sub(1).max(first))
     }
 
-    /// When the first record of a bundle was written.
-    pub async fn begins_at(&self, index: u64) -> anyhow::Result<Option<u64>> {
+    /// The time of the first record of a bundle.
+    pub async fn first_time(&self, index: u64) -> anyhow::Result<Option<u64>> {
         let lines = self.bundle(index).await?.unwrap_or_default();
         Ok(lines.into_iter().find_map(|line| line.record).map(|record| record.ts.0))
     }
 
-    /// All that a filter lets through, the oldest first. Tells where the clock went back on the way.
-    pub async fn each(
+    /// Passes every record of a filter to `found`, the oldest first. Returns the record at which the clock went back.
+    pub async fn for_each(
         &self,
-        filter: &Filter,
-        mut found: impl FnMut(Line) -> anyhow::Result<()>,
+        filter: &RecordFilter,
+        mut found: impl FnMut(RecordLine) -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<u64>> {
         let (mut first, mut end) = self.range()?;
         first = first.max(filter.seq.first / WIDTH);
@@ -91,6 +91,7 @@ impl<'a> Records<'a> {
         if !filter.scan && filter.since > 0 {
             first = self.seek(filter.since, first, end).await?;
         }
+
         let mut went_back = None;
         for index in first..end {
             let lines = self.bundle(index).await?.unwrap_or_default();
@@ -105,7 +106,7 @@ impl<'a> Records<'a> {
                             found(line)?;
                         }
                     }
-                    None => say_damaged(line.seq),
+                    None => report_damaged(line.seq),
                 }
             }
             if !filter.scan && begins.is_some_and(|begins| begins > filter.until) {
@@ -116,25 +117,26 @@ impl<'a> Records<'a> {
     }
 }
 
-fn lines(index: u64, bytes: &Bytes) -> Vec<Line> {
+fn lines(index: u64, bytes: &Bytes) -> Vec<RecordLine> {
     let records = (index * WIDTH..).zip(whole_entries(bytes).0);
-    let line = |(seq, text): (u64, &[u8])| Line { seq, text: text.to_vec(), record: AuditRecord::parse(text).ok() };
+    let line =
+        |(seq, text): (u64, &[u8])| RecordLine { seq, text: text.to_vec(), record: AuditRecord::parse(text).ok() };
     records.map(line).collect()
 }
 
-/// A record that is none is nothing to be silent about.
-pub fn say_damaged(seq: u64) {
-    let _ = writeln!(std::io::stderr(), "ledge: record {seq} is damaged; `ledge audit verify` says more");
+/// Warns on standard error about a damaged record.
+pub fn report_damaged(seq: u64) {
+    let _ = writeln!(std::io::stderr(), "ledge: record {seq} is damaged; run `ledge audit verify` for details");
 }
 
-/// Writes one record: the line as it is, or for people.
-pub fn write(line: &Line, json: bool, out: &mut Output) -> anyhow::Result<()> {
+/// Writes one record: its line unchanged, or as text in columns.
+pub fn write(line: &RecordLine, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let Some(record) = line.record.as_ref().filter(|_| !json) else {
         out.write_all(&line.text)?;
         return Ok(writeln!(out)?);
     };
     let kind = record.actor.kind.as_str();
-    // Eight digits are enough to tell callers apart by eye; --json has them all.
+    // Eight digits are enough to distinguish callers by eye; --json has all digits.
     let tag = record.actor.tag.map(|tag| tag.to_string()).unwrap_or_default();
     let short = tag.find(':').and_then(|at| tag.get(..at + 9)).unwrap_or_default();
     let actor = format!("{kind} {short}");
@@ -144,13 +146,13 @@ pub fn write(line: &Line, json: bool, out: &mut Output) -> anyhow::Result<()> {
         record.seq,
         record.ts.to_string(),
         actor.trim_end(),
-        what(&record.event)
+        describe(&record.event)
     )?;
     Ok(())
 }
 
-/// What happened: the action and what belongs to it.
-fn what(event: &AuditEvent) -> String {
+/// The action of an event and its fields.
+fn describe(event: &AuditEvent) -> String {
     let mut text = event.action().to_owned();
     let fields = serde_json::to_value(event).ok();
     let fields = fields.as_ref().and_then(serde_json::Value::as_object).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! `ledge audit tail`: the last records, and those that come.
+//! `ledge audit tail`: the last records, and new ones as they are written.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -8,38 +8,38 @@ use clap::Args;
 use ledge_audit::layout::WIDTH;
 
 use super::super::{Exit, Globals, Output, block_on};
-use super::filter::{Filter, FilterArgs};
-use super::place::LogArgs;
-use super::records::{self, Line, Records};
+use super::filter::{FilterArgs, RecordFilter};
+use super::logs::LogArgs;
+use super::records::{self, LogReader, RecordLine};
 
-/// How often the files are looked at for records that came.
-const TICK: Duration = Duration::from_millis(200);
+/// The interval between reads of the log for new records.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The arguments of `ledge audit tail`.
 #[derive(Debug, Args)]
 pub struct TailArgs {
     #[command(flatten)]
     pub log: LogArgs,
-    /// How many of the last records.
+    /// The number of records to print.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     pub lines: usize,
-    /// Go on with the records that come, until interrupted. For this box's own log.
+    /// Print new records as they are written, until interrupted. Only for this box's own log.
     #[arg(long, short = 'f', conflicts_with = "log")]
     pub follow: bool,
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// Write the records as they are, a line of JSON each.
+    /// Write the records unchanged, one line of JSON each.
     #[arg(long)]
     pub json: bool,
 }
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &TailArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let filter = args.filter.look_up(globals)?;
+    let filter = args.filter.resolve(globals)?;
     block_on(async {
         let found = args.log.find_files(globals).await?;
-        let place = found.one(None)?;
-        let log = Records::open(&place.files).await?;
+        let place = found.select(None)?;
+        let log = LogReader::open(&place.files).await?;
         let (lines, mut next) = last(&log, &filter, args.lines).await?;
         for line in &lines {
             records::write(line, args.json, out)?;
@@ -48,23 +48,24 @@ pub fn run(globals: &Globals, args: &TailArgs, out: &mut Output) -> anyhow::Resu
             return Ok(Exit::Success);
         }
         out.flush()?;
+
         let (mut files, mut generation) = (place.files.clone(), place.generation);
         loop {
-            // Whether another log has begun is asked first: then this one is complete.
+            // Look for a later log first: if there is one, this one is complete.
             let later = args.log.find_files(globals).await?;
             let later = later.places.into_iter().find(|place| place.generation > generation);
-            next = follow(&Records::open(&files).await?, &filter, next, args.json, out).await?;
+            next = follow(&LogReader::open(&files).await?, &filter, next, args.json, out).await?;
             out.flush()?;
             match later {
                 Some(place) => (files, generation, next) = (place.files, place.generation, 0),
-                None => tokio::time::sleep(TICK).await,
+                None => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     })?
 }
 
-/// The last records that a filter lets through, and the sequence number of the one that comes next.
-async fn last(log: &Records<'_>, filter: &Filter, count: usize) -> anyhow::Result<(VecDeque<Line>, u64)> {
+/// The last records that a filter selects, and the sequence number of the next record.
+async fn last(log: &LogReader<'_>, filter: &RecordFilter, count: usize) -> anyhow::Result<(VecDeque<RecordLine>, u64)> {
     let (first, end) = log.range()?;
     let (mut found, mut next) = (VecDeque::new(), None);
     for index in (first..end).rev() {
@@ -77,7 +78,7 @@ async fn last(log: &Records<'_>, filter: &Filter, count: usize) -> anyhow::Resul
             match &line.record {
                 Some(record) if filter.matches(record) => found.push_front(line),
                 Some(_) => {}
-                None => records::say_damaged(line.seq),
+                None => records::report_damaged(line.seq),
             }
             if found.len() >= count {
                 break;
@@ -88,10 +89,10 @@ async fn last(log: &Records<'_>, filter: &Filter, count: usize) -> anyhow::Resul
     Ok((found, next.unwrap_or(first * WIDTH)))
 }
 
-/// Writes the records from `next` on, and gives the sequence number of the one that comes next.
+/// Writes the records from `next` on, and returns the sequence number of the next record.
 async fn follow(
-    log: &Records<'_>,
-    filter: &Filter,
+    log: &LogReader<'_>,
+    filter: &RecordFilter,
     mut next: u64,
     json: bool,
     out: &mut Output,
@@ -103,7 +104,7 @@ async fn follow(
             match &line.record {
                 Some(record) if filter.matches(record) => records::write(&line, json, out)?,
                 Some(_) => {}
-                None => records::say_damaged(line.seq),
+                None => records::report_damaged(line.seq),
             }
         }
         if next == before || !next.is_multiple_of(WIDTH) {

@@ -1,4 +1,4 @@
-//! `ledge audit verify`: whether logs are whole, and what is wrong where.
+//! `ledge audit verify`: checks that logs are complete and unchanged, and reports each problem with its place.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,16 +12,17 @@ use ledge_base::clock;
 use serde_json::json;
 
 use super::super::{Exit, Globals, Output, block_on};
-use super::place::LogArgs;
+use super::logs::LogArgs;
 
 /// The arguments of `ledge audit verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     #[command(flatten)]
     pub log: LogArgs,
-    /// An earlier checkpoint of the log, which it has to contain: what was cut off or rewritten since then is found.
+    /// An earlier checkpoint of the log. The log must contain it, so records that were removed or rewritten since are
+    /// found.
     ///
-    /// Keep the checkpoint of each verification for the next one, where whoever has the log cannot change it.
+    /// Keep the checkpoint of each verification for the next one, out of reach of whoever holds the log.
     #[arg(long, value_name = "CHECKPOINT")]
     pub from: Option<PathBuf>,
     /// Write JSON instead of text.
@@ -36,13 +37,14 @@ pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Re
         let earlier = args.from.as_ref().map(|path| {
             let note = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
             let keys = found.places.iter().flat_map(|place| &place.keys);
-            let opened =
-                keys.map(|key| SignedCheckpoint::open(&note, key)).reduce(Result::or).context("there is no key")?;
-            opened.with_context(|| format!("{} is no earlier checkpoint of this box", path.display()))
+            let opened = keys.map(|key| SignedCheckpoint::open(&note, key)).reduce(Result::or);
+            let opened = opened.context("there is no verifier key for this log")?;
+            opened.with_context(|| format!("{} is not an earlier checkpoint of this box", path.display()))
         });
         let reports = verify::verify(&found.places, found.scope, earlier.transpose()?.as_ref()).await?;
         Ok::<_, anyhow::Error>((reports, found.key_from))
     })??;
+
     let verdict = reports.iter().filter_map(LogReport::verdict).max();
     if args.json {
         let verdict = verdict.map_or("whole", Wrong::name);
@@ -50,9 +52,9 @@ pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Re
         writeln!(out, "{}", serde_json::to_string_pretty(&document)?)?;
     } else {
         for report in &reports {
-            tell(report, &key_from, out)?;
+            write_report(report, &key_from, out)?;
         }
-        writeln!(out, "A log says nothing about what was never written to it.")?;
+        writeln!(out, "A log cannot show events that were never written to it.")?;
     }
     Ok(match verdict {
         None => Exit::Success,
@@ -62,7 +64,7 @@ pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Re
     })
 }
 
-fn tell(report: &LogReport, key_from: &str, out: &mut Output) -> anyhow::Result<()> {
+fn write_report(report: &LogReport, key_from: &str, out: &mut Output) -> anyhow::Result<()> {
     let LogReport { size, unsigned, summary, .. } = report;
     writeln!(out, "{}", report.origin.as_deref().unwrap_or(&report.place))?;
     let mut line = |name: &str, text: &str| writeln!(out, "  {name:<10} {text}");
@@ -74,7 +76,7 @@ fn tell(report: &LogReport, key_from: &str, out: &mut Output) -> anyhow::Result<
         line("head", &format!("{size} records, root {root}"))?;
     }
     if *unsigned > 0 {
-        line("unsigned", &format!("{unsigned} records after the head; nothing but their form could be checked"))?;
+        line("unsigned", &format!("{unsigned} records after the head; only their form was checked"))?;
     }
     if let (Some(since), Some(until)) = (summary.since, summary.until) {
         line("time", &format!("{} to {}", clock::rfc3339(since.0), clock::rfc3339(until.0)))?;
@@ -87,17 +89,22 @@ fn tell(report: &LogReport, key_from: &str, out: &mut Output) -> anyhow::Result<
         let first = report.first;
         line(
             "pruned",
-            &format!("records 0 to {} are not on this box any more; their hashes lead to the root", first - 1),
+            &format!("records 0 to {} are no longer on this box; their hashes lead to the root", first - 1),
         )?;
     }
+
     if summary.lost_calls > 0 || summary.lost_events > 0 {
         let (calls, events) = (summary.lost_calls, summary.lost_events);
-        line("lost", &format!("{calls} inference calls and {events} other events never became records:"))?;
+        line(
+            "lost",
+            &format!("{calls} inference calls and {events} other events were lost before they became records:"),
+        )?;
         for lost in &summary.lost {
             let (seq, at) = (lost.seq, clock::rfc3339(lost.ts.0));
             line("", &format!("record {seq}, {at}: {} calls, {} events ({})", lost.calls, lost.events, lost.cause))?;
         }
     }
+
     if let Some(size) = report.contains {
         line("contains", &format!("the earlier checkpoint, of {size} records"))?;
     }

@@ -1,4 +1,4 @@
-//! Measures rightness: every file of a folder is asked about, and the answers are compared with its label, or with those
+//! Measures accuracy: runs the model on every file of a folder, and compares the answers with its label, or with those
 //! of another model, version or runtime.
 
 use std::io::{IsTerminal, Write};
@@ -19,11 +19,11 @@ use super::agreement::{self, Agreement, Likeness};
 use super::in_process::ask;
 use super::inputs::{self, Payload};
 use super::labels::{Labels, class};
-use super::subject::{Scratch, Subject};
+use super::subject::{ScratchFolder, Subject};
 use crate::cli::{Exit, Output, infer};
 use crate::config::Config;
 
-/// How often a model was right.
+/// The shares of right answers of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Accuracy {
     files: usize,
@@ -42,34 +42,35 @@ pub fn run(
     out: &mut Output,
 ) -> anyhow::Result<Exit> {
     if !args.url.is_empty() || args.http {
-        bail!("accuracy is measured in this process: leave out --url and --http");
+        bail!("accuracy is measured only in this process: leave out --url and --http");
     }
     let files = infer::collect(&[images.to_owned()])?;
     let labels = Labels::read(args.labels.as_deref())?;
-    let scratch = Scratch::new()?;
-    let model = Model::load(runtime, config, &args.subject, &scratch.path().join("model"))?;
-    let other = args.against.as_ref().map(|other| Model::load(runtime, config, other, &scratch.path().join("against")));
-    let compared = other.transpose().and_then(|other| {
-        let compared = compare(&model, other.as_ref(), images, &files, &labels);
+    let scratch = ScratchFolder::new()?;
+    let model = MeasuredModel::load(runtime, config, &args.subject, &scratch.path().join("model"))?;
+    let against = scratch.path().join("against");
+    let other = args.against.as_ref().map(|other| MeasuredModel::load(runtime, config, other, &against));
+    let comparison = other.transpose().and_then(|other| {
+        let comparison = compare(&model, other.as_ref(), images, &files, &labels);
         if let Some(other) = &other {
             super::unload(runtime, &other.serving);
         }
-        compared
+        comparison
     });
     super::unload(runtime, &model.serving);
-    let compared = compared?;
-    compared.write(args, out)?;
-    Ok(if compared.failed.is_empty() { Exit::Success } else { Exit::Failure })
+    let comparison = comparison?;
+    comparison.write(args, out)?;
+    Ok(if comparison.failed.is_empty() { Exit::Success } else { Exit::Failure })
 }
 
-/// A model alone in its serving core.
-struct Model<'a> {
+/// A serving core with one model.
+struct MeasuredModel<'a> {
     runtime: &'a Runtime,
     serving: Serving,
     target: Target,
 }
 
-impl<'a> Model<'a> {
+impl<'a> MeasuredModel<'a> {
     fn load(runtime: &'a Runtime, config: &Config, subject: &Subject, folder: &Path) -> anyhow::Result<Self> {
         subject.isolate(&config.repository, folder)?;
         let serving = super::load(runtime, config, folder.to_owned(), subject)?;
@@ -89,52 +90,58 @@ impl<'a> Model<'a> {
     }
 }
 
-/// What came of all files.
+/// The results of all files.
 #[derive(Debug, Default)]
-struct Compared {
+struct Comparison {
+    /// The ranks of the right classes.
     ranks: Vec<usize>,
+    /// The same for the other model.
     other_ranks: Vec<usize>,
     likenesses: Vec<(String, Likeness)>,
-    /// Files that were not answered, and why.
+    /// Files without an answer, each with the reason.
     failed: Vec<(String, String)>,
 }
 
 fn compare(
-    model: &Model<'_>,
-    other: Option<&Model<'_>>,
+    model: &MeasuredModel<'_>,
+    other: Option<&MeasuredModel<'_>>,
     images: &Path,
     files: &[std::path::PathBuf],
     labels: &Labels,
-) -> anyhow::Result<Compared> {
+) -> anyhow::Result<Comparison> {
     let labelled: Vec<_> = files.iter().map(|file| labels.of(images, file)).collect();
     if other.is_none() && labelled.iter().all(Option::is_none) {
-        bail!("nothing says what the files of {} show: give --labels, or a folder for each class", images.display());
+        bail!(
+            "the files of {} have no labels: give --labels, or put the files of each class in a subfolder",
+            images.display()
+        );
     }
     let bar =
         if std::io::stderr().is_terminal() { ProgressBar::new(files.len() as u64) } else { ProgressBar::hidden() };
-    let mut compared = Compared::default();
+
+    let mut comparison = Comparison::default();
     for (file, label) in files.iter().zip(&labelled) {
-        if let Err(error) = compared.add(model, other, file, label.as_deref()) {
-            compared.failed.push((file.display().to_string(), format!("{error:#}")));
+        if let Err(error) = comparison.add(model, other, file, label.as_deref()) {
+            comparison.failed.push((file.display().to_string(), format!("{error:#}")));
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(compared)
+    Ok(comparison)
 }
 
-impl Compared {
+impl Comparison {
     fn add(
         &mut self,
-        model: &Model<'_>,
-        other: Option<&Model<'_>>,
+        model: &MeasuredModel<'_>,
+        other: Option<&MeasuredModel<'_>>,
         file: &Path,
         label: Option<&str>,
     ) -> anyhow::Result<()> {
         let payload = inputs::file(&model.target.model, file)?;
         let answer = model.ask(payload.clone())?;
-        let rank = |model: &Model<'_>, answer: &InferResponse| {
-            let (_, scores) = answer.outputs.first().context("no output came")?;
+        let rank = |model: &MeasuredModel<'_>, answer: &InferResponse| {
+            let (_, scores) = answer.outputs.first().context("the answer has no output")?;
             label.map(|label| rank(scores, model.class(label, answer)?)).transpose()
         };
         let own = rank(model, &answer)?;
@@ -187,18 +194,18 @@ impl Compared {
     }
 }
 
-/// How many classes have a higher score than `class`, or the same and a lower number.
+/// The number of classes with a higher score than `class`, or with the same score and a lower number.
 fn rank(scores: &Tensor, class: usize) -> anyhow::Result<usize> {
     if scores.shape().iter().filter(|&&side| side != 1).count() > 1 {
-        bail!("labels need one row of scores, the model gave the shape {:?}", scores.shape());
+        bail!("accuracy needs one row of scores, but the first output has the shape {:?}", scores.shape());
     }
-    let scores = to_f64(scores).context("the model's output holds no numbers")?;
+    let scores = to_f64(scores).context("the first output of the model contains no numbers")?;
     let own = scores.get(class).with_context(|| format!("the model has {} classes, not {class}", scores.len()))?;
     let before = |(index, score): (usize, &f64)| score > own || (score.total_cmp(own).is_eq() && index < class);
     Ok(scores.iter().enumerate().filter(|&one| before(one)).count())
 }
 
-/// The shares of right answers; `None` without any.
+/// The shares of right answers; `None` without ranks.
 fn accuracy(ranks: &[usize]) -> Option<Accuracy> {
     #[expect(clippy::cast_precision_loss, reason = "files are few")]
     let within = |limit: usize| ranks.iter().filter(|rank| **rank < limit).count() as f64 / ranks.len() as f64;

@@ -1,4 +1,4 @@
-//! How alike the answers of two models are.
+//! Compares the answers of two models.
 
 use anyhow::{Context, bail};
 use ledge_base::tensor::{Tensor, to_f64};
@@ -7,10 +7,10 @@ use serde::Serialize;
 /// The named outputs of an answer.
 pub type Outputs = [(String, Tensor)];
 
-/// How alike the answers to one request are.
+/// The likeness of two answers to one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Likeness {
-    /// Whether the greatest elements of the first output stand in the same places.
+    /// True if the greatest element of each row of the first output has the same index.
     pub same_top: bool,
     /// The largest absolute difference of any two elements.
     pub difference: f64,
@@ -26,7 +26,7 @@ pub struct Agreement {
     pub same_top1: f64,
     /// The largest absolute difference of any output element.
     pub largest_difference: f64,
-    /// The file where that is.
+    /// The file with the largest difference.
     pub largest_difference_at: String,
     /// The mean cosine.
     pub mean_cosine: f64,
@@ -34,7 +34,7 @@ pub struct Agreement {
     pub least_cosine: f64,
 }
 
-/// Compares two answers to one request: outputs by name, or by place when the names differ.
+/// Compares two answers to one request: outputs by name, or by position when the names differ.
 pub fn likeness(one: &Outputs, other: &Outputs) -> anyhow::Result<Likeness> {
     if one.len() != other.len() {
         bail!("one model has {} outputs, the other {}", one.len(), other.len());
@@ -47,7 +47,7 @@ pub fn likeness(one: &Outputs, other: &Outputs) -> anyhow::Result<Likeness> {
         if tensor.shape() != counterpart.shape() {
             bail!("output {name:?} has the shapes {:?} and {:?}", tensor.shape(), counterpart.shape());
         }
-        let numbers = |tensor| to_f64(tensor).with_context(|| format!("output {name:?} holds no numbers"));
+        let numbers = |tensor| to_f64(tensor).with_context(|| format!("output {name:?} contains no numbers"));
         let (mine, theirs) = (numbers(tensor)?, numbers(counterpart)?);
         if index == 0 {
             let row = tensor.shape().last().copied().unwrap_or(1).max(1);
@@ -55,7 +55,7 @@ pub fn likeness(one: &Outputs, other: &Outputs) -> anyhow::Result<Likeness> {
         }
         for (&a, &b) in mine.iter().zip(&theirs) {
             let distance = (a - b).abs();
-            // The same infinity, or no number on both sides, is no difference; no number on one side is one.
+            // The same infinity or NaN on both sides is no difference; NaN on one side is an infinite one.
             let distance = if a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()) { 0.0 } else { distance };
             difference = if distance.is_nan() { f64::INFINITY } else { difference.max(distance) };
             product += a * b;
@@ -67,7 +67,7 @@ pub fn likeness(one: &Outputs, other: &Outputs) -> anyhow::Result<Likeness> {
     Ok(Likeness { same_top, difference, cosine: if cosine.is_nan() { 0.0 } else { cosine } })
 }
 
-/// The place of the greatest number, the first of equal ones.
+/// The index of the greatest number, the first of equal ones.
 fn top(numbers: &[f64]) -> Option<usize> {
     let best = numbers.iter().copied().max_by(f64::total_cmp)?;
     numbers.iter().position(|number| number.to_bits() == best.to_bits())

@@ -1,4 +1,4 @@
-//! A daemon of our own on a free port, for the time of a measurement.
+//! Starts a daemon on a free port for the time of a measurement.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,20 +11,20 @@ use serde_json::Value;
 
 use crate::cli::Globals;
 
-/// A daemon that needs longer to load one model, or to stop, hangs.
-const LIMIT: Duration = Duration::from_mins(5);
+/// The longest silence of the daemon's log while it loads one model or stops. After that it counts as hanging.
+const LOG_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A running daemon; stopped when dropped.
 #[derive(Debug)]
-pub struct Daemon {
+pub struct ChildDaemon {
     child: Child,
     pub url: String,
-    /// Its log; it ends with the daemon.
+    /// The lines of its log. The channel closes when the daemon ends.
     lines: mpsc::Receiver<String>,
 }
 
-impl Daemon {
-    /// Starts `ledge serve` with the settings of this command line on the repository and the state folder given, and
+impl ChildDaemon {
+    /// Starts `ledge serve` with the settings of this command line on the given repository, state folder and cache, and
     /// waits until it is ready.
     pub fn start(globals: &Globals, repository: &Path, state: &Path, cache: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -37,20 +37,20 @@ impl Daemon {
         let text = |path: &Path| toml::Value::String(path.display().to_string());
         let own = [
             "http.listen=[\"127.0.0.1:0\"]".to_owned(),
-            // Whatever callers may do elsewhere: this one is asked by its parent.
+            // Only the parent process calls this daemon.
             "access.loopback=[\"viewer\", \"infer\"]".to_owned(),
             "log.format=\"json\"".to_owned(),
             "log.level=\"info\"".to_owned(),
             format!("repository.path={}", text(repository)),
             "repository.packaged=\"\"".to_owned(),
             format!("state.path={}", text(state)),
-            // Its records are nobody's.
+            // Its audit log is discarded.
             format!("audit.path={}", text(&state.join("audit"))),
             "audit.sync.url=\"\"".to_owned(),
             "audit.syslog.to=\"\"".to_owned(),
             "audit.otlp.url=\"\"".to_owned(),
             format!("runtimes.cache={}", text(cache)),
-            // The same load as in-process, where nobody has a quota.
+            // In-process measurements have no quota, either.
             "quota.max_rate_per_principal=0".to_owned(),
             "quota.max_concurrent_per_principal=0".to_owned(),
         ];
@@ -58,12 +58,12 @@ impl Daemon {
             command.arg("--set").arg(setting);
         }
         command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().context("the server does not start")?;
+        let mut child = command.spawn().context("the server cannot be started")?;
         let (sender, lines) = mpsc::channel();
         let stderr = child.stderr.take();
         std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok)) {
-                // Whoever started the daemon may be done with its log; it is read all the same, or the daemon would wait.
+                // Lines are read even if nobody receives them: a full pipe would block the daemon.
                 let _ = sender.send(line);
             }
         });
@@ -74,7 +74,7 @@ impl Daemon {
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let mut log = Vec::new();
-        while let Ok(line) = self.lines.recv_timeout(LIMIT) {
+        while let Ok(line) = self.lines.recv_timeout(LOG_TIMEOUT) {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             let field = |name: &str| event.get(name).and_then(Value::as_str);
             match field("message") {
@@ -84,21 +84,21 @@ impl Daemon {
             }
         }
         log.drain(..log.len().saturating_sub(5));
-        bail!("the server does not start:\n  {}", log.join("\n  "))
+        bail!("the server did not become ready:\n  {}", log.join("\n  "))
     }
 
-    /// The process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 }
 
-impl Drop for Daemon {
+impl Drop for ChildDaemon {
     fn drop(&mut self) {
         let _ =
             rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
-        // Its log ends when it does.
-        while self.lines.recv_timeout(LIMIT).is_ok() {}
+        // The log ends with the daemon.
+        while self.lines.recv_timeout(LOG_TIMEOUT).is_ok() {}
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

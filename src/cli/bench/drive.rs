@@ -1,8 +1,8 @@
 //! Sends the requests of one load and measures each from the time it should have been sent.
 //!
-//! A caller is a thread that waits for its answer. In an open loop the callers take the arrivals in order; one that comes
-//! while all wait is sent late and measured from its due time all the same, so a slow server cannot hide behind its own
-//! slowness (coordinated omission).
+//! A caller is a thread that waits for its answer. In an open loop the callers take the arrivals in order; one that
+//! comes while all wait is sent late and measured from its due time all the same, so a slow server cannot hide behind
+//! its own slowness (coordinated omission).
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,49 +10,50 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 
-use super::figures::{Outcome, Recording, UNSENT};
+use super::figures::{NOT_SENT_KIND, Outcome, Recording};
 use super::load::{Arrivals, Load, schedule};
 use super::random::Random;
 
-/// Something that answers requests.
+/// A target that answers requests.
 pub trait Target: Sync {
-    /// What it is called in figures.
+    /// Its name in the figures.
     fn name(&self) -> &'static str;
 
     /// The process that answers, if it is known and on this machine.
     fn pid(&self) -> Option<u32>;
 
-    /// A caller of its own.
+    /// A new caller.
     fn caller(&self) -> anyhow::Result<Box<dyn Caller + '_>>;
 }
 
-/// Sends one request after the other.
+/// A caller, which sends one request after the other.
 pub trait Caller: Send {
     /// Sends request number `number` and waits for the answer.
     fn call(&mut self, number: usize) -> Outcome;
 }
 
-/// How long, and how.
+/// The time and the arrivals of one measurement.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
-    /// How long requests are sent.
+pub struct DrivePlan {
+    /// The time in which requests are sent.
     pub duration: Duration,
     /// The arrivals of an open loop.
     pub arrivals: Arrivals,
     /// The callers of an open loop.
     pub callers: usize,
-    /// What the arrivals of an open loop are drawn from: targets that are to be compared get the same ones.
+    /// The seed of the arrivals of an open loop. Targets to compare get the same arrivals.
     pub seed: u64,
 }
 
-/// Time for the threads to be there before the first request.
-const LEAD: Duration = Duration::from_millis(5);
+/// The time for the threads to start before the first request.
+const START_DELAY: Duration = Duration::from_millis(5);
 
-/// What is not sent this long after the end of an open loop is given up: the server cannot keep up.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest time after the end of an open loop in which late requests are still sent. The others count as not sent:
+/// the server cannot keep up.
+const LATE_SEND_TIME: Duration = Duration::from_secs(2);
 
 /// Sends the requests of `load` to `target` until the time is over or `stop` is set.
-pub fn drive(target: &dyn Target, load: Load, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Recording> {
+pub fn drive(target: &dyn Target, load: Load, plan: &DrivePlan, stop: &AtomicBool) -> anyhow::Result<Recording> {
     let (callers, due) = match load {
         Load::Concurrency(callers) => (callers, None),
         Load::Rate(rate) => {
@@ -60,11 +61,12 @@ pub fn drive(target: &dyn Target, load: Load, plan: &Plan, stop: &AtomicBool) ->
             (plan.callers, Some(due))
         }
     };
-    // Connected before the clock starts.
+
+    // Connected before the measurement starts.
     let callers: Vec<_> =
         (0..callers).map(|_| Ok((target.caller()?, Recording::new()?))).collect::<anyhow::Result<_>>()?;
     let next = AtomicUsize::new(0);
-    let start = Instant::now() + LEAD;
+    let start = Instant::now() + START_DELAY;
     let end = start + plan.duration;
     let mut whole = Recording::new()?;
     std::thread::scope(|scope| {
@@ -73,7 +75,7 @@ pub fn drive(target: &dyn Target, load: Load, plan: &Plan, stop: &AtomicBool) ->
             .map(|(mut caller, mut recording)| {
                 let (next, due) = (&next, due.as_deref());
                 scope.spawn(move || {
-                    sleep_sharply();
+                    set_timer_slack();
                     match due {
                         None => closed(&mut *caller, &mut recording, next, start..end, stop),
                         Some(due) => open(&mut *caller, &mut recording, next, due, start..end, stop),
@@ -87,13 +89,14 @@ pub fn drive(target: &dyn Target, load: Load, plan: &Plan, stop: &AtomicBool) ->
         }
         Ok::<_, anyhow::Error>(())
     })?;
+
     if stop.load(Ordering::Relaxed) {
         bail!("interrupted");
     }
     if let Some(due) = due {
         let unsent = due.len().saturating_sub(next.load(Ordering::Relaxed));
         if unsent > 0 {
-            whole.fail(UNSENT.to_owned(), unsent as u64);
+            whole.fail(NOT_SENT_KIND.to_owned(), unsent as u64);
         }
     }
     Ok(whole)
@@ -127,7 +130,7 @@ fn open(
     time: std::ops::Range<Instant>,
     stop: &AtomicBool,
 ) {
-    while Instant::now() < time.end + PATIENCE && !stop.load(Ordering::Relaxed) {
+    while Instant::now() < time.end + LATE_SEND_TIME && !stop.load(Ordering::Relaxed) {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let Some(offset) = due.get(number) else { return };
         let due = time.start + *offset;
@@ -135,7 +138,7 @@ fn open(
         let outcome = caller.call(number);
         let answered = Instant::now();
         recording.record(outcome, answered - due);
-        // All arrivals belong to the time measured, a quiet end of it too.
+        // The whole duration counts, also without arrivals at its end.
         recording.elapsed = (answered - time.start).max(time.end - time.start);
     }
 }
@@ -144,9 +147,10 @@ fn sleep_until(time: Instant) {
     std::thread::sleep(time.saturating_duration_since(Instant::now()));
 }
 
-/// Linux wakes a thread up to 50 µs late to save power; here that would be counted as the server's time.
-fn sleep_sharply() {
-    // A kernel that does not allow it measures 50 µs more.
+/// Sets the timer slack of this thread to 1 ns. By default Linux wakes a thread up to 50 µs late to save power, which
+/// would count as time of the server.
+fn set_timer_slack() {
+    // If the kernel refuses, latencies are up to 50 µs higher.
     let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
 }
 
@@ -154,7 +158,7 @@ fn sleep_sharply() {
 mod tests {
     use super::*;
 
-    /// Answers after a fixed time, and not at all every tenth.
+    /// Answers after a fixed time; every tenth request fails.
     #[derive(Default)]
     struct Fixed {
         service: Duration,
@@ -196,7 +200,8 @@ mod tests {
     }
 
     fn drive_fixed(target: &Fixed, load: Load, duration: u64, callers: usize) -> Recording {
-        let plan = Plan { duration: Duration::from_millis(duration), arrivals: Arrivals::Constant, callers, seed: 1 };
+        let plan =
+            DrivePlan { duration: Duration::from_millis(duration), arrivals: Arrivals::Constant, callers, seed: 1 };
         drive(target, load, &plan, &AtomicBool::new(false)).unwrap()
     }
 
@@ -224,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_heard() {
-        let plan = Plan { duration: Duration::from_hours(1), arrivals: Arrivals::Poisson, callers: 2, seed: 1 };
+    fn a_stop_interrupts_the_drive() {
+        let plan = DrivePlan { duration: Duration::from_hours(1), arrivals: Arrivals::Poisson, callers: 2, seed: 1 };
         for load in [Load::Concurrency(2), Load::Rate(10.0)] {
             let error = drive(&fixed(0), load, &plan, &AtomicBool::new(true)).unwrap_err();
             assert_eq!(error.to_string(), "interrupted");

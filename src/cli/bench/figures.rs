@@ -1,4 +1,4 @@
-//! What was measured: counts, and latencies in a histogram that keeps three digits of each.
+//! The measured figures: counts, and latencies in a histogram with three significant digits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// What came of one request.
+/// The outcome of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Ok,
     /// Not answered.
     Failed {
-        /// What it is counted under: the HTTP status, or what happened to the connection.
+        /// The key it is counted under: the HTTP status, or the fault of the connection.
         kind: String,
-        /// What the server, or the system, said.
+        /// The message of the server or of the system.
         message: String,
     },
 }
 
-/// Requests that were never sent because every caller still waited long after the end.
-pub const UNSENT: &str = "not sent";
+/// The key of requests that were never sent, because every caller still waited long after the end.
+pub const NOT_SENT_KIND: &str = "not sent";
 
-/// The requests of one caller, or of many together.
+/// The results of the requests of one caller, or of many together.
 #[derive(Debug, Clone)]
 pub struct Recording {
     latencies: Histogram<u64>,
@@ -32,19 +32,19 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Nothing measured yet.
+    /// An empty recording.
     pub fn new() -> anyhow::Result<Self> {
         let mut latencies = Histogram::new(3)?;
-        // It grows to the latencies that come.
+        // The range grows with the latencies.
         latencies.auto(true);
         Ok(Self { latencies, errors: BTreeMap::new(), elapsed: Duration::ZERO })
     }
 
-    /// Counts one request. The latency of a failed one says nothing about answers, so it is left out.
+    /// Counts one request. The latency of a failed request is not recorded.
     pub fn record(&mut self, outcome: Outcome, latency: Duration) {
         match outcome {
             Outcome::Ok => {
-                // Fails only for what no memory could hold the counts of: 64 bits of nanoseconds fit.
+                // Fails only if memory cannot hold the counts; any 64 bits of nanoseconds fit.
                 let _ = self.latencies.record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
             }
             Outcome::Failed { kind, .. } => self.fail(kind, 1),
@@ -56,27 +56,27 @@ impl Recording {
         *self.errors.entry(reason).or_default() += count;
     }
 
-    /// Takes in what another caller measured at the same time.
+    /// Adds the recording of another caller of the same time.
     pub fn add(&mut self, other: &Self) {
         self.count_in(other);
         self.elapsed = self.elapsed.max(other.elapsed);
     }
 
-    /// Takes in what another round measured, before or after.
+    /// Adds the recording of another round.
     pub fn follow(&mut self, other: &Self) {
         self.count_in(other);
         self.elapsed += other.elapsed;
     }
 
     fn count_in(&mut self, other: &Self) {
-        // Fails only when this one may not grow, and it may.
+        // Fails only for a histogram that must not grow; this one may.
         let _ = self.latencies.add(&other.latencies);
         for (reason, count) in &other.errors {
             self.fail(reason.clone(), *count);
         }
     }
 
-    /// How many were answered.
+    /// The number of answers.
     pub fn answered(&self) -> u64 {
         self.latencies.len()
     }
@@ -133,7 +133,7 @@ fn count(number: u64) -> f64 {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
     pub answered: u64,
-    /// Requests that were not, by HTTP status or reason.
+    /// Requests without an answer, by HTTP status or reason.
     pub errors: BTreeMap<String, u64>,
     /// The time measured, in seconds.
     pub seconds: f64,
@@ -152,31 +152,26 @@ pub struct Figures {
 /// Latencies in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LatencyMs {
-    /// The mean.
     pub mean: f64,
     pub p50: f64,
-    /// Nine of ten were not slower.
     pub p90: f64,
-    /// 99 of 100 were not slower.
     pub p99: f64,
-    /// 999 of 1,000 were not slower.
     #[serde(rename = "p99.9")]
     pub p99_9: f64,
     pub max: f64,
 }
 
-/// The middle of some numbers, their least and their greatest. `None` without numbers.
+/// The median, minimum and maximum of some numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half are not greater; of an even number the mean of the middle two.
+    /// For an even count, the mean of the middle two.
     pub median: f64,
-    /// The least.
     pub min: f64,
     pub max: f64,
 }
 
 impl Spread {
-    /// The spread of numbers in any order.
+    /// The spread of numbers in any order. `None` without numbers.
     pub fn of(numbers: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut numbers: Vec<f64> = numbers.into_iter().collect();
         numbers.sort_by(f64::total_cmp);
@@ -207,14 +202,14 @@ mod tests {
         one.elapsed = Duration::from_secs(2);
         one.record(Outcome::Failed { kind: "429".into(), message: "full".into() }, Duration::from_mins(1));
         let mut other = Recording { elapsed: Duration::from_secs(1), ..one.clone() };
-        other.fail(UNSENT.into(), 3);
+        other.fail(NOT_SENT_KIND.into(), 3);
         let mut beside = one.clone();
         beside.add(&other);
         assert_eq!((beside.answered(), beside.elapsed), (4, Duration::from_secs(2)));
         one.follow(&other);
         assert_eq!(one.elapsed, Duration::from_secs(3));
         let figures = one.figures(Some(Duration::from_millis(8)), Some(5), 2);
-        assert_eq!(figures.errors, BTreeMap::from([("429".into(), 2), (UNSENT.into(), 3)]));
+        assert_eq!(figures.errors, BTreeMap::from([("429".into(), 2), (NOT_SENT_KIND.into(), 3)]));
         assert_eq!((figures.cpu_ms_per_request, figures.memory_bytes), (Some(2.0), Some(5)));
         assert!(
             (figures.throughput * 3.0 - 4.0).abs() < 1e-9 && (figures.inferences_per_second * 3.0 - 8.0).abs() < 1e-9

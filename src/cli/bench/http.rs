@@ -1,4 +1,5 @@
-//! A running daemon as a target: bytes made before, written to connections that stay open, answers read by their length.
+//! A running daemon as a target. Requests are bytes made before the measurement and sent over connections that stay
+//! open; answers are read by their length.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -12,21 +13,21 @@ use super::figures::Outcome;
 use super::random::Random;
 use super::request::Request;
 
-/// A daemon that says nothing for this long hangs.
-const SILENCE: Duration = Duration::from_mins(2);
+/// The longest time without bytes from the daemon. After that it counts as hanging.
+const READ_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The longest head of an answer.
-const MAX_HEAD: usize = 64 << 10;
+/// The longest head of an answer, in bytes.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// A daemon, and the requests to send it.
 #[derive(Debug)]
 pub struct Http {
     pub url: String,
-    /// Its process, if known.
+    /// The process id of the daemon, if known.
     pub pid: Option<u32>,
     /// Sent in turn; with `unique` only the first, stamped each time.
     pub requests: Vec<Request>,
-    /// Whether no request is sent twice.
+    /// Set if no request is sent twice.
     pub unique: bool,
 }
 
@@ -49,7 +50,7 @@ impl Target for Http {
 struct HttpCaller<'a> {
     http: &'a Http,
     connection: Option<Connection>,
-    /// Its own copy, to be stamped.
+    /// The caller's copy of the request to stamp, with `unique`.
     own: Option<Request>,
     random: Random,
 }
@@ -67,21 +68,22 @@ impl Caller for HttpCaller<'_> {
             },
         };
         match exchange(&mut self.connection, &self.http.url, &request.bytes) {
-            Ok(Answer { status: 200, .. }) => Outcome::Ok,
+            Ok(HttpAnswer { status: 200, .. }) => Outcome::Ok,
             Ok(answer) => Outcome::Failed { kind: answer.status.to_string(), message: answer.message },
             Err(error) => Outcome::Failed { kind: "connection".to_owned(), message: format!("{error:#}") },
         }
     }
 }
 
-/// The status of an answer, and its message when that is not 200.
-struct Answer {
+/// The status of an answer, and its message if the status is not 200.
+struct HttpAnswer {
     status: u16,
     message: String,
 }
 
-/// Sends a request and receives its answer, over a new connection when there is none or the daemon closed it while idle.
-fn exchange(connection: &mut Option<Connection>, url: &str, request: &[u8]) -> anyhow::Result<Answer> {
+/// Sends a request and receives its answer, over a new connection when there is none or the daemon closed it while
+/// idle.
+fn exchange(connection: &mut Option<Connection>, url: &str, request: &[u8]) -> anyhow::Result<HttpAnswer> {
     let reused = connection.is_some();
     let mut open = match connection.take() {
         Some(open) => open,
@@ -99,7 +101,7 @@ fn exchange(connection: &mut Option<Connection>, url: &str, request: &[u8]) -> a
     Ok(answer)
 }
 
-/// Asks a daemon for a document.
+/// Gets a JSON document from a daemon.
 pub fn get(url: &str, path: &str) -> anyhow::Result<Value> {
     let mut connection = Connection::open(url)?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", connection.stream.host());
@@ -107,21 +109,22 @@ pub fn get(url: &str, path: &str) -> anyhow::Result<Value> {
     if answer.status != 200 {
         bail!("the server at {url} answers {}: {}", answer.status, answer.message);
     }
-    serde_json::from_slice(connection.body()).with_context(|| format!("{url}{path} is no JSON"))
+    serde_json::from_slice(connection.body()).with_context(|| format!("{url}{path} is not JSON"))
 }
 
 /// A connection and the answer on it.
 struct Connection {
     stream: RawConnection,
-    /// What was received of the answer; longer than that.
     buffer: Vec<u8>,
+    /// The number of received bytes in the buffer.
     filled: usize,
+    /// The place of the body in the buffer.
     body: std::ops::Range<usize>,
 }
 
 impl Connection {
     fn open(url: &str) -> anyhow::Result<Self> {
-        let stream = RawConnection::open(url, SILENCE)?;
+        let stream = RawConnection::open(url, READ_TIMEOUT)?;
         Ok(Self { stream, buffer: vec![0; 16 << 10], filled: 0, body: 0..0 })
     }
 
@@ -129,8 +132,8 @@ impl Connection {
         self.buffer.get(self.body.clone()).unwrap_or_default()
     }
 
-    /// The answer, and whether the connection stays open after it.
-    fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(Answer, bool)> {
+    /// Sends a request. Returns the answer, and true if the connection stays open.
+    fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(HttpAnswer, bool)> {
         self.filled = 0;
         // A server may answer, and close, before it has read everything.
         let written = self.stream.write_all(request);
@@ -138,8 +141,8 @@ impl Connection {
             if let Some(head) = Head::parse(self.buffer.get(..self.filled).unwrap_or_default())? {
                 break head;
             }
-            if self.filled > MAX_HEAD {
-                bail!("the head of the answer does not end");
+            if self.filled > HEAD_BYTES_MAX {
+                bail!("the head of the answer is larger than {HEAD_BYTES_MAX} bytes");
             }
             self.receive()?;
         };
@@ -153,7 +156,7 @@ impl Connection {
             let body: Value = serde_json::from_slice(self.body()).unwrap_or_default();
             body.get("error").and_then(Value::as_str).unwrap_or("no message").to_owned()
         };
-        Ok((Answer { status: head.status, message }, written.is_ok() && !head.closes))
+        Ok((HttpAnswer { status: head.status, message }, written.is_ok() && !head.closes))
     }
 
     fn receive(&mut self) -> anyhow::Result<()> {
@@ -168,33 +171,34 @@ impl Connection {
     }
 }
 
-/// What counts of an answer's head.
+/// The parts of an answer's head that are used.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
-    /// Bytes of the head.
+    /// The length of the head in bytes.
     length: usize,
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     body: usize,
     closes: bool,
 }
 
 impl Head {
-    /// The head at the start of `bytes`; `None` until it is whole.
+    /// The head at the start of `bytes`; `None` until it is complete.
     fn parse(bytes: &[u8]) -> anyhow::Result<Option<Self>> {
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
         let text = std::str::from_utf8(bytes.get(..end).unwrap_or_default())?;
         let mut lines = text.split("\r\n");
         let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok());
-        let mut head = Self { status: status.context("no HTTP/1.1 answer")?, length: end + 4, body: 0, closes: false };
+        let mut head =
+            Self { status: status.context("the answer is not HTTP/1.1")?, length: end + 4, body: 0, closes: false };
         for line in lines {
-            let (name, value) = line.split_once(':').context("a header without a colon")?;
+            let (name, value) = line.split_once(':').context("a header of the answer has no colon")?;
             if name.eq_ignore_ascii_case("content-length") {
-                head.body = value.trim().parse().context("the length of the answer")?;
+                head.body = value.trim().parse().context("the content-length of the answer is not a number")?;
             } else if name.eq_ignore_ascii_case("connection") {
                 head.closes = value.trim().eq_ignore_ascii_case("close");
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                bail!("the answer has no length: {line}");
+                bail!("the answer has a transfer-encoding instead of a content-length: {line}");
             }
         }
         Ok(Some(head))
@@ -208,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_tells_the_status_the_length_and_the_end_of_the_connection() {
+    fn a_head_has_the_status_the_length_and_the_end_of_the_connection() {
         let answer = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 12\r\nconnection: Close\r\n\r\n{\"err";
         let head = Head::parse(answer).unwrap().unwrap();
         assert_eq!(head, Head { status: 429, length: answer.len() - 5, body: 12, closes: true });

@@ -1,4 +1,4 @@
-//! The serving core in this process as a target: what a request costs without HTTP.
+//! The serving core in this process as a target: the cost of a request without HTTP.
 
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
@@ -13,20 +13,20 @@ use super::figures::Outcome;
 use super::inputs::Payload;
 use super::random::Random;
 
-/// A serving core, and the requests to put to it.
+/// A serving core, and its requests.
 #[derive(Debug)]
 pub struct InProcess<'a> {
     /// Drives the core's timers; the callers' threads do the rest.
     pub runtime: &'a Runtime,
     pub serving: &'a Serving,
     pub target: decode::Target,
-    /// Asked in turn; with `unique` only the first, stamped each time.
+    /// Sent in turn; with `unique` only the first, stamped each time.
     pub payloads: &'a [Payload],
-    /// Whether nothing is asked twice.
+    /// Set if no request is sent twice.
     pub unique: bool,
 }
 
-/// Asks a serving core.
+/// Runs one request on a serving core.
 pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -> Result<InferResponse, ServingError> {
     let decode::Target { model, version } = target.clone();
     match payload {
@@ -73,7 +73,10 @@ impl Caller for LocalCaller<'_> {
             core.payloads.get(number % core.payloads.len().max(1)).cloned()
         };
         let Some(payload) = payload else {
-            return Outcome::Failed { kind: "no request".to_owned(), message: "it cannot be made unique".to_owned() };
+            return Outcome::Failed {
+                kind: "no request".to_owned(),
+                message: "the request cannot be made unique".to_owned(),
+            };
         };
         match core.runtime.handle().block_on(ask(core.serving, &core.target, payload)) {
             Ok(_) => Outcome::Ok,

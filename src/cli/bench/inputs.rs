@@ -1,4 +1,4 @@
-//! What is asked: tensors of random numbers in the shapes that the model takes, or a file.
+//! The inputs of requests: random tensors in the shapes of the model's inputs, or a file.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,30 +14,30 @@ use ledge_protocol::decode::{self, Target};
 
 use super::random::Random;
 
-/// Elements of each input that `--unique` draws anew for each request: enough to make every request another one, few
-/// enough to cost nothing.
-pub const STAMPED: usize = 64;
+/// The number of elements of each input that `--unique` draws again for each request: enough to make every request
+/// different, few enough to cost no time.
+pub const STAMPED_ELEMENTS: usize = 64;
 
-/// Characters of a random string.
-const STRING: usize = 8;
+/// The length of a random string in characters.
+const STRING_LENGTH: usize = 8;
 
-/// The inputs of one request, before they are put into a protocol.
+/// The inputs of one request, independent of a protocol.
 #[derive(Debug, Clone)]
 pub enum Payload {
     Tensors(Vec<(String, Tensor)>),
-    /// A photograph as it comes from a camera.
+    /// An encoded photograph, as a camera sends it.
     Photo(Bytes),
 }
 
 /// `name:1,3,224,224`: the shape of one input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShapeOf {
+pub struct InputShape {
     pub input: String,
-    /// Its dimensions, the batch included.
+    /// The dimensions, including the batch.
     pub shape: Vec<usize>,
 }
 
-impl std::str::FromStr for ShapeOf {
+impl std::str::FromStr for InputShape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -50,18 +50,24 @@ impl std::str::FromStr for ShapeOf {
     }
 }
 
-/// The shape of each request's inputs: what `shapes` says, else the model's with `batch` as the batch and 1 for what is
-/// variable.
-pub fn shapes(ports: &[Port], batched: bool, batch: usize, shapes: &[ShapeOf]) -> anyhow::Result<Vec<Vec<usize>>> {
-    if let Some(stray) = shapes.iter().find(|shape| !ports.iter().any(|port| port.name == shape.input)) {
+/// The shape of each input of a request: the one in `shapes`, or the model's shape with `batch` as the batch and 1 for
+/// other variable dimensions.
+pub fn shapes(ports: &[Port], batched: bool, batch: usize, shapes: &[InputShape]) -> anyhow::Result<Vec<Vec<usize>>> {
+    if let Some(unknown) = shapes.iter().find(|shape| !ports.iter().any(|port| port.name == shape.input)) {
         let names: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
-        bail!("--shape {}: the model has no such input; it has {}", stray.input, names.join(", "));
+        bail!("--shape {}: the model has no such input; it has {}", unknown.input, names.join(", "));
     }
     let one = |port: &Port| {
         if let Some(given) = shapes.iter().find(|shape| shape.input == port.name) {
             let fits = given.shape.len() == port.shape.len()
                 && given.shape.iter().zip(&port.shape).all(|(&dim, &own)| own < 0 || usize::try_from(own) == Ok(dim));
-            anyhow::ensure!(fits, "--shape {}:{:?} does not fit the model's {:?}", port.name, given.shape, port.shape);
+            anyhow::ensure!(
+                fits,
+                "--shape {}:{:?} does not fit the model's shape {:?}",
+                port.name,
+                given.shape,
+                port.shape
+            );
             return Ok(given.shape.clone());
         }
         let dims = port.shape.iter().enumerate().map(|(axis, &dim)| match usize::try_from(dim) {
@@ -78,15 +84,15 @@ pub fn shapes(ports: &[Port], batched: bool, batch: usize, shapes: &[ShapeOf]) -
     ports.iter().map(one).collect()
 }
 
-/// Random inputs: floats in 0 to 1, 8-bit integers of every value, other integers in 0 to 99 so that they are valid as
-/// class or token numbers, strings of eight letters.
+/// Random inputs: floats from 0 to 1, 8-bit integers of every value, other integers from 0 to 99 so that they are valid
+/// as class or token numbers, strings of eight letters.
 pub fn random(ports: &[Port], shapes: &[Vec<usize>], random: &mut Random) -> anyhow::Result<Payload> {
     let tensor = |(port, shape): (&Port, &Vec<usize>)| {
         let count = element_count(shape).with_context(|| format!("input {:?}: {shape:?} is too large", port.name))?;
         let mut data = Vec::new();
         match port.datatype.size() {
             Some(size) => data.resize(count.checked_mul(size).context("the inputs are too large")?, 0),
-            None => (0..count).for_each(|_| push_string(&mut data, &[b'a'; STRING])),
+            None => (0..count).for_each(|_| push_string(&mut data, &[b'a'; STRING_LENGTH])),
         }
         fill(&mut data, port.datatype, count, random);
         let tensor = Tensor::new(port.datatype, shape.clone(), data.into())?;
@@ -136,26 +142,26 @@ fn fill_strings(mut data: &mut [u8], count: usize, random: &mut Random) {
 
 /// The inputs in a file: a photograph, or the JSON of an inference request.
 pub fn file(model: &ModelName, path: &Path) -> anyhow::Result<Payload> {
-    let cannot = || format!("{} cannot be used", path.display());
-    let content = Bytes::from(std::fs::read(path).with_context(cannot)?);
+    let cannot_use = || format!("cannot use the file {}", path.display());
+    let content = Bytes::from(std::fs::read(path).with_context(cannot_use)?);
     if ImageFormat::sniff(&content).is_some() {
         return Ok(Payload::Photo(content));
     }
     let target = Target { model: model.clone(), version: None };
-    match decode::decode_request(target, content, None, Instant::now()).with_context(cannot)?.request.inputs {
+    match decode::decode_request(target, content, None, Instant::now()).with_context(cannot_use)?.request.inputs {
         Inputs::Named(tensors) => Ok(Payload::Tensors(tensors)),
-        Inputs::Raw(_) => bail!("{} is no inference request", path.display()),
+        Inputs::Raw(_) => bail!("{} is not an inference request", path.display()),
     }
 }
 
 impl Payload {
-    /// Another request of the same form, as `--unique` wants it.
+    /// A different request of the same form, for `--unique`.
     pub fn stamped(&self, random: &mut Random) -> anyhow::Result<Self> {
         match self {
             Self::Tensors(tensors) => {
                 let stamped = tensors.iter().map(|(name, tensor)| {
                     let mut data = tensor.data().to_vec();
-                    fill(&mut data, tensor.datatype(), STAMPED, random);
+                    fill(&mut data, tensor.datatype(), STAMPED_ELEMENTS, random);
                     Ok((name.clone(), Tensor::new(tensor.datatype(), tensor.shape().to_vec(), data.into())?))
                 });
                 Ok(Self::Tensors(stamped.collect::<anyhow::Result<_>>()?))
@@ -168,7 +174,7 @@ impl Payload {
         }
     }
 
-    /// What it is, for people.
+    /// A description for the report.
     pub fn describe(&self) -> String {
         match self {
             Self::Tensors(tensors) => {
@@ -184,13 +190,13 @@ impl Payload {
     }
 }
 
-/// A JPEG with a comment of 16 letters at its start, which changes its bytes and nothing of the picture, and where they
-/// stand.
+/// A JPEG with a comment of 16 letters at its start, which changes the bytes and not the picture; and the place of the
+/// letters.
 pub fn with_comment(photo: &[u8]) -> anyhow::Result<(Vec<u8>, std::ops::Range<usize>)> {
     let Some(rest) = photo.strip_prefix(&[0xFF, 0xD8]) else {
         bail!("--unique needs a JPEG: other photographs cannot be changed without decoding them");
     };
-    // COM, and its length with the two bytes of the length itself.
+    // COM, and its length, which includes the two bytes of the length itself.
     let head = [0xFF, 0xD8, 0xFF, 0xFE, 0, 18];
     Ok(([&head[..], &[b'a'; 16], rest].concat(), head.len()..head.len() + 16))
 }
@@ -210,7 +216,8 @@ mod tests {
         let ports = [port("a", DataType::Fp32, &[-1, 3, -1]), port("b", DataType::Int64, &[-1])];
         assert_eq!(shapes(&ports, true, 4, &[]).unwrap(), [vec![4, 3, 1], vec![4]]);
         assert_eq!(shapes(&ports, false, 1, &["a:2,3,9".parse().unwrap()]).unwrap(), [vec![2, 3, 9], vec![1]]);
-        let reason = |batched, batch, given: &[ShapeOf]| shapes(&ports, batched, batch, given).unwrap_err().to_string();
+        let reason =
+            |batched, batch, given: &[InputShape]| shapes(&ports, batched, batch, given).unwrap_err().to_string();
         assert!(reason(false, 2, &[]).contains("without a variable batch"));
         assert!(reason(true, 1, &["c:1".parse().unwrap()]).contains("it has a, b"));
         assert!(reason(true, 1, &["a:1,4,1".parse().unwrap()]).contains("does not fit"));
@@ -218,10 +225,10 @@ mod tests {
 
     #[test]
     fn a_shape_names_its_input() {
-        let parsed: ShapeOf = "data:0:1,3".parse().unwrap();
-        assert_eq!(parsed, ShapeOf { input: "data:0".into(), shape: vec![1, 3] });
+        let parsed: InputShape = "data:0:1,3".parse().unwrap();
+        assert_eq!(parsed, InputShape { input: "data:0".into(), shape: vec![1, 3] });
         for wrong in ["", "x", ":1", "x:", "x:1,,2", "x:-1"] {
-            assert!(wrong.parse::<ShapeOf>().is_err(), "{wrong}");
+            assert!(wrong.parse::<InputShape>().is_err(), "{wrong}");
         }
     }
 

@@ -1,29 +1,29 @@
-//! What files show: a list of `FILE,LABEL`, or a folder for each class.
+//! The labels of files: a list of `FILE,LABEL`, or a folder for each class.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// The label of each file that is known.
+/// The source of the labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Labels {
-    /// By the file's path as the list gives it.
+    /// A list, by the path of the file or its name.
     Listed(HashMap<String, String>),
-    /// By the folder that the file is in.
+    /// The name of the folder of the file.
     Folders,
 }
 
 impl Labels {
-    /// The list in a file, or folders without one.
+    /// Reads the list in a file. Without one, folders give the labels.
     pub fn read(list: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = list else { return Ok(Self::Folders) };
-        let cannot = || format!("the labels in {} cannot be read", path.display());
-        let text = std::fs::read_to_string(path).with_context(cannot)?;
-        Ok(Self::Listed(parse(&text).with_context(cannot)?))
+        let cannot_read = || format!("cannot read the labels in {}", path.display());
+        let text = std::fs::read_to_string(path).with_context(cannot_read)?;
+        Ok(Self::Listed(parse(&text).with_context(cannot_read)?))
     }
 
-    /// What `file` shows, a file in the folder `images`; `None` when nothing says it.
+    /// The label of `file`, which is in the folder `images`; `None` when it has none.
     pub fn of(&self, images: &Path, file: &Path) -> Option<String> {
         let inside = file.strip_prefix(images).unwrap_or(file);
         match self {
@@ -40,8 +40,8 @@ impl Labels {
     }
 }
 
-/// Reads lines of `FILE,LABEL`. Either may be in double quotes, a quote in them doubled; without quotes the label is the
-/// rest of the line, commas and all. A first line `file,label` is a heading; empty lines are passed over.
+/// Reads lines of `FILE,LABEL`. Either may be in double quotes, with quotes in it doubled; without quotes the label is
+/// the rest of the line, including commas. A first line `file,label` is a heading; empty lines are skipped.
 pub fn parse(text: &str) -> anyhow::Result<HashMap<String, String>> {
     let mut labels = HashMap::new();
     for (index, line) in text.trim_start_matches('\u{FEFF}').lines().enumerate() {
@@ -53,7 +53,7 @@ pub fn parse(text: &str) -> anyhow::Result<HashMap<String, String>> {
         let label = match rest.strip_prefix(',') {
             Some(rest) if rest.trim_start().starts_with('"') => match field(rest.trim()) {
                 Some((label, "")) => label,
-                _ => bail!("line {number}: the quotes of the label do not end"),
+                _ => bail!("line {number}: the label has no closing quote, or has text after it"),
             },
             Some(rest) => rest.trim().to_owned(),
             None => bail!("line {number}: expected FILE,LABEL"),
@@ -62,13 +62,13 @@ pub fn parse(text: &str) -> anyhow::Result<HashMap<String, String>> {
             bail!("line {number}: expected FILE,LABEL");
         }
         if labels.insert(file.clone(), label).is_some() {
-            bail!("line {number}: {file} is there twice");
+            bail!("line {number}: {file} is listed twice");
         }
     }
     Ok(labels)
 }
 
-/// The first field of a line, and what follows it.
+/// The first field of a line, and the text after it.
 fn field(line: &str) -> Option<(String, &str)> {
     let Some(mut rest) = line.trim_start().strip_prefix('"') else {
         let end = line.find(',').unwrap_or(line.len());
@@ -89,8 +89,9 @@ fn field(line: &str) -> Option<(String, &str)> {
     }
 }
 
-/// The class that a label names among the model's labels: the whole of one, the first of its names (`tench` of
-/// `tench, Tinca tinca`), or its number. Case does not matter, and `_` stands for a space, as in names of folders.
+/// The class of a label among the model's labels. A label matches a whole model label, its first name (`tench` of
+/// `tench, Tinca tinca`), or the number of the class. Case does not matter, and `_` stands for a space, as in names of
+/// folders.
 pub fn class(label: &str, labels: &[String]) -> Option<usize> {
     let plain = |text: &str| text.trim().replace('_', " ").to_lowercase();
     let wanted = plain(label);
@@ -114,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_says_nothing_is_named() {
-        let cases = [("a.jpg", "line 1"), ("a,b\nc,", "line 2"), ("a,b\na,c", "twice"), ("a,\"b", "quotes")];
+    fn a_line_without_a_label_is_named() {
+        let cases = [("a.jpg", "line 1"), ("a,b\nc,", "line 2"), ("a,b\na,c", "twice"), ("a,\"b", "no closing quote")];
         for (text, reason) in cases {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");

@@ -1,4 +1,4 @@
-//! How requests come: a fixed number of callers, or arrivals that no answer holds up.
+//! The loads: a fixed number of callers, or arrivals that do not wait for answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::random::Random;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// Closed loop: so many callers, each asking again when it is answered.
+    /// Closed loop: the number of callers. Each sends its next request after the answer.
     Concurrency(usize),
-    /// Open loop: so many requests a second, whether the ones before them are answered or not.
+    /// Open loop: requests a second, sent without waiting for answers.
     Rate(f64),
 }
 
@@ -29,12 +29,12 @@ impl fmt::Display for Load {
 /// The times between arrivals of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
-    /// Exponential, as callers that do not know of each other come.
+    /// Exponential intervals, as of independent callers.
     Poisson,
     Constant,
 }
 
-/// When the requests of an open loop are to be sent, counted from its start: ascending and before `duration`.
+/// The send times of the requests of an open loop, counted from its start: ascending and before `duration`.
 pub fn schedule(rate: f64, duration: Duration, arrivals: Arrivals, random: &mut Random) -> Vec<Duration> {
     let end = duration.as_secs_f64();
     let mut offsets = Vec::new();
@@ -55,7 +55,7 @@ pub fn schedule(rate: f64, duration: Duration, arrivals: Arrivals, random: &mut 
 
 /// Seconds between two arrivals of a Poisson process.
 fn exponential(rate: f64, random: &mut Random) -> f64 {
-    // 1 - unit is never 0, whose logarithm is no number.
+    // 1 - unit is never 0, whose logarithm is infinite.
     -(1.0 - random.unit()).ln() / rate
 }
 

@@ -1,4 +1,4 @@
-//! Measures speed: sees that there is somebody to ask, takes turns between the targets, and hands the figures on.
+//! Measures speed: prepares the targets, measures them in turns, and passes the figures to the report.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use ledge_egress::RawConnection;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::child::Daemon;
-use super::drive::{Plan, Target, drive};
+use super::child::ChildDaemon;
+use super::drive::{DrivePlan, Target, drive};
 use super::figures::{Outcome, Recording};
 use super::load::{Arrivals, Load};
 use super::mqtt::Broker;
 use super::report::{self, Report, Round, Series};
-use super::subject::Scratch;
-use super::targets::{self, Places, Targets};
+use super::subject::ScratchFolder;
+use super::targets::{self, Endpoints, Targets};
 use super::{BenchArgs, process, url};
 use crate::cli::{Exit, Globals, Output};
 use crate::config::Config;
@@ -32,18 +32,19 @@ pub fn run(
     out: &mut Output,
 ) -> anyhow::Result<Exit> {
     if !args.url.is_empty() && args.subject.runtime.is_some() {
-        bail!("a running server has chosen its runtime: leave out the @ or the --url");
+        bail!("the runtime of a running server cannot be chosen here: leave out @RUNTIME or --url");
     }
-    let (url, address) = url::places(&args.url).map_err(anyhow::Error::msg)?;
+    let (url, address) = url::server_and_broker(&args.url).map_err(anyhow::Error::msg)?;
     if address.is_none() && (args.device.is_some() || args.echo) {
-        bail!("--device and --echo are for a broker: name it with --url mqtt://HOST");
+        bail!("--device and --echo need a broker: name it with --url mqtt://HOST");
     }
     if address.is_some() && args.device.is_none() && !args.echo {
-        bail!("a broker has many boxes behind it: --device says which one, or --echo measures the broker alone");
+        bail!("a broker can have many boxes behind it: name one with --device, or measure only the broker with --echo");
     }
+
     let broker = address.map(|address| Broker::new(config, address)).transpose()?;
     let stop = stop_on_signals(runtime)?;
-    let scratch = Scratch::new()?;
+    let scratch = ScratchFolder::new()?;
     let repository = scratch.path().join("models");
     let daemon = if args.in_process || !args.url.is_empty() {
         None
@@ -51,16 +52,20 @@ pub fn run(
         args.subject.isolate(&config.repository, &repository)?;
         let own = &config.runtimes.cache;
         let cache = if own.is_dir() { own.clone() } else { scratch.path().join("cache") };
-        Some(Daemon::start(globals, &repository, &scratch.path().join("state"), &cache)?)
+        Some(ChildDaemon::start(globals, &repository, &scratch.path().join("state"), &cache)?)
     };
+
     let in_process = !args.http && broker.is_none();
-    // A broker tells nothing of a model: what it takes is read from its own files.
-    let unknown = broker.is_some() && url.is_none() && args.input.is_none();
-    let serving = if in_process || unknown {
+    // The metadata of a model cannot be read through a broker, so its inputs are read from its files here.
+    let needs_files = broker.is_some() && url.is_none() && args.input.is_none();
+    let serving = if in_process || needs_files {
         if daemon.is_none() {
-            args.subject.isolate(&config.repository, &repository).with_context(|| match (unknown, url) {
-                (true, _) => "a broker does not tell what the model takes (--input FILE, or its server's --url, does)",
-                (_, Some(_)) => "the model cannot be measured in this process (--http measures the server alone)",
+            args.subject.isolate(&config.repository, &repository).with_context(|| match (needs_files, url) {
+                (true, _) => {
+                    "the inputs of the model cannot be read through a broker: give --input FILE, or the --url of the \
+                     server"
+                }
+                (_, Some(_)) => "the model cannot be measured in this process: measure only the server with --http",
                 (_, None) => "the model cannot be measured",
             })?;
         }
@@ -76,14 +81,15 @@ pub fn run(
         (None, Some(daemon)) => Some((daemon.url.as_str(), Some(daemon.pid()))),
         (None, None) => None,
     };
-    let places = Places { serving: serving.as_ref(), in_process, server, broker: broker.as_ref() };
-    let measured = Targets::new(runtime, args, places).and_then(|targets| measure(args, &targets, &stop));
+
+    let endpoints = Endpoints { serving: serving.as_ref(), in_process, server, broker: broker.as_ref() };
+    let measured = Targets::new(runtime, args, endpoints).and_then(|targets| measure(args, &targets, &stop));
     if let Some(serving) = &serving {
         super::unload(runtime, serving);
     }
     let report = measured?;
     if let Some(path) = &args.svg {
-        write(path, &report.svg()).with_context(|| format!("{} cannot be written", path.display()))?;
+        write(path, &report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     report::write(&report, args.json, out)?;
     Ok(if report.series.iter().all(Series::has_answers) { Exit::Success } else { Exit::Failure })
@@ -94,7 +100,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::File::create(path)?.write_all(text.as_bytes())
 }
 
-/// A flag that the first Ctrl-C or SIGTERM sets; the second ends the process at once.
+/// A flag that the first Ctrl-C or SIGTERM sets. The second one ends the process at once.
 fn stop_on_signals(runtime: &Runtime) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let _inside = runtime.enter();
@@ -112,13 +118,13 @@ fn stop_on_signals(runtime: &Runtime) -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 fn measure(args: &BenchArgs, targets: &Targets<'_>, stop: &AtomicBool) -> anyhow::Result<Report> {
-    let targets::Subject { ports, version, runtime, input } = &targets.subject;
+    let targets::ModelInfo { ports, version, runtime, input } = &targets.model;
     let built = targets.build()?;
     for target in &built {
         if let Outcome::Failed { kind, message } = target.caller()?.call(0) {
             let guessed =
                 args.input.is_none() && ports.iter().any(|port| port.shape.iter().skip(1).any(|dim| *dim < 0));
-            let hint = if guessed { "; --shape says what the variable dimensions are" } else { "" };
+            let hint = if guessed { "; give the variable dimensions with --shape" } else { "" };
             bail!("'{}' does not answer ({input}), {}: {message} ({kind}){hint}", args.subject, target.name());
         }
     }
@@ -138,29 +144,30 @@ fn measure(args: &BenchArgs, targets: &Targets<'_>, stop: &AtomicBool) -> anyhow
     })
 }
 
-/// Every load on every target, in rounds; each round begins with another target.
+/// Measures every load on every target, in rounds. Each round begins with another target.
 fn rounds(args: &BenchArgs, targets: &[Box<dyn Target + '_>], stop: &AtomicBool) -> anyhow::Result<Vec<Series>> {
     let loads = args.loads();
     let arrivals = if args.constant { Arrivals::Constant } else { Arrivals::Poisson };
-    let plan = Plan { duration: args.duration, arrivals, callers: usize::from(args.connections), seed: 0 };
-    let warmup = Plan { duration: args.warmup, ..plan };
+    let plan = DrivePlan { duration: args.duration, arrivals, callers: usize::from(args.connections), seed: 0 };
+    let warmup = DrivePlan { duration: args.warmup, ..plan };
     let bar = progress(loads.len() * targets.len() * usize::from(args.rounds));
     let mut series: Vec<Series> = Vec::new();
     for load in &loads {
         series.extend(targets.iter().map(|target| Series { load: *load, target: target.name(), rounds: Vec::new() }));
     }
+
     for round in 0..usize::from(args.rounds) {
-        let plan = Plan { seed: round as u64, ..plan };
-        for (place, load) in loads.iter().enumerate() {
+        let plan = DrivePlan { seed: round as u64, ..plan };
+        for (load_index, load) in loads.iter().enumerate() {
             for turn in 0..targets.len() {
-                let which = (turn + round) % targets.len();
-                let Some(target) = targets.get(which) else { continue };
+                let target_index = (turn + round) % targets.len();
+                let Some(target) = targets.get(target_index) else { continue };
                 bar.set_message(format!("{load}, {}", target.name()));
                 if round == 0 && !warmup.duration.is_zero() {
                     drive(&**target, *load, &warmup, stop)?;
                 }
-                let measured = one(&**target, *load, &plan, stop)?;
-                if let Some(series) = series.get_mut(place * targets.len() + which) {
+                let measured = measure_round(&**target, *load, &plan, stop)?;
+                if let Some(series) = series.get_mut(load_index * targets.len() + target_index) {
                     series.rounds.push(measured);
                 }
                 bar.inc(1);
@@ -171,7 +178,7 @@ fn rounds(args: &BenchArgs, targets: &[Box<dyn Target + '_>], stop: &AtomicBool)
     Ok(series)
 }
 
-fn one(target: &dyn Target, load: Load, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Round> {
+fn measure_round(target: &dyn Target, load: Load, plan: &DrivePlan, stop: &AtomicBool) -> anyhow::Result<Round> {
     let usage = || target.pid().and_then(process::usage);
     let before = usage();
     let recording: Recording = drive(target, load, plan, stop)?;

@@ -1,6 +1,6 @@
-//! A box behind a broker as a target, and the broker alone: the same messages, sent back by no more than a subscription.
+//! A box behind a broker as a target, or the broker itself, which sends the same messages back through a subscription.
 //!
-//! A caller is a client of its own: one connection, one topic for its answers, one request under way.
+//! Each caller is a separate client with one connection, one topic for its answers, and one request in flight.
 
 mod dialogue;
 
@@ -23,25 +23,25 @@ use ledge_service::audit_event::AuditSink;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use self::dialogue::{Dialogue, Heard};
+use self::dialogue::{Dialogue, DialogueEvent};
 use super::drive::{Caller, Target};
 use super::figures::Outcome;
 use super::random::Random;
 use super::request::Body;
 use crate::config::Config;
 
-/// A message without an answer for this long is lost: at most once is not always once.
-const SILENCE: Duration = Duration::from_secs(30);
+/// The longest time without an answer. After that the message counts as lost, which QoS 0 allows.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the client ids begin with, and the topics of answers begin with. None of these topics is one of Ledge's.
-const OWN: &str = "ledge-bench";
+/// The prefix of client ids and of the topics for answers. It is not a topic of Ledge.
+const CLIENT_PREFIX: &str = "ledge-bench";
 
-/// The way to a broker, as the configuration has it.
+/// A broker, with the credentials of the configuration.
 #[derive(Debug)]
 pub struct Broker {
     egress: Egress,
     destination: Destination,
-    /// With the user and the password, and an empty client id.
+    /// The packet with the user and the password, and an empty client id.
     connect: Connect,
 }
 
@@ -52,13 +52,13 @@ impl Broker {
         if let Some((key, problem)) = mqtt.problems().into_iter().next() {
             bail!("{address}: {key} {problem}");
         }
-        // Nobody reads the events of a command line.
+        // The events of a command are not recorded.
         let audit = AuditSink::to_nowhere();
-        let topics = DeviceTopics { device: OWN.parse()?, group: None, has_platform: false };
+        let topics = DeviceTopics { device: CLIENT_PREFIX.parse()?, group: None, has_platform: false };
         let connect = Connect {
             client_id: String::new(),
             clean_start: true,
-            // It is there as long as it measures.
+            // The connection is busy for the whole measurement.
             keep_alive_s: 0,
             session_expiry_s: 0,
             will: None,
@@ -68,60 +68,60 @@ impl Broker {
     }
 }
 
-/// What is measured over a broker.
+/// The destination of messages over a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
-    /// A model of a box, or of a group: the topic that asks it.
+pub enum Route {
+    /// A model of a box or of a group, by the topic of its requests.
     Box(TopicName),
-    /// The broker alone: each caller is sent back what it sends.
+    /// Only the broker: each caller receives its own messages.
     Echo,
 }
 
-impl Way {
-    /// The way to `model` of a box or a group.
+impl Route {
+    /// The route to `model` of a box or a group.
     pub fn to(device: &DeviceName, model: &decode::Target) -> anyhow::Result<Self> {
         let version = model.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
         Ok(Self::Box(format!("{TOPIC_ROOT}{device}/infer/{}{version}", model.model).parse()?))
     }
 }
 
-/// A broker, what is behind it, and the requests to send there.
+/// A broker, the route behind it, and the requests.
 #[derive(Debug)]
 pub struct Mqtt<'a> {
     pub broker: &'a Broker,
-    pub way: Way,
-    /// Of the requests, and so of the answers.
+    pub route: Route,
+    /// The QoS of the requests, and so of the answers.
     pub qos: Qos,
-    /// The process of the box, if known.
+    /// The process id of the box, if known.
     pub pid: Option<u32>,
     /// Sent in turn; with `unique` only the first, stamped each time.
     pub bodies: &'a [Body],
-    /// Whether no request is sent twice.
+    /// Set if no request is sent twice.
     pub unique: bool,
 }
 
 impl Target for Mqtt<'_> {
     fn name(&self) -> &'static str {
-        match (&self.way, self.qos) {
-            (Way::Box(_), Qos::AtMostOnce) => "mqtt-qos0",
-            (Way::Box(_), Qos::AtLeastOnce) => "mqtt-qos1",
-            (Way::Echo, Qos::AtMostOnce) => "echo-qos0",
-            (Way::Echo, Qos::AtLeastOnce) => "echo-qos1",
+        match (&self.route, self.qos) {
+            (Route::Box(_), Qos::AtMostOnce) => "mqtt-qos0",
+            (Route::Box(_), Qos::AtLeastOnce) => "mqtt-qos1",
+            (Route::Echo, Qos::AtMostOnce) => "echo-qos0",
+            (Route::Echo, Qos::AtLeastOnce) => "echo-qos1",
         }
     }
 
     fn pid(&self) -> Option<u32> {
-        self.pid.filter(|_| self.way != Way::Echo)
+        self.pid.filter(|_| self.route != Route::Echo)
     }
 
     fn caller(&self) -> anyhow::Result<Box<dyn Caller + '_>> {
-        let id = format!("{OWN}-{:016x}", Random::fresh().bits());
-        let answers: TopicName = format!("{OWN}/{id}").parse()?;
-        let topic = match &self.way {
-            Way::Box(topic) => topic.clone(),
-            Way::Echo => answers.clone(),
+        let id = format!("{CLIENT_PREFIX}-{:016x}", Random::fresh().bits());
+        let answers: TopicName = format!("{CLIENT_PREFIX}/{id}").parse()?;
+        let topic = match &self.route {
+            Route::Box(topic) => topic.clone(),
+            Route::Echo => answers.clone(),
         };
-        // Of one thread, that of the caller: an answer wakes nobody else.
+        // On the caller's thread only, so that an answer wakes no other thread.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let message = |body: &Body| Message {
             topic: topic.clone(),
@@ -134,8 +134,9 @@ impl Target for Mqtt<'_> {
                 ..Properties::default()
             },
         };
-        let mut client = Client { mqtt: self, id, answers, line: None };
-        client.line = Some(runtime.block_on(client.connect())?);
+
+        let mut client = Client { mqtt: self, id, answers, link: None };
+        client.link = Some(runtime.block_on(client.connect())?);
         Ok(Box::new(MqttCaller {
             runtime,
             client,
@@ -150,7 +151,7 @@ struct MqttCaller<'a> {
     runtime: Runtime,
     client: Client<'a>,
     messages: Vec<Message>,
-    /// Its own copy, to be stamped.
+    /// The caller's copy of the request to stamp, with `unique`.
     own: Option<Body>,
     random: Random,
 }
@@ -159,61 +160,62 @@ struct MqttCaller<'a> {
 struct Client<'a> {
     mqtt: &'a Mqtt<'a>,
     id: String,
+    /// The topic for the answers.
     answers: TopicName,
-    line: Option<Line>,
+    link: Option<Link>,
 }
 
-/// A connection, and what is said on it.
-struct Line {
+/// A connection, and the dialogue on it.
+struct Link {
     reader: Reader,
     writer: Writer,
     dialogue: Dialogue,
 }
 
 impl Client<'_> {
-    async fn connect(&self) -> anyhow::Result<Line> {
+    async fn connect(&self) -> anyhow::Result<Link> {
         let Broker { egress, destination, connect } = self.mqtt.broker;
         let connect = Connect { client_id: self.id.clone(), ..connect.clone() };
         let Connection { reader, writer, accepted, .. } =
             Connection::open(egress, destination, Version::V5, connect, PACKET_MAX_BYTES).await?;
         let filter = self.answers.as_str().parse()?;
         let dialogue = Dialogue::new(&accepted, self.answers.clone(), filter, self.mqtt.qos);
-        let mut line = Line { reader, writer, dialogue };
-        let subscribed = tokio::time::timeout(SILENCE, line.hear());
+        let mut link = Link { reader, writer, dialogue };
+        let subscribed = tokio::time::timeout(REPLY_TIMEOUT, link.next_event());
         subscribed.await.context("the broker does not answer the subscription")??;
-        Ok(line)
+        Ok(link)
     }
 
-    /// Asks, over a new connection when there is none.
+    /// Sends a request and waits for its answer, over a new connection when there is none.
     async fn exchange(&mut self, message: Message) -> anyhow::Result<Message> {
-        let mut line = match self.line.take() {
-            Some(line) => line,
+        let mut link = match self.link.take() {
+            Some(link) => link,
             None => self.connect().await?,
         };
-        line.dialogue.ask(message);
-        let heard = tokio::time::timeout(SILENCE, line.hear()).await;
-        let heard = heard.map_err(|_| anyhow!("no answer in {} s", SILENCE.as_secs()))??;
-        let Heard::Answer(answer) = heard else { bail!("the broker answers a subscription again") };
-        self.line = Some(line);
+        link.dialogue.ask(message);
+        let event = tokio::time::timeout(REPLY_TIMEOUT, link.next_event()).await;
+        let event = event.map_err(|_| anyhow!("no answer in {} s", REPLY_TIMEOUT.as_secs()))??;
+        let DialogueEvent::Answer(answer) = event else { bail!("the broker answers a subscription again") };
+        self.link = Some(link);
         Ok(answer)
     }
 }
 
-impl Line {
-    /// Sends what there is to send, and waits for something that was waited for.
-    async fn hear(&mut self) -> anyhow::Result<Heard> {
+impl Link {
+    /// Sends the packets in the queue, and waits for the next expected event.
+    async fn next_event(&mut self) -> anyhow::Result<DialogueEvent> {
         while let Some((content, packet)) = self.dialogue.next(|packet| self.writer.size(packet))? {
             self.writer.put(content, &packet)?;
         }
         if self.writer.queued() > 0 {
             self.writer.flush().await?;
         }
-        // An acknowledgement that comes after the answer is read before the next one.
+        // An acknowledgement that arrives after the answer is read before the next answer.
         let mut packet = self.reader.next().await?;
         loop {
             match self.dialogue.take(packet)? {
-                Heard::Nothing => {}
-                heard => return Ok(heard),
+                DialogueEvent::Unrelated => {}
+                event => return Ok(event),
             }
             packet = if let Some(packet) = self.reader.next_buffered()? {
                 packet
@@ -239,14 +241,14 @@ impl Caller for MqttCaller<'_> {
             return Outcome::Failed { kind: "no request".to_owned(), message: String::new() };
         };
         match self.runtime.block_on(self.client.exchange(message)) {
-            Ok(_) if self.client.mqtt.way == Way::Echo => Outcome::Ok,
+            Ok(_) if self.client.mqtt.route == Route::Echo => Outcome::Ok,
             Ok(answer) => outcome(&answer),
             Err(error) => Outcome::Failed { kind: "connection".to_owned(), message: format!("{error:#}") },
         }
     }
 }
 
-/// What an answer of Ledge says.
+/// The outcome by the status of an answer of Ledge.
 fn outcome(answer: &Message) -> Outcome {
     match answer::status(answer) {
         Some(200) => Outcome::Ok,
@@ -263,8 +265,8 @@ fn outcome(answer: &Message) -> Outcome {
 
 impl Drop for MqttCaller<'_> {
     fn drop(&mut self) {
-        let Some(Line { mut writer, .. }) = self.client.line.take() else { return };
-        // A broker that does not hear it finds the connection closed all the same.
+        let Some(Link { mut writer, .. }) = self.client.link.take() else { return };
+        // A broker that does not receive it sees the closed connection.
         let _ = writer.put(Content::Protocol, &Outgoing::Disconnect { reason: Reason::SUCCESS });
         self.runtime.block_on(writer.close());
     }
@@ -275,14 +277,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_and_its_version_are_asked_by_topic() {
+    fn a_model_and_its_version_are_chosen_by_topic() {
         let device = "front".parse().unwrap();
-        let way = |version: Option<u64>| {
+        let route = |version: Option<u64>| {
             let version = version.map(|number| number.try_into().unwrap());
-            Way::to(&device, &decode::Target { model: "m".parse().unwrap(), version }).unwrap()
+            Route::to(&device, &decode::Target { model: "m".parse().unwrap(), version }).unwrap()
         };
-        assert_eq!(way(None), Way::Box("ledge/v1/front/infer/m".parse().unwrap()));
-        assert_eq!(way(Some(3)), Way::Box("ledge/v1/front/infer/m/versions/3".parse().unwrap()));
+        assert_eq!(route(None), Route::Box("ledge/v1/front/infer/m".parse().unwrap()));
+        assert_eq!(route(Some(3)), Route::Box("ledge/v1/front/infer/m/versions/3".parse().unwrap()));
     }
 
     #[test]

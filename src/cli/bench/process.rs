@@ -1,4 +1,4 @@
-//! What a process on this machine has used: `/proc/PID` (proc(5)).
+//! The CPU time and memory of a process on this machine: `/proc/PID` (proc(5)).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Usage {
     pub resident: u64,
 }
 
-/// What a process uses now; `None` when it is gone.
+/// The usage of a process up to now; `None` when it has ended.
 pub fn usage(pid: u32) -> Option<Usage> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     Some(Usage { cpu: sys::process_cpu_time(pid)?, resident: resident_bytes(&status)? })

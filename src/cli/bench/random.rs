@@ -10,7 +10,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Other numbers each time, so that no cache has met what is made of them.
+    /// Other numbers each time, so that no cache has seen requests made of them.
     pub fn fresh() -> Self {
         Self(getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id())))
     }

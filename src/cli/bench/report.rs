@@ -1,4 +1,4 @@
-//! The figures as a table for people, as JSON and as a drawing.
+//! The report: the figures as a table, as JSON and as a drawing.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use super::load::Load;
 use super::svg::{Line, Panel, Scale, plot};
 use crate::cli::Output;
 
-/// Everything that was measured, and what was asked.
+/// The results of a measurement, and its parameters.
 #[derive(Debug)]
 pub struct Report {
-    /// The model as asked for.
+    /// The model as the command line names it.
     pub model: String,
     pub version: String,
     /// The runtime that answered, or the server's name for it.
     pub runtime: String,
-    /// What was asked, for people.
+    /// A description of the inputs.
     pub input: String,
-    /// Whether no request was sent twice.
+    /// Set if no request was sent twice.
     pub unique: bool,
     pub encoding: &'static str,
-    /// Batch elements of each request.
+    /// The batch elements of each request.
     pub batch: usize,
     pub rounds: usize,
-    /// Seconds of each load, target and round.
+    /// The seconds of each load, target and round.
     pub seconds: f64,
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// One for each load and target, the targets of one load together.
+    /// One series for each load and target, the targets of one load together.
     pub series: Vec<Series>,
 }
 
@@ -43,23 +43,23 @@ pub struct Series {
     pub rounds: Vec<Round>,
 }
 
-/// One round.
+/// The result of one round.
 #[derive(Debug)]
 pub struct Round {
     pub recording: Recording,
-    /// CPU time of the process that answered.
+    /// The CPU time of the process that answered.
     pub cpu: Option<Duration>,
     /// Its resident memory at the end, in bytes.
     pub memory: Option<u64>,
 }
 
 impl Series {
-    /// Whether anything was answered at all.
+    /// True if at least one request was answered.
     pub fn has_answers(&self) -> bool {
         self.rounds.iter().any(|round| round.recording.answered() > 0)
     }
 
-    /// The rounds together.
+    /// The figures of all rounds together.
     fn figures(&self, batch: usize) -> Option<Figures> {
         let mut rounds = self.rounds.iter();
         let mut all = rounds.next()?.recording.clone();
@@ -69,7 +69,7 @@ impl Series {
     }
 }
 
-/// Two targets under one load: one divided by the first, round by round.
+/// The figures of a target divided by those of the first target under the same load, round by round.
 struct Ratio {
     load: Load,
     target: &'static str,
@@ -78,7 +78,7 @@ struct Ratio {
 }
 
 impl Report {
-    /// Of each target to the first, target by target.
+    /// The ratios of each target to the first, target by target.
     fn ratios(&self) -> Vec<Ratio> {
         let Some(base) = self.series.first().map(|first| first.target) else { return Vec::new() };
         let mut others: Vec<&str> = Vec::new();
@@ -113,7 +113,7 @@ impl Report {
         })
     }
 
-    /// Latency against load, a panel for each kind of load.
+    /// A drawing of latency against load, with a panel for each kind of load.
     pub fn svg(&self) -> String {
         let mut panels: Vec<Panel> = Vec::new();
         let mut targets: Vec<&str> = Vec::new();
@@ -148,19 +148,19 @@ impl Report {
     }
 }
 
-/// Writes the report: the ratio first, for that is what the rounds are for.
+/// Writes the report, with the ratios first: they are the purpose of the rounds.
 pub fn write(report: &Report, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
     if as_json {
         writeln!(out, "{:#}", report.json())?;
         return Ok(());
     }
     let ratios = report.ratios();
-    let mut told = "";
+    let mut heading = "";
     for ratio in &ratios {
-        if ratio.target != told {
-            let (target, base) = (for_people(ratio.target), for_people(ratio.base));
+        if ratio.target != heading {
+            let (target, base) = (display_name(ratio.target), display_name(ratio.base));
             writeln!(out, "{target} divided by {base}: median of {} rounds (least to greatest)", report.rounds)?;
-            told = ratio.target;
+            heading = ratio.target;
         }
         let one = |(name, spread): &(&str, Spread)| {
             format!("{name} {:.2} ({:.2} to {:.2})", spread.median, spread.min, spread.max)
@@ -181,7 +181,7 @@ pub fn write(report: &Report, as_json: bool, out: &mut Output) -> anyhow::Result
         report.seconds,
         report.cores,
         report.input,
-        if report.unique { ", each request another" } else { "" },
+        if report.unique { ", each request different" } else { "" },
     )?;
     writeln!(
         out,
@@ -202,16 +202,19 @@ pub fn write(report: &Report, as_json: bool, out: &mut Output) -> anyhow::Result
         writeln!(out, " {memory:>8}  {errors}")?;
     }
     if report.series.iter().any(|series| series.target == "in-process") {
-        writeln!(out, "CPU is of the process that answers, for each answer; in-process it holds the asking, too.")?;
+        writeln!(
+            out,
+            "CPU is the CPU time of the answering process for each answer; in-process it includes the callers."
+        )?;
     }
     Ok(())
 }
 
-fn for_people(target: &str) -> &str {
+fn display_name(target: &str) -> &str {
     if target == "http" { "HTTP" } else { target }
 }
 
-/// `other` divided by `base`.
+/// The figures of `other` divided by those of `base`.
 fn ratio(base: &Series, other: &Series) -> Ratio {
     let spread = |figure: &dyn Fn(&Round) -> Option<f64>| {
         let ratios = base.rounds.iter().zip(&other.rounds).filter_map(|(base, other)| {

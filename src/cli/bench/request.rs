@@ -1,4 +1,4 @@
-//! What is sent, as bytes made once: a body for any protocol, and the request that carries it over HTTP.
+//! Requests as bytes that are made once: a body for any protocol, and the HTTP request with it.
 
 use std::ops::Range;
 
@@ -7,11 +7,11 @@ use ledge_base::tensor::{DataType, Tensor, to_f64};
 use ledge_engine::pipeline::image::ImageFormat;
 use serde_json::{Map, Value, json};
 
-use super::inputs::{self, Payload, STAMPED};
+use super::inputs::{self, Payload, STAMPED_ELEMENTS};
 use super::random::Random;
 
-/// Characters of an element that `--unique` writes anew into JSON.
-const SLOT: usize = 10;
+/// The width in characters of an element in JSON that `--unique` writes again.
+const SLOT_WIDTH: usize = 10;
 
 /// The bytes of one HTTP request: its head and body.
 #[derive(Debug, Clone)]
@@ -20,35 +20,34 @@ pub struct Request {
     stamps: Vec<Stamp>,
 }
 
-/// What is asked, as a protocol carries it.
+/// The body of a request, for any protocol.
 #[derive(Debug, Clone)]
 pub struct Body {
     pub bytes: Vec<u8>,
-    /// Its MIME type.
     pub content_type: &'static str,
-    /// How much of it is JSON, where binary tensor data follow.
+    /// The length of the JSON, if binary tensor data follow it.
     pub header_length: Option<usize>,
     stamps: Vec<Stamp>,
 }
 
-/// Bytes that `--unique` draws anew; the length never changes.
+/// Bytes that `--unique` draws again for each request. Their length never changes.
 #[derive(Debug, Clone)]
 struct Stamp {
     place: Range<usize>,
-    form: Form,
+    kind: StampKind,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum StampKind {
     /// The bytes of a tensor.
     Binary(DataType),
-    /// Elements in JSON, each of `SLOT` characters and a comma.
+    /// Elements in JSON, each of `SLOT_WIDTH` characters and a comma.
     Json(DataType),
     /// The letters of a comment.
     Letters,
 }
 
-/// How tensors travel.
+/// The encoding of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// The binary tensor data extension, both ways.
@@ -58,7 +57,7 @@ pub enum Encoding {
 }
 
 impl Body {
-    /// The body that asks about `payload`. With `unique`, [`Self::stamp`] makes it another one.
+    /// The body of a request with `payload`. With `unique`, [`Self::stamp`] makes it a different one.
     pub fn new(payload: &Payload, encoding: Encoding, unique: bool) -> anyhow::Result<Self> {
         Ok(match payload {
             Payload::Photo(photo) => {
@@ -66,7 +65,7 @@ impl Body {
                     ImageFormat::sniff(photo).map_or("application/octet-stream", ImageFormat::content_type);
                 let (bytes, stamps) = if unique {
                     let (bytes, place) = inputs::with_comment(photo)?;
-                    (bytes, vec![Stamp { place, form: Form::Letters }])
+                    (bytes, vec![Stamp { place, kind: StampKind::Letters }])
                 } else {
                     (photo.to_vec(), Vec::new())
                 };
@@ -83,14 +82,14 @@ impl Body {
         })
     }
 
-    /// Makes it another one of the same length.
+    /// Makes it a different body of the same length.
     pub fn stamp(&mut self, random: &mut Random) {
         stamp(&mut self.bytes, &self.stamps, random);
     }
 }
 
 impl Request {
-    /// A request to `path` of the server called `host`. With `unique`, [`Self::stamp`] makes it another one.
+    /// A request to `path` of the server `host`. With `unique`, [`Self::stamp`] makes it a different one.
     pub fn new(host: &str, path: &str, payload: &Payload, encoding: Encoding, unique: bool) -> anyhow::Result<Self> {
         let Body { bytes: body, content_type, header_length, mut stamps } = Body::new(payload, encoding, unique)?;
         let header = |length: usize| format!("inference-header-content-length: {length}\r\n");
@@ -108,28 +107,28 @@ impl Request {
         Ok(Self { bytes, stamps })
     }
 
-    /// Makes it another request of the same length.
+    /// Makes it a different request of the same length.
     pub fn stamp(&mut self, random: &mut Random) {
         stamp(&mut self.bytes, &self.stamps, random);
     }
 }
 
 fn stamp(bytes: &mut [u8], stamps: &[Stamp], random: &mut Random) {
-    for Stamp { place, form } in stamps {
+    for Stamp { place, kind } in stamps {
         let Some(bytes) = bytes.get_mut(place.clone()) else { continue };
-        match form {
-            Form::Binary(datatype) => inputs::fill(bytes, *datatype, STAMPED, random),
-            Form::Json(datatype) => {
-                for slot in bytes.chunks_mut(SLOT + 1) {
+        match kind {
+            StampKind::Binary(datatype) => inputs::fill(bytes, *datatype, STAMPED_ELEMENTS, random),
+            StampKind::Json(datatype) => {
+                for slot in bytes.chunks_mut(SLOT_WIDTH + 1) {
                     write_slot(slot, *datatype, random);
                 }
             }
-            Form::Letters => bytes.fill_with(|| random.letter()),
+            StampKind::Letters => bytes.fill_with(|| random.letter()),
         }
     }
 }
 
-/// The JSON, then each tensor's bytes; and the length of the JSON.
+/// The JSON followed by the bytes of each tensor, and the length of the JSON.
 fn binary_body(tensors: &[(String, Tensor)]) -> (Vec<u8>, Vec<Stamp>, usize) {
     let entry = |(name, tensor): &(String, Tensor)| {
         json!({
@@ -143,12 +142,12 @@ fn binary_body(tensors: &[(String, Tensor)]) -> (Vec<u8>, Vec<Stamp>, usize) {
     for (_, tensor) in tensors {
         let start = body.len();
         body.extend_from_slice(tensor.data());
-        stamps.push(Stamp { place: start..body.len(), form: Form::Binary(tensor.datatype()) });
+        stamps.push(Stamp { place: start..body.len(), kind: StampKind::Binary(tensor.datatype()) });
     }
     (body, stamps, header_length)
 }
 
-/// The same with the elements as JSON; with `unique` the first elements have slots of one width.
+/// The body with the elements in JSON. With `unique` the first elements have slots of one width.
 fn json_body(tensors: &[(String, Tensor)], unique: bool) -> anyhow::Result<(Vec<u8>, Vec<Stamp>)> {
     let (mut body, mut stamps) = (br#"{"inputs":["#.to_vec(), Vec::new());
     for (index, (name, tensor)) in tensors.iter().enumerate() {
@@ -165,19 +164,19 @@ fn json_body(tensors: &[(String, Tensor)], unique: bool) -> anyhow::Result<(Vec<
         body.extend_from_slice(&head);
         body.extend_from_slice(br#","data":["#);
         let elements = elements(tensor).with_context(|| format!("input {name:?} cannot be written as JSON"))?;
-        let slots = if unique { elements.len().min(STAMPED) } else { 0 };
+        let slots = if unique { elements.len().min(STAMPED_ELEMENTS) } else { 0 };
         let start = body.len();
         for (index, element) in elements.iter().enumerate() {
             if index < slots {
-                body.extend_from_slice(&[b' '; SLOT]);
+                body.extend_from_slice(&[b' '; SLOT_WIDTH]);
             } else {
                 body.extend_from_slice(element.as_bytes());
             }
             body.push(b',');
         }
-        let end = start + slots * (SLOT + 1);
+        let end = start + slots * (SLOT_WIDTH + 1);
         if slots > 0 {
-            stamps.push(Stamp { place: start..end, form: Form::Json(tensor.datatype()) });
+            stamps.push(Stamp { place: start..end, kind: StampKind::Json(tensor.datatype()) });
         }
         if !elements.is_empty() {
             body.pop();
@@ -185,12 +184,12 @@ fn json_body(tensors: &[(String, Tensor)], unique: bool) -> anyhow::Result<(Vec<
         body.extend_from_slice(b"]}");
     }
     body.extend_from_slice(b"]}");
-    // Empty slots are no JSON.
+    // Fills the slots: empty ones are not JSON.
     stamp(&mut body, &stamps, &mut Random::fresh());
     Ok((body, stamps))
 }
 
-/// The elements of a tensor as JSON texts; `None` for strings that are no text.
+/// The elements of a tensor as JSON texts; `None` for strings that are not UTF-8.
 fn elements(tensor: &Tensor) -> Option<Vec<String>> {
     if let Some(strings) = tensor.strings() {
         return strings.map(|string| serde_json::to_string(std::str::from_utf8(string).ok()?).ok()).collect();
@@ -207,22 +206,22 @@ fn elements(tensor: &Tensor) -> Option<Vec<String>> {
     if let Some(integers) = tensor.elements::<i64>() {
         return Some(integers.iter().map(ToString::to_string).collect());
     }
-    // What is left fits an f64, and the whole ones among it are written without a fraction.
+    // The other datatypes fit an f64, whose whole numbers are written without a fraction.
     Some(to_f64(tensor)?.iter().map(ToString::to_string).collect())
 }
 
-/// Writes a random element into the first `SLOT` characters of `slot`.
+/// Writes a random element into the first `SLOT_WIDTH` characters of `slot`.
 fn write_slot(slot: &mut [u8], datatype: DataType, random: &mut Random) {
     let text = match datatype {
         DataType::Bytes => {
-            let letters: String = (0..SLOT - 2).map(|_| char::from(random.letter())).collect();
+            let letters: String = (0..SLOT_WIDTH - 2).map(|_| char::from(random.letter())).collect();
             format!("\"{letters}\"")
         }
         DataType::Bool => (random.below(2) == 1).to_string(),
         DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64 => format!("{:.6}", random.unit() * 0.999),
         _ => random.below(100).to_string(),
     };
-    for (place, byte) in slot.iter_mut().take(SLOT).zip(text.bytes().chain(std::iter::repeat(b' '))) {
+    for (place, byte) in slot.iter_mut().take(SLOT_WIDTH).zip(text.bytes().chain(std::iter::repeat(b' '))) {
         *place = byte;
     }
 }
@@ -239,8 +238,8 @@ mod tests {
     use ledge_models::serving::request::Inputs;
     use ledge_protocol::decode::{Target, decode_request};
 
-    /// What the server understands of a request.
-    fn understood(request: &Request) -> Vec<(String, Tensor)> {
+    /// The inputs of a request as the server decodes them.
+    fn decoded_inputs(request: &Request) -> Vec<(String, Tensor)> {
         let end = request.bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
         let head = std::str::from_utf8(&request.bytes[..end]).unwrap();
         let number = |header: &str| {
@@ -257,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_server_understands_what_was_meant_and_each_stamp_differs(
+        fn the_server_decodes_the_same_tensors_and_each_stamp_differs(
             picks in prop::collection::vec(0_usize..14, 1..4), rows in 8_usize..30, json: bool, unique: bool,
         ) {
             let ports: Vec<Port> = picks.iter().enumerate().map(|(index, &pick)| Port {
@@ -268,13 +267,13 @@ mod tests {
             let encoding = if json { Encoding::Json } else { Encoding::Binary };
             let mut request = Request::new("h", "/p", &payload, encoding, unique).unwrap();
             let Payload::Tensors(tensors) = &payload else { panic!("tensors") };
-            let first = understood(&request);
+            let first = decoded_inputs(&request);
             if !(json && unique) {
                 prop_assert_eq!(&first, tensors);
             }
             if unique {
                 request.stamp(&mut Random::seeded(9));
-                let second = understood(&request);
+                let second = decoded_inputs(&request);
                 for ((one, two), port) in first.iter().zip(&second).zip(&ports) {
                     prop_assert_eq!(one.1.shape(), two.1.shape());
                     prop_assert_ne!(one.1.data(), two.1.data(), "{:?}", port);

@@ -1,4 +1,4 @@
-//! The model under test: `MODEL[:VERSION][@RUNTIME]`, alone in a repository of its own.
+//! The model to measure: `MODEL[:VERSION][@RUNTIME]`, isolated in a repository with no other model.
 
 use std::fmt;
 use std::fs::DirBuilder;
@@ -15,7 +15,7 @@ use ledge_models::repository::config::RepositoryConfig;
 
 use super::random::Random;
 
-/// A model, one of its versions or the one that is served, in one runtime or the one that its config says.
+/// A model; one of its versions, or the served one; in one runtime, or the one of its config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     pub model: ModelName,
@@ -50,39 +50,39 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A folder for the time of a measurement. Nothing of the box is changed: it goes when this is dropped.
+/// A temporary folder for a measurement, removed on drop. The state of the box is not changed.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct ScratchFolder(PathBuf);
 
-impl Scratch {
-    /// A new folder that only this user may look into.
+impl ScratchFolder {
+    /// Creates a folder that only this user may read.
     pub fn new() -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("ledge-bench-{:016x}", Random::fresh().bits()));
-        DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("{} cannot be made", path.display()))?;
+        DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
-        // What stays behind is in the folder for temporary files.
+        // After an error the rest stays in the folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 impl Subject {
-    /// Makes a repository at `folder` that holds this model alone, with its version and runtime pinned. The folders of its
-    /// versions are links into `repository`; its other files are copies, as no link may lead out of a model's folder.
+    /// Creates a repository at `folder` that contains only this model, with its version and runtime pinned. The folders
+    /// of its versions are links into `repository`; its other files are copies, as no link may lead out of a model's
+    /// folder.
     pub fn isolate(&self, repository: &RepositoryConfig, folder: &Path) -> anyhow::Result<()> {
         let own = Sources::of(repository).folder(&self.model);
         let repository = &repository.path;
         if !own.is_dir() {
-            bail!("no model '{}' in {}: 'ledge models list' shows what is there", self.model, repository.display());
+            bail!("no model '{}' in {}: `ledge models list` shows the models", self.model, repository.display());
         }
         let own = own.canonicalize()?;
         std::fs::create_dir(folder)?;
@@ -96,9 +96,9 @@ impl Subject {
             bail!("model '{}' has no version {version} in {}", self.model, repository.display());
         }
         copy_tree(&own, &copy, &|name| match name.parse::<ModelVersion>() {
-            Ok(_) => Copied::Linked,
-            Err(_) if name == "model.toml" => Copied::Not,
-            Err(_) => Copied::Whole,
+            Ok(_) => EntryAction::Link,
+            Err(_) if name == "model.toml" => EntryAction::Skip,
+            Err(_) => EntryAction::Copy,
         })?;
         let config = own.join("model.toml");
         let text = if config.exists() { std::fs::read_to_string(&config)? } else { String::new() };
@@ -108,12 +108,12 @@ impl Subject {
 
     /// The text of a `model.toml` with the version and runtime pinned.
     fn pinned(&self, text: &str) -> anyhow::Result<String> {
-        let mut table: toml::Table = text.parse().context("model.toml")?;
+        let mut table: toml::Table = text.parse().context("model.toml is not valid TOML")?;
         if let Some(runtime) = self.runtime {
             table.insert("runtime".to_owned(), runtime.as_str().into());
         }
         if let Some(version) = self.version {
-            let number = i64::try_from(version.get()).context("the version's number is too large")?;
+            let number = i64::try_from(version.get()).context("the version number is too large")?;
             let policy = toml::Table::from_iter([("specific".to_owned(), toml::Value::Array(vec![number.into()]))]);
             table.insert("version_policy".to_owned(), policy.into());
         }
@@ -121,24 +121,24 @@ impl Subject {
     }
 }
 
-/// What becomes of an entry of a model's folder.
-enum Copied {
-    Whole,
-    Linked,
-    Not,
+/// The treatment of an entry of a model's folder.
+enum EntryAction {
+    Copy,
+    Link,
+    Skip,
 }
 
-fn copy_tree(from: &Path, to: &Path, what: &dyn Fn(&str) -> Copied) -> std::io::Result<()> {
+fn copy_tree(from: &Path, to: &Path, action: &dyn Fn(&str) -> EntryAction) -> std::io::Result<()> {
     std::fs::create_dir(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let (own, copy) = (entry.path(), to.join(entry.file_name()));
-        match what(&entry.file_name().to_string_lossy()) {
-            Copied::Linked => symlink(own, copy)?,
-            Copied::Whole if entry.file_type()?.is_dir() => copy_tree(&own, &copy, &|_| Copied::Whole)?,
-            Copied::Whole if entry.file_type()?.is_symlink() => symlink(std::fs::read_link(own)?, copy)?,
-            Copied::Whole if entry.file_type()?.is_file() => std::fs::copy(own, copy).map(drop)?,
-            Copied::Whole | Copied::Not => {}
+        match action(&entry.file_name().to_string_lossy()) {
+            EntryAction::Link => symlink(own, copy)?,
+            EntryAction::Copy if entry.file_type()?.is_dir() => copy_tree(&own, &copy, &|_| EntryAction::Copy)?,
+            EntryAction::Copy if entry.file_type()?.is_symlink() => symlink(std::fs::read_link(own)?, copy)?,
+            EntryAction::Copy if entry.file_type()?.is_file() => std::fs::copy(own, copy).map(drop)?,
+            EntryAction::Copy | EntryAction::Skip => {}
         }
     }
     Ok(())
@@ -150,7 +150,7 @@ mod tests {
     use ledge_models::repository::model_config::{ModelConfig, RuntimeChoice, VersionPolicy};
 
     #[test]
-    fn a_subject_is_written_as_it_is_read() {
+    fn a_subject_is_displayed_as_it_is_parsed() {
         for text in ["m", "m:3", "m@openvino", "a.b-c:12@onnxruntime"] {
             assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
         }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_config_keeps_what_else_it_says() {
+    fn a_pinned_config_keeps_the_other_keys() {
         let subject: Subject = "m:3@openvino".parse().unwrap();
         let text = "max_batch_size = 8\nruntime = \"auto\"\n[[golden]]\nfile = \"a.json\"\n";
         let config = ModelConfig::parse("model.toml", &subject.pinned(text).unwrap()).unwrap();
@@ -170,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_folder_is_gone_when_it_is_dropped() {
-        let scratch = Scratch::new().unwrap();
+    fn a_dropped_scratch_folder_is_removed() {
+        let scratch = ScratchFolder::new().unwrap();
         let path = scratch.path().to_owned();
         assert!(path.is_dir());
         drop(scratch);

@@ -1,18 +1,18 @@
-//! A drawing of latency against load: self-contained SVG, latency on a logarithmic axis.
+//! A drawing of latency against load: self-contained SVG with latency on a logarithmic axis.
 
 use std::fmt::Write;
 
 /// One diagram.
 #[derive(Debug)]
 pub struct Panel {
-    /// What runs along the horizontal axis.
+    /// The label of the horizontal axis.
     pub axis: &'static str,
     pub scale: Scale,
     /// The lines; their points are load and milliseconds.
     pub lines: Vec<Line>,
 }
 
-/// How the horizontal axis runs.
+/// The scale of the horizontal axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// The same step for each unit.
@@ -24,46 +24,47 @@ pub enum Scale {
 /// One line.
 #[derive(Debug)]
 pub struct Line {
-    /// Its name in the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Its colour, by number.
+    /// The index of the colour.
     pub color: usize,
     pub dashed: bool,
-    /// In the order of their loads.
+    /// The points, in the order of their loads.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Told apart by people who do not see all colours (Okabe and Ito).
-const COLORS: [&str; 4] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"];
+/// Colours that colour-blind readers can distinguish (Okabe and Ito).
+const LINE_COLORS: [&str; 4] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"];
 
-const WIDTH: f64 = 760.0;
-const PANEL: f64 = 340.0;
-const TITLE: f64 = 40.0;
-/// Around the axes of a panel.
-const LEFT: f64 = 78.0;
-const RIGHT: f64 = 170.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 52.0;
+const DRAWING_WIDTH: f64 = 760.0;
+const PANEL_HEIGHT: f64 = 340.0;
+const TITLE_HEIGHT: f64 = 40.0;
+/// The margins around the axes of a panel.
+const LEFT_MARGIN: f64 = 78.0;
+const RIGHT_MARGIN: f64 = 170.0;
+const TOP_MARGIN: f64 = 14.0;
+const BOTTOM_MARGIN: f64 = 52.0;
 
 /// Draws the panels below each other.
 pub fn plot(title: &str, panels: &[Panel]) -> String {
     #[expect(clippy::cast_precision_loss, reason = "panels are few")]
-    let height = TITLE + PANEL * panels.len() as f64;
+    let height = TITLE_HEIGHT + PANEL_HEIGHT * panels.len() as f64;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {DRAWING_WIDTH} {height}\" \
+         width=\"{DRAWING_WIDTH}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     text(&mut svg, (14.0, 25.0), "start", "font-size=\"14\" font-weight=\"bold\"", &shorten(title));
     for (index, panel) in panels.iter().enumerate() {
         #[expect(clippy::cast_precision_loss, reason = "panels are few")]
-        let top = TITLE + PANEL * index as f64;
+        let top = TITLE_HEIGHT + PANEL_HEIGHT * index as f64;
         panel.draw(&mut svg, top);
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-/// What fits one line.
+/// Shortens a title to one line.
 fn shorten(title: &str) -> String {
     if title.chars().count() <= 100 { title.to_owned() } else { title.chars().take(99).chain(['…']).collect() }
 }
@@ -77,41 +78,45 @@ impl Panel {
         let (Some(&least), Some(&most)) = (loads.first(), loads.last()) else { return };
         let ticks = ticks(points().map(|(_, y)| *y));
         let (Some(&low), Some(&high)) = (ticks.first(), ticks.last()) else { return };
-        let (width, height) = (WIDTH - LEFT - RIGHT, PANEL - TOP - BOTTOM);
+        let (width, height) = (DRAWING_WIDTH - LEFT_MARGIN - RIGHT_MARGIN, PANEL_HEIGHT - TOP_MARGIN - BOTTOM_MARGIN);
         let along = |x: f64| match self.scale {
             Scale::Linear => x,
             Scale::Doubling => x.max(f64::MIN_POSITIVE).log2(),
         };
         let place_x = |x: f64| {
-            // One load alone stands in the middle.
+            // A single load is placed in the middle.
             let part = if most > least { (along(x) - along(least)) / (along(most) - along(least)) } else { 0.5 };
-            LEFT + width * (0.04 + 0.92 * part)
+            LEFT_MARGIN + width * (0.04 + 0.92 * part)
         };
-        let place_y = |y: f64| top + TOP + height * (1.0 - (y / low).ln() / (high / low).ln());
+        let place_y = |y: f64| top + TOP_MARGIN + height * (1.0 - (y / low).ln() / (high / low).ln());
         for &tick in &ticks {
             let y = place_y(tick);
-            let _ = writeln!(svg, "<path d=\"M{LEFT} {y:.1}h{width}\" stroke=\"#ddd\"/>");
-            text(svg, (LEFT - 8.0, y + 4.5), "end", "", &number(tick));
+            let _ = writeln!(svg, "<path d=\"M{LEFT_MARGIN} {y:.1}h{width}\" stroke=\"#ddd\"/>");
+            text(svg, (LEFT_MARGIN - 8.0, y + 4.5), "end", "", &number(tick));
         }
-        let bottom = top + TOP + height;
-        let mut free = f64::NEG_INFINITY;
+        let bottom = top + TOP_MARGIN + height;
+        let mut last_label = f64::NEG_INFINITY;
         for &load in &loads {
             let x = place_x(load);
             let _ = writeln!(svg, "<path d=\"M{x:.1} {bottom:.1}v5\" stroke=\"#333\"/>");
-            // Labels do not run into each other.
-            if x - free > 36.0 {
+            // A label that would overlap the previous one is left out.
+            if x - last_label > 36.0 {
                 text(svg, (x, bottom + 20.0), "middle", "", &number(load));
-                free = x;
+                last_label = x;
             }
         }
-        let _ = writeln!(svg, "<path d=\"M{LEFT} {:.1}v{height}h{width}\" fill=\"none\" stroke=\"#333\"/>", top + TOP);
-        text(svg, (LEFT + width / 2.0, bottom + 42.0), "middle", "", self.axis);
-        let middle = top + TOP + height / 2.0;
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{LEFT_MARGIN} {:.1}v{height}h{width}\" fill=\"none\" stroke=\"#333\"/>",
+            top + TOP_MARGIN
+        );
+        text(svg, (LEFT_MARGIN + width / 2.0, bottom + 42.0), "middle", "", self.axis);
+        let middle = top + TOP_MARGIN + height / 2.0;
         let turned = format!("transform=\"rotate(-90 20 {middle:.1})\"");
         text(svg, (20.0, middle), "middle", &turned, "latency, ms");
         for (index, line) in self.lines.iter().enumerate() {
             #[expect(clippy::cast_precision_loss, reason = "lines are few")]
-            let legend = top + TOP + 14.0 + 22.0 * index as f64;
+            let legend = top + TOP_MARGIN + 14.0 + 22.0 * index as f64;
             line.draw(svg, legend, &place_x, &place_y);
         }
     }
@@ -119,7 +124,7 @@ impl Panel {
 
 impl Line {
     fn draw(&self, svg: &mut String, legend: f64, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) {
-        let color = COLORS.get(self.color % COLORS.len()).copied().unwrap_or("black");
+        let color = LINE_COLORS.get(self.color % LINE_COLORS.len()).copied().unwrap_or("black");
         let dash = if self.dashed { " stroke-dasharray=\"6 4\"" } else { "" };
         let mut path = String::new();
         for (load, latency) in self.points.iter().filter(|(x, y)| x.is_finite() && *y > 0.0) {
@@ -130,7 +135,7 @@ impl Line {
         if !path.is_empty() {
             let _ = writeln!(svg, "<path d=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>");
         }
-        let start = WIDTH - RIGHT + 18.0;
+        let start = DRAWING_WIDTH - RIGHT_MARGIN + 18.0;
         let _ = writeln!(svg, "<path d=\"M{start} {legend}h30\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>");
         text(svg, (start + 38.0, legend + 4.5), "start", "", &self.name);
     }
@@ -143,7 +148,7 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, attributes: &str, te
             '<' => svg.push_str("&lt;"),
             '>' => svg.push_str("&gt;"),
             '&' => svg.push_str("&amp;"),
-            // XML has no way to write most of them.
+            // XML cannot represent most control characters.
             control if control.is_control() || matches!(control, '\u{FFFE}' | '\u{FFFF}') => svg.push('\u{FFFD}'),
             other => svg.push(other),
         }
@@ -151,14 +156,15 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, attributes: &str, te
     svg.push_str("</text>\n");
 }
 
-/// 1, 2 and 5 times powers of ten, from the last below all values to the first above; at least two. Empty without values.
+/// Ticks at 1, 2 and 5 times powers of ten, from the last one below all values to the first above; at least two. Empty
+/// without values.
 fn ticks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut bounds: Option<(f64, f64)> = None;
     for value in values {
         let (low, high) = bounds.unwrap_or((value, value));
         bounds = Some((low.min(value), high.max(value)));
     }
-    // A latency outside a nanosecond to eleven days is no latency.
+    // Bounds the values to latencies from a nanosecond to eleven days.
     let Some((low, high)) = bounds.map(|(low, high)| (low.clamp(1e-6, 1e9), high.clamp(1e-6, 1e9))) else {
         return Vec::new();
     };
@@ -170,12 +176,12 @@ fn ticks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     if ticks.len() <= 13 {
         return ticks.to_vec();
     }
-    // Over many powers of ten, these alone, and the bounds.
+    // For many powers of ten, only those and the bounds.
     let inner = |(index, _): &(usize, &f64)| *index == 0 || *index + 1 == ticks.len() || (first + index) % 3 == 0;
     ticks.iter().enumerate().filter(inner).map(|(_, tick)| *tick).collect()
 }
 
-/// A tick's number without needless digits.
+/// The number of a tick without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -212,8 +218,8 @@ mod tests {
             prop_assert!(parsed.is_ok(), "{:?}\n{}", parsed.err(), svg);
             for circle in parsed.unwrap().descendants().filter(|node| node.has_tag_name("circle")) {
                 let place = |name| circle.attribute(name).unwrap().parse::<f64>().unwrap();
-                prop_assert!((LEFT..=WIDTH - RIGHT).contains(&place("cx")), "{}", place("cx"));
-                prop_assert!((TITLE..=TITLE + PANEL).contains(&place("cy")), "{}", place("cy"));
+                prop_assert!((LEFT_MARGIN..=DRAWING_WIDTH - RIGHT_MARGIN).contains(&place("cx")), "{}", place("cx"));
+                prop_assert!((TITLE_HEIGHT..=TITLE_HEIGHT + PANEL_HEIGHT).contains(&place("cy")), "{}", place("cy"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Where a running server is: over HTTP, or behind a broker.
+//! The address of a running server: over HTTP, or behind a broker.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use ledge_mqtt::config::BrokerAddress;
 /// An address that `--url` takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Url {
-    /// `http://HOST:PORT` or `unix:PATH`, as the connection reads it.
+    /// `http://HOST:PORT` or `unix:PATH`, unparsed.
     Http(String),
     /// `mqtt://HOST[:PORT]` or `mqtts://HOST[:PORT]`.
     Mqtt(BrokerAddress),
@@ -25,8 +25,7 @@ impl FromStr for Url {
         }
         if text.starts_with("https://") {
             return Err(
-                "https:// is not measured: expected http://HOST:PORT or unix:PATH, on the machine that the server \
-                        runs on"
+                "https:// cannot be measured: expected http://HOST:PORT or unix:PATH, on the machine of the server"
                     .to_owned(),
             );
         }
@@ -34,8 +33,8 @@ impl FromStr for Url {
     }
 }
 
-/// At most one server over HTTP, and one broker.
-pub fn places(urls: &[Url]) -> Result<(Option<&str>, Option<&BrokerAddress>), &'static str> {
+/// The server over HTTP and the broker: at most one of each.
+pub fn server_and_broker(urls: &[Url]) -> Result<(Option<&str>, Option<&BrokerAddress>), &'static str> {
     let (mut server, mut broker) = (None, None);
     for url in urls {
         let twice = match url {
@@ -43,7 +42,7 @@ pub fn places(urls: &[Url]) -> Result<(Option<&str>, Option<&BrokerAddress>), &'
             Url::Mqtt(address) => broker.replace(address).is_some(),
         };
         if twice {
-            return Err("--url names two servers, or two brokers: it can name one of each");
+            return Err("--url is given for two servers or for two brokers: give at most one of each");
         }
     }
     Ok((server, broker))
@@ -55,7 +54,7 @@ mod tests {
     use ledge_egress::HostPort;
 
     #[test]
-    fn the_scheme_says_what_is_spoken() {
+    fn the_scheme_chooses_the_protocol() {
         let broker = |port, tls| Ok(Url::Mqtt(BrokerAddress { at: HostPort::new("b", port).unwrap(), tls }));
         assert_eq!("mqtt://b".parse::<Url>(), broker(1883, false));
         assert_eq!("mqtts://b:99".parse::<Url>(), broker(99, true));
@@ -71,9 +70,9 @@ mod tests {
     #[test]
     fn one_server_and_one_broker_can_be_named_together() {
         let urls = ["mqtt://b", "http://a:1", "mqtt://c"].map(|text| text.parse::<Url>().unwrap());
-        let (server, broker) = places(&urls[..2]).unwrap();
+        let (server, broker) = server_and_broker(&urls[..2]).unwrap();
         assert_eq!((server, broker.unwrap().to_string().as_str()), (Some("http://a:1"), "mqtt://b:1883"));
-        assert!(places(&urls).is_err());
-        assert_eq!(places(&[]), Ok((None, None)));
+        assert!(server_and_broker(&urls).is_err());
+        assert_eq!(server_and_broker(&[]), Ok((None, None)));
     }
 }

@@ -1,4 +1,4 @@
-//! Who gets in: whether anybody can, and the store of API keys.
+//! The check of access: a way in for at least one caller, and the store of API keys.
 
 use ledge_base::clock;
 use ledge_identity::keys::{KeyRecord, KeyStore, KeysError};
@@ -6,44 +6,46 @@ use ledge_identity::keys::{KeyRecord, KeyStore, KeysError};
 use crate::cli::checks::Check;
 use crate::config::Config;
 
-/// Keys that end within so many milliseconds are told.
-const SOON_MS: u64 = 30 * 86_400_000;
+/// The time before a key expires from which it is reported, in milliseconds.
+const EXPIRY_WARNING_MS: u64 = 30 * 86_400_000;
 
-/// Looks at the ways in.
+/// Checks the ways in and the API keys.
 pub fn check(config: &Config) -> Check {
     let name = "access";
     if let Some(problem) = config.lets_nobody_in() {
-        return Check::fail(name, problem, "the server does not start before");
+        return Check::fail(name, problem, "correct it: the server does not start like this");
     }
+
     let keys = match KeyStore::new(&config.state.path).list() {
         Ok(keys) => keys,
         Err(error) => {
             let is_private = matches!(error, KeysError::Unreadable { .. });
             let detail = format!("{:#}", anyhow::Error::from(error));
             return if is_private {
-                Check::warn(name, detail, "run this as root, or as the user that Ledge runs as")
+                Check::warn(name, detail, "run this command as root, or as the user that Ledge runs as")
             } else {
-                Check::fail(name, detail, "no API key lets anybody in before")
+                Check::fail(name, detail, "repair it: until then the server accepts no API key")
             };
         }
     };
+
     if let Some((key, problem)) = config.access.warnings().into_iter().next() {
-        return Check::warn(name, format!("access.{key}: {problem}"), "the server runs without it");
+        return Check::warn(name, format!("access.{key}: {problem}"), "the server ignores this entry");
     }
     let valid = keys.iter().filter(|key| key.revoked_ms.is_none());
     let detail = format!("{} of {} API keys are not revoked", valid.clone().count(), keys.len());
     match ending(valid, clock::FLOOR.plausible_millis(clock::unix_millis())) {
         None => Check::ok(name, detail),
         Some(ending) => {
-            Check::warn(name, format!("{detail}\n{ending}"), "make their holders new ones: ledge keys create")
+            Check::warn(name, format!("{detail}\n{ending}"), "create new keys for their holders: ledge keys create")
         }
     }
 }
 
-/// The keys among `keys` that end soon, or have ended and were not revoked.
+/// The keys that expire soon, or have expired and are not revoked.
 fn ending<'k>(keys: impl Iterator<Item = &'k KeyRecord>, now_ms: u64) -> Option<String> {
     let ends = |key: &KeyRecord| {
-        let at = key.expires_ms.filter(|at| *at < now_ms.saturating_add(SOON_MS))?;
+        let at = key.expires_ms.filter(|at| *at < now_ms.saturating_add(EXPIRY_WARNING_MS))?;
         let verb = if at < now_ms { "expired" } else { "expires" };
         Some(format!("the key {} {verb} at {}", key.name, clock::rfc3339(at)))
     };

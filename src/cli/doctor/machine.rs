@@ -10,16 +10,17 @@ use crate::cli::checks::Check;
 use crate::config::Config;
 use ledge_part::check::size;
 
-/// Below this much free memory, small models may not load: two runtimes and one model of 20 MB need about half.
-const LITTLE_MEMORY: u64 = 512 << 20;
+/// The free memory below which small models may not load, in bytes: two runtimes and one model of 20 MB need about
+/// half.
+const LOW_MEMORY_BYTES: u64 = 512 << 20;
 
-/// Below this much free disk, an update of a model may not fit beside the old version.
-const LITTLE_DISK: u64 = 1 << 30;
+/// The free disk space below which a new version of a model may not fit next to the old one, in bytes.
+const LOW_DISK_BYTES: u64 = 1 << 30;
 
-/// Below this much free disk, what the box must remember may not be written.
-const NO_DISK: u64 = 16 << 20;
+/// The free disk space below which the state of the box may not be written, in bytes.
+const FULL_DISK_BYTES: u64 = 16 << 20;
 
-/// Looks at the machine. `root` is the folder that `proc` and `sys` are in.
+/// Checks the machine. `root` is the folder that `proc` and `sys` are in.
 pub fn checks(config: &Config, root: &Path) -> Vec<Check> {
     let cpu = Cpu::detect(root);
     let limits = CgroupLimits::read(root);
@@ -40,37 +41,40 @@ fn instructions(cpu: &Cpu, int8: Int8) -> Check {
     if !listed(false).is_empty() {
         let _ = write!(detail, "; has no {}", list(&listed(false)));
     }
+
     let saturates = int8 == Int8::Saturates;
     detail.push_str(if saturates {
-        "\nint8 models: exact with weights made for any CPU (models/quantize, and what comes with Ledge); with weights of \
-         the full range OpenVINO gives wrong sums, and ONNX Runtime is exact with slower instructions"
+        "\nint8 models: exact if their weights were made for any CPU (models/quantize, and the models that come with \
+         Ledge); with weights of the full range OpenVINO gives wrong sums, and ONNX Runtime is exact with slower \
+         instructions"
     } else {
         "\nint8 models are computed exactly"
     });
+
     let x86 = std::env::consts::ARCH == "x86_64";
     if x86 && !cpu.has("AVX2") {
         return Check::warn(
             "cpu",
             detail,
-            "without AVX2 every model runs several times slower: use a CPU made since 2015, or let the virtual machine \
-             show the CPU as it is (host-passthrough)",
+            "without AVX2 every model runs several times slower: use a CPU made since 2015, or give the virtual \
+             machine the host's CPU model (host-passthrough)",
         );
     }
     if saturates {
         return Check::warn(
             "cpu",
             detail,
-            "without VNNI an int8 model may be no faster than its float32 original, and one made elsewhere may be wrong: \
-             give it [[golden]] inputs with the answers of the float model, measure both, and if this is a virtual machine, \
-             let it show the CPU as it is",
+            "without VNNI an int8 model may be no faster than its float32 original, and one made elsewhere may give \
+             wrong answers: give it [[golden]] inputs with the answers of the float model, and measure both; give a \
+             virtual machine the host's CPU model (host-passthrough)",
         );
     }
     if std::env::consts::ARCH == "aarch64" && !cpu.has("DOTPROD") {
         return Check::warn(
             "cpu",
             detail,
-            "without DOTPROD an int8 model may be no faster than its float32 original: measure both, and if this is a \
-             virtual machine, let it show the CPU as it is",
+            "without DOTPROD an int8 model may be no faster than its float32 original: measure both, and give a \
+             virtual machine the host's CPU model (host-passthrough)",
         );
     }
     Check::ok("cpu", detail)
@@ -85,35 +89,37 @@ fn cores(cpu: &Cpu, limits: &CgroupLimits, threads: usize) -> Check {
         let _ = write!(detail, "; this process may run on {affinity}");
     }
     if let Some(cpus) = limits.cpus {
-        let _ = write!(detail, "; its control group may use the time of {cpus:.2}");
+        let _ = write!(detail, "; its control group may use the time of {cpus:.2} cores");
     }
     let usable = cpu.usable_cores;
     if threads > usable {
-        let advice =
-            format!("runtimes.threads is {threads}, and threads without a core only wait: set it to {usable}, or 0");
+        let advice = format!(
+            "runtimes.threads is {threads}, more than the {usable} cores of this process, so threads wait for each \
+             other: set it to {usable}, or 0"
+        );
         return Check::warn("cores", detail, advice);
     }
     if limits.cpus.is_some_and(|cpus| cpus < 1.0) {
-        let advice = "with less than one core's time a call waits for the next period again and again: raise CPUQuota= of \
-                      the unit, or the container's CPU limit, to a whole number of cores";
+        let advice = "with less than the time of one core, a call is paused in each scheduling period: raise CPUQuota= \
+                      of the unit, or the container's CPU limit, to a whole number of cores";
         return Check::warn("cores", detail, advice);
     }
     Check::ok("cores", detail)
 }
 
 fn memory(memory: Option<Memory>, limits: &CgroupLimits) -> Check {
-    let Some(memory) = memory else { return Check::ok("memory", "the system does not say") };
+    let Some(memory) = memory else { return Check::ok("memory", "the system does not report its memory") };
     let mut detail = format!("{} of {} free", size(memory.available_bytes), size(memory.total_bytes));
     let mut free = memory.available_bytes;
     if let Some(limit) = limits.memory_bytes.filter(|limit| *limit < memory.total_bytes) {
         let _ = write!(detail, "; the control group may use {}", size(limit));
         free = free.min(limit);
     }
-    if free < LITTLE_MEMORY {
+    if free < LOW_MEMORY_BYTES {
         let advice = format!(
-            "with less than {} some models may not load: stop what is not needed, or raise the limit \
-                              (MemoryMax= of the unit, or the container's)",
-            size(LITTLE_MEMORY)
+            "with less than {} some models may not load: stop other programs, or raise the limit (MemoryMax= of the \
+             unit, or that of the container)",
+            size(LOW_MEMORY_BYTES)
         );
         return Check::warn("memory", detail, advice);
     }
@@ -133,22 +139,22 @@ fn state(folder: &Path) -> Check {
     };
     let (free, total) = (size(disk.available_bytes), size(disk.total_bytes));
     let detail = format!("{shown}: {free} of {total} free");
-    if disk.available_bytes < NO_DISK {
-        return Check::fail("state", detail, "free some space, or set state.path to a folder on another disk");
+    if disk.available_bytes < FULL_DISK_BYTES {
+        return Check::fail("state", detail, "free disk space, or set state.path to a folder on another disk");
     }
     if access(existing, Access::WRITE_OK).is_err() {
-        let advice = "this user may not write there; if the service runs as another one, ask as that one: \
-                      sudo -u ledge ledge doctor";
+        let advice = "this user may not write there; if the service runs as another user, run this command as that \
+                      user: sudo -u ledge ledge doctor";
         return Check::warn("state", detail, advice);
     }
-    if disk.available_bytes < LITTLE_DISK {
-        return Check::warn("state", detail, "free some space: a new version of a model needs room beside the old one");
+    if disk.available_bytes < LOW_DISK_BYTES {
+        return Check::warn("state", detail, "free disk space: a new version of a model is stored next to the old one");
     }
     Check::ok("state", detail)
 }
 
 fn list(names: &[&str]) -> String {
-    if names.is_empty() { "none of the extensions Ledge knows".into() } else { names.join(", ") }
+    if names.is_empty() { "none of the instruction sets that Ledge checks".into() } else { names.join(", ") }
 }
 
 #[cfg(test)]
@@ -171,21 +177,22 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_cpu_without_int8_instructions_is_a_warning() {
-        let look = |features: &[&'static str], int8| instructions(&cpu(4, features), int8);
-        let good = look(&["AVX2", "AVX-VNNI"], Int8::Exact);
+        let check = |features: &[&'static str], int8| instructions(&cpu(4, features), int8);
+        let good = check(&["AVX2", "AVX-VNNI"], Int8::Exact);
         assert!(good.status == Status::Ok && good.detail.ends_with("int8 models are computed exactly"), "{good:?}");
         for features in [&["AVX2"][..], &["AVX2", "AVX-512"]] {
-            let warned = look(features, Int8::Saturates);
+            let warned = check(features, Int8::Saturates);
             assert!(warned.status == Status::Warn && warned.detail.contains("OpenVINO gives wrong sums"), "{warned:?}");
         }
-        assert_eq!(look(&[], Int8::Saturates).status, Status::Warn);
+        assert_eq!(check(&[], Int8::Saturates).status, Status::Warn);
     }
 
     #[test]
     fn more_threads_than_cores_and_less_than_one_core_are_warnings() {
         let quota = |cpus| CgroupLimits { cpus, ..CgroupLimits::default() };
         let good = cores(&cpu(4, &[]), &quota(Some(1.5)), 4);
-        let detail = "4 logical, 2 physical; this process may run on 0-3; its control group may use the time of 1.50";
+        let detail =
+            "4 logical, 2 physical; this process may run on 0-3; its control group may use the time of 1.50 cores";
         assert_eq!(good, Check::ok("cores", detail));
         assert_eq!(cores(&cpu(4, &[]), &quota(None), 5).status, Status::Warn);
         assert_eq!(cores(&cpu(1, &[]), &quota(Some(0.5)), 0).status, Status::Warn);

@@ -1,4 +1,4 @@
-//! The checks of the models: which loads in which runtime.
+//! The checks of the models: each one in each runtime.
 
 use ledge_base::names::ModelName;
 use ledge_models::repository::attempts::{Suspect, log};
@@ -22,18 +22,19 @@ pub fn checks(config: &Config) -> Vec<Check> {
         Ok(models) => {
             let suspects = log::suspects(&config.state.path);
             let suspect = |model: &ModelName| suspects.iter().find(|suspect| suspect.model == *model);
-            let look = |model: &ModelName| suspect(model).map_or_else(|| check(&repository, model), ended_the_process);
-            models.iter().map(look).collect()
+            let check_one =
+                |model: &ModelName| suspect(model).map_or_else(|| check(&repository, model), crashed_before);
+            models.iter().map(check_one).collect()
         }
     }
 }
 
-/// Not tried here: it could end this process, too.
-fn ended_the_process(suspect: &Suspect) -> Check {
+/// The finding about a model that ended the daemon. It is not tried here, because it could end this process too.
+fn crashed_before(suspect: &Suspect) -> Check {
     let Suspect { model, version, suspension, .. } = suspect;
     let advice = match suspension {
-        Some(_) => "it is not loaded; the other models serve",
-        None => "when that ends the daemon again, it is not loaded any more",
+        Some(_) => "the server does not load it; the other models serve",
+        None => "if it ends the daemon again, the server stops loading it",
     };
     Check::warn(&format!("model {model}"), format!("version {version}: {suspect}"), advice)
 }
@@ -56,6 +57,7 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
             Err(error) => format!("version {version}: {error}"),
         }
     };
+
     let detail = trials.iter().map(line).collect::<Vec<_>>().join("\n");
     let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
     if trials.is_empty() {
@@ -64,14 +66,15 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
     if !trials.iter().all(|trial| runs(trial.version)) {
         return Check::warn(name, detail, advice);
     }
+
     let is_wrong = |trial: &RuntimeTrial| match &trial.outcome {
         Ok(tried) => tried.stand_in.is_some(),
         Err(error) => error.is_wrong(),
     };
     if trials.iter().any(is_wrong) {
-        let advice = "what answers wrong is passed over, and the rest serves; for int8, see the check of the cpu";
+        let advice = "the server skips a runtime that gives wrong answers; for int8 models, see the check of the cpu";
         return Check::warn(name, detail, advice);
     }
-    // One runtime is enough; that the other refuses a model is a fact, not a fault.
+    // One runtime is enough: it is not a fault if the other one refuses the model.
     Check::ok(name, detail)
 }

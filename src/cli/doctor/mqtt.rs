@@ -1,4 +1,4 @@
-//! The check of the broker, in short.
+//! The check of the MQTT broker: a summary of `ledge mqtt check`.
 
 use std::time::Duration;
 
@@ -8,25 +8,29 @@ use crate::cli::checks::Check;
 use crate::cli::mqtt::check::findings;
 use crate::config::Config;
 
-/// How long the broker may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The most time for all checks of the broker.
+const BROKER_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the broker grants what the server needs; `None` without a broker.
+/// Checks that the broker grants what the server needs; `None` without a broker.
 pub fn check(config: &Config) -> Option<Check> {
     let name = "mqtt";
     let broker = config.mqtt.broker.as_ref()?;
-    Some(match findings(config, LIMIT) {
+    Some(match findings(config, BROKER_CHECK_TIMEOUT) {
         Ok(findings) if findings.iter().all(|finding| finding.ok) => {
             let granted = findings.iter().filter(|finding| finding.step == CheckStep::Subscription).count();
             let trip = findings.iter().find(|finding| finding.step == CheckStep::RoundTrip);
             let trip = trip.map_or("unknown", |finding| &finding.detail);
-            Check::ok(name, format!("{broker} is connected; subscriptions granted: {granted}; round trip: {trip}"))
+            Check::ok(name, format!("connected to {broker}; subscriptions granted: {granted}; round trip: {trip}"))
         }
         Ok(findings) => {
-            let told = |finding: &Finding| format!("{}: {}", finding.step.as_str(), finding.detail);
-            let refused: Vec<_> = findings.iter().filter(|finding| !finding.ok).map(told).collect();
-            Check::fail(name, refused.join("\n"), "see `ledge mqtt check`; HTTP does not need the broker")
+            let line = |finding: &Finding| format!("{}: {}", finding.step.as_str(), finding.detail);
+            let refused: Vec<_> = findings.iter().filter(|finding| !finding.ok).map(line).collect();
+            Check::fail(
+                name,
+                refused.join("\n"),
+                "run `ledge mqtt check` for details; calls over HTTP do not need the broker",
+            )
         }
-        Err(error) => Check::fail(name, format!("{error:#}"), "HTTP does not need the broker"),
+        Err(error) => Check::fail(name, format!("{error:#}"), "calls over HTTP do not need the broker"),
     })
 }

@@ -1,4 +1,4 @@
-//! Backups, restores, and the upkeep that can be asked for.
+//! Backup and restore, snapshots and compaction.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -15,15 +15,15 @@ use ledge_features::backup_form::is_encrypted;
 use ledge_features::snapshot::{SnapshotReader, Summary, verify_file};
 use serde_json::{Value as Json, json};
 
-use super::daemon::{Daemon, checked};
+use super::daemon::{DaemonClient, checked};
 use super::new_file::NewFile;
 use crate::cli::Output;
 use ledge_part::check::size;
 
-/// How much of a file is sent at a time.
-const PIECE: usize = 256 << 10;
+/// The size of the pieces in which a file is read and sent, in bytes.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// A bar of bytes; without a total it counts.
+/// A progress bar of bytes; without a total, a counter.
 pub fn bytes_bar(total: Option<u64>) -> ProgressBar {
     let template = match total {
         Some(_) => "{bar:30} {bytes}/{total_bytes} {elapsed}",
@@ -33,8 +33,8 @@ pub fn bytes_bar(total: Option<u64>) -> ProgressBar {
     total.map_or_else(ProgressBar::new_spinner, ProgressBar::new).with_style(style)
 }
 
-/// Receives what is at `path` into a file.
-pub async fn receive(daemon: &mut Daemon, path: &str, file: &mut File) -> anyhow::Result<u64> {
+/// Downloads the body at `path` into a file, and returns its length.
+pub async fn receive(daemon: &mut DaemonClient, path: &str, file: &mut File) -> anyhow::Result<u64> {
     let mut download = daemon.download(path).await?;
     let bar = bytes_bar(None);
     let mut bytes = 0;
@@ -47,7 +47,7 @@ pub async fn receive(daemon: &mut Daemon, path: &str, file: &mut File) -> anyhow
     Ok(bytes)
 }
 
-/// Whom a backup is encrypted to.
+/// The recipient of a backup; `None` without encryption.
 pub fn recipient(to: Option<&str>, passphrase: Option<&Path>) -> anyhow::Result<Option<BackupRecipient>> {
     Ok(match (to, passphrase) {
         (Some(to), _) => Some(BackupRecipient::key(to)?),
@@ -56,12 +56,12 @@ pub fn recipient(to: Option<&str>, passphrase: Option<&Path>) -> anyhow::Result<
     })
 }
 
-/// What opens a backup.
+/// The identity that decrypts a backup; `None` without encryption.
 pub fn identity(identity: Option<&Path>, passphrase: Option<&Path>) -> anyhow::Result<Option<BackupIdentity>> {
     Ok(match (identity, passphrase) {
         (Some(file), _) => {
             let keys = BackupIdentity::keys(&secret(file)?);
-            Some(keys.with_context(|| format!("{} cannot be used", file.display()))?)
+            Some(keys.with_context(|| format!("{} is not a usable age identity", file.display()))?)
         }
         (None, Some(file)) => Some(BackupIdentity::passphrase(&secret(file)?)?),
         (None, None) => None,
@@ -74,7 +74,7 @@ fn secret(file: &Path) -> anyhow::Result<String> {
 
 /// `ledge features backup`.
 pub async fn backup(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     path: &Path,
     force: bool,
     to: Option<BackupRecipient>,
@@ -84,31 +84,31 @@ pub async fn backup(
 ) -> anyhow::Result<()> {
     let (new, mut file) = NewFile::create(path, force)?;
     let summary = if let Some(to) = &to {
-        // Encrypted here, and checked on the way: what lies in the file cannot be read again.
+        // Verify it before it is encrypted, because the encrypted file cannot be read again here.
         receive_encrypted(daemon, to, file).await?
     } else {
         let wanted = if plain { "/features/backup?plain=true" } else { "/features/backup" };
         receive(daemon, wanted, &mut file).await?;
-        verify_file(new.temporary()).context("the backup is not whole")?
+        verify_file(new.temporary()).context("the backup is incomplete or damaged")?
     };
     new.keep()?;
     if json {
         writeln!(out, "{}", json!({ "file": path, "records": summary.records, "bytes": summary.bytes }))?;
     } else {
-        let sealed = if to.is_some() { ", encrypted" } else { "" };
-        writeln!(out, "{}: {} records, {}{sealed}", path.display(), summary.records, size(summary.bytes))?;
+        let encrypted = if to.is_some() { ", encrypted" } else { "" };
+        writeln!(out, "{}: {} records, {}{encrypted}", path.display(), summary.records, size(summary.bytes))?;
     }
     Ok(())
 }
 
-/// Reads from a channel, and writes what was read, encrypted.
-struct Tee<W: Write> {
+/// Reads from a channel, and writes everything that was read to the encrypting output.
+struct EncryptingTee<W: Write> {
     pieces: mpsc::Receiver<Bytes>,
     piece: Bytes,
     output: W,
 }
 
-impl<W: Write> Read for Tee<W> {
+impl<W: Write> Read for EncryptingTee<W> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.piece.is_empty() {
             match self.pieces.recv() {
@@ -125,18 +125,19 @@ impl<W: Write> Read for Tee<W> {
     }
 }
 
-async fn receive_encrypted(daemon: &mut Daemon, to: &BackupRecipient, file: File) -> anyhow::Result<Summary> {
+async fn receive_encrypted(daemon: &mut DaemonClient, to: &BackupRecipient, file: File) -> anyhow::Result<Summary> {
     let (sender, pieces) = mpsc::sync_channel(16);
     let output = to.encrypt(file)?;
     let writing = std::thread::spawn(move || -> anyhow::Result<Summary> {
-        let mut tee = Tee { pieces, piece: Bytes::new(), output };
-        let mut reader = SnapshotReader::new(BufReader::with_capacity(PIECE, &mut tee))?;
+        let mut tee = EncryptingTee { pieces, piece: Bytes::new(), output };
+        let mut reader = SnapshotReader::new(BufReader::with_capacity(CHUNK_BYTES, &mut tee))?;
         while reader.next()?.is_some() {}
         let summary = reader.summary();
         drop(reader);
         tee.output.finish()?.sync_all()?;
         Ok(summary)
     });
+
     let mut download = daemon.download("/features/backup?plain=true").await?;
     let bar = bytes_bar(None);
     while let Some(piece) = download.next().await? {
@@ -147,46 +148,49 @@ async fn receive_encrypted(daemon: &mut Daemon, to: &BackupRecipient, file: File
     }
     drop(sender);
     bar.finish_and_clear();
-    let summary = writing.join().map_err(|_| anyhow::anyhow!("the backup could not be encrypted"))?;
-    summary.context("the backup is not whole")
+    let summary = writing
+        .join()
+        .map_err(|_| anyhow::anyhow!("the backup could not be encrypted: the thread that encrypts it has failed"))?;
+    summary.context("the backup is incomplete or damaged")
 }
 
-/// A backup, opened when it is encrypted.
-fn opened(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Box<dyn Read + Send>> {
-    let mut file = BufReader::with_capacity(PIECE, File::open(path)?);
+/// Opens a backup, and decrypts it if it is encrypted.
+fn open_backup(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Box<dyn Read + Send>> {
+    let mut file = BufReader::with_capacity(CHUNK_BYTES, File::open(path)?);
     match (is_encrypted(&mut file)?, with) {
         (false, _) => Ok(Box::new(file)),
-        (true, Some(with)) => Ok(Box::new(BufReader::with_capacity(PIECE, with.decrypt(file)?))),
-        (true, None) => bail!("it is encrypted: say --identity FILE or --passphrase-file FILE"),
+        (true, Some(with)) => Ok(Box::new(BufReader::with_capacity(CHUNK_BYTES, with.decrypt(file)?))),
+        (true, None) => bail!("the backup is encrypted: add --identity FILE or --passphrase-file FILE"),
     }
 }
 
 /// Reads a backup to its end.
 fn verify(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Summary> {
-    let mut reader = SnapshotReader::new(opened(path, with)?)?;
+    let mut reader = SnapshotReader::new(open_backup(path, with)?)?;
     while reader.next()?.is_some() {}
     Ok(reader.summary())
 }
 
 /// `ledge features restore`.
 pub async fn restore(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     path: &Path,
     with: Option<BackupIdentity>,
     json: bool,
     out: &mut Output,
 ) -> anyhow::Result<()> {
-    // Here already, before anything is sent: a server that refuses a large body closes the connection.
+    // Verify it before anything is sent: a server that refuses a large body closes the connection without a reason.
     let summary = verify(path, with.as_ref()).with_context(|| format!("{} cannot be restored", path.display()))?;
     let state: Json = daemon.get("/features/status").await?;
     if state.get("state").and_then(Json::as_str) == Some("disabled") {
         bail!("the server has no feature store: declare the feature views of the backup first");
     }
+
     let length = summary.bytes;
     let bar = bytes_bar(Some(length));
     let sent = bar.clone();
-    let pieces = stream::unfold(opened(path, with.as_ref())?, move |mut file| {
-        let mut piece = vec![0; PIECE];
+    let pieces = stream::unfold(open_backup(path, with.as_ref())?, move |mut file| {
+        let mut piece = vec![0; CHUNK_BYTES];
         let read = file.read(&mut piece);
         let piece = read.map(|count| {
             piece.truncate(count);
@@ -198,37 +202,38 @@ pub async fn restore(
             piece => Some((piece, file)),
         })
     });
+
     let answer = daemon.connection().await?.upload("/features/restore", length, pieces).await;
     bar.finish_and_clear();
     let answer: Json = serde_json::from_slice(&checked(answer?)?)?;
     if json {
         writeln!(out, "{answer}")?;
     } else {
-        writeln!(out, "{} records are restored", answer.get("records").unwrap_or(&Json::Null))?;
+        writeln!(out, "restored: {} records", answer.get("records").unwrap_or(&Json::Null))?;
     }
     Ok(())
 }
 
 /// `ledge features snapshot`.
-pub async fn snapshot(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn snapshot(daemon: &mut DaemonClient, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let answer: Json = daemon.post("/features/snapshot", &json!({})).await?;
     if json {
         writeln!(out, "{answer}")?;
     } else {
-        writeln!(out, "a snapshot of {} is taken", bytes(&answer, "bytes"))?;
+        writeln!(out, "took a snapshot of {}", bytes(&answer, "bytes"))?;
     }
     Ok(())
 }
 
 /// `ledge features compact`.
-pub async fn compact(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn compact(daemon: &mut DaemonClient, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let answer: Json = daemon.post("/features/compact", &json!({})).await?;
     if json {
         writeln!(out, "{answer}")?;
     } else {
         writeln!(
             out,
-            "the index took {}, and takes {}",
+            "the index took {} before and takes {} now",
             bytes(&answer, "bytes_before"),
             bytes(&answer, "bytes_after")
         )?;

@@ -1,4 +1,4 @@
-//! What the verbs ask of the daemon.
+//! The client for the HTTP interface of a daemon.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use crate::cli::Globals;
 use crate::cli::server::ServerArgs;
 use crate::cli::top::own_daemon;
 
-/// How often a daemon that is busy is asked again.
-const TRIES: u32 = 30;
+/// The most requests for one call while the daemon answers 429 or 503.
+const BUSY_ATTEMPTS_MAX: u32 = 30;
 
-/// A daemon.
-pub struct Daemon {
+/// A client of one daemon, which connects at its first request.
+pub struct DaemonClient {
     address: DaemonAddress,
     connection: Option<DaemonConnection>,
 }
 
-/// A feature view as `GET /feature-views` has it.
+/// A feature view in the answer of `GET /feature-views`.
 #[derive(Debug, Clone, Deserialize)]
-pub struct View {
+pub struct ViewDeclaration {
     pub name: String,
     pub entities: Vec<String>,
     pub join_keys: Vec<JoinKey>,
-    pub schema: Vec<Column>,
+    pub schema: Vec<ColumnDeclaration>,
     pub aggregations: Vec<Json>,
     pub ttl_s: f64,
-    pub source: Source,
+    pub source: ViewSource,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -44,41 +44,41 @@ pub struct JoinKey {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Column {
+pub struct ColumnDeclaration {
     pub name: String,
     #[serde(deserialize_with = "from_text")]
     pub dtype: ValueType,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Source {
+pub struct ViewSource {
     pub timestamp_field: String,
 }
 
-impl View {
-    /// Join keys, then features that are columns, with their types.
+impl ViewDeclaration {
+    /// The names and types of the join keys, then of the features that are columns.
     pub fn columns(&self) -> Vec<(String, ValueType)> {
         let keys = self.join_keys.iter().map(|key| (key.name.clone(), ValueType::Scalar(key.value_type)));
         keys.chain(self.schema.iter().map(|column| (column.name.clone(), column.dtype))).collect()
     }
 }
 
-impl Daemon {
-    /// The one at `url`, or the one that has this configuration.
+impl DaemonClient {
+    /// A client of the daemon at `url`, or else of the one with this configuration.
     pub fn new(globals: &Globals, url: Option<&str>, server: &ServerArgs) -> anyhow::Result<Self> {
         let url = match url {
             Some(url) => url.to_owned(),
-            None => own_daemon(&globals.load_config()?.http.listen).context("say which server with --url")?,
+            None => own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?,
         };
         Ok(Self { address: server.at(&url)?, connection: None })
     }
 
-    /// Another connection to the same one.
+    /// A client with another connection to the same daemon.
     pub fn another(&self) -> Self {
         Self { address: self.address.clone(), connection: None }
     }
 
-    /// The connection.
+    /// The connection, which is opened if there is none.
     pub async fn connection(&mut self) -> anyhow::Result<&mut DaemonConnection> {
         Ok(match &mut self.connection {
             Some(connection) => connection,
@@ -86,22 +86,22 @@ impl Daemon {
         })
     }
 
-    /// The JSON at `path`.
+    /// The JSON answer to a GET.
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         let answer = self.connection().await?.get(path).await?;
         read(&checked(answer)?)
     }
 
-    /// The JSON that a post of JSON is answered with.
+    /// The JSON answer to a POST of JSON.
     pub async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &Json) -> anyhow::Result<T> {
         read(&checked(self.try_post(path, body).await?)?)
     }
 
-    /// The answer to a post of JSON, whatever it is; a daemon that is busy is asked again.
+    /// The answer to a POST of JSON, with any status. Repeats the request while the daemon is busy.
     pub async fn try_post(&mut self, path: &str, body: &Json) -> anyhow::Result<DaemonAnswer> {
         let body = Bytes::from(serde_json::to_vec(body)?);
         let headers = [("content-type", "application/json")];
-        for _ in 1..TRIES {
+        for _ in 1..BUSY_ATTEMPTS_MAX {
             let answer = self.connection().await?.post(path, &headers, body.clone()).await?;
             if !matches!(answer.status, 429 | 503) {
                 return Ok(answer);
@@ -111,7 +111,7 @@ impl Daemon {
         Ok(self.connection().await?.post(path, &headers, body).await?)
     }
 
-    /// A large answer.
+    /// A large answer, which is read in pieces.
     pub async fn download(&mut self, path: &str) -> anyhow::Result<Download> {
         let mut download = self.connection().await?.download(path).await?;
         if download.status == 200 {
@@ -125,39 +125,41 @@ impl Daemon {
     }
 
     /// A declared feature view.
-    pub async fn view(&mut self, name: &str) -> anyhow::Result<View> {
-        let views: Views = self.get("/feature-views").await?;
+    pub async fn view(&mut self, name: &str) -> anyhow::Result<ViewDeclaration> {
+        let views: ViewList = self.get("/feature-views").await?;
         let names: Vec<_> = views.feature_views.iter().map(|view| view.name.clone()).collect();
         let found = views.feature_views.into_iter().find(|view| view.name == name);
-        found.with_context(|| format!("feature view '{name}' does not exist; there are: {}", names.join(", ")))
+        found.with_context(|| {
+            format!("feature view '{name}' does not exist; existing feature views: {}", names.join(", "))
+        })
     }
 }
 
-/// All feature views.
+/// The answer of `GET /feature-views`.
 #[derive(Debug, Deserialize)]
-pub struct Views {
-    pub feature_views: Vec<View>,
+pub struct ViewList {
+    pub feature_views: Vec<ViewDeclaration>,
 }
 
-/// The body of an answer that is a success.
+/// The body of an answer with status 200; other statuses are errors.
 pub fn checked(answer: DaemonAnswer) -> anyhow::Result<Bytes> {
     if answer.status == 200 { Ok(answer.body) } else { bail!("{}", message(answer.status, &answer.body)) }
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
-    serde_json::from_slice(body).context("the server answers in another form; is it of another version?")
+    serde_json::from_slice(body).context("cannot read the answer of the server: it may run another version of Ledge")
 }
 
-/// What is said to a user who may not: without a key, the command line has no credential but the user that runs it.
-const ANOTHER_USER: &str = "Or show an API key with --key-file FILE; or run this command on the box as root or as the user \
-                            that Ledge runs as: sudo -u ledge ledge ...";
+/// The advice after a 401: without an API key, the only credential of the command line is the user that runs it.
+const CREDENTIAL_ADVICE: &str = "Or add an API key with --key-file FILE, or run this command on the box as root or as \
+                                 the user that Ledge runs as: sudo -u ledge ledge ...";
 
-/// What an error answer says, in Ledge's own form or in Feast's.
+/// The message in an error answer, in Ledge's own form or in Feast's.
 pub fn message(status: u16, body: &[u8]) -> String {
     let json: Json = serde_json::from_slice(body).unwrap_or_default();
     let inner: Json = json.as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(json!(null));
     let found = json.get("error").or_else(|| inner.get("message")).or_else(|| json.pointer("/detail/0/msg"));
-    let told = found.and_then(Json::as_str);
-    let told = told.map_or_else(|| format!("the server answers with status {status}"), str::to_owned);
-    if status == 401 { format!("{told}. {ANOTHER_USER}") } else { told }
+    let message = found.and_then(Json::as_str);
+    let message = message.map_or_else(|| format!("the server answered with status {status}"), str::to_owned);
+    if status == 401 { format!("{message}. {CREDENTIAL_ADVICE}") } else { message }
 }

@@ -1,4 +1,4 @@
-//! `ledge features export`: the rows of a view in a file.
+//! `ledge features export`: writes the rows of a feature view to a file.
 
 use std::fs::File;
 use std::io::{BufReader, Seek, Write};
@@ -9,14 +9,14 @@ use ledge_features::backup_rows::BackupRows;
 use serde_json::json;
 
 use super::backup::receive;
-use super::daemon::Daemon;
+use super::daemon::DaemonClient;
 use super::new_file::NewFile;
-use super::table::{Columns, Format, Writer};
+use super::table::{Columns, Format, RowWriter};
 use crate::cli::Output;
 
-/// Exports.
+/// Runs the verb.
 pub async fn run(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     view: &str,
     path: &Path,
     format: Option<Format>,
@@ -28,11 +28,11 @@ pub async fn run(
     let view = daemon.view(view).await?;
     let columns = Columns { values: view.columns(), time: view.source.timestamp_field.clone() };
     let (new, file) = NewFile::create(path, force)?;
-    // The rows come as a backup; its end proves that they are all.
+    // Fetch the rows as a backup, whose end proves that they are complete.
     let (_received, mut backup) = NewFile::create(&path.with_added_extension("backup"), true)?;
     receive(daemon, &format!("/features/backup?plain=true&feature_view={}", view.name), &mut backup).await?;
     backup.rewind()?;
-    let rows = write(&view.name, &columns, backup, Writer::new(format, file, &columns)?)?;
+    let rows = write(&view.name, &columns, backup, RowWriter::new(format, file, &columns)?)?;
     new.keep()?;
     if as_json {
         writeln!(out, "{}", json!({ "file": path, "rows": rows }))?;
@@ -42,11 +42,11 @@ pub async fn run(
     Ok(())
 }
 
-fn write(view: &str, columns: &Columns, backup: File, mut writer: Writer) -> anyhow::Result<u64> {
+fn write(view: &str, columns: &Columns, backup: File, mut writer: RowWriter) -> anyhow::Result<u64> {
     let names = columns.values.iter().map(|(name, _)| name.as_str());
     let mut rows = BackupRows::new(BufReader::new(backup), view, names)?;
     let mut count = 0;
-    while let Some(row) = rows.next().context("the rows did not come whole")? {
+    while let Some(row) = rows.next().context("the rows from the server are incomplete or damaged")? {
         writer.add(columns, row)?;
         count += 1;
     }

@@ -1,4 +1,4 @@
-//! `ledge features import`: the rows of a file into a view.
+//! `ledge features import`: pushes the rows of a file into a feature view.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -11,18 +11,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ledge_features::value::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::daemon::{Daemon, message};
-use super::table::{self, Columns, Format, InRow, Reader, wrong};
+use super::daemon::{DaemonClient, message};
+use super::table::{self, Columns, FileRow, FileRows, Format, cell_error};
 use crate::cli::Output;
 
-/// How many rows are pushed in one request.
-const BATCH: usize = 1000;
-/// How many requests are under way at a time.
-const IN_FLIGHT: usize = 4;
+/// The number of rows in one request.
+const BATCH_ROWS: usize = 1000;
+/// The most requests at the same time.
+const REQUESTS_IN_FLIGHT: usize = 4;
 
-/// Imports.
+/// Runs the verb.
 pub async fn run(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     view: &str,
     path: &Path,
     format: Option<Format>,
@@ -32,12 +32,14 @@ pub async fn run(
     let view = daemon.view(view).await?;
     let columns = Columns { values: view.columns(), time: view.source.timestamp_field.clone() };
     let named = || path.display().to_string();
-    let Reader { rows, left_out } = table::read(Format::of(format, path)?, path, &columns).with_context(named)?;
-    // Aggregates take events that are not too late: there the order of the file is kept.
-    let in_flight = if view.aggregations.is_empty() { IN_FLIGHT } else { 1 };
+    let FileRows { rows, left_out } = table::read(Format::of(format, path)?, path, &columns).with_context(named)?;
+    // Aggregations refuse events that are too late, so their rows are pushed in the order of the file.
+    let in_flight = if view.aggregations.is_empty() { REQUESTS_IN_FLIGHT } else { 1 };
+
     let style = ProgressStyle::with_template("{spinner} {pos} rows {elapsed}");
     let bar = ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let idle: Mutex<Vec<Daemon>> = Mutex::new((0..in_flight).map(|_| daemon.another()).collect());
+    let idle: Mutex<Vec<DaemonClient>> = Mutex::new((0..in_flight).map(|_| daemon.another()).collect());
+
     let (columns, keys, view_name) = (&columns, view.join_keys.len(), view.name.as_str());
     let batches = Batches { rows, columns, keys, error: None };
     let take = || idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -49,41 +51,39 @@ pub async fn run(
         bar.inc(count);
         anyhow::Ok(count)
     });
+
     let done = pushes.buffered(in_flight).try_fold(0, async |sum, count| Ok(sum + count)).await;
     let written = bar.position();
     bar.finish_and_clear();
     let rows = done.with_context(|| {
-        format!(
-            "{}, after {written} rows were written; once it is put right, the import can be repeated",
-            path.display()
-        )
+        format!("{}, after {written} rows were written; correct the error and repeat the whole import", path.display())
     })?;
     if as_json {
         writeln!(out, "{}", json!({ "rows": rows, "left_out": left_out }))?;
     } else {
-        writeln!(out, "{rows} rows of {} are written", path.display())?;
+        writeln!(out, "wrote {rows} rows of {}", path.display())?;
         if !left_out.is_empty() {
-            writeln!(out, "columns that the view does not have, left out: {}", left_out.join(", "))?;
+            writeln!(out, "ignored columns, which the feature view does not have: {}", left_out.join(", "))?;
         }
     }
     Ok(())
 }
 
-/// The rows of a file, checked, so many at a time. Those before a bad one still come.
+/// The checked rows of a file, in batches. The rows before an invalid one are still returned.
 struct Batches<'c> {
-    rows: Box<dyn Iterator<Item = anyhow::Result<InRow>>>,
+    rows: Box<dyn Iterator<Item = anyhow::Result<FileRow>>>,
     columns: &'c Columns,
     keys: usize,
-    /// What is wrong with the row behind the last batch.
+    /// The error of the row after the last batch.
     error: Option<anyhow::Error>,
 }
 
 impl Iterator for Batches<'_> {
-    type Item = anyhow::Result<VecDeque<InRow>>;
+    type Item = anyhow::Result<VecDeque<FileRow>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut batch = VecDeque::new();
-        while batch.len() < BATCH && self.error.is_none() {
+        while batch.len() < BATCH_ROWS && self.error.is_none() {
             let Some(row) = self.rows.next() else { break };
             match row.and_then(|row| check(self.columns, self.keys, &row).map(|()| row)) {
                 Ok(row) => batch.push_back(row),
@@ -94,20 +94,25 @@ impl Iterator for Batches<'_> {
     }
 }
 
-/// Whether the cells of a row are what the columns take.
-fn check(columns: &Columns, keys: usize, row: &InRow) -> anyhow::Result<()> {
+/// Checks that the cells of a row fit the types of the columns.
+fn check(columns: &Columns, keys: usize, row: &FileRow) -> anyhow::Result<()> {
     for (at, (cell, (_, kind))) in row.cells.iter().zip(&columns.values).enumerate() {
         let value = Value::from_json(*kind, cell.as_ref().unwrap_or(&Json::Null));
         match value {
-            Err(reason) => return Err(wrong(row.line, columns, at, &reason)),
-            Ok(None) if at < keys => return Err(wrong(row.line, columns, at, "a join key cannot be null")),
+            Err(reason) => return Err(cell_error(row.line, columns, at, &reason)),
+            Ok(None) if at < keys => return Err(cell_error(row.line, columns, at, "a join key cannot be null")),
             Ok(_) => {}
         }
     }
     Ok(())
 }
 
-async fn push(daemon: &mut Daemon, view: &str, columns: &Columns, batch: &VecDeque<InRow>) -> anyhow::Result<u64> {
+async fn push(
+    daemon: &mut DaemonClient,
+    view: &str,
+    columns: &Columns,
+    batch: &VecDeque<FileRow>,
+) -> anyhow::Result<u64> {
     let mut frame = Map::new();
     for (at, name) in columns.names().enumerate() {
         let cells = || batch.iter().map(|row| row.cells.get(at).and_then(Option::as_ref));
@@ -120,12 +125,13 @@ async fn push(daemon: &mut Daemon, view: &str, columns: &Columns, batch: &VecDeq
     if answer.status == 200 {
         return Ok(batch.len() as u64);
     }
-    let told = message(answer.status, &answer.body);
+
+    let reason = message(answer.status, &answer.body);
     let place: Json = serde_json::from_slice(&answer.body).unwrap_or_default();
     let row = place.pointer("/detail/0/loc/3").and_then(Json::as_u64).and_then(|row| usize::try_from(row).ok());
     if let Some(row) = row.and_then(|row| batch.get(row)) {
-        bail!("line {}: {told}", row.line);
+        bail!("line {}: {reason}", row.line);
     }
-    let line = |row: Option<&InRow>| row.map_or(0, |row| row.line);
-    bail!("lines {} to {}: {told}", line(batch.front()), line(batch.back()))
+    let line = |row: Option<&FileRow>| row.map_or(0, |row| row.line);
+    bail!("lines {} to {}: {reason}", line(batch.front()), line(batch.back()))
 }

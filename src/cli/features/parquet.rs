@@ -1,4 +1,5 @@
-//! Rows in Apache Parquet. Lists have its three levels; moments are timestamps, those of event times in microseconds.
+//! Rows in Apache Parquet. Lists have its three levels. UnixTimestamp columns are timestamps in milliseconds, the event
+//! time is one in microseconds.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,20 +17,20 @@ use parquet::record::Field;
 use parquet::schema::types::{Type, TypePtr};
 use serde_json::Value as Json;
 
-use super::table::{Columns, InRow, Reader, wrong};
+use super::table::{Columns, FileRow, FileRows, cell_error};
 
-/// How many rows are in a row group: they are in memory until it is written.
-const GROUP: usize = 20_000;
+/// The number of rows in a row group. They are in memory until the group is written.
+const ROW_GROUP_ROWS: usize = 20_000;
 
-/// Writes rows.
-pub struct Writer {
+/// Writes rows to a file.
+pub struct ParquetWriter {
     file: SerializedFileWriter<File>,
     kinds: Vec<ValueType>,
     rows: Vec<BackupRow>,
 }
 
-impl Writer {
-    /// Into a file.
+impl ParquetWriter {
+    /// Creates a writer to a file.
     pub fn new(file: File, columns: &Columns) -> anyhow::Result<Self> {
         let fields = columns.values.iter().map(|(name, kind)| column(name, *kind));
         let time = Type::primitive_type_builder(&columns.time, Physical::INT64)
@@ -47,10 +48,10 @@ impl Writer {
     /// Adds a row.
     pub fn add(&mut self, row: BackupRow) -> anyhow::Result<()> {
         self.rows.push(row);
-        if self.rows.len() < GROUP { Ok(()) } else { self.flush() }
+        if self.rows.len() < ROW_GROUP_ROWS { Ok(()) } else { self.flush() }
     }
 
-    /// Writes what is left, and the end.
+    /// Writes the remaining rows and the footer.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()?;
         self.file.close()?;
@@ -61,6 +62,7 @@ impl Writer {
         if self.rows.is_empty() {
             return Ok(());
         }
+
         let rows = std::mem::take(&mut self.rows);
         let mut group = self.file.next_row_group()?;
         for (at, kind) in self.kinds.iter().enumerate() {
@@ -92,7 +94,7 @@ impl Writer {
     }
 }
 
-/// The declaration of a column, which may be null.
+/// The declaration of a nullable column.
 fn column(name: &str, kind: ValueType) -> anyhow::Result<TypePtr> {
     let (scalar, repetition, own_name) = match kind {
         ValueType::Scalar(scalar) => (scalar, Repetition::OPTIONAL, name),
@@ -108,11 +110,13 @@ fn column(name: &str, kind: ValueType) -> anyhow::Result<TypePtr> {
         ScalarType::Bool => (Physical::BOOLEAN, None),
         ScalarType::UnixTimestamp => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MILLIS))),
     };
+
     let primitive = Type::primitive_type_builder(own_name, physical)
         .with_repetition(repetition)
         .with_logical_type(logical)
         .build()?;
     let primitive = Arc::new(primitive);
+
     if matches!(kind, ValueType::Scalar(_)) {
         return Ok(primitive);
     }
@@ -125,7 +129,7 @@ fn column(name: &str, kind: ValueType) -> anyhow::Result<TypePtr> {
     Ok(Arc::new(outer.build()?))
 }
 
-/// Writes one column: the numbers of levels say which cells are null, and where lists begin.
+/// Writes one column: the definition levels say which cells are null, the repetition levels where lists begin.
 fn put<T: DataType>(
     writer: &mut parquet::file::writer::SerializedColumnWriter<'_>,
     is_list: bool,
@@ -155,8 +159,8 @@ fn put<T: DataType>(
     Ok(())
 }
 
-fn other() -> anyhow::Error {
-    anyhow::anyhow!("a value is not of its column's type")
+fn wrong_type() -> anyhow::Error {
+    anyhow::anyhow!("a value does not have the type of its column")
 }
 
 fn byte_arrays(value: &Value, into: &mut Vec<ByteArray>) -> anyhow::Result<()> {
@@ -165,7 +169,7 @@ fn byte_arrays(value: &Value, into: &mut Vec<ByteArray>) -> anyhow::Result<()> {
         Value::String(text) => into.push((&**text).into()),
         Value::BytesList(list) => into.extend(list.iter().map(|bytes| ByteArray::from(bytes.to_vec()))),
         Value::StringList(list) => into.extend(list.iter().map(|text| ByteArray::from(&**text))),
-        _ => return Err(other()),
+        _ => return Err(wrong_type()),
     }
     Ok(())
 }
@@ -174,14 +178,14 @@ fn int32s(value: &Value, into: &mut Vec<i32>) -> anyhow::Result<()> {
     match value {
         Value::Int32(number) => into.push(*number),
         Value::Int32List(list) => into.extend(list),
-        _ => return Err(other()),
+        _ => return Err(wrong_type()),
     }
     Ok(())
 }
 
 fn int64s(value: &Value, into: &mut Vec<i64>) -> anyhow::Result<()> {
     let millis = |seconds: &i64| {
-        seconds.checked_mul(1000).with_context(|| format!("the moment {seconds} is too far away for Parquet"))
+        seconds.checked_mul(1000).with_context(|| format!("the timestamp {seconds} is too large for Parquet"))
     };
     match value {
         Value::Int64(number) => into.push(*number),
@@ -192,7 +196,7 @@ fn int64s(value: &Value, into: &mut Vec<i64>) -> anyhow::Result<()> {
                 into.push(millis(seconds)?);
             }
         }
-        _ => return Err(other()),
+        _ => return Err(wrong_type()),
     }
     Ok(())
 }
@@ -201,7 +205,7 @@ fn float32s(value: &Value, into: &mut Vec<f32>) -> anyhow::Result<()> {
     match value {
         Value::Float32(number) => into.push(*number),
         Value::Float32List(list) => into.extend(list),
-        _ => return Err(other()),
+        _ => return Err(wrong_type()),
     }
     Ok(())
 }
@@ -210,7 +214,7 @@ fn float64s(value: &Value, into: &mut Vec<f64>) -> anyhow::Result<()> {
     match value {
         Value::Float64(number) => into.push(*number),
         Value::Float64List(list) => into.extend(list),
-        _ => return Err(other()),
+        _ => return Err(wrong_type()),
     }
     Ok(())
 }
@@ -219,14 +223,14 @@ fn bools(value: &Value, into: &mut Vec<bool>) -> anyhow::Result<()> {
     match value {
         Value::Bool(flag) => into.push(*flag),
         Value::BoolList(list) => into.extend(list),
-        _ => return Err(other()),
+        _ => return Err(wrong_type()),
     }
     Ok(())
 }
 
-/// Opens a file, whoever wrote it.
-pub fn read(file: File, columns: &Columns) -> anyhow::Result<Reader> {
-    let reader = SerializedFileReader::new(file).context("it is no Parquet file that can be read")?;
+/// Opens a Parquet file of any writer.
+pub fn read(file: File, columns: &Columns) -> anyhow::Result<FileRows> {
+    let reader = SerializedFileReader::new(file).context("the file is not a readable Parquet file")?;
     let schema = reader.metadata().file_metadata().schema_descr_ptr();
     let mut places = Vec::new();
     let mut left_out = Vec::new();
@@ -238,6 +242,7 @@ pub fn read(file: File, columns: &Columns) -> anyhow::Result<Reader> {
         places.push((place, in_nanoseconds(field)));
     }
     let columns = columns.clone();
+
     // The iterator owns the file.
     let rows = parquet::record::reader::RowIter::from_file_into(Box::new(reader)).zip(1..).map(move |(row, line)| {
         let row = row.with_context(|| format!("row {line} cannot be read"))?;
@@ -248,17 +253,17 @@ pub fn read(file: File, columns: &Columns) -> anyhow::Result<Reader> {
                 Some(kind) => cell(field, kind, *nanos),
                 None => time(field, *nanos),
             };
-            let cell = cell.map_err(|error| wrong(line, &columns, at, &error.to_string()))?;
+            let cell = cell.map_err(|error| cell_error(line, &columns, at, &error.to_string()))?;
             if let Some(place) = cells.get_mut(at) {
                 *place = Some(cell);
             }
         }
-        Ok(InRow { line, cells })
+        Ok(FileRow { line, cells })
     });
-    Ok(Reader { rows: Box::new(rows), left_out })
+    Ok(FileRows { rows: Box::new(rows), left_out })
 }
 
-/// Whether a column, or a list's elements, are timestamps in nanoseconds, which come as plain numbers.
+/// True if a column or the elements of a list are timestamps in nanoseconds, which the library returns as numbers.
 fn in_nanoseconds(field: &TypePtr) -> bool {
     if field.is_group() {
         return field.get_fields().iter().any(in_nanoseconds);
@@ -269,7 +274,7 @@ fn in_nanoseconds(field: &TypePtr) -> bool {
     )
 }
 
-/// The microseconds since the Unix epoch that a timestamp means.
+/// The microseconds since the Unix epoch of a timestamp.
 fn micros(field: &Field, nanos: bool) -> Option<i64> {
     match field {
         Field::TimestampMillis(millis) => millis.checked_mul(1000),
@@ -287,17 +292,18 @@ fn time(field: &Field, nanos: bool) -> anyhow::Result<Json> {
     cell(field, ValueType::Scalar(ScalarType::String), nanos)
 }
 
-/// A cell in JSON.
+/// A cell as JSON.
 fn cell(field: &Field, kind: ValueType, nanos: bool) -> anyhow::Result<Json> {
     use base64::Engine as _;
     let (ValueType::Scalar(scalar) | ValueType::Array(scalar)) = kind;
-    // Seconds, not microseconds: a far one has no other form.
+    // Convert to seconds directly: the microseconds of a timestamp in the far future would overflow.
     if let Field::TimestampMillis(millis) = field {
         return Ok(millis.div_euclid(1000).into());
     }
     if let Some(event_us) = micros(field, nanos) {
         return Ok(event_us.div_euclid(1_000_000).into());
     }
+
     Ok(match field {
         Field::Null => Json::Null,
         Field::Bool(flag) => (*flag).into(),
@@ -322,6 +328,6 @@ fn cell(field: &Field, kind: ValueType, nanos: bool) -> anyhow::Result<Json> {
             let elements = list.elements().iter().map(|element| cell(element, ValueType::Scalar(scalar), nanos));
             Json::Array(elements.collect::<anyhow::Result<_>>()?)
         }
-        _ => bail!("{field} is no {kind}"),
+        _ => bail!("{field} is not a valid {kind}"),
     })
 }

@@ -5,13 +5,13 @@ use std::io::Write;
 use anyhow::{Context, bail};
 use serde_json::{Map, Value as Json, json};
 
-use super::daemon::{Daemon, checked};
+use super::daemon::{DaemonClient, checked};
 use super::table;
 use crate::cli::Output;
 
-/// Pushes a row.
+/// Runs the verb for one row.
 pub async fn run(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     view: &str,
     columns: &[String],
     as_json: bool,
@@ -29,16 +29,21 @@ pub async fn run(
         } else {
             let names: Vec<_> = known.iter().map(|(name, _)| name.as_str()).collect();
             let time = &view.source.timestamp_field;
-            bail!("feature view '{}' has no column '{name}'; there are: {}, {time}", view.name, names.join(", "));
+            bail!(
+                "feature view '{}' has no column '{name}'; existing columns: {}, {time}",
+                view.name,
+                names.join(", ")
+            );
         };
         row.insert(name.to_owned(), json!([cell]));
     }
+
     let request = json!({ "feature_view_name": view.name, "df": row });
     let _: Json = serde_json::from_slice(&checked(daemon.try_post("/write-to-online-store", &request).await?)?)?;
     if as_json {
         writeln!(out, "{}", json!({ "rows": 1 }))?;
     } else {
-        writeln!(out, "1 row is written")?;
+        writeln!(out, "wrote 1 row")?;
     }
     Ok(())
 }

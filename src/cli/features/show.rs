@@ -1,4 +1,4 @@
-//! What there is, and what it says.
+//! `ledge features list`, `show`, `get`, `erase` and `status`.
 
 use std::io::Write;
 
@@ -9,16 +9,16 @@ use ledge_features::value::{ScalarType, Value};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::daemon::{Daemon, View, Views};
+use super::daemon::{DaemonClient, ViewDeclaration, ViewList};
 use crate::cli::Output;
 use ledge_part::check::size;
 
-/// Writes a value as it is.
+/// Writes a value as JSON.
 fn document(value: &Json, out: &mut Output) -> anyhow::Result<()> {
     Ok(writeln!(out, "{}", serde_json::to_string_pretty(value)?)?)
 }
 
-/// Columns as wide as what is in them.
+/// Writes a table, with each column as wide as its widest cell.
 pub fn columns(rows: &[Vec<String>], out: &mut Output) -> std::io::Result<()> {
     let width =
         |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -30,7 +30,7 @@ pub fn columns(rows: &[Vec<String>], out: &mut Output) -> std::io::Result<()> {
 }
 
 /// `ledge features list`.
-pub async fn list(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn list(daemon: &mut DaemonClient, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let views: Json = daemon.get("/feature-views").await?;
     let services: Json = daemon.get("/feature-services").await?;
     let status: Json = daemon.get("/features/status").await?;
@@ -39,7 +39,8 @@ pub async fn list(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow::
         found.clone().find(|view| view.get("name").and_then(Json::as_str) == Some(name))
     };
     let of_view = |name: &str, key: &str| counted(name).and_then(|view| view.get(key)).cloned().unwrap_or_default();
-    let found: Views = serde_json::from_value(views)?;
+
+    let found: ViewList = serde_json::from_value(views)?;
     let services = services.get("feature_services").and_then(Json::as_array).cloned().unwrap_or_default();
     if json {
         let views = found.feature_views.iter().map(|view| {
@@ -56,6 +57,7 @@ pub async fn list(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow::
         writeln!(out, "No feature views are declared.")?;
         return Ok(());
     }
+
     let mut rows =
         vec![["FEATURE VIEW", "ENTITIES", "FEATURES", "TTL", "ROWS", "NEWEST EVENT"].map(str::to_owned).to_vec()];
     for view in &found.feature_views {
@@ -84,7 +86,7 @@ pub async fn list(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow::
 }
 
 /// `ledge features show`.
-pub async fn show(daemon: &mut Daemon, name: &str, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn show(daemon: &mut DaemonClient, name: &str, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let found = |all: Json, key: &str| {
         let all = all.get(key).and_then(Json::as_array).cloned().unwrap_or_default();
         all.into_iter().find(|one| one.get("name").and_then(Json::as_str) == Some(name))
@@ -92,8 +94,9 @@ pub async fn show(daemon: &mut Daemon, name: &str, json: bool, out: &mut Output)
     let view = found(daemon.get("/feature-views").await?, "feature_views");
     let service = found(daemon.get("/feature-services").await?, "feature_services");
     let Some(shown) = view.clone().or(service) else {
-        bail!("there is neither a feature view nor a feature service '{name}'");
+        bail!("there is no feature view and no feature service '{name}'; list them with `ledge features list`");
     };
+
     let text = |value: &Json, key: &str| value.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
     if json {
         return document(&shown, out);
@@ -105,7 +108,8 @@ pub async fn show(daemon: &mut Daemon, name: &str, json: bool, out: &mut Output)
         }
         return Ok(());
     };
-    let known: View = serde_json::from_value(view.clone())?;
+
+    let known: ViewDeclaration = serde_json::from_value(view.clone())?;
     writeln!(out, "feature view {name}  {}", text(&view, "description"))?;
     let ttl = if known.ttl_s == 0.0 { "none".to_owned() } else { span(known.ttl_s) };
     writeln!(out, "  ttl {ttl}, event time in {}", known.source.timestamp_field)?;
@@ -124,27 +128,28 @@ pub async fn show(daemon: &mut Daemon, name: &str, json: bool, out: &mut Output)
     Ok(columns(&rows, out)?)
 }
 
+/// The answer of `GET /entities`.
 #[derive(Deserialize)]
-struct Entities {
-    entities: Vec<Entity>,
+struct EntityList {
+    entities: Vec<EntityDeclaration>,
 }
 
 #[derive(Deserialize)]
-struct Entity {
+struct EntityDeclaration {
     join_key: String,
     #[serde(deserialize_with = "from_text")]
     value_type: ScalarType,
 }
 
-/// The values of join keys, `KEY=VALUE`, as the entities are declared.
-async fn join_keys(daemon: &mut Daemon, entity: &[String]) -> anyhow::Result<Vec<(String, Json)>> {
-    let known: Entities = daemon.get("/entities").await?;
+/// Reads `KEY=VALUE` arguments, each value with the type that its entity declares.
+async fn join_keys(daemon: &mut DaemonClient, entity: &[String]) -> anyhow::Result<Vec<(String, Json)>> {
+    let known: EntityList = daemon.get("/entities").await?;
     let mut found = Vec::with_capacity(entity.len());
     for text in entity {
         let (key, value) = text.split_once('=').with_context(|| format!("{text:?}: expected KEY=VALUE"))?;
         let Some(declared) = known.entities.iter().find(|entity| entity.join_key == key) else {
             let keys: Vec<_> = known.entities.iter().map(|entity| entity.join_key.as_str()).collect();
-            bail!("no entity has the join key '{key}'; there are: {}", keys.join(", "));
+            bail!("no entity has the join key '{key}'; existing join keys: {}", keys.join(", "));
         };
         let value =
             Value::from_text(declared.value_type, value).map_err(|reason| anyhow::anyhow!("{key}: {reason}"))?;
@@ -154,7 +159,7 @@ async fn join_keys(daemon: &mut Daemon, entity: &[String]) -> anyhow::Result<Vec
 }
 
 /// `ledge features erase`.
-pub async fn erase(daemon: &mut Daemon, entity: &[String], json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn erase(daemon: &mut DaemonClient, entity: &[String], json: bool, out: &mut Output) -> anyhow::Result<()> {
     let entity: Map<String, Json> = join_keys(daemon, entity).await?.into_iter().collect();
     let answer: Json = daemon.post("/features/erase", &json!({ "entity": entity })).await?;
     if json {
@@ -167,7 +172,7 @@ pub async fn erase(daemon: &mut Daemon, entity: &[String], json: bool, out: &mut
 
 /// `ledge features get`.
 pub async fn get(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     features: &[String],
     entity: &[String],
     service: Option<&str>,
@@ -180,6 +185,7 @@ pub async fn get(
     let request = json!({
         "entities": entities, "full_feature_names": true, "feature_service": service, "features": features,
     });
+
     let answer: Json = daemon.post("/get-online-features", &request).await?;
     let at = |pointer: &str| answer.pointer(pointer).and_then(Json::as_array).cloned().unwrap_or_default();
     let mut cells = Vec::new();
@@ -190,7 +196,8 @@ pub async fn get(
         let time = first("event_timestamps").as_str().unwrap_or_default().to_owned();
         cells.push((name, first("values"), status, time));
     }
-    // The join keys that are needed come first: they are what was asked with.
+
+    // Remove the join keys, which the answer repeats first.
     cells.retain(|(name, ..)| name.contains(':'));
     if json {
         let features = cells.iter().map(|(feature, value, status, time)| {
@@ -201,6 +208,7 @@ pub async fn get(
     if cells.is_empty() && keys > 0 {
         writeln!(out, "No features.")?;
     }
+
     let mut rows = vec![["FEATURE", "VALUE", "STATUS", "AGE"].map(str::to_owned).to_vec()];
     for (feature, value, status, time) in cells {
         let value = if value.is_null() { "-".to_owned() } else { value.to_string() };
@@ -211,18 +219,19 @@ pub async fn get(
 }
 
 /// `ledge features status`.
-pub async fn status(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn status(daemon: &mut DaemonClient, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let status: Json = daemon.get("/features/status").await?;
     if json {
         return document(&status, out);
     }
+
     let text = |key: &str| status.get(key).and_then(Json::as_str).unwrap_or_default();
     let number = |pointer: &str| status.pointer(pointer).and_then(Json::as_u64).unwrap_or(0);
     let mut rows = vec![vec!["state".to_owned(), text("state").to_owned(), text("reason").to_owned()]];
     if status.get("bytes").is_some() {
         rows.push(vec!["folder".to_owned(), text("folder").to_owned()]);
         let keys = number("/entity_keys");
-        let keys = if text("encryption") == "off" { String::new() } else { format!("{keys} keys of entities") };
+        let keys = if text("encryption") == "off" { String::new() } else { format!("{keys} entity keys") };
         rows.push(vec!["encryption".to_owned(), text("encryption").to_owned(), keys]);
         for view in status.get("feature_views").and_then(Json::as_array).into_iter().flatten() {
             let name = view.get("name").and_then(Json::as_str).unwrap_or_default();
@@ -255,14 +264,14 @@ pub async fn status(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow
     Ok(columns(&rows, out)?)
 }
 
-/// How long ago a moment was, for people.
+/// The age of a time, for people.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn age(time: &str) -> String {
     let event_us = clock::parse_micros(time).unwrap_or(0);
     span(clock::unix_micros().saturating_sub(event_us).max(0) as f64 / 1e6)
 }
 
-/// A length of time in one unit.
+/// A duration in one unit.
 fn span(seconds: f64) -> String {
     let (value, unit) = match seconds {
         _ if seconds < 120.0 => (seconds, "s"),

@@ -1,4 +1,4 @@
-//! Rows in files: which formats there are, and those of them that are text.
+//! Files of rows: the formats, and the reading and writing of those that are text.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,20 +14,20 @@ use serde_json::{Map, Value as Json};
 
 use super::parquet;
 
-/// How rows are written in a file.
+/// The format of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Apache Parquet, with the types of the view.
     Parquet,
     /// Comma-separated values: lists as JSON, bytes in base64, and null is empty.
     Csv,
-    /// One JSON object a line, bytes in base64.
+    /// One JSON object per line, bytes in base64.
     Jsonl,
 }
 
 impl Format {
-    /// The one that was asked for, or that the name of the file tells.
-    pub fn of(asked: Option<Self>, path: &Path) -> anyhow::Result<Self> {
+    /// The format of --format, or else by the extension of the file.
+    pub fn of(option: Option<Self>, path: &Path) -> anyhow::Result<Self> {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let known = match extension.to_ascii_lowercase().as_str() {
             "parquet" => Some(Self::Parquet),
@@ -35,11 +35,13 @@ impl Format {
             "jsonl" | "ndjson" => Some(Self::Jsonl),
             _ => None,
         };
-        asked.or(known).with_context(|| format!("{}: say what it is with --format", path.display()))
+        option
+            .or(known)
+            .with_context(|| format!("{}: the format is not known from the name: set it with --format", path.display()))
     }
 }
 
-/// What a table has in its columns: join keys, features, and the event time behind them.
+/// The columns of a table: join keys, features, and the event time at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
     pub values: Vec<(String, ValueType)>,
@@ -48,12 +50,12 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// All names.
+    /// The names of all columns.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(|(name, _)| name.as_str()).chain([self.time.as_str()])
     }
 
-    /// Where the column of this name is.
+    /// The position of the column with this name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.names().position(|known| known == name)
     }
@@ -64,18 +66,18 @@ impl Columns {
     }
 }
 
-/// Writes rows.
-pub enum Writer {
-    Parquet(Box<parquet::Writer>),
+/// Writes rows to a file.
+pub enum RowWriter {
+    Parquet(Box<parquet::ParquetWriter>),
     Csv(Box<csv::Writer<File>>),
     Jsonl(BufWriter<File>),
 }
 
-impl Writer {
-    /// Into a file.
+impl RowWriter {
+    /// Creates a writer to a file.
     pub fn new(format: Format, file: File, columns: &Columns) -> anyhow::Result<Self> {
         Ok(match format {
-            Format::Parquet => Self::Parquet(Box::new(parquet::Writer::new(file, columns)?)),
+            Format::Parquet => Self::Parquet(Box::new(parquet::ParquetWriter::new(file, columns)?)),
             Format::Csv => {
                 let mut writer = csv::Writer::from_writer(file);
                 writer.write_record(columns.names())?;
@@ -104,7 +106,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the file.
+    /// Completes the file.
     pub fn finish(self) -> anyhow::Result<()> {
         match self {
             Self::Parquet(writer) => writer.finish(),
@@ -114,7 +116,7 @@ impl Writer {
     }
 }
 
-/// A value in a cell of text.
+/// A value as the text of a cell.
 fn text_of(value: &Value) -> String {
     match value.to_json() {
         Json::String(text) => text,
@@ -122,24 +124,26 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-/// What a text means in a column: nothing is null, and a list is JSON.
+/// The value of a text in a column: an empty text is null, and a list is JSON.
 pub fn cell_of_text(kind: ValueType, text: &str) -> Result<Json, String> {
     if text.is_empty() {
         return Ok(Json::Null);
     }
     match kind {
-        // pandas writes what became a float in a column with nulls as 3.0, and booleans as True.
+        // pandas writes an integer of a column with nulls as 3.0, and booleans as True.
         ValueType::Scalar(ScalarType::Int32 | ScalarType::Int64) => {
             let number = serde_json::from_str(text).ok().filter(Json::is_number);
-            number.ok_or_else(|| format!("{text:?} is no {kind}"))
+            number.ok_or_else(|| format!("{text:?} is not a valid {kind}"))
         }
         ValueType::Scalar(ScalarType::Bool) => match text.to_ascii_lowercase().as_str() {
             "true" => Ok(true.into()),
             "false" => Ok(false.into()),
-            _ => Err(format!("{text:?} is no {kind}")),
+            _ => Err(format!("{text:?} is not a valid {kind}")),
         },
         ValueType::Scalar(kind) => Value::from_text(kind, text).map(|value| value.to_json()),
-        ValueType::Array(_) => serde_json::from_str(text).map_err(|_| format!("{text:?} is no {kind} in JSON")),
+        ValueType::Array(_) => {
+            serde_json::from_str(text).map_err(|_| format!("{text:?} is not a valid {kind} in JSON"))
+        }
     }
 }
 
@@ -153,22 +157,22 @@ pub fn time_of_text(text: &str) -> Json {
 
 /// A row of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InRow {
-    /// Its line, or its number in a file without lines, from 1.
+pub struct FileRow {
+    /// The number of its line, or of the row in a file without lines, from 1.
     pub line: u64,
-    /// A cell for each of [`Columns::names`]; `None` where the file has no such column.
+    /// A cell for each of [`Columns::names`]; `None` if the file does not have the column.
     pub cells: Vec<Option<Json>>,
 }
 
 /// The rows of a file.
-pub struct Reader {
-    pub rows: Box<dyn Iterator<Item = anyhow::Result<InRow>>>,
-    /// Columns of the file that the view does not have.
+pub struct FileRows {
+    pub rows: Box<dyn Iterator<Item = anyhow::Result<FileRow>>>,
+    /// Columns of the file that the feature view does not have.
     pub left_out: Vec<String>,
 }
 
 /// Opens a file of rows.
-pub fn read(format: Format, path: &Path, columns: &Columns) -> anyhow::Result<Reader> {
+pub fn read(format: Format, path: &Path, columns: &Columns) -> anyhow::Result<FileRows> {
     let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
     match format {
         Format::Parquet => parquet::read(file, columns),
@@ -177,13 +181,13 @@ pub fn read(format: Format, path: &Path, columns: &Columns) -> anyhow::Result<Re
     }
 }
 
-fn read_csv(file: impl Read + 'static, columns: &Columns) -> anyhow::Result<Reader> {
+fn read_csv(file: impl Read + 'static, columns: &Columns) -> anyhow::Result<FileRows> {
     let mut reader = csv::Reader::from_reader(file);
-    let header = reader.headers().context("it has no header")?.clone();
+    let header = reader.headers().context("the header cannot be read")?.clone();
     let places: Vec<Option<usize>> = header.iter().map(|name| columns.position(name)).collect();
     let known: BTreeSet<_> = places.iter().flatten().collect();
     if known.len() != places.iter().flatten().count() {
-        bail!("a column is there twice in its header");
+        bail!("the header has a column twice");
     }
     let left_out = header.iter().zip(&places).filter(|(_, place)| place.is_none()).map(|(name, _)| name.to_owned());
     let left_out = left_out.collect();
@@ -194,43 +198,43 @@ fn read_csv(file: impl Read + 'static, columns: &Columns) -> anyhow::Result<Read
         let mut cells = vec![None; columns.names().count()];
         for (text, at) in record.iter().zip(&places).filter_map(|(text, place)| Some((text, (*place)?))) {
             let cell = match columns.kind(at) {
-                Some(kind) => cell_of_text(kind, text).map_err(|reason| wrong(line, &columns, at, &reason))?,
+                Some(kind) => cell_of_text(kind, text).map_err(|reason| cell_error(line, &columns, at, &reason))?,
                 None => time_of_text(text),
             };
             if let Some(place) = cells.get_mut(at) {
                 *place = Some(cell);
             }
         }
-        Ok(InRow { line, cells })
+        Ok(FileRow { line, cells })
     });
-    Ok(Reader { rows: Box::new(rows), left_out })
+    Ok(FileRows { rows: Box::new(rows), left_out })
 }
 
-fn read_jsonl(file: impl Read + 'static, columns: &Columns) -> Reader {
+fn read_jsonl(file: impl Read + 'static, columns: &Columns) -> FileRows {
     let columns = columns.clone();
     let lines = BufReader::new(file).lines().zip(1..);
     let rows =
         lines.filter(|(line, _)| !matches!(line, Ok(text) if text.trim().is_empty())).map(move |(text, line)| {
             let mut object: Map<String, Json> =
-                serde_json::from_str(&text?).with_context(|| format!("line {line} is no JSON object"))?;
-            Ok(InRow { line, cells: columns.names().map(|name| object.remove(name)).collect() })
+                serde_json::from_str(&text?).with_context(|| format!("line {line} is not a JSON object"))?;
+            Ok(FileRow { line, cells: columns.names().map(|name| object.remove(name)).collect() })
         });
-    Reader { rows: Box::new(rows), left_out: Vec::new() }
+    FileRows { rows: Box::new(rows), left_out: Vec::new() }
 }
 
-/// What is wrong with a cell, and where.
-pub fn wrong(line: u64, columns: &Columns, at: usize, reason: &str) -> anyhow::Error {
+/// An error in a cell, with its line and column.
+pub fn cell_error(line: u64, columns: &Columns, at: usize, reason: &str) -> anyhow::Error {
     anyhow::anyhow!("line {line}: column '{}': {reason}", columns.names().nth(at).unwrap_or_default())
 }
 
-/// Every type of value in a column.
+/// A column of each type of value.
 fn every_column() -> Columns {
     let kinds = ScalarType::ALL.into_iter().flat_map(|kind| [ValueType::Scalar(kind), ValueType::Array(kind)]);
     Columns { values: kinds.map(|kind| (kind.to_string(), kind)).collect(), time: "event_timestamp".to_owned() }
 }
 
-/// Reads comma-separated values to be imported; true when all rows are taken. A value is the same after it was exported and
-/// imported again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Reads comma-separated values as an import does; true if all rows are accepted. Checks that a value stays the same
+/// when it is exported and imported again. Called by `fuzz/` and `tests/it/fuzz.rs`.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -240,7 +244,7 @@ pub fn fuzz_csv(data: &[u8]) -> bool {
     reader.is_ok_and(|reader| check_rows(reader, &columns))
 }
 
-/// The same for an object of JSON a line.
+/// The same for one JSON object per line.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -249,9 +253,9 @@ pub fn fuzz_json_lines(data: &[u8]) -> bool {
     check_rows(read_jsonl(Cursor::new(data.to_vec()), &columns), &columns)
 }
 
-/// Whether there are rows, and all are taken.
-fn check_rows(reader: Reader, columns: &Columns) -> bool {
-    let Ok(rows) = reader.rows.collect::<anyhow::Result<Vec<InRow>>>() else { return false };
+/// True if there are rows, and all are accepted.
+fn check_rows(reader: FileRows, columns: &Columns) -> bool {
+    let Ok(rows) = reader.rows.collect::<anyhow::Result<Vec<FileRow>>>() else { return false };
     assert!(rows.is_sorted_by(|one, next| one.line < next.line), "lines are numbered from the first on");
     for row in &rows {
         assert_eq!(row.cells.len(), columns.names().count());
@@ -262,7 +266,7 @@ fn check_rows(reader: Reader, columns: &Columns) -> bool {
                 Ok(Some(value)) => {
                     let text = text_of(&value);
                     let again = cell_of_text(*kind, &text).and_then(|json| Value::from_json(*kind, &json));
-                    // No text, and no bytes, are null in a table.
+                    // An empty text, and empty bytes, are null in a table.
                     let expected = Some(value.to_json()).filter(|_| !text.is_empty());
                     assert_eq!(again.map(|again| again.map(|again| again.to_json())), Ok(expected), "{name}: {text}");
                 }

@@ -1,4 +1,4 @@
-//! `ledge mqtt bindings`: what the configuration binds to models, without a broker.
+//! `ledge mqtt bindings`: lists the bindings of the configuration, without a broker.
 
 use std::io::Write;
 
@@ -27,6 +27,7 @@ pub fn run(config: &Config, json: bool, out: &mut Output) -> anyhow::Result<Exit
         }
         rows.push(row);
     }
+
     let exit = if rows.iter().all(|row| row["problem"].is_null()) { Exit::Success } else { Exit::Failure };
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
@@ -43,13 +44,13 @@ pub fn run(config: &Config, json: bool, out: &mut Output) -> anyhow::Result<Exit
     Ok(exit)
 }
 
-/// Why the model cannot answer; the model itself is not loaded.
+/// The reason why the model cannot answer, found without loading it.
 fn problem(binding: &Binding, repository: &Repository) -> Option<String> {
     let config = binding.config();
     let model = config.model.as_ref()?;
     let on_disk = match repository.names_on_disk() {
         Ok(names) if !names.contains(model) => {
-            return Some(format!("there is no {model} in {}", repository.path().display()));
+            return Some(format!("there is no model {model} in {}", repository.path().display()));
         }
         Ok(_) => repository.on_disk(model),
         Err(error) => Err(error),
@@ -90,6 +91,7 @@ fn table(out: &mut Output, bindings: &Bindings, rows: &[Value]) -> anyhow::Resul
             format!("{qos}{}", if config.retain { " retain" } else { "" }),
         ]);
     }
+
     let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..8).filter_map(width).collect();
     let problems = std::iter::once(None).chain(rows.iter().map(|row| row["problem"].as_str()));

@@ -1,4 +1,4 @@
-//! `ledge mqtt check`: whether the broker grants what the server needs.
+//! `ledge mqtt check`: checks that the broker grants what the server needs.
 
 use std::io::Write;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::config::Config;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
-    /// How long it may take altogether, in seconds.
+    /// The time limit of the whole check, in seconds.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub timeout: u64,
     /// Write JSON instead of text.
@@ -34,7 +34,7 @@ Examples:
 /// Runs the verb.
 pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let Some(broker) = &config.mqtt.broker else {
-        bail!("no broker is set: mqtt.broker = \"mqtt://HOST\" in the configuration names one");
+        bail!("no broker is set: add mqtt.broker = \"mqtt://HOST\" to the configuration");
     };
     let findings = findings(config, Duration::from_secs(args.timeout))?;
     let ok = findings.iter().all(|finding| finding.ok);
@@ -49,10 +49,10 @@ pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Resul
     Ok(if ok { Exit::Success } else { Exit::Failure })
 }
 
-/// What the broker grants.
+/// Checks what the broker grants.
 pub fn findings(config: &Config, limit: Duration) -> anyhow::Result<Vec<Finding>> {
     let topics = super::topics(config)?;
-    // Nobody reads the events of a command line.
+    // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let egress = Egress::new(&config.egress, audit);
     Ok(block_on(check::check(&config.mqtt, &topics, &egress, limit))?)

@@ -1,14 +1,14 @@
-//! The text that `/metrics` answers with, as samples.
+//! Parses the text of `/metrics` into samples.
 //!
-//! Of Prometheus' text format and OpenMetrics what both have in common; comments, timestamps and exemplars are passed over.
+//! Supports the common part of Prometheus' text format and OpenMetrics; comments, timestamps and exemplars are skipped.
 
 use std::collections::BTreeMap;
 
-/// A line that is no sample.
+/// A line that is not a sample.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the metrics is not a sample: {text:?}")]
 pub struct ExpositionError {
-    /// Its number, from 1.
+    /// The number of the line, from 1.
     pub line: usize,
     pub text: String,
 }
@@ -23,7 +23,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A label, empty when there is none: Prometheus tells the two apart as little.
+    /// The value of a label, empty when there is none: Prometheus does not distinguish the two, either.
     pub fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
     }
@@ -49,12 +49,12 @@ fn sample(line: &str) -> Option<Sample> {
         Some(rest) => labels(rest)?,
         None => (BTreeMap::new(), rest),
     };
-    // `+Inf` and `NaN` are numbers to Rust too.
+    // Rust parses `+Inf` and `NaN` as numbers, too.
     let value = rest.strip_prefix(' ')?.split(' ').next()?.parse().ok()?;
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// The labels up to the closing brace, and what comes after it.
+/// The labels up to the closing brace, and the text after it.
 fn labels(mut rest: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     loop {
@@ -71,7 +71,7 @@ fn labels(mut rest: &str) -> Option<(BTreeMap<String, String>, &str)> {
     }
 }
 
-/// A text up to the closing quote, its escapes undone, and what comes after it.
+/// The text up to the closing quote with its escapes decoded, and the text after it.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.chars();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn a_line_that_is_not_a_sample_is_named() {
         for wrong in ["<html>", "x", "x{", "x{a=\"1\"", "x{a=\"1} 2", "x{a=\"1\"b=\"2\"} 3", "x{} ", "x one", "{} 1"] {
             let error = parse(&format!("up 1\n{wrong}")).unwrap_err();
             assert_eq!((error.line, error.text.as_str()), (2, wrong));
@@ -123,7 +123,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read_again(name in "[a-z_:]{1,9}", value in any::<f64>(), labels in prop::collection::btree_map("[a-z_]{1,5}", ".{0,9}", 0..4)) {
             let escape = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
-            // A line ends at \n alone when it is written; `lines` takes a \r before it away.
+            // Written lines end with \n; `lines` also removes a \r before it.
             let labels: BTreeMap<_, _> = labels.into_iter().map(|(k, v): (String, String)| (k, v.replace('\r', ""))).collect();
             let pairs: Vec<_> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
             let sample = parsed(&format!("{name}{{{}}} {value}", pairs.join(",")));

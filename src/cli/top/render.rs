@@ -5,51 +5,50 @@ use std::fmt::Write as _;
 
 use super::view::{CoreView, ModelView, View};
 
-/// How a line stands out on a terminal.
+/// The style of a line on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Not at all.
     Plain,
     Title,
     Heading,
     Alarm,
 }
 
-/// A line, at most as wide as was asked for.
+/// A line, at most as wide as the terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its text, without control characters.
+    /// The text, without control characters.
     pub text: String,
     pub style: Style,
 }
 
-/// The room there is, in characters.
+/// The size to fit into, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct TerminalSize {
     pub width: usize,
-    /// Lines; `usize::MAX` for a text without an end.
+    /// The number of lines; `usize::MAX` for no limit.
     pub height: usize,
 }
 
-/// Requests a second of all models, oldest first, as the header draws them.
+/// Requests a second of all models, oldest first, for the sparkline of the header.
 pub type History = VecDeque<f64>;
 
 /// The lines of a view of the daemon at `url`.
-pub fn lines(view: &View, url: &str, history: &History, room: Room) -> Vec<Line> {
+pub fn lines(view: &View, url: &str, history: &History, size: TerminalSize) -> Vec<Line> {
     let mut lines = vec![(title(view, url), Style::Title), (process(view, history), Style::Plain)];
-    lines.extend(cores(&view.cores, room.width).into_iter().map(|line| (line, Style::Plain)));
+    lines.extend(cores(&view.cores, size.width).into_iter().map(|line| (line, Style::Plain)));
     if !view.temperatures_celsius.is_empty() {
         let sensors = view.temperatures_celsius.iter().map(|(sensor, celsius)| format!("{sensor} {celsius:.0} °C"));
         lines.push((format!("temperature  {}", sensors.collect::<Vec<_>>().join("  ")), Style::Plain));
     }
     lines.push((String::new(), Style::Plain));
-    let places = room.height.saturating_sub(lines.len());
-    lines.extend(table(&view.models, Room { width: room.width, height: places }));
-    fit(lines, room)
+    let height = size.height.saturating_sub(lines.len());
+    lines.extend(table(&view.models, TerminalSize { width: size.width, height }));
+    fit(lines, size)
 }
 
-/// What to show instead when the daemon does not answer.
-pub fn lost(url: &str, reason: &str, room: Room) -> Vec<Line> {
+/// The lines to show while the daemon does not answer.
+pub fn lost(url: &str, reason: &str, size: TerminalSize) -> Vec<Line> {
     let line = |text: String, style| (text, style);
     let lines = vec![
         line(format!("ledge top  {url}"), Style::Title),
@@ -57,12 +56,12 @@ pub fn lost(url: &str, reason: &str, room: Room) -> Vec<Line> {
         line(reason.to_owned(), Style::Alarm),
         line("Trying again; Ctrl-C ends.".to_owned(), Style::Plain),
     ];
-    fit(lines, room)
+    fit(lines, size)
 }
 
-fn fit(lines: Vec<(String, Style)>, room: Room) -> Vec<Line> {
-    let cut = |text: String| text.chars().filter(|c| !c.is_control()).take(room.width).collect::<String>();
-    lines.into_iter().take(room.height).map(|(text, style)| Line { text: cut(text), style }).collect()
+fn fit(lines: Vec<(String, Style)>, size: TerminalSize) -> Vec<Line> {
+    let cut = |text: String| text.chars().filter(|c| !c.is_control()).take(size.width).collect::<String>();
+    lines.into_iter().take(size.height).map(|(text, style)| Line { text: cut(text), style }).collect()
 }
 
 fn title(view: &View, url: &str) -> String {
@@ -88,16 +87,16 @@ fn process(view: &View, history: &History) -> String {
     .to_owned()
 }
 
-/// Cores up to this many get a bar each.
-const BARS: usize = 8;
-/// Characters of a bar.
-const BAR: usize = 12;
+/// The most cores that are drawn with one bar each. More cores share one line.
+const CORE_BARS_MAX: usize = 8;
+/// The width of a bar in characters.
+const BAR_WIDTH: usize = 12;
 
 fn cores(cores: &[CoreView], width: usize) -> Vec<String> {
     if cores.is_empty() {
         return Vec::new();
     }
-    if cores.len() > BARS {
+    if cores.len() > CORE_BARS_MAX {
         let load = mean(cores.iter().filter_map(|core| core.load_ratio));
         let frequency = mean(cores.iter().filter_map(|core| core.frequency_hertz));
         let blocks: String = cores.iter().map(|core| core.load_ratio.map_or('?', block)).collect();
@@ -120,7 +119,8 @@ fn mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// A column of the table: its name, its width, how soon it goes when there is no room (the highest first), its figure.
+/// A column of the table: its name, its width, its drop order (the highest is dropped first on a narrow terminal), and
+/// its figure.
 type Column = (&'static str, usize, u8, fn(&ModelView) -> String);
 
 const COLUMNS: &[Column] = &[
@@ -138,20 +138,20 @@ const COLUMNS: &[Column] = &[
     ("INST", 5, 10, |model| model.instances.to_string()),
 ];
 
-/// The narrowest name that a column is not dropped for.
-const NAME: usize = 20;
+/// The width for names in characters. Columns are dropped until it is free.
+const NAME_WIDTH_MIN: usize = 20;
 
-fn table(models: &[ModelView], room: Room) -> Vec<(String, Style)> {
+fn table(models: &[ModelView], size: TerminalSize) -> Vec<(String, Style)> {
     let mut columns: Vec<&Column> = COLUMNS.iter().collect();
     let taken = |columns: &[&Column]| columns.iter().map(|column| column.1).sum::<usize>();
-    while taken(&columns) + NAME > room.width {
+    while taken(&columns) + NAME_WIDTH_MIN > size.width {
         let Some(last) = (0..columns.len()).max_by_key(|&index| columns.get(index).map(|column| column.2)) else {
             break;
         };
         columns.remove(last);
     }
     let longest = models.iter().map(|model| name(model).chars().count()).max().unwrap_or(0).max("MODEL".len());
-    let width = longest.min(room.width.saturating_sub(taken(&columns)));
+    let width = longest.min(size.width.saturating_sub(taken(&columns)));
     let mut heading = format!("{:<width$}", "MODEL");
     for (title, cell, ..) in &columns {
         let _ = write!(heading, "{title:>cell$}");
@@ -173,9 +173,9 @@ fn table(models: &[ModelView], room: Room) -> Vec<(String, Style)> {
     if models.is_empty() {
         lines.push(("no models".to_owned(), Style::Plain));
     }
-    if lines.len() > room.height && room.height > 1 {
-        let hidden = lines.len() - (room.height - 1);
-        lines.truncate(room.height - 1);
+    if lines.len() > size.height && size.height > 1 {
+        let hidden = lines.len() - (size.height - 1);
+        lines.truncate(size.height - 1);
         lines.push((format!("and {hidden} more: the terminal is too low"), Style::Plain));
     }
     lines
@@ -185,7 +185,7 @@ fn name(model: &ModelView) -> String {
     format!("{} {}", model.model, model.version)
 }
 
-/// A figure with as many digits as are worth it: 0.05, 7.1, 123, 12.3k.
+/// The short form of a figure, such as 0.05, 7.1, 123 or 12.3k.
 fn number(figure: Option<f64>) -> String {
     match figure {
         None => "-".to_owned(),
@@ -231,19 +231,20 @@ fn uptime_text(seconds: f64) -> String {
 
 fn bar(share: f64) -> String {
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 12")]
-    let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
-    format!("{}{}", "█".repeat(full), "░".repeat(BAR.saturating_sub(full)))
+    let full = (share.clamp(0.0, 1.0) * BAR_WIDTH as f64).round() as usize;
+    format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH.saturating_sub(full)))
 }
 
-const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Block characters by height.
+const BLOCK_CHARACTERS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 fn block(share: f64) -> char {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 7")]
     let index = (share.clamp(0.0, 1.0) * 7.0).round() as usize;
-    BLOCKS.get(index).copied().unwrap_or('█')
+    BLOCK_CHARACTERS.get(index).copied().unwrap_or('█')
 }
 
-/// The figures as blocks, the highest being full.
+/// The figures as blocks; the highest figure is a full block.
 fn sparkline(history: &History) -> String {
     let highest = history.iter().copied().fold(0.0, f64::max);
     history.iter().map(|figure| block(if highest > 0.0 { figure / highest } else { 0.0 })).collect()

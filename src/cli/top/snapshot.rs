@@ -1,4 +1,4 @@
-//! What one scrape says, by model and core.
+//! The figures of one scrape, by model and core.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,18 +10,18 @@ use super::exposition::{self, ExpositionError, Sample};
 pub struct Snapshot {
     pub at: Instant,
     pub version: Option<String>,
-    /// When the daemon started, in seconds since the Unix epoch.
+    /// The start time of the daemon, in seconds since the Unix epoch.
     pub started_at: Option<f64>,
-    /// CPU time of its process, in seconds.
+    /// The CPU time of the daemon's process, in seconds.
     pub cpu_seconds: Option<f64>,
-    /// Resident memory of its process, in bytes.
+    /// The resident memory of the daemon's process, in bytes.
     pub memory_bytes: Option<f64>,
     pub threads: Option<f64>,
     /// The machine's cores by number.
     pub cores: BTreeMap<u32, Core>,
     /// Temperatures in degrees Celsius, by sensor.
     pub temperatures: BTreeMap<String, f64>,
-    /// What it says of each model and version.
+    /// The figures of each model, by name and version.
     pub models: BTreeMap<(String, String), Model>,
 }
 
@@ -38,7 +38,7 @@ pub struct Core {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Model {
     pub ready: bool,
-    /// The runtime that runs it; `None` when it is not loaded.
+    /// The runtime; `None` when the model is not loaded.
     pub runtime: Option<String>,
     pub instances: f64,
     pub queue_depth: f64,
@@ -52,7 +52,7 @@ pub struct Model {
     pub cache_hits: f64,
     /// Requests that the cache had no answer for.
     pub cache_misses: f64,
-    /// CPU time of its runs, in seconds.
+    /// The CPU time of the runs, in seconds.
     pub cpu_seconds: f64,
     /// Times from arrival to answer.
     pub end_to_end: Distribution,
@@ -60,7 +60,7 @@ pub struct Model {
 }
 
 impl Snapshot {
-    /// Reads the text of a scrape made at `at`. What an older or newer daemon does not tell is left out.
+    /// Reads the text of a scrape made at `at`. Metrics that an older or newer daemon does not have are left out.
     pub fn parse(text: &str, at: Instant) -> Result<Self, ExpositionError> {
         let mut snapshot = Self {
             at,
@@ -117,7 +117,7 @@ impl Model {
             ("queue_depth", _) => self.queue_depth = value,
             ("inference_requests_total", "success") => self.answered = value,
             ("inference_requests_total", "fail") => self.failed = value,
-            // One sample a reason.
+            // One sample for each reason.
             ("inference_refusals_total", _) => self.refused += value,
             ("inference_elements_total", _) => self.elements = value,
             ("inference_executions_total", _) => self.executions = value,
@@ -131,12 +131,12 @@ impl Model {
     }
 }
 
-/// Keeps a text from moving the cursor: the address may be anybody's.
+/// Removes control characters, so that a text cannot move the cursor: the server may not be trusted.
 fn printable(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).collect()
 }
 
-/// A histogram's buckets: upper bounds, ascending, and how many values were not above them.
+/// The buckets of a histogram: ascending upper bounds, each with the number of values up to it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Distribution {
     buckets: Vec<(f64, f64)>,
@@ -149,12 +149,12 @@ impl Distribution {
         self.buckets.insert(at, (bound, sample.value));
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// What came since `older`; everything, when the daemon started anew meanwhile.
+    /// The values since `older`; all of them if the daemon restarted in between.
     pub fn since(&self, older: &Self) -> Self {
         let same = self.buckets.len() == older.buckets.len() && older.count() <= self.count();
         if !same {
@@ -164,8 +164,9 @@ impl Distribution {
         Self { buckets: pairs.map(|((bound, new), (_, old))| (*bound, (new - old).max(0.0))).collect() }
     }
 
-    /// The value that the share `q` of all values does not exceed, estimated as Prometheus' `histogram_quantile` does:
-    /// evenly spread in its bucket, and the highest bound when it is above it. `None` without values.
+    /// The value that the share `q` of all values does not exceed, estimated like Prometheus' `histogram_quantile`:
+    /// values are evenly spread in their bucket, and values above the highest bound count as that bound. `None` without
+    /// values.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count();
         if self.count() <= 0.0 {

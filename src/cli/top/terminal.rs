@@ -1,35 +1,37 @@
-//! A terminal that is drawn on in place and given back as it was.
+//! Drawing on the terminal in place, and restoring it afterwards.
 
 use std::io::{self, IsTerminal, Read, Write};
 
 use rustix::termios::{self, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 use tokio::sync::mpsc;
 
-use super::render::{Line, Room, Style};
+use super::render::{Line, Style, TerminalSize};
 use crate::cli::Output;
 
-/// Another screen beside the one of the shell, no cursor, no wrapping.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
-const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// Switches to the alternate screen, hides the cursor, and turns line wrapping off.
+const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+/// Undoes [`ENTER_SEQUENCE`] in the reverse order.
+const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// The terminal while it is drawn on. Dropping it gives the terminal back.
+/// The alternate screen of the terminal. Dropping it restores the terminal.
 pub struct Screen<'a> {
     out: &'a mut Output,
+    /// The modes of the keyboard to restore.
     keyboard: Option<Termios>,
 }
 
 impl<'a> Screen<'a> {
-    /// Takes the terminal over. Keys are not shown and come one by one; Ctrl-C is still a signal.
+    /// Switches to the alternate screen. Keys are read one by one and not shown; Ctrl-C is still a signal.
     pub fn enter(out: &'a mut Output) -> io::Result<Self> {
-        let keyboard = keyboard();
-        // From here on dropping it gives everything back.
+        let keyboard = set_keyboard_modes();
+        // From here on, dropping the value restores everything.
         let screen = Self { out, keyboard };
-        screen.out.write_all(ENTER.as_bytes())?;
+        screen.out.write_all(ENTER_SEQUENCE.as_bytes())?;
         screen.out.flush()?;
         Ok(screen)
     }
 
-    /// Draws the lines over what was there before. In one piece, and without clearing first: that would flicker.
+    /// Draws the lines over the previous ones, in one write and without clearing first, which would flicker.
     pub fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
         self.out.write_all(frame(lines).as_bytes())?;
         self.out.flush()
@@ -38,8 +40,8 @@ impl<'a> Screen<'a> {
 
 impl Drop for Screen<'_> {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing back.
-        let _ = self.out.write_all(LEAVE.as_bytes());
+        // A closed terminal does not need to be restored.
+        let _ = self.out.write_all(LEAVE_SEQUENCE.as_bytes());
         let _ = self.out.flush();
         if let Some(modes) = &self.keyboard {
             let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, modes);
@@ -47,19 +49,20 @@ impl Drop for Screen<'_> {
     }
 }
 
-/// Turns the echo and the line buffer off, and gives back the modes that were on; `None` when nobody types.
-fn keyboard() -> Option<Termios> {
+/// Turns the echo and the line buffer off, and returns the previous modes; `None` when the input is not a terminal.
+fn set_keyboard_modes() -> Option<Termios> {
     let before = termios::tcgetattr(io::stdin()).ok()?;
     let mut modes = before.clone();
     modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-    // Ctrl-Z would leave the shell on our screen.
+    // Ctrl-Z would suspend the process with the alternate screen on.
     modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
     termios::tcsetattr(io::stdin(), OptionalActions::Now, &modes).ok()?;
     Some(before)
 }
 
 fn frame(lines: &[Line]) -> String {
-    // Home; each line clears what was behind it, the last what was below. Terminals that know 2026 show it at once.
+    // Starts at home. Each line clears the rest of its row, and the last one the rows below. Terminals that support
+    // mode 2026 show the frame at once.
     let mut frame = String::from("\x1b[?2026h\x1b[H");
     for (index, line) in lines.iter().enumerate() {
         let style = match line.style {
@@ -76,17 +79,20 @@ fn frame(lines: &[Line]) -> String {
     frame
 }
 
-/// The terminal's size; 80 by 24 when it does not say.
-pub fn room() -> Room {
+/// The size of the terminal; 80 by 24 when it is unknown.
+pub fn size() -> TerminalSize {
     let size = termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    size.map_or(Room { width: 80, height: 24 }, |size| Room { width: size.ws_col.into(), height: size.ws_row.into() })
+    size.map_or(TerminalSize { width: 80, height: 24 }, |size| TerminalSize {
+        width: size.ws_col.into(),
+        height: size.ws_row.into(),
+    })
 }
 
-/// The keys that are typed; none when the input is no terminal.
+/// The typed keys; none when the input is not a terminal.
 pub fn keys() -> mpsc::UnboundedReceiver<u8> {
     let (sender, receiver) = mpsc::unbounded_channel();
     if io::stdin().is_terminal() {
-        // It waits in a read that nothing ends but the process: a thread of its own, which nobody waits for.
+        // On a detached thread, as only the end of the process interrupts its read.
         let _ = std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
             for key in io::stdin().lock().bytes().map_while(Result::ok) {
                 if sender.send(key).is_err() {
@@ -111,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn what_entering_turns_off_leaving_turns_on_again() {
-        let mut switches: Vec<&str> = ENTER.split_inclusive(['h', 'l']).collect();
+    fn leaving_undoes_every_switch_of_entering() {
+        let mut switches: Vec<&str> = ENTER_SEQUENCE.split_inclusive(['h', 'l']).collect();
         switches.reverse();
         let back: String = switches
             .into_iter()
@@ -121,6 +127,6 @@ mod tests {
                 None => format!("{}h", switch.trim_end_matches('l')),
             })
             .collect();
-        assert_eq!(back, LEAVE);
+        assert_eq!(back, LEAVE_SEQUENCE);
     }
 }

@@ -1,4 +1,4 @@
-//! What happened between two scrapes. Plain figures in base units, as `--json` writes them.
+//! The figures of the time between two scrapes, in base units, as `--json` writes them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::snapshot::{Model, Snapshot};
 
-/// What a daemon did between two scrapes, and how it stands.
+/// The activity of a daemon between two scrapes, and its state at the second one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct View {
     pub version: Option<String>,
@@ -16,14 +16,14 @@ pub struct View {
     pub cores: Vec<CoreView>,
     /// Temperatures in degrees Celsius, by sensor.
     pub temperatures_celsius: BTreeMap<String, f64>,
-    /// Its models, by name and version.
+    /// The models, ordered by name and version.
     pub models: Vec<ModelView>,
 }
 
 /// The daemon's process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ProcessView {
-    /// How many cores' worth of time it used.
+    /// The CPU time that it used, divided by the interval.
     pub cpu_cores: Option<f64>,
     pub memory_bytes: Option<u64>,
     pub threads: Option<u64>,
@@ -33,52 +33,52 @@ pub struct ProcessView {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CoreView {
     pub core: u32,
-    /// The share of time that it was busy, with whatever.
+    /// The share of time that the core was busy, with any process.
     pub load_ratio: Option<f64>,
-    /// Its frequency now.
+    /// The frequency at the second scrape.
     pub frequency_hertz: Option<f64>,
 }
 
-/// One version of a model. A figure without anything to tell it from is `null`.
+/// One version of a model. A figure without data is `null`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelView {
     pub model: String,
     pub version: String,
     pub ready: bool,
-    /// The runtime that runs it.
+    /// The runtime; `None` when the model is not loaded.
     pub runtime: Option<String>,
     pub instances: u64,
-    /// Requests that came to an end, one way or the other.
+    /// Requests that ended, with or without success.
     pub requests_per_second: f64,
     pub failures_per_second: f64,
-    /// Requests turned away; they are among the failed.
+    /// Refused requests; they count among the failures, too.
     pub refusals_per_second: f64,
     /// Batch elements inferred.
     pub elements_per_second: f64,
-    /// Half of the answers took no longer.
+    /// The median time of the answers.
     pub p50_seconds: Option<f64>,
-    /// All but 1 % of the answers took no longer.
+    /// The time that 99 % of the answers did not exceed.
     pub p99_seconds: Option<f64>,
-    /// All but 1 % of them waited no longer.
+    /// The time in the queue that 99 % of them did not exceed.
     pub queue_p99_seconds: Option<f64>,
-    /// Elements a run.
+    /// Elements for each run.
     pub mean_batch: Option<f64>,
-    /// The share of look-ups that the cache answered.
+    /// The share of lookups that the cache answered.
     pub cache_hit_ratio: Option<f64>,
     pub queue_depth: u64,
-    /// How many cores' worth of time its runs used.
+    /// The CPU time of its runs, divided by the interval.
     pub cpu_cores: Option<f64>,
 }
 
 impl View {
-    /// What happened from `older` to `newer`; `now` is in seconds since the Unix epoch.
+    /// The view of the time from `older` to `newer`; `now` is in seconds since the Unix epoch.
     pub fn between(older: &Snapshot, newer: &Snapshot, now: f64) -> Self {
         let seconds = newer.at.saturating_duration_since(older.at).as_secs_f64();
         let rate = |increase: f64| if seconds > 0.0 { increase / seconds } else { 0.0 };
         let cpu = older.cpu_seconds.zip(newer.cpu_seconds).map(|(older, newer)| rate(increase(older, newer)));
         let cores = newer.cores.iter();
         let models = newer.models.iter().map(|((name, version), model)| {
-            // A model that was not there before has counted since who knows when.
+            // For a model that was not loaded at the first scrape, the start of its counters is unknown.
             let before = older.models.get(&(name.clone(), version.clone())).filter(|older| older.runtime.is_some());
             ModelView::between(name, version, before.unwrap_or(model), model, rate)
         });
@@ -99,7 +99,7 @@ impl View {
         }
     }
 
-    /// Requests of all models.
+    /// The rate of requests of all models.
     pub fn requests_per_second(&self) -> f64 {
         self.models.iter().map(|model| model.requests_per_second).sum()
     }
@@ -128,7 +128,7 @@ impl ModelView {
             mean_batch: ratio(elements, runs),
             cache_hit_ratio: ratio(hits, hits + misses),
             queue_depth: whole(newer.queue_depth),
-            // A runtime whose CPU time nobody measures counts none for all its runs.
+            // 0 means that the CPU time of the runtime is not measured.
             cpu_cores: (newer.cpu_seconds > 0.0).then(|| rate(more(|model| model.cpu_seconds))),
         }
     }
@@ -139,7 +139,7 @@ fn whole(figure: f64) -> u64 {
     figure as u64
 }
 
-/// What a counter counted; one that fell began anew at 0.
+/// The increase of a counter; one that fell has restarted at 0.
 fn increase(older: f64, newer: f64) -> f64 {
     if newer < older { newer } else { newer - older }
 }
@@ -210,7 +210,7 @@ ledge_inference_duration_seconds_bucket{le="+Inf",LABELS} 50
     }
 
     #[test]
-    fn a_daemon_that_started_anew_counts_from_nothing() {
+    fn the_counters_of_a_restarted_daemon_count_from_zero() {
         let start = Instant::now();
         let view = View::between(&scrape(start, 0, NEW), &scrape(start, 1, OLD), 0.0);
         let model = &view.models[0];

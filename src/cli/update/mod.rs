@@ -14,7 +14,7 @@ use ledge_updates::status_report::UpdatesReport;
 use ledge_updates::subject::{InvalidTarget, Subject};
 use serde_json::json;
 
-use super::features::daemon::Daemon;
+use super::features::daemon::DaemonClient;
 use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
 
@@ -22,74 +22,74 @@ use super::{Exit, Globals, Output, block_on};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpdateArgs {
-    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
+    /// The server to use, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
     /// the configuration, else its first address].
     #[arg(long, global = true)]
     pub url: Option<String>,
-    /// How to come to it.
     #[command(flatten)]
     pub server: ServerArgs,
     /// Write JSON instead of text.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
     #[command(subcommand)]
     pub command: UpdateCommand,
 }
 
-/// What to do with updates.
+/// The verbs below `ledge update`.
 #[derive(Debug, Subcommand)]
 pub enum UpdateCommand {
-    /// Say what runs, what is on trial, what waits for what, and how the last rollouts ended.
+    /// Show the live versions, the trials, the rollouts that wait and why, and the results of the last rollouts.
     Status,
-    /// Have the server ask the platform now, and wait for what comes of it.
+    /// Make the server check the platform for updates now, and wait for the result.
     Check {
-        /// Another repository to look at, once: a USB stick with a copy of the platform's, as file:///media/usb.
+        /// Another repository to use for this check, such as a copy of the platform's on a USB stick:
+        /// file:///media/usb.
         ///
-        /// Nothing counts but what the platform signed, wherever it lies.
+        /// Only content that the platform signed is accepted, from any place.
         #[arg(long, value_name = "URL")]
         from: Option<String>,
     },
-    /// Show the roles of the trusted metadata, their versions and when they expire.
+    /// Show the roles of the trusted metadata, with their versions and expiry times.
     Trust,
-    /// Keep things as they are at this box, whatever the platform rolls out.
+    /// Keep a subject at its version on this box, whatever the platform rolls out.
     Pin {
-        /// What to keep, as models/NAME; a bare NAME is a model.
+        /// The subject to pin, as models/NAME; a bare NAME is a model.
         #[arg(value_name = "SUBJECT")]
         subject: String,
     },
-    /// Let the platform decide again.
+    /// Remove a pin, so that the platform decides again.
     Unpin {
-        /// What was pinned, as models/NAME; a bare NAME is a model.
+        /// The pinned subject, as models/NAME; a bare NAME is a model.
         #[arg(value_name = "SUBJECT")]
         subject: String,
     },
-    /// Go back to the version before: the one before the trial, else the one before the last update. Needs no network.
+    /// Go back to the previous version: the one before the trial, or else the one before the last update. Needs no
+    /// network.
     Rollback {
-        /// What to take back, as models/NAME; a bare NAME is a model.
+        /// The subject to roll back, as models/NAME; a bare NAME is a model.
         #[arg(value_name = "SUBJECT")]
         subject: String,
     },
-    /// End an update that is under way. The version that runs goes on.
+    /// Cancel an update in progress. The live version stays.
     Cancel {
-        /// What to end, as models/NAME; a bare NAME is a model.
+        /// The subject of the update, as models/NAME; a bare NAME is a model.
         #[arg(value_name = "SUBJECT")]
         subject: String,
     },
-    /// Forget the signed metadata that this box trusts, and begin anew with the root file.
+    /// Forget the signed metadata that this box trusts, and begin again with the root file.
     ///
-    /// For a box that says that its trusted metadata was damaged, or whose platform was set up anew. First find out why: a
-    /// failing disk, or an intruder. What you give up: until the platform is heard again, this box would take metadata that
-    /// is older than what it had, such as a repository of last month with a version that was revoked since; and it forgets
-    /// what time it is at least. What runs goes on, and what was trusted is set aside in the update store. When no daemon
-    /// runs, it is done in the folder.
+    /// For a box that reports damaged trusted metadata, or whose platform was set up again. First find the cause: a
+    /// failing disk, or an intruder. The price: until the next successful check, this box accepts metadata that is
+    /// older than what it had, such as a repository of last month with a version that was revoked since; and it forgets
+    /// the earliest time that the metadata proved. The live versions stay, and the old metadata is set aside in the
+    /// update store. If no daemon runs, this command changes the store itself.
     ResetTrust,
-    /// Be a plain TUF client on this machine, as the public conformance suite of TUF drives one.
+    /// Run a plain TUF client, for the public conformance suite of TUF.
     ///
-    /// It neither reads the configuration nor touches what this box trusts, takes the clock of the system as it is, and
-    /// connects to servers on this machine only.
+    /// It neither reads the configuration nor touches the metadata that this box trusts, uses the system clock as it
+    /// is, and connects only to servers on this machine.
     Tuf(Box<tuf::TufArgs>),
-    /// Try a release in this process. The daemon starts it, and sends it an order.
+    /// Try a release in this process. Only the daemon starts it, and sends it an order.
     #[command(hide = true)]
     Trial,
 }
@@ -97,26 +97,26 @@ pub enum UpdateCommand {
 const EXAMPLES: &str = "\
 Examples:
   ledge update status
-  ledge update check                           ask the platform now
-  ledge update check --from file:///media/usb  take what a USB stick has
-  ledge update pin minilm                      no update of it until unpinned
+  ledge update check                           check the platform now
+  ledge update check --from file:///media/usb  take updates from a USB stick
+  ledge update pin minilm                      keep its version until unpinned
   ledge update rollback models/minilm
-  ledge update trust                           who signed what, and until when
-  ledge update reset-trust                     after damage was found, and its cause";
+  ledge update trust                           show which metadata is trusted, and until when
+  ledge update reset-trust                     after damage, once its cause is known";
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let (order, subject) = match &args.command {
         UpdateCommand::Tuf(args) => return tuf::run(args),
         UpdateCommand::Trial => return trial::run(),
-        UpdateCommand::Status => return ask(globals, args, out, show::status),
-        UpdateCommand::Trust => return ask(globals, args, out, show::trust),
+        UpdateCommand::Status => return show_report(globals, args, out, show::status),
+        UpdateCommand::Trust => return show_report(globals, args, out, show::trust),
         UpdateCommand::ResetTrust => return reset::run(globals, args, out),
         UpdateCommand::Check { from } => {
             let body = from.as_ref().map_or_else(|| json!({}), |from| json!({ "from": from }));
             let report = post(globals, args, "/updates/check", &body)?;
-            return told(&report, args.json, out, |report, out| {
-                writeln!(out, "The platform was heard.\n")?;
+            return write_report(&report, args.json, out, |report, out| {
+                writeln!(out, "The check has finished.\n")?;
                 show::status(report, out)
             });
         }
@@ -125,41 +125,44 @@ pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Re
         UpdateCommand::Rollback { subject } => (UpdateOrder::RollBack, subject),
         UpdateCommand::Cancel { subject } => (UpdateOrder::Cancel, subject),
     };
-    let subject = named(subject).with_context(|| format!("{subject:?} names nothing that is updated"))?;
+
+    let subject = parse_subject(subject).with_context(|| {
+        format!("{subject:?} is not a subject of updates: expected models/NAME, or a bare NAME for a model")
+    })?;
     let report = post(globals, args, &format!("/updates/{subject}/{}", order.name()), &json!({}))?;
-    told(&report, args.json, out, |_, out| {
+    write_report(&report, args.json, out, |_, out| {
         let done = match order {
-            UpdateOrder::Pin => "stays as it is until it is unpinned",
+            UpdateOrder::Pin => "stays at its version until it is unpinned",
             UpdateOrder::Unpin => "follows the platform again",
-            UpdateOrder::RollBack => "goes back to the version before",
-            UpdateOrder::Cancel => "stays at the version that runs; the update under way has ended",
+            UpdateOrder::RollBack => "goes back to the previous version",
+            UpdateOrder::Cancel => "stays at its live version; the update was cancelled",
         };
         Ok(writeln!(out, "{subject} {done}.")?)
     })
 }
 
-/// A subject; a bare name is a model's.
-fn named(text: &str) -> Result<Subject, InvalidTarget> {
+/// Parses a subject; a bare name is a model's.
+fn parse_subject(text: &str) -> Result<Subject, InvalidTarget> {
     if text.contains('/') { text.parse() } else { Ok(Subject::model(text.parse()?)) }
 }
 
-fn ask(
+fn show_report(
     globals: &Globals,
     args: &UpdateArgs,
     out: &mut Output,
     show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
-    let mut daemon = Daemon::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
     let report = block_on(daemon.get("/updates"))??;
-    told(&report, args.json, out, show)
+    write_report(&report, args.json, out, show)
 }
 
 fn post(globals: &Globals, args: &UpdateArgs, path: &str, body: &serde_json::Value) -> anyhow::Result<UpdatesReport> {
-    let mut daemon = Daemon::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
     block_on(daemon.post(path, body))?
 }
 
-fn told(
+fn write_report(
     report: &UpdatesReport,
     json: bool,
     out: &mut Output,
@@ -179,10 +182,10 @@ mod tests {
 
     #[test]
     fn a_bare_name_is_a_model() {
-        assert_eq!(named("minilm").unwrap().to_string(), "models/minilm");
-        assert_eq!(named("runtimes/openvino").unwrap().to_string(), "runtimes/openvino");
+        assert_eq!(parse_subject("minilm").unwrap().to_string(), "models/minilm");
+        assert_eq!(parse_subject("runtimes/openvino").unwrap().to_string(), "runtimes/openvino");
         for bad in ["", "../x", "models/", "fleet/x", "models/a/1"] {
-            assert!(named(bad).is_err(), "{bad}");
+            assert!(parse_subject(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What updates say of themselves, in columns.
+//! `ledge update status` and `trust`: the state of updates, in columns.
 
 use std::io::Write as _;
 
@@ -12,16 +12,17 @@ pub fn status(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
     let text = |value: &Option<String>, none: &str| value.clone().unwrap_or_else(|| none.to_owned());
     let mut head = vec![
         vec!["repository".to_owned(), report.repository.clone()],
-        vec!["last heard".to_owned(), text(&report.checked, "not since the start")],
+        vec!["last success".to_owned(), text(&report.checked, "none since the start")],
         vec!["manifest".to_owned(), text(&report.published, "none was accepted")],
     ];
-    head.extend(report.error.iter().map(|error| vec!["last look failed".to_owned(), error.clone()]));
+    head.extend(report.error.iter().map(|error| vec!["last failure".to_owned(), error.clone()]));
     columns(&head, out)?;
     writeln!(out)?;
     if report.subjects.is_empty() {
-        writeln!(out, "Nothing is updated here yet.")?;
+        writeln!(out, "There are no updates yet.")?;
         return Ok(());
     }
+
     let mut rows = vec![["SUBJECT", "VERSION", "BEFORE", "STAGE", "LAST"].map(str::to_owned).to_vec()];
     for subject in &report.subjects {
         let version = |version: Option<u64>| version.map_or_else(|| "-".to_owned(), |version| version.to_string());
@@ -35,6 +36,7 @@ pub fn status(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
         ]);
     }
     columns(&rows, out)?;
+
     for subject in &report.subjects {
         let name = &subject.subject;
         if let Some(waiting) = &subject.waiting {
@@ -44,7 +46,7 @@ pub fn status(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
         if let Some(FaultReport { reason, since, attempts, next }) = fault {
             writeln!(out, "\n{name}: {attempts} attempts failed since {since}, the next one is due {next}: {reason}")?;
         }
-        // A fault is the reason of the last failure as well.
+        // The reason of the fault may be the same text; report it once.
         if let Some(error) = subject.error.as_ref().filter(|error| fault.is_none_or(|fault| fault.reason != **error)) {
             writeln!(out, "\n{name}: tried again after a failure: {error}")?;
         }
@@ -75,7 +77,7 @@ fn last(last: &LastReport) -> String {
 /// `ledge update trust`.
 pub fn trust(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
     if report.roles.is_empty() {
-        writeln!(out, "Nothing is trusted yet: the platform was not heard.")?;
+        writeln!(out, "No metadata is trusted yet: no check has succeeded.")?;
         if let Some(error) = &report.error {
             writeln!(out, "{error}")?;
         }
@@ -83,7 +85,7 @@ pub fn trust(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
     }
     let mut rows = vec![["ROLE", "VERSION", "EXPIRES"].map(str::to_owned).to_vec()];
     for (role, status) in &report.roles {
-        let expires = status.expires.clone().unwrap_or_else(|| "known after the next look".to_owned());
+        let expires = status.expires.clone().unwrap_or_else(|| "known after the next check".to_owned());
         rows.push(vec![role.clone(), status.version.to_string(), expires]);
     }
     Ok(columns(&rows, out)?)
@@ -100,9 +102,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Shown(Arc<Mutex<Vec<u8>>>);
+    struct OutputCapture(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Shown {
+    impl std::io::Write for OutputCapture {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -113,33 +115,33 @@ mod tests {
     }
 
     fn shown(show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>, report: &UpdatesReport) -> String {
-        let written = Shown::default();
+        let written = OutputCapture::default();
         show(report, &mut Output::to(written.clone())).unwrap();
         let written = written.0.lock().unwrap().clone();
         String::from_utf8(written).unwrap()
     }
 
     #[test]
-    fn the_tables_say_what_runs_and_why_something_does_not() {
+    fn the_tables_show_live_versions_and_the_reasons_of_delays() {
         let report = UpdatesReport::from(&status_example::status());
         let text = shown(status, &report);
         let row = text.lines().find(|line| line.starts_with("models/m ")).unwrap();
         let cells: Vec<_> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["models/m", "2", "1", "3 staged for 7 s, held", "4 rolled back (golden, verified)"]);
-        for told in [
-            "last look failed  no way",
+        for part in [
+            "last failure  no way",
             "models/m: version 3 (r-3) waits: paused by the platform",
             "models/m: 2 attempts failed since 2026-11-20T00:00:00Z, the next one is due 2026-11-20T01:00:00Z: download: status 404",
             "models/m: tried again after a failure: disk: no room",
             "models/m: version 4 (r-2) was rolled back: 7 of 10",
             "models/a: version 1 (r-9) waits: needs Ledge 9.0.0",
         ] {
-            assert!(text.contains(told), "{told}: {text}");
+            assert!(text.contains(part), "{part}: {text}");
         }
         let text = shown(trust, &report);
         assert!(text.contains("timestamp  41       2026-11-20T01:00:00Z"), "{text}");
         let nothing = UpdatesReport { roles: [].into(), subjects: Vec::new(), ..report };
         assert!(shown(trust, &nothing).contains("no way"));
-        assert!(shown(status, &nothing).contains("Nothing is updated here yet."));
+        assert!(shown(status, &nothing).contains("There are no updates yet."));
     }
 }

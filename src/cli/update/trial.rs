@@ -1,4 +1,4 @@
-//! `ledge update trial`: the process in which the daemon tries a release. Not for people.
+//! `ledge update trial`: the process in which the daemon tries a release. Users do not call it.
 
 use clap::Parser as _;
 use ledge_updates::preflight::{
@@ -9,8 +9,8 @@ use ledge_updates::state::{Cause, Reason};
 use crate::cli::{Cli, Exit, block_on};
 use crate::config::Sources;
 
-/// So many mistakes are told; `ledge-platform` and people read one line.
-const TOLD: usize = 3;
+/// The most mistakes in the reason of a failure, which `ledge-platform` and users read as one line.
+const MISTAKES_SHOWN_MAX: usize = 3;
 
 /// Runs the verb.
 pub fn run() -> anyhow::Result<Exit> {
@@ -29,14 +29,14 @@ fn configuration(order: &PreflightOrder, how: &ConfigurationPreflight) -> Result
     let refused = |detail: String| Reason::new(Cause::Load, detail);
     let sources = sources(how).map_err(refused)?;
     sources.try_signed(&order.release).map(|()| PreflightReport::default()).map_err(|mistakes| {
-        let told: Vec<String> = mistakes.iter().take(TOLD).map(ToString::to_string).collect();
-        let more = mistakes.len().saturating_sub(TOLD);
+        let shown: Vec<String> = mistakes.iter().take(MISTAKES_SHOWN_MAX).map(ToString::to_string).collect();
+        let more = mistakes.len().saturating_sub(MISTAKES_SHOWN_MAX);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        refused(told.join("; ") + &more)
+        refused(shown.join("; ") + &more)
     })
 }
 
-/// What the daemon reads its configuration from: the environment of this process has nothing of it.
+/// The sources of the daemon's configuration, from the order: this process does not inherit the daemon's environment.
 fn sources(how: &ConfigurationPreflight) -> Result<Sources, String> {
     let words = std::iter::once("ledge").chain(how.arguments.iter().map(String::as_str));
     let cli = Cli::try_parse_from(words).map_err(|_| "the daemon's command line cannot be read".to_owned())?;

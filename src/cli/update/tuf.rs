@@ -1,4 +1,4 @@
-//! `ledge update tuf`: the command line that the conformance suite of TUF drives (its CLIENT-CLI.md).
+//! `ledge update tuf`: the command line for the conformance suite of TUF, as in its CLIENT-CLI.md.
 
 use std::path::PathBuf;
 
@@ -16,38 +16,37 @@ use super::super::{Exit, block_on};
 /// The arguments of `ledge update tuf`.
 #[derive(Debug, Args)]
 pub struct TufArgs {
-    /// The folder of the trusted metadata, a file a role.
+    /// The folder of the trusted metadata, with one file per role.
     #[arg(long, value_name = "DIR")]
     metadata_dir: PathBuf,
-    /// Where the repository's metadata is.
+    /// The URL of the repository's metadata.
     #[arg(long, value_name = "URL")]
     metadata_url: Option<RepositoryAddress>,
     /// A target to fetch. Can be repeated.
     #[arg(long, value_name = "PATH")]
     target_name: Vec<String>,
-    /// Where the repository's targets are.
+    /// The URL of the repository's targets [default: that of the metadata].
     #[arg(long, value_name = "URL")]
     target_base_url: Option<RepositoryAddress>,
-    /// The folder for the targets.
+    /// The folder to write the targets to.
     #[arg(long, value_name = "DIR")]
     target_dir: Option<PathBuf>,
-    /// What to do.
     #[command(subcommand)]
     command: TufCommand,
 }
 
-/// What a TUF client does.
+/// The operations of a TUF client.
 #[derive(Debug, Subcommand)]
 enum TufCommand {
-    /// Trust a root from now on.
+    /// Start to trust a root.
     Init {
-        /// The root metadata.
+        /// The file with the root metadata.
         #[arg(value_name = "ROOT")]
         root: PathBuf,
     },
-    /// Fetch what is new of the metadata.
+    /// Fetch new metadata, and verify it.
     Refresh,
-    /// The same, and then the targets.
+    /// Fetch new metadata, then the targets.
     Download,
 }
 
@@ -57,19 +56,19 @@ pub fn run(args: &TufArgs) -> anyhow::Result<Exit> {
         plain::init(&args.metadata_dir, root)?;
         return Ok(Exit::Success);
     }
-    let metadata = args.metadata_url.as_ref().context("--metadata-url is needed")?;
+    let metadata = args.metadata_url.as_ref().context("--metadata-url is required")?;
     let targets = args.target_base_url.as_ref().unwrap_or(metadata);
     let download = matches!(args.command, TufCommand::Download);
     block_on(async {
-        // Without an allow-list only this machine can be connected to.
+        // An empty allow-list permits connections to this machine only.
         let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
         let with_client = |address| (address, source::client(address, &egress, None, TlsSettings::default));
         let source = Source::apart(with_client(metadata), with_client(targets));
         let mut client = PlainClient::open(&args.metadata_dir, clock::unix_millis())?;
         client.refresh(&source).await?;
         if download {
-            let folder = args.target_dir.as_ref().context("--target-dir is needed")?;
-            anyhow::ensure!(!args.target_name.is_empty(), "--target-name is needed");
+            let folder = args.target_dir.as_ref().context("--target-dir is required")?;
+            anyhow::ensure!(!args.target_name.is_empty(), "--target-name is required");
             for name in &args.target_name {
                 client.download(&source, name, folder).await?;
             }

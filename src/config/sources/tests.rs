@@ -6,7 +6,7 @@ use super::*;
 struct Root(tempfile::TempDir);
 
 impl Root {
-    #[expect(clippy::disallowed_methods, reason = "nobody minds half a file here")]
+    #[expect(clippy::disallowed_methods, reason = "a test does not need a durable file")]
     fn new(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("ledge.toml"), text).unwrap();
@@ -22,7 +22,7 @@ impl Root {
         }
     }
 
-    fn load(&self, environment: &[(&str, &str)], set: &[&str]) -> Loaded {
+    fn load(&self, environment: &[(&str, &str)], set: &[&str]) -> LoadedConfig {
         self.sources(environment, set).load().unwrap()
     }
 
@@ -97,10 +97,10 @@ fn mistakes_of_every_source_come_together() {
             "LEDGE_CONTROL_THREADS: control.threads: expected a whole number from 1 to 16, got \"many\"",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
             "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
-            "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
+            "LEDGE_HTTP: is not a key: expected LEDGE_SECTION_KEY",
             "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `allowed_hosts`, `max_body_bytes`, `max_memory_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `write_timeout_ms`, `tls`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
-            "--set http.socket_mode: is no TOML value: unclosed array, expected `]`",
+            "--set http.socket_mode: is not a TOML value: unclosed array, expected `]`",
             "--set verbose: expected SECTION.KEY=VALUE, for example log.level=debug",
             "--set shutdown.grace_ms: expected a whole number from 0 to 600000, got -1",
         ],
@@ -140,12 +140,12 @@ fn a_variable_reaches_a_section_within_a_section() {
 }
 
 /// Two bindings, the second of which begins in line 5.
-const BINDINGS: &str = "[[mqtt.bindings]]\ntopic = 'a'\nmodel = 'm'\npublish = 'b'\n[[mqtt.bindings]]\ntopic = 'c'\n\
+const TWO_BINDINGS: &str = "[[mqtt.bindings]]\ntopic = 'a'\nmodel = 'm'\npublish = 'b'\n[[mqtt.bindings]]\ntopic = 'c'\n\
                         model = 'm'\npublish = 'd'\n[mqtt.bindings.inputs]\nx = ['$.t']\n";
 
 #[test]
 fn a_table_of_an_array_is_shown_with_where_each_key_was_set() {
-    let root = Root::new(BINDINGS);
+    let root = Root::new(TWO_BINDINGS);
     let text = root.load(&[], &[]).to_toml().unwrap().replace(&format!("{}/", root.0.path().display()), "");
     for line in [
         "topic = \"a\"  # from ledge.toml:2\n",
@@ -159,12 +159,12 @@ fn a_table_of_an_array_is_shown_with_where_each_key_was_set() {
 
 #[test]
 fn a_problem_of_a_table_in_an_array_is_blamed_on_its_line() {
-    let file = BINDINGS.replace("publish = 'd'", "publish = 'a'");
+    let file = TWO_BINDINGS.replace("publish = 'd'", "publish = 'a'");
     let loop_back = "a may be a topic that the binding \"a\" takes: answers would loop";
     Root::new(&file).mistakes(&[], &[], &[&format!("ledge.toml:8: mqtt.bindings[1].publish: {loop_back}")]);
     let replacing = "mqtt.bindings=[{topic='x',model='m',publish='y'},{topic='a',model='m',publish='a'}]";
     let expected = format!("--set mqtt.bindings: mqtt.bindings[1].publish: {loop_back}");
-    Root::new(BINDINGS).mistakes(&[], &[replacing], &[&expected]);
+    Root::new(TWO_BINDINGS).mistakes(&[], &[replacing], &[&expected]);
     let harmless = ("LEDGE_MQTT_BINDINGS", "[{topic='x',model='m',publish='y'}]");
     assert_eq!(Root::new(&file).load(&[harmless], &[]).config.mqtt.bindings.len(), 1);
     let both = file.replacen("topic = 'a'", "topic = '+a'", 1);
@@ -176,10 +176,10 @@ fn a_problem_of_a_table_in_an_array_is_blamed_on_its_line() {
 fn a_binding_pushes_where_callers_over_mqtt_may() {
     let root = Root::new("[[mqtt.bindings]]\ntopic = 'a'\npush_source = 's'\n");
     let refused = |roles: &str| {
-        // Nobody declares the push source, which is a mistake of its own.
+        // The push source is not declared, which is another mistake.
         let mistakes = root.sources(&[], &[&format!("access.mqtt.roles={roles}")]).check().mistakes;
-        let problem = "ledge.toml:3: mqtt.bindings[0].push_source: is for callers who may push: add feature-writer to \
-                       access.mqtt.roles";
+        let problem = "ledge.toml:3: mqtt.bindings[0].push_source: needs the permission to push over MQTT: add \
+                       feature-writer to access.mqtt.roles";
         mistakes.iter().any(|mistake| mistake.to_string().ends_with(problem))
     };
     assert_eq!(["[]", "['infer']", "['feature-writer']", "['admin']"].map(refused), [true, true, false, false]);
@@ -188,8 +188,8 @@ fn a_binding_pushes_where_callers_over_mqtt_may() {
 #[test]
 fn holders_of_certificates_are_for_a_box_that_asks_for_certificates() {
     let root = Root::new("[[access.certificates]]\nname = 'till'\nroles = ['infer']\n");
-    let problem = "is for callers who show a certificate, and nobody is asked for one: set http.tls.client_certificates to \
-                   \"optional\" or \"required\"";
+    let problem = "has no effect, because the server does not ask for client certificates: set \
+                   http.tls.client_certificates to \"optional\" or \"required\"";
     root.mistakes(&[], &[], &[&format!("ledge.toml:1: access.certificates: {problem}")]);
     let asks = ["http.tls.client_certificates=optional", "http.tls.client_ca_file=ca.pem"];
     assert_eq!(root.load(&[], &asks).config.access.certificates.len(), 1);
@@ -197,11 +197,11 @@ fn holders_of_certificates_are_for_a_box_that_asks_for_certificates() {
 
 #[test]
 fn what_a_group_shares_needs_a_group() {
-    let file = BINDINGS.replace("publish = 'd'", "publish = 'd'\nshared = true");
+    let file = TWO_BINDINGS.replace("publish = 'd'", "publish = 'd'\nshared = true");
     let problem = "is for the boxes of a group: set device.group";
     Root::new(&file).mistakes(&[], &[], &[&format!("ledge.toml:9: mqtt.bindings[1].shared: {problem}")]);
     Root::new(&file).load(&[], &["device.group=shop"]);
-    let same = "is the name of this box, whose calls would be answered by all: give the group another one";
+    let same = "is the name of this box, so every box of the group would answer its calls: give the group another name";
     Root::new("[device]\nid = 'x'\ngroup = 'x'").mistakes(&[], &[], &[&format!("ledge.toml:3: device.group: {same}")]);
 }
 
@@ -223,7 +223,7 @@ fn one_value_cannot_set_another_key() {
     Root::new("").mistakes(
         &[],
         &["device.id='x'\n[log]\nlevel='trace'"],
-        &["--set device.id: is no TOML value: unexpected content, expected nothing"],
+        &["--set device.id: is not a TOML value: unexpected content, expected nothing"],
     );
 }
 
@@ -236,8 +236,8 @@ fn variables_of_others_are_ignored() {
 
 #[test]
 fn what_does_not_fit_together_is_blamed_on_where_it_was_set() {
-    let beyond = "0.0.0.0:80 can be reached from the network, where everybody on the way could read along: set it to \
-                  https://0.0.0.0:80 with a certificate in [http.tls], or to 127.0.0.1:80, [::1]:80 or a unix: path";
+    let beyond = "0.0.0.0:80 can be reached from the network without encryption: set it to https://0.0.0.0:80 with a \
+                  certificate in [http.tls], or to 127.0.0.1:80, [::1]:80 or a unix: path";
     let root = Root::new("[http]\nlisten = [\n  '0.0.0.0:80',\n]\n");
     root.mistakes(&[], &[], &[&format!("ledge.toml:3: http.listen[0]: {beyond}")]);
     root.mistakes(&[], &["http.listen=0.0.0.0:80"], &[&format!("--set http.listen: http.listen[0]: {beyond}")]);
@@ -260,7 +260,7 @@ fn an_element_of_an_array_has_a_line_of_its_own() {
             &format!("ledge.toml:10: egress.allow[1].region: {}", foreign("ch")),
         ],
     );
-    // Nothing is left of the array that a later source replaces, its lines neither.
+    // A later source replaces the array and its lines completely.
     let environment = [("LEDGE_EGRESS_ALLOW", "[{host = 'a:1', region = 'us'}]")];
     root.mistakes(&environment, &[], &[&format!("LEDGE_EGRESS_ALLOW: egress.allow[0].region: {}", foreign("us"))]);
     let shown = root.load(&[], &["egress.residency=[]", "egress.allow=[{host='a:1', region='us'}]"]).to_toml().unwrap();
@@ -308,7 +308,7 @@ fn a_file_or_root_that_was_asked_for_must_be_there() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "nobody minds half a file here")]
+#[expect(clippy::disallowed_methods, reason = "a test does not need a durable file")]
 fn a_file_that_is_no_text_or_too_large_is_a_mistake() {
     let root = Root::new("");
     let path = root.0.path().join("ledge.toml");
@@ -318,7 +318,7 @@ fn a_file_that_is_no_text_or_too_large_is_a_mistake() {
         "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"x\"",
     ]);
     std::fs::write(&path, "\n".repeat((1 << 20) + 1)).unwrap();
-    root.mistakes(&[], &[], &["ledge.toml: cannot be read: is larger than 1048576 bytes"]);
+    root.mistakes(&[], &[], &["ledge.toml: cannot be read: larger than 1048576 bytes"]);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn signed_settings_lie_over_the_defaults_and_under_everything_of_the_box() {
     assert_eq!((config.quota.burst, config.updates.poll_interval_s), (7, 8));
     let origin = loaded.origins["serving.max_queue_size"].to_string();
     assert!(origin.ends_with("updates/releases/configurations/night/3-abababababababab/settings.toml:2"), "{origin}");
-    assert_eq!(loaded.left_out, []);
+    assert_eq!(loaded.rejected_signed, []);
 }
 
 #[test]
@@ -382,12 +382,18 @@ fn signed_settings_are_found_where_the_box_keeps_its_updates() {
 }
 
 #[test]
-fn signed_settings_that_do_not_fit_are_left_out_as_a_whole_and_the_box_starts() {
+fn signed_settings_with_a_mistake_are_ignored_as_a_whole_and_the_box_starts() {
     for (settings, words) in [
-        ("[serving]\nmax_queue_size = 5\n[http]\nlisten = []\n", "settings.toml:4: http.listen: is for the owner"),
+        (
+            "[serving]\nmax_queue_size = 5\n[http]\nlisten = []\n",
+            "settings.toml:4: http.listen: can be set only by the owner",
+        ),
         ("[serving]\nmax_queue_size = 5\ndefault_timeout_ms = 0\n", "serving.default_timeout_ms"),
-        ("[serving]\nmax_queue_size = 5\n[mqtt]\nbroker = \"mqtt://else.where\"\n", "mqtt.broker: is for the owner"),
-        // Right by itself, and wrong on a box that is in no group.
+        (
+            "[serving]\nmax_queue_size = 5\n[mqtt]\nbroker = \"mqtt://else.where\"\n",
+            "mqtt.broker: can be set only by the owner",
+        ),
+        // Valid by itself, and a mistake on a box without a group.
         (
             "[serving]\nmax_queue_size = 5\n[[mqtt.bindings]]\ntopic = \"a\"\nmodel = \"m\"\nshared = true\n",
             "mqtt.bindings[0]",
@@ -396,7 +402,7 @@ fn signed_settings_that_do_not_fit_are_left_out_as_a_whole_and_the_box_starts() 
     ] {
         let loaded = Root::new("").signed(settings).load(&[], &[]);
         assert_eq!(loaded.config.serving.max_queue_size, 1024, "{settings}");
-        let told: Vec<String> = loaded.left_out.iter().map(ToString::to_string).collect();
+        let told: Vec<String> = loaded.rejected_signed.iter().map(ToString::to_string).collect();
         assert!(told.iter().any(|mistake| mistake.contains(words)), "{settings}: {told:?}");
     }
 }
@@ -423,11 +429,16 @@ fn no_key_outside_the_closed_set_gets_in() {
     leaves(&toml::Table::try_from(Config::default()).unwrap(), "", &mut found);
     let mut settable = 0;
     for (key, value) in &found {
-        // With its default: nothing but the key is wrong with it.
+        // With its default value, so that only the key can be a mistake.
         let loaded = Root::new("").signed(&format!("{key} = {value}\n")).load(&[], &[]);
-        assert_eq!(loaded.left_out.is_empty(), configuration::is_settable(key), "{key}: {:?}", loaded.left_out);
-        settable += usize::from(loaded.left_out.is_empty());
+        assert_eq!(
+            loaded.rejected_signed.is_empty(),
+            configuration::is_settable(key),
+            "{key}: {:?}",
+            loaded.rejected_signed
+        );
+        settable += usize::from(loaded.rejected_signed.is_empty());
     }
-    // Each of them is a key that there is.
+    // Each key of the closed set exists.
     assert_eq!(settable, configuration::SETTABLE_KEYS.len());
 }

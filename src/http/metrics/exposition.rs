@@ -1,7 +1,7 @@
-//! The two text formats of metrics, and which of them a scrape wants.
+//! The two text formats of metrics, and the choice between them by the `Accept` header.
 //!
-//! The encoder writes OpenMetrics. Prometheus's own format, which everything that reads metrics knows, differs in what
-//! comes before the samples: a counter is named with its suffix, and there are neither units nor an end.
+//! The encoder writes OpenMetrics. Prometheus's own format, which every reader of metrics knows, differs in the lines
+//! before the samples: the name of a counter has its suffix, and there are neither units nor an end marker.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
@@ -14,17 +14,17 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// The format that `Accept` asks for: of the weightiest type that is one of the two, or else Prometheus's own, as
-    /// Prometheus's client libraries choose. A scrape without the header, and `*/*`, get that as well.
+    /// The format that `Accept` asks for: the one with the highest weight, or else Prometheus's own, as Prometheus's
+    /// client libraries choose. A scrape without the header, or with `*/*`, gets Prometheus's own format too.
     pub fn accepted(headers: &HeaderMap) -> Self {
         let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let offers = values.flat_map(|value| value.split(',')).filter_map(Self::offer);
-        // Of equal weights the first is the one.
+        // Of equal weights, the first wins.
         let best = offers.reduce(|best, offer| if offer.1 > best.1 { offer } else { best });
         best.map_or(Self::Text, |(format, _)| format)
     }
 
-    /// The format that one type of an `Accept` header stands for, with its weight; `None` where it is neither, or unwanted.
+    /// The format of one type of an `Accept` header, with its weight; `None` where it is neither, or has the weight 0.
     fn offer(item: &str) -> Option<(Self, f32)> {
         let mut parts = item.split(';').map(str::trim);
         let kind = parts.next()?.to_ascii_lowercase();
@@ -53,7 +53,7 @@ impl Exposition {
         })
     }
 
-    /// What the encoder wrote, in this format.
+    /// Converts the output of the encoder to this format.
     pub fn write(self, open_metrics: String) -> String {
         match self {
             Self::Text => plain(&open_metrics),
@@ -62,7 +62,7 @@ impl Exposition {
     }
 }
 
-/// OpenMetrics, of counters, gauges and histograms, in Prometheus's own format.
+/// Converts OpenMetrics, of counters, gauges and histograms, to Prometheus's own format.
 fn plain(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + open_metrics.len() / 16);
     let mut help = None;
@@ -110,7 +110,7 @@ mod tests {
             &["application/openmetrics-text;q=0.5, text/plain;q=0.6"],
             &["application/openmetrics-text;version=2.0.0, */*;q=0.1"],
             &["application/openmetrics-text;q=0.2", "text/plain"],
-            // What Telegraf sends by default, and Datadog's agent where OpenMetrics is off.
+            // Sent by Telegraf by default, and by Datadog where OpenMetrics is off.
             &["text/plain;version=0.0.4;q=1,*/*;q=0.1"],
             &[
                 "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,text/plain;version=0.0.4;q=0.3",
@@ -123,7 +123,7 @@ mod tests {
             &["application/openmetrics-text; version=\"1.0.0\"; charset=utf-8"],
             &["application/openmetrics-text;q=0.6, text/plain;q=0.6"],
             &["text/plain;q=0.2", "application/openmetrics-text;q=0.3"],
-            // Prometheus 2 and 3.
+            // Sent by Prometheus 2 and 3.
             &[
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
             ],

@@ -1,4 +1,4 @@
-//! What the process uses, and how the machine does.
+//! The metrics of the process and of the machine.
 
 use std::fmt::Error;
 
@@ -8,17 +8,17 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use ledge_part::metrics::{family, single, whole};
+use ledge_part::metrics::{family, gauge_value, single};
 
-/// Writes the metrics of this process, where the system tells them.
+/// Writes the metrics of this process, where the system provides them.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     family(encoder, "build_info", "The version of Ledge", [(version, ConstGauge::new(1_i64))])?;
     let Some(process) = process::usage() else { return Ok(()) };
     let mut gauge = |name, help, value| single(encoder, name, help, &ConstGauge::new(value));
-    gauge("process_resident_memory_bytes", "Resident memory", whole(process.resident_bytes))?;
-    gauge("process_threads", "Threads", whole(process.threads))?;
-    gauge("process_start_time_seconds", "Start, since the Unix epoch", whole(process.started_at))?;
+    gauge("process_resident_memory_bytes", "Resident memory", gauge_value(process.resident_bytes))?;
+    gauge("process_threads", "Threads", gauge_value(process.threads))?;
+    gauge("process_start_time_seconds", "Start, since the Unix epoch", gauge_value(process.started_at))?;
     single(encoder, "process_cpu_seconds", "CPU time used", &ConstCounter::new(process.cpu_seconds))
 }
 
@@ -29,7 +29,7 @@ pub fn encode_machine(encoder: &mut DescriptorEncoder<'_>, machine: &MachineUsag
     let help = "Share of time that the core was busy since the scrape before, whatever it ran";
     family(encoder, "machine_core_load_ratio", help, loads)?;
     let frequencies =
-        machine.cores.iter().filter_map(|usage| Some((core(usage), ConstGauge::new(whole(usage.frequency_hz?)))));
+        machine.cores.iter().filter_map(|usage| Some((core(usage), ConstGauge::new(gauge_value(usage.frequency_hz?)))));
     family(encoder, "machine_core_frequency_hertz", "The core's frequency now", frequencies)?;
     let temperatures = machine
         .temperatures

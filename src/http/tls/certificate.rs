@@ -1,4 +1,4 @@
-//! What a certificate says: the only file that reads X.509.
+//! The content of certificates: the only file that reads X.509.
 
 use std::net::IpAddr;
 
@@ -18,36 +18,37 @@ use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::name::Name;
 use x509_cert::time::Time;
 
-/// X.520, 6.2.2.
-const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
+/// The object identifier of the common name (X.520, 6.2.2).
+const COMMON_NAME_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// More names than this no certificate needs.
-const MOST_NAMES: usize = 100;
+/// The most names that are read from a certificate.
+const NAMES_MAX: usize = 100;
 
-/// A longer name is nobody's.
-const LONGEST_NAME: usize = 255;
+/// The longest name that is read, in bytes: DNS names have at most 253.
+const NAME_BYTES_MAX: usize = 255;
 
-/// What people and callers need to know of a certificate.
+/// The names, addresses and validity of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CertificateFacts {
-    /// The common name of its subject, then its other names as text. Each once.
+    /// The common name of the subject, then the other names as text, without duplicates.
     pub names: Vec<String>,
     pub addresses: Vec<IpAddr>,
-    /// Who signed it, as RFC 4514 writes names.
+    /// The name of the issuer, in the form of RFC 4514.
     pub issuer: String,
-    /// Whether its subject signed it itself.
+    /// Set when issuer and subject are the same.
     pub self_signed: bool,
-    /// When it begins, in milliseconds since the Unix epoch.
+    /// The begin of its validity, in milliseconds since the Unix epoch.
     pub not_before_ms: u64,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// The end of its validity, in milliseconds since the Unix epoch.
     pub not_after_ms: u64,
-    /// The SHA-256 of it, in small hexadecimal digits.
+    /// The SHA-256 of the certificate, in lower-case hexadecimal digits.
     pub fingerprint: String,
-    /// The SHA-256 of its public key, which stays when it is renewed with the same key, as `curl --pinnedpubkey` takes it.
+    /// The SHA-256 of the public key, in the form of `curl --pinnedpubkey`. It stays the same in a renewal with the
+    /// same key.
     pub public_key: String,
 }
 
-/// Why a certificate says nothing.
+/// The error for a certificate that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it cannot be read: {0}")]
 pub struct UnreadableCertificate(String);
@@ -58,7 +59,7 @@ impl CertificateFacts {
         let certificate = Certificate::from_der(der).map_err(|error| UnreadableCertificate(error.to_string()))?;
         let body = &certificate.tbs_certificate;
         let (mut names, mut addresses) = (common_names(&body.subject), Vec::new());
-        // One that cannot be read has no names; the handshake has its own eyes for the certificate.
+        // An extension that cannot be read gives no names; the handshake verifies the certificate itself.
         if let Ok(Some((_, SubjectAltName(others)))) = body.get::<SubjectAltName>() {
             for other in &others {
                 match other {
@@ -71,7 +72,7 @@ impl CertificateFacts {
             }
         }
         names.retain(|name| is_name(name));
-        names.truncate(MOST_NAMES);
+        names.truncate(NAMES_MAX);
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(name.clone()));
         Ok(Self {
@@ -82,41 +83,41 @@ impl CertificateFacts {
             not_before_ms: millis(body.validity.not_before),
             not_after_ms: millis(body.validity.not_after),
             fingerprint: hex::encode(digest::digest(&digest::SHA256, der)),
-            public_key: pin(&body.subject_public_key_info.to_der().unwrap_or_default()),
+            public_key: public_key_pin(&body.subject_public_key_info.to_der().unwrap_or_default()),
         })
     }
 
-    /// Whether its public key is this one, as a certificate has it (`SubjectPublicKeyInfo`).
-    pub(super) fn is_of(&self, public_key: &[u8]) -> bool {
-        self.public_key == pin(public_key)
+    /// Returns `true` if this is its public key (`SubjectPublicKeyInfo`).
+    pub(super) fn has_public_key(&self, public_key: &[u8]) -> bool {
+        self.public_key == public_key_pin(public_key)
     }
 
-    /// As a request carries it.
+    /// Converts the facts to those that a request carries.
     pub(super) fn into_peer(self) -> PeerCertificate {
         PeerCertificate { names: self.names, fingerprint: self.fingerprint }
     }
 
-    /// Its names and addresses, for people.
+    /// The names and addresses, for people.
     pub fn shown_names(&self) -> String {
         let addresses = self.addresses.iter().map(ToString::to_string);
         let all: Vec<_> = self.names.iter().cloned().chain(addresses).collect();
-        if all.is_empty() { "nobody by name".to_owned() } else { all.join(", ") }
+        if all.is_empty() { "no name".to_owned() } else { all.join(", ") }
     }
 
-    /// The fingerprint as other tools print it: `AB:CD:…`.
+    /// The fingerprint in the form of other tools: `AB:CD:…`.
     pub fn shown_fingerprint(&self) -> String {
         let digits = self.fingerprint.to_ascii_uppercase();
         digits.as_bytes().chunks(2).map(|pair| String::from_utf8_lossy(pair)).collect::<Vec<_>>().join(":")
     }
 }
 
-/// When the next list of revoked certificates was due, in milliseconds since the Unix epoch; `None` where the list does not
-/// say, or cannot be read.
+/// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch; `None` where
+/// the list has no such time, or cannot be read.
 pub(super) fn next_update_ms(der: &[u8]) -> Option<u64> {
     CertificateList::from_der(der).ok()?.tbs_cert_list.next_update.map(millis)
 }
 
-/// Reads bytes as a certificate as it is shown, and as a list of revoked ones; true when they are either. The folder `fuzz/`
+/// Reads bytes as a certificate and as a list of revoked certificates; `true` when they are either. The folder `fuzz/`
 /// and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
@@ -124,7 +125,7 @@ pub(super) fn next_update_ms(der: &[u8]) -> Option<u64> {
 pub fn fuzz_certificate(data: &[u8]) -> bool {
     let facts = CertificateFacts::read(&CertificateDer::from(data));
     if let Ok(CertificateFacts { names, fingerprint, .. }) = &facts {
-        assert!(names.len() <= MOST_NAMES && fingerprint.len() == 64);
+        assert!(names.len() <= NAMES_MAX && fingerprint.len() == 64);
         assert!(names.iter().all(|name| is_name(name)));
     }
     facts.is_ok() || next_update_ms(data).is_some()
@@ -132,10 +133,10 @@ pub fn fuzz_certificate(data: &[u8]) -> bool {
 
 fn common_names(name: &Name) -> Vec<String> {
     let attributes = name.0.iter().flat_map(|relative| relative.0.iter());
-    attributes.filter(|attribute| attribute.oid == COMMON_NAME).filter_map(text).collect()
+    attributes.filter(|attribute| attribute.oid == COMMON_NAME_OID).filter_map(text).collect()
 }
 
-/// The text of an attribute, in the encodings that certificates of this century have.
+/// The text of an attribute, in the string types that certificates use today.
 fn text(attribute: &AttributeTypeAndValue) -> Option<String> {
     let value = &attribute.value;
     match value.tag() {
@@ -147,9 +148,9 @@ fn text(attribute: &AttributeTypeAndValue) -> Option<String> {
     }
 }
 
-/// Whether a text can be looked up, logged and recorded as it is.
+/// Returns `true` if a text can be looked up, logged and recorded unchanged.
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= LONGEST_NAME && !text.contains(char::is_control)
+    !text.is_empty() && text.len() <= NAME_BYTES_MAX && !text.contains(char::is_control)
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {
@@ -161,6 +162,6 @@ fn millis(time: Time) -> u64 {
     u64::try_from(time.to_unix_duration().as_millis()).unwrap_or(u64::MAX)
 }
 
-fn pin(public_key: &[u8]) -> String {
+fn public_key_pin(public_key: &[u8]) -> String {
     format!("sha256//{}", STANDARD.encode(digest::digest(&digest::SHA256, public_key)))
 }

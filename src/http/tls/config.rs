@@ -9,26 +9,25 @@ use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How this box proves who it is to callers over `https://`, and how they prove who they are.
+/// The certificate that this box shows over `https://`, and the certificates of callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpTlsConfig {
-    /// The certificate of this box, and those between it and its authority.
+    /// The certificate of this box, followed by the intermediate certificates.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub certificate_file: Option<SecretFile>,
     /// The key of the certificate.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub key_file: Option<SecretFile>,
-    /// Whether this box makes itself a certificate, which nobody else vouches for.
+    /// Makes this box create its own certificate, for which no authority vouches.
     pub self_signed: bool,
-    /// Whether callers show a certificate.
     pub client_certificates: ClientCertificates,
-    /// The authorities that may have signed it.
+    /// The authorities whose client certificates are accepted.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_ca_file: Option<SecretFile>,
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_crl_file: Option<SecretFile>,
-    /// How long a caller may take for the handshake, in milliseconds.
+    /// The time that a caller may take for the handshake, in milliseconds.
     #[serde(deserialize_with = "in_range::<100, 60_000, _, _>")]
     pub handshake_timeout_ms: u64,
 }
@@ -60,8 +59,8 @@ impl HttpTlsConfig {
         files.into_iter().flatten().for_each(|file| file.resolve(root));
     }
 
-    /// What is wrong although each value is well-formed: the key within `[http]`, and what to do about it. `served` is whether
-    /// an address is listened on with TLS.
+    /// The mistakes in a section whose values are well-formed: the key within `[http]`, and what to do about it.
+    /// `served` is set when an address is served with TLS.
     pub(crate) fn problems(&self, served: bool) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
         let mut wrong = |key: &'static str, problem: &str| problems.push((key, problem.to_owned()));
@@ -69,39 +68,43 @@ impl HttpTlsConfig {
             (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file"),
             (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set http.tls.certificate_file"),
             (Some(_), Some(_)) if self.self_signed => {
-                wrong("tls.self_signed", "is for a box without a certificate, and there is http.tls.certificate_file");
+                wrong("tls.self_signed", "and http.tls.certificate_file are both set: remove one of them");
             }
             (None, None) if served && !self.self_signed => wrong(
                 "tls.certificate_file",
-                "is not set, and http.listen has an https: address: set it and http.tls.key_file, or for a first evening \
+                "is not set, and http.listen has an https:// address: set it and http.tls.key_file, or for first tests \
                  http.tls.self_signed = true",
             ),
             _ => {}
         }
+
         let asks = self.client_certificates != ClientCertificates::None;
         if asks && self.client_ca_file.is_none() {
-            wrong("tls.client_ca_file", "is not set: name the authorities whose client certificates are good");
+            wrong(
+                "tls.client_ca_file",
+                "is not set, and http.tls.client_certificates is: set it to the file of the authorities of client \
+                 certificates",
+            );
         }
         if !asks && self.client_ca_file.is_some() {
             wrong(
                 "tls.client_certificates",
-                "is \"none\", so that nobody is asked for a certificate of http.tls.client_ca_file: set it to \"optional\" or \
-                 \"required\"",
+                "is \"none\", so http.tls.client_ca_file has no effect: set it to \"optional\" or \"required\"",
             );
         }
         if self.client_crl_file.is_some() && self.client_ca_file.is_none() {
-            wrong("tls.client_crl_file", "revokes what no authority signed: set http.tls.client_ca_file");
+            wrong("tls.client_crl_file", "has no effect without authorities: set http.tls.client_ca_file");
         }
         problems
     }
 }
 
-/// Whether callers show a certificate.
+/// Defines whether callers show a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// Callers are not asked for a certificate.
     None,
-    /// They may. One that is not good ends the handshake, as always.
+    /// Callers may show a certificate. An invalid one ends the handshake.
     Optional,
     Required,
 }
@@ -119,7 +122,7 @@ impl ClientCertificates {
     }
 }
 
-/// Why a text does not say it.
+/// The error for another text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected \"none\", \"optional\" or \"required\", got {text:?}")]
 pub struct InvalidClientCertificates {

@@ -1,4 +1,4 @@
-//! What the files of `[http.tls]` hold, ready to serve with.
+//! The files of `[http.tls]`, read and ready to serve with.
 
 use std::sync::Arc;
 
@@ -17,71 +17,71 @@ use super::config::{ClientCertificates, HttpTlsConfig};
 use super::self_signed::SelfSignedError;
 
 /// The only application protocol.
-const ALPN: &[u8] = b"http/1.1";
+const ALPN_PROTOCOL: &[u8] = b"http/1.1";
 
-/// Why there is nothing to serve TLS with.
+/// The reason why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerTlsError {
     #[error(transparent)]
     File(#[from] TlsError),
-    #[error("no certificate is set: set http.tls.certificate_file and http.tls.key_file, or http.tls.self_signed")]
+    #[error(
+        "no certificate is configured: set http.tls.certificate_file and http.tls.key_file, or http.tls.self_signed"
+    )]
     NoCertificate,
-    #[error("the certificate in {file} is of no use: {reason}")]
+    #[error("the certificate in {file} cannot be used: {reason}")]
     Unreadable { file: SecretFile, reason: UnreadableCertificate },
-    /// A new certificate that is worse than the one there is.
+    /// A new certificate that has expired, while the one in use is valid.
     #[error("the certificate in {file} has expired")]
     Expired { file: SecretFile },
-    #[error("the certificate in {file} begins at {from}")]
+    #[error("the certificate in {file} is not valid before {from}")]
     NotYet {
         file: SecretFile,
-        /// When, as RFC 3339 writes it.
+        /// The begin of its validity, in RFC 3339.
         from: String,
     },
-    #[error("{file} holds no list of revoked certificates (CRL, as PEM or DER) that can be used: {reason}")]
+    #[error("{file} contains no valid list of revoked certificates (CRL, as PEM or DER): {reason}")]
     Revoked { file: SecretFile, reason: String },
-    #[error("client certificates cannot be judged by {file}: {reason}")]
+    #[error("client certificates cannot be verified with {file}: {reason}")]
     ClientCa { file: SecretFile, reason: String },
     #[error(transparent)]
     SelfSigned(#[from] SelfSignedError),
-    #[error("TLS cannot be served: {0}")]
+    #[error("TLS cannot be set up: {0}")]
     Setup(String),
 }
 
-/// What was read.
-pub(super) struct Material {
+/// The content of the files, ready to serve with.
+pub(super) struct TlsMaterial {
     pub acceptor: TlsAcceptor,
     pub facts: CertificateFacts,
-    /// When the next list of revoked certificates was due, in milliseconds since the Unix epoch.
+    /// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,
-    /// Of all that was read.
+    /// The digest of everything that was read.
     pub digest: blake3::Hash,
-    /// What client certificates are judged by.
-    pub trust: Trust,
+    pub trust: ClientTrust,
 }
 
-/// What client certificates are judged by.
+/// The authorities and revocations that client certificates are verified with.
 #[derive(Clone)]
-pub(super) struct Trust {
-    /// Of the authorities, and what they have revoked.
+pub(super) struct ClientTrust {
+    /// The digest of the authorities and their revocations.
     pub digest: blake3::Hash,
     pub verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// How to make it.
-pub(super) struct Recipe<'a> {
-    /// The section `[http.tls]`.
+/// The files to read, and the settings that apply to them.
+pub(super) struct ServerTlsFiles<'a> {
     pub settings: &'a HttpTlsConfig,
     /// The certificate and its key.
     pub pair: (&'a SecretFile, &'a SecretFile),
-    /// By which clock client certificates are judged.
+    /// The clock that client certificates are verified with.
     pub time: CertificateTime,
-    /// For clients that come back.
+    /// The tickets with which clients resume connections.
     pub tickets: Option<&'a Arc<dyn ProducesTickets>>,
 }
 
-impl Recipe<'_> {
+impl ServerTlsFiles<'_> {
     /// Reads the files. It blocks.
-    pub fn read(self) -> Result<Material, ServerTlsError> {
+    pub fn read(self) -> Result<TlsMaterial, ServerTlsError> {
         let (certificate_file, key_file) = self.pair;
         let chain = certificates(certificate_file)?;
         let key = private_key(key_file)?;
@@ -95,38 +95,39 @@ impl Recipe<'_> {
         add(&mut digest, key.secret_der());
 
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let clients = Clients::read(self.settings)?;
+        let clients = ClientAuthorities::read(self.settings)?;
         let trust_digest = clients.digest();
         digest.update(trust_digest.as_bytes());
         let crl_due_ms = clients.crls.iter().filter_map(|crl| next_update_ms(crl)).min();
         let asks = clients.asks();
-        let trust = Trust { digest: trust_digest, verifier: clients.verifier(self.settings, provider.clone())? };
+        let trust = ClientTrust { digest: trust_digest, verifier: clients.verifier(self.settings, provider.clone())? };
+
         let builder = ServerConfig::builder_with_details(provider, Arc::new(self.time))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| ServerTlsError::Setup(error.to_string()))?
             .with_client_cert_verifier(trust.verifier.clone());
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| identity_error(error, certificate_file, key_file))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
-        // A session that is resumed keeps the client certificate that it began with, whatever was revoked or has expired
-        // since: where certificates count, each connection shows one anew. Otherwise the state is in the ticket, and a
-        // flood of handshakes leaves nothing here.
+        config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
+        // A resumed connection keeps the client certificate of its first handshake, even if it was revoked or has
+        // expired since. So where client certificates are used, each connection must present one. Otherwise the state
+        // is in the ticket, and a flood of handshakes uses no memory here.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match self.tickets {
             Some(tickets) if !asks => config.ticketer = tickets.clone(),
             _ => config.send_tls13_tickets = 0,
         }
-        Ok(Material { acceptor: Arc::new(config).into(), facts, crl_due_ms, digest: digest.finalize(), trust })
+        Ok(TlsMaterial { acceptor: Arc::new(config).into(), facts, crl_due_ms, digest: digest.finalize(), trust })
     }
 }
 
-/// What client certificates are judged by.
-struct Clients {
+/// The authorities of client certificates, and their revocations.
+struct ClientAuthorities {
     roots: RootCertStore,
     crls: Vec<CertificateRevocationListDer<'static>>,
 }
 
-impl Clients {
+impl ClientAuthorities {
     fn read(settings: &HttpTlsConfig) -> Result<Self, ServerTlsError> {
         let (mut roots, mut crls) = (RootCertStore::empty(), Vec::new());
         if let Some(file) = &settings.client_ca_file {
@@ -167,7 +168,7 @@ impl Clients {
         let file = match (settings.client_certificates, &settings.client_ca_file) {
             (ClientCertificates::None, _) => return Ok(WebPkiClientVerifier::no_client_auth()),
             (_, Some(file)) => file,
-            // Nobody who asks for certificates without saying whose may let everybody in.
+            // Without authorities every certificate would be accepted.
             (_, None) => return Err(ServerTlsError::Setup("http.tls.client_ca_file is not set".into())),
         };
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots), provider).with_crls(self.crls);
@@ -184,17 +185,17 @@ impl Clients {
     }
 }
 
-/// As PEM, or as the DER that authorities publish.
+/// Reads lists of revoked certificates as PEM, or as the DER that authorities publish.
 fn revocation_lists(file: &SecretFile) -> Result<Vec<CertificateRevocationListDer<'static>>, ServerTlsError> {
     let content = file.read_at_most(CERTIFICATE_FILE_BYTES_MAX).map_err(TlsError::from)?;
     let wrong = |reason: String| ServerTlsError::Revoked { file: file.clone(), reason };
-    // The tag of a sequence, with which no PEM text begins.
+    // The DER tag of a sequence; no PEM text begins with it.
     if content.first() == Some(&0x30) {
         return Ok(vec![content.to_vec().into()]);
     }
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&content).collect();
     let found = found.map_err(|error| wrong(error.to_string()))?;
-    if found.is_empty() { Err(wrong("it has none".into())) } else { Ok(found) }
+    if found.is_empty() { Err(wrong("the file has no list".into())) } else { Ok(found) }
 }
 
 fn add(digest: &mut blake3::Hasher, bytes: &[u8]) {

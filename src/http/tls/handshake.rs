@@ -1,4 +1,4 @@
-//! The start of a connection over TLS: under a time limit, and not more at once than leaves room for others.
+//! TLS handshakes: under a timeout, and with a limit on those in progress.
 
 use std::future::pending;
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ledge_base::log_limiter::LogLimiter;
 use ledge_base::principal::Principal;
 use ledge_identity::certificate::PeerCertificate;
-use ledge_part::failure::ErrorBody;
+use ledge_part::api_error::ErrorBody;
 use rustls::Error;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,37 +19,37 @@ use tokio::sync::watch;
 use tokio::time::{timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
-use super::callers::{Callers, Guest};
 use super::certificate::CertificateFacts;
-use super::files::Trust;
+use super::files::ClientTrust;
+use super::network_limiter::{AdmittedConnection, NetworkLimiter};
 use super::{ServerTls, now_ms};
 use crate::config::HttpConfig;
 
 /// The first byte of a TLS record with a handshake message (RFC 8446, 5.1).
-const HANDSHAKE: u8 = 22;
+const HANDSHAKE_RECORD_TYPE: u8 = 22;
 
-/// What the audit log has of a client certificate that is not good.
-const NOT_GOOD: &str = "certificate";
+/// The cause in the audit log for an invalid client certificate.
+const INVALID_CERTIFICATE_CAUSE: &str = "certificate";
 
-/// How long a caller without TLS may take to read that it needs TLS, and how much of its request is read meanwhile.
-const FAREWELL: Duration = Duration::from_secs(1);
-const FAREWELL_BYTES: u64 = 64 << 10;
+/// The time that a caller without TLS may take to read the error, and the most bytes of its request that are read
+/// meanwhile.
+const PLAIN_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+const PLAIN_REQUEST_BYTES_MAX: u64 = 64 << 10;
 
-/// Who is at the other end of a connection, and for how long that holds.
+/// The client certificate of a connection, and how long it is valid.
 pub(crate) struct TlsCaller {
-    /// What it proved to be.
     pub certificate: Option<Arc<PeerCertificate>>,
-    /// When its certificate ends, in milliseconds since the Unix epoch.
+    /// The expiry of the certificate, in milliseconds since the Unix epoch.
     not_after_ms: Option<u64>,
-    /// Its certificate, and those behind it, as it presented them.
+    /// The certificate and the intermediate ones, as presented.
     chain: Vec<CertificateDer<'static>>,
-    /// What certificates are judged by.
-    trust: watch::Receiver<Option<Trust>>,
+    /// The current authorities and revocations.
+    trust: watch::Receiver<Option<ClientTrust>>,
 }
 
 impl TlsCaller {
-    /// Waits until what it proved does not hold any more: its certificate has expired, or is not good by what certificates are
-    /// judged by since. That is renewed every few hours as a rule, and most callers stay good.
+    /// Waits until the client certificate is no longer valid: it has expired, or it is invalid by renewed authorities
+    /// or revocations. These are usually renewed every few hours, and most certificates stay valid.
     pub async fn outdated(mut self) {
         if self.certificate.is_none() {
             return pending().await;
@@ -57,10 +57,10 @@ impl TlsCaller {
         let left = Duration::from_millis(self.not_after_ms.unwrap_or(u64::MAX).saturating_sub(now_ms()));
         let expired = tokio::time::sleep(left);
         let refused = async {
-            // The sender lives as long as the listener; nothing is outdated by its end.
+            // The sender lives as long as the listener; its end makes no certificate invalid.
             while self.trust.changed().await.is_ok() {
                 let trust = self.trust.borrow_and_update().clone();
-                if !trust.is_some_and(|trust| is_good(&self.chain, &trust)) {
+                if !trust.is_some_and(|trust| is_valid(&self.chain, &trust)) {
                     return;
                 }
             }
@@ -73,41 +73,38 @@ impl TlsCaller {
     }
 }
 
-/// Whether a certificate, and those behind it, are good now.
-fn is_good(chain: &[CertificateDer<'_>], trust: &Trust) -> bool {
+/// Verifies a certificate chain at the current time.
+fn is_valid(chain: &[CertificateDer<'_>], trust: &ClientTrust) -> bool {
     let now = UnixTime::since_unix_epoch(Duration::from_millis(now_ms()));
     chain.split_first().is_some_and(|(own, others)| trust.verifier.verify_client_cert(own, others, now).is_ok())
 }
 
-/// How handshakes ended since the start.
+/// The number of handshakes since the start, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HandshakeCounts {
     pub accepted: u64,
-    /// The caller's certificate was missing or not good.
+    /// The client certificate was missing or invalid.
     pub refused: u64,
-    /// The caller wanted what is not offered, or broke off.
+    /// The caller and this box had no common parameters, or the caller broke off.
     pub failed: u64,
-    /// The caller was too slow.
     pub timed_out: u64,
-    /// The caller spoke no TLS.
     pub not_tls: u64,
-    /// The caller's network had too many connections, or too many handshakes were under way for too long.
+    /// The caller's network had too many connections, or the handshake waited too long for a permit.
     pub too_many: u64,
-    /// There was no certificate to show.
+    /// This box had no certificate.
     pub unavailable: u64,
 }
 
-/// The handshakes that are under way, and how the others ended.
+/// The limits on handshakes, and their outcomes.
 pub(super) struct Handshakes {
-    limit: Duration,
-    callers: Arc<Callers>,
-    complaints: Mutex<LogLimiter>,
-    ends: [AtomicU64; 7],
+    timeout: Duration,
+    networks: Arc<NetworkLimiter>,
+    log_limiter: Mutex<LogLimiter>,
+    counts_by_outcome: [AtomicU64; 7],
 }
 
-/// How one ended.
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum HandshakeOutcome {
     Accepted,
     Refused,
     Failed,
@@ -117,26 +114,26 @@ enum End {
     Unavailable,
 }
 
-/// Why one came to nothing.
-struct Failed {
-    end: End,
+/// The outcome of a failed handshake, and its reason.
+struct HandshakeFailure {
+    end: HandshakeOutcome,
     reason: String,
-    /// Of a caller whose certificate was missing or not good: which of both.
+    /// The cause for the audit log, if the client certificate was missing or invalid.
     denied: Option<&'static str>,
-    /// Of a caller that speaks HTTP without TLS.
+    /// The stream of a caller that sends HTTP without TLS.
     plain: Option<TcpStream>,
 }
 
-impl Failed {
-    fn new(end: End, reason: impl Into<String>) -> Self {
+impl HandshakeFailure {
+    fn new(end: HandshakeOutcome, reason: impl Into<String>) -> Self {
         Self { end, reason: reason.into(), denied: None, plain: None }
     }
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for HandshakeFailure {
     fn from(error: io::Error) -> Self {
-        let denied = denied(&error);
-        let end = if denied.is_some() { End::Refused } else { End::Failed };
+        let denied = denial_cause(&error);
+        let end = if denied.is_some() { HandshakeOutcome::Refused } else { HandshakeOutcome::Failed };
         Self { denied, ..Self::new(end, error.to_string()) }
     }
 }
@@ -144,107 +141,132 @@ impl From<io::Error> for Failed {
 impl Handshakes {
     pub fn new(http: &HttpConfig) -> Self {
         Self {
-            limit: http.tls.handshake_timeout(),
-            callers: Arc::new(Callers::new(http.max_connections)),
-            complaints: Mutex::default(),
-            ends: Default::default(),
+            timeout: http.tls.handshake_timeout(),
+            networks: Arc::new(NetworkLimiter::new(http.max_connections)),
+            log_limiter: Mutex::default(),
+            counts_by_outcome: Default::default(),
         }
     }
 
     pub fn counts(&self) -> HandshakeCounts {
         let [accepted, refused, failed, timed_out, not_tls, too_many, unavailable] =
-            self.ends.each_ref().map(|count| count.load(Ordering::Relaxed));
+            self.counts_by_outcome.each_ref().map(|count| count.load(Ordering::Relaxed));
         HandshakeCounts { accepted, refused, failed, timed_out, not_tls, too_many, unavailable }
     }
 
-    /// Counts an end. Some are told, each kind at most once a minute: anybody can make thousands of them.
-    fn ended(&self, end: End, peer: IpAddr, reason: &str) {
-        if let Some(count) = self.ends.get(end as usize) {
+    /// Counts an outcome. Some are logged, each kind at most once a minute, because any caller can cause thousands.
+    fn ended(&self, end: HandshakeOutcome, peer: IpAddr, reason: &str) {
+        if let Some(count) = self.counts_by_outcome.get(end as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        let told = match end {
-            End::Accepted => return,
-            End::Refused => "a client certificate was refused",
-            End::TooMany => "too many connections of one network, or too many TLS handshakes: a caller was turned away",
-            End::Unavailable => "a caller was turned away: there is no certificate to show yet",
-            End::Failed | End::TimedOut | End::NotTls => {
-                // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
+        let message = match end {
+            HandshakeOutcome::Accepted => return,
+            HandshakeOutcome::Refused => "a client certificate was refused",
+            HandshakeOutcome::TooMany => {
+                "a TLS connection was refused: too many connections of one network, or too many handshakes"
+            }
+            HandshakeOutcome::Unavailable => "a TLS connection was refused: this box has no certificate yet",
+            HandshakeOutcome::Failed | HandshakeOutcome::TimedOut | HandshakeOutcome::NotTls => {
+                // Debug level only: callers hang up or send invalid data at any time.
                 tracing::debug!(%peer, reason, "a TLS handshake ended without a connection");
                 return;
             }
         };
-        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(suppressed) = complaints.take((told, 0), Instant::now()) {
-            tracing::warn!(%peer, reason, suppressed, "{told}");
+        let mut log_limiter = self.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(suppressed) = log_limiter.take((message, 0), Instant::now()) {
+            tracing::warn!(%peer, reason, suppressed, "{message}");
         }
     }
 }
 
 impl ServerTls {
-    /// Lets a connection in, which is a guest until its end; `None` when its network has enough of them.
-    pub(crate) fn admit(&self, ip: IpAddr) -> Option<Guest> {
-        let handshakes = &self.shared.handshakes;
-        let guest = handshakes.callers.admit(ip);
-        if guest.is_none() {
-            handshakes.ended(End::TooMany, ip, "its network has its share of the connections");
+    /// Admits a connection; `None` when its network has too many.
+    pub(crate) fn admit(&self, ip: IpAddr) -> Option<AdmittedConnection> {
+        let handshakes = &self.state.handshakes;
+        let connection = handshakes.networks.admit(ip);
+        if connection.is_none() {
+            handshakes.ended(
+                HandshakeOutcome::TooMany,
+                ip,
+                "its network has as many connections as one network may have",
+            );
         }
-        guest
+        connection
     }
 
-    /// Shakes hands with a caller; `None` when that comes to nothing.
-    pub(crate) async fn accept(&self, stream: TcpStream, guest: &Guest) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
-        let (handshakes, peer) = (&self.shared.handshakes, guest.ip);
-        // Many come at once when all have lost their connections: they wait, and are not turned away.
-        let until = tokio::time::Instant::now() + handshakes.limit;
-        let Ok(Some(_place)) = timeout_at(until, guest.place()).await else {
-            handshakes.ended(End::TooMany, peer, "it waited too long for its handshake");
+    /// Does the handshake with a caller; `None` when it fails.
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+        connection: &AdmittedConnection,
+    ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
+        let (handshakes, peer) = (&self.state.handshakes, connection.ip);
+        // Many callers come at once when all have lost their connections: they wait, and are not refused.
+        let until = tokio::time::Instant::now() + handshakes.timeout;
+        let Ok(Some(_permit)) = timeout_at(until, connection.handshake_permit()).await else {
+            handshakes.ended(HandshakeOutcome::TooMany, peer, "the handshake waited too long for its turn");
             return None;
         };
-        let Ok(shaken) = timeout_at(until, self.shake(stream)).await else {
-            handshakes.ended(End::TimedOut, peer, "it took too long");
+        let Ok(shaken) = timeout_at(until, self.handshake(stream)).await else {
+            handshakes.ended(
+                HandshakeOutcome::TimedOut,
+                peer,
+                "the handshake took longer than http.tls.handshake_timeout_ms",
+            );
             return None;
         };
         match shaken {
             Ok(accepted) => {
-                handshakes.ended(End::Accepted, peer, "");
+                handshakes.ended(HandshakeOutcome::Accepted, peer, "");
                 Some(accepted)
             }
-            Err(Failed { end, reason, denied, plain }) => {
+            Err(HandshakeFailure { end, reason, denied, plain }) => {
                 handshakes.ended(end, peer, &reason);
                 if let Some(cause) = denied {
-                    self.shared.audit.record_unauthenticated(&Principal::Peer(peer), cause);
+                    self.state.audit.record_unauthenticated(&Principal::Peer(peer), cause);
                 }
                 if let Some(stream) = plain {
-                    let _ = timeout(FAREWELL, refuse_plain(stream)).await;
+                    let _ = timeout(PLAIN_REPLY_TIMEOUT, refuse_plain(stream)).await;
                 }
                 None
             }
         }
     }
 
-    async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), Failed> {
+    async fn handshake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), HandshakeFailure> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 0 {
-            return Err(Failed::new(End::Failed, "nothing was sent"));
+            return Err(HandshakeFailure::new(HandshakeOutcome::Failed, "the caller sent nothing"));
         }
         let [first] = first;
-        if first != HANDSHAKE {
-            // As the verbs of HTTP begin.
+        if first != HANDSHAKE_RECORD_TYPE {
+            // The methods of HTTP begin with an upper-case letter.
             let plain = first.is_ascii_uppercase().then_some(stream);
-            return Err(Failed { plain, ..Failed::new(End::NotTls, format!("the first byte was {first:#04x}")) });
+            return Err(HandshakeFailure {
+                plain,
+                ..HandshakeFailure::new(HandshakeOutcome::NotTls, format!("the first byte was {first:#04x}"))
+            });
         }
-        // Before the handshake: what changes during it is noticed after it.
-        let trust = self.shared.trust.subscribe();
-        let Some(acceptor) = self.shared.live.load().as_ref().map(|live| live.acceptor.clone()) else {
-            return Err(Failed::new(End::Unavailable, "see the log for what is wrong with the files of http.tls"));
+
+        // Subscribed before the handshake, so that a change during it is noticed after it.
+        let trust = self.state.trust.subscribe();
+        let Some(acceptor) = self.state.live.load().as_ref().map(|live| live.acceptor.clone()) else {
+            return Err(HandshakeFailure::new(
+                HandshakeOutcome::Unavailable,
+                "the files of http.tls cannot be used; the log has the error",
+            ));
         };
+
         let stream = acceptor.accept(stream).await?;
         let chain: Vec<_> = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
         let facts = match chain.first().map(CertificateFacts::read).transpose() {
             Ok(facts) => facts,
-            // It was verified, but nobody could say whose it is.
+            // It was verified, but its names cannot be read.
             Err(error) => {
-                return Err(Failed { denied: Some(NOT_GOOD), ..Failed::new(End::Refused, error.to_string()) });
+                return Err(HandshakeFailure {
+                    denied: Some(INVALID_CERTIFICATE_CAUSE),
+                    ..HandshakeFailure::new(HandshakeOutcome::Refused, error.to_string())
+                });
             }
         };
         let not_after_ms = facts.as_ref().map(|facts| facts.not_after_ms);
@@ -253,16 +275,16 @@ impl ServerTls {
     }
 }
 
-/// Why the audit log has a handshake that failed.
-fn denied(error: &io::Error) -> Option<&'static str> {
+/// The cause in the audit log of a failed handshake, if it is recorded.
+fn denial_cause(error: &io::Error) -> Option<&'static str> {
     match error.get_ref()?.downcast_ref()? {
         Error::NoCertificatesPresented => Some("no_certificate"),
-        Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_) => Some(NOT_GOOD),
+        Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_) => Some(INVALID_CERTIFICATE_CAUSE),
         _ => None,
     }
 }
 
-/// Answers a caller that speaks HTTP without TLS, in words it understands.
+/// Answers a caller that sends HTTP without TLS with an error over plain HTTP.
 async fn refuse_plain(mut stream: TcpStream) -> io::Result<()> {
     let body = ErrorBody::new("this port speaks TLS: use https://").to_json();
     let head = format!(
@@ -271,6 +293,6 @@ async fn refuse_plain(mut stream: TcpStream) -> io::Result<()> {
     );
     stream.write_all(&[head.as_bytes(), body.as_ref()].concat()).await?;
     stream.shutdown().await?;
-    // What is closed with unread bytes resets the connection, and the answer with it.
-    tokio::io::copy(&mut stream.take(FAREWELL_BYTES), &mut tokio::io::sink()).await.map(|_| ())
+    // Closing with unread bytes would reset the connection, and the caller would lose the answer.
+    tokio::io::copy(&mut stream.take(PLAIN_REQUEST_BYTES_MAX), &mut tokio::io::sink()).await.map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! The certificate for `https://`, and how handshakes ended.
+//! The metrics of the certificate for `https://` and of handshakes.
 
 use ledge_part::metrics::{family, single};
 use prometheus_client::encoding::DescriptorEncoder;
@@ -7,7 +7,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::TlsStatus;
 
-/// Writes them.
 #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &TlsStatus) -> Result<(), std::fmt::Error> {
     if let Some(certificate) = &status.certificate {

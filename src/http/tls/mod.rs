@@ -1,6 +1,6 @@
 //! TLS as a server: the certificate of this box, renewed while it serves, and those of its callers.
 
-mod callers;
+mod network_limiter;
 mod certificate;
 pub mod config;
 mod files;
@@ -26,73 +26,73 @@ use tokio::sync::watch;
 use super::config::HttpConfig;
 pub use certificate::{CertificateFacts, UnreadableCertificate, fuzz_certificate};
 pub use files::ServerTlsError;
-use files::{Material, Recipe, Trust};
+use files::{ClientTrust, ServerTlsFiles, TlsMaterial};
 pub use handshake::HandshakeCounts;
 use handshake::Handshakes;
 pub(super) use handshake::TlsCaller;
 use names::BoxNames;
 pub use self_signed::SelfSignedError;
 
-/// How often the files are looked at.
-const LOOKED_AT: Duration = Duration::from_secs(2);
+/// The time between two checks whether the files changed.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Those who look after this box learn of a certificate's end so long before it.
-pub const WARNED_BEFORE: Duration = Duration::from_hours(14 * 24);
+/// The time before the expiry of a certificate from which the log and `ledge doctor` warn.
+pub const EXPIRY_WARNING_PERIOD: Duration = Duration::from_hours(14 * 24);
 
-/// How often the files are read although they look as before: what is made here is renewed then.
-const READ_ANYWAY: Duration = Duration::from_hours(1);
+/// The time after which the files are read although they did not change: a self-signed certificate is renewed then.
+const FILE_READ_INTERVAL: Duration = Duration::from_hours(1);
 
-/// And again each day.
-const WARNED_AGAIN: Duration = Duration::from_hours(24);
+/// The time between two warnings of the expiry.
+const WARNING_INTERVAL: Duration = Duration::from_hours(24);
 
-/// What TLS is served with. Clones share it.
+/// TLS as a server. Clones share it.
 #[derive(Clone)]
 pub struct ServerTls {
-    shared: Arc<Shared>,
+    state: Arc<TlsState>,
 }
 
-struct Shared {
-    source: Source,
-    /// `None` until the files could be read: then callers are turned away.
-    live: ArcSwapOption<Material>,
-    /// What client certificates are judged by now.
-    trust: watch::Sender<Option<Trust>>,
+struct TlsState {
+    source: TlsSource,
+    /// `None` until the files could be read; callers are refused until then.
+    live: ArcSwapOption<TlsMaterial>,
+    /// The authorities and revocations that client certificates are verified with.
+    trust: watch::Sender<Option<ClientTrust>>,
     tickets: Option<Arc<dyn ProducesTickets>>,
     handshakes: Handshakes,
-    /// Records whose certificate was refused.
+    /// Records callers whose certificate was refused.
     audit: AuditSink,
-    told: Mutex<Told>,
+    files: Mutex<FileStatus>,
 }
 
-/// Where it comes from.
+/// The configuration of TLS and the state folder, from which certificate and key come.
 #[derive(Debug, Clone)]
-struct Source {
+struct TlsSource {
     http: HttpConfig,
     state: PathBuf,
 }
 
-/// What is known of the files, and what was told of it.
+/// The status of the files, and what of it was logged.
 #[derive(Debug, Default)]
-struct Told {
-    /// What they looked like from outside when they were read last, and whether they did the time before.
-    seen: Option<(Vec<Look>, bool)>,
-    /// When they were read last.
+struct FileStatus {
+    /// The stamps at the last check, and whether they were the same at the check before.
+    seen: Option<(Vec<FileStamp>, bool)>,
+    /// The time at which the files were last read.
     read: Option<Instant>,
-    /// Why they were not taken when they were looked at last.
+    /// The reason why the files were refused at the last check.
     error: Option<String>,
     logged: bool,
-    /// When the end of the certificate was logged last.
+    /// The time at which the expiry was last logged.
     warned: Option<Instant>,
 }
 
-/// How TLS does.
+/// The status of TLS.
 #[derive(Debug, Clone)]
 pub struct TlsStatus {
-    /// The certificate that is shown now; `None` where there is none yet.
+    /// The certificate in use; `None` where there is none yet.
     pub certificate: Option<CertificateFacts>,
-    /// When the next list of revoked certificates was due, in milliseconds since the Unix epoch.
+    /// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,
-    /// Why the files as they are now are not taken.
+    /// The reason why the current files are refused.
     pub error: Option<String>,
     pub handshakes: HandshakeCounts,
 }
@@ -104,34 +104,34 @@ impl std::fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// What the files say, where an address is listened on with TLS; makes a self-signed certificate where one is wanted. `state`
-    /// is the folder of what this box remembers. It blocks.
+    /// Reads the files, where an address is served with TLS, and makes a self-signed certificate where one is
+    /// configured. `state` is the state folder. It blocks.
     ///
-    /// Files that cannot be used are told in the log, and callers with TLS are turned away until they can: what this box
-    /// serves otherwise does not wait for them.
+    /// Files that cannot be used are logged, and callers with TLS are refused until they can be used. Everything else
+    /// is served without them.
     pub fn open(http: &HttpConfig, state: &Path, audit: AuditSink) -> Option<Self> {
         if !http.serves_tls() {
             return None;
         }
         let tickets = rustls::crypto::aws_lc_rs::Ticketer::new();
         if let Err(error) = &tickets {
-            tracing::warn!(%error, "TLS sessions cannot be resumed");
+            tracing::warn!(%error, "no TLS tickets can be made, so connections cannot be resumed");
         }
-        let shared = Shared {
-            source: Source { http: http.clone(), state: state.to_owned() },
+        let state = TlsState {
+            source: TlsSource { http: http.clone(), state: state.to_owned() },
             live: ArcSwapOption::empty(),
             trust: watch::Sender::new(None),
             tickets: tickets.ok(),
             handshakes: Handshakes::new(http),
             audit,
-            told: Mutex::default(),
+            files: Mutex::default(),
         };
-        let tls = Self { shared: Arc::new(shared) };
-        tls.look(true);
+        let tls = Self { state: Arc::new(state) };
+        tls.check_files(true);
         Some(tls)
     }
 
-    /// Takes up renewed files until the shutdown: when they change, and at SIGHUP.
+    /// Starts the task that installs renewed files until the shutdown: when they change, and at SIGHUP.
     pub fn keep_current(&self, shutdown: &Shutdown) -> std::io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let (tls, stop) = (self.clone(), shutdown.clone());
@@ -145,7 +145,7 @@ impl ServerTls {
     }
 
     async fn watch(&self, hangup: &mut Signal) {
-        let mut ticks = tokio::time::interval(LOOKED_AT);
+        let mut ticks = tokio::time::interval(FILE_CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let asked = tokio::select! {
@@ -153,72 +153,72 @@ impl ServerTls {
                 _ = hangup.recv() => true,
             };
             let tls = self.clone();
-            let _ = tokio::task::spawn_blocking(move || tls.look(asked)).await;
+            let _ = tokio::task::spawn_blocking(move || tls.check_files(asked)).await;
         }
     }
 
-    /// How it does.
     pub fn status(&self) -> TlsStatus {
-        let live = self.shared.live.load();
+        let live = self.state.live.load();
         TlsStatus {
             certificate: live.as_ref().map(|live| live.facts.clone()),
             crl_due_ms: live.as_ref().and_then(|live| live.crl_due_ms),
-            error: self.told().error.clone(),
-            handshakes: self.shared.handshakes.counts(),
+            error: self.files().error.clone(),
+            handshakes: self.state.handshakes.counts(),
         }
     }
 
-    /// Looks at the files, and takes them up if they are others than before and whole. `asked` is whether somebody waits for
-    /// the result.
-    fn look(&self, asked: bool) {
-        if !self.told().is_due(self.shared.source.look(), asked) {
+    /// Checks the files, and installs them if they are new and complete. `asked` is set at the start and at SIGHUP.
+    fn check_files(&self, asked: bool) {
+        if !self.files().is_due(self.state.source.stamps(), asked) {
             return;
         }
         let now_ms = now_ms();
-        let read = self.shared.source.renew(now_ms).and_then(|()| self.read(now_ms));
-        let mut told = self.told();
+        let read = self.state.source.renew(now_ms).and_then(|()| self.read(now_ms));
+
+        let mut files = self.files();
         match read {
             Ok(renewed) => {
-                if told.logged {
-                    tracing::info!("the files of http.tls are good again");
+                if files.logged {
+                    tracing::info!("the files of http.tls can be used again");
                 }
-                (told.error, told.logged) = (None, false);
+                (files.error, files.logged) = (None, false);
                 if let Some(material) = renewed {
-                    told.warned = None;
-                    self.take_up(material);
+                    files.warned = None;
+                    self.install(material);
                 }
             }
             Err(error) => {
                 let error = error.to_string();
-                // Who renews a certificate writes two files, one after the other: what is wrong once may be half of it.
-                let stays = told.error.as_ref() == Some(&error);
-                if (asked || stays) && !(stays && told.logged) {
-                    let serving = if self.shared.live.load().is_some() {
-                        "the files of http.tls cannot be used; the certificate of before stays"
+                // A renewal writes two files, one after the other: an error that is found once may be half a renewal.
+                let stays = files.error.as_ref() == Some(&error);
+                if (asked || stays) && !(stays && files.logged) {
+                    let serving = if self.state.live.load().is_some() {
+                        "the files of http.tls cannot be used; the previous certificate stays in use"
                     } else {
-                        "the files of http.tls cannot be used; https:// is not served until they can"
+                        "the files of http.tls cannot be used; https:// is not served until they are corrected"
                     };
                     tracing::error!(%error, "{serving}");
-                    told.logged = true;
+                    files.logged = true;
                 } else if !stays {
-                    told.logged = false;
+                    files.logged = false;
                 }
-                told.error = Some(error);
+                files.error = Some(error);
             }
         }
-        self.warn(&mut told, now_ms);
+
+        self.warn(&mut files, now_ms);
     }
 
-    /// Reads the files; `None` when they hold what is served already.
-    fn read(&self, now_ms: u64) -> Result<Option<Material>, ServerTlsError> {
-        let material = self.shared.source.read(self.shared.tickets.as_ref())?;
-        let Some(live) = &*self.shared.live.load() else { return Ok(Some(material)) };
+    /// Reads the files; `None` when their content is in use already.
+    fn read(&self, now_ms: u64) -> Result<Option<TlsMaterial>, ServerTlsError> {
+        let material = self.state.source.read(self.state.tickets.as_ref())?;
+        let Some(live) = &*self.state.live.load() else { return Ok(Some(material)) };
         if material.digest == live.digest {
             return Ok(None);
         }
         let is_valid = |facts: &CertificateFacts| (facts.not_before_ms..facts.not_after_ms).contains(&now_ms);
         if is_valid(&live.facts) && !is_valid(&material.facts) {
-            let (file, _) = self.shared.source.pair()?;
+            let (file, _) = self.state.source.pair()?;
             return Err(if material.facts.not_after_ms <= now_ms {
                 ServerTlsError::Expired { file }
             } else {
@@ -228,66 +228,64 @@ impl ServerTls {
         Ok(Some(material))
     }
 
-    fn take_up(&self, material: Material) {
+    fn install(&self, material: TlsMaterial) {
         let CertificateFacts { names, not_after_ms, .. } = material.facts.clone();
         let (fingerprint, until) = (material.facts.shown_fingerprint(), clock::rfc3339(not_after_ms));
         let trust = material.trust.clone();
-        self.shared.live.store(Some(Arc::new(material)));
-        // Those who are connected are judged anew.
+        self.state.live.store(Some(Arc::new(material)));
+        // Open connections check their client certificates again.
         let digest = trust.digest;
-        self.shared
-            .trust
-            .send_if_modified(|before| before.replace(trust).is_some_and(|before| before.digest != digest));
-        // From here on everybody sees it.
+        self.state.trust.send_if_modified(|before| before.replace(trust).is_some_and(|before| before.digest != digest));
+        // From here on every new connection uses it.
         tracing::info!(?names, until, fingerprint, "the certificate for https:// was read");
-        if self.shared.source.http.tls.self_signed {
+        if self.state.source.http.tls.self_signed {
             tracing::warn!(
                 fingerprint,
-                "the certificate for https:// is signed by this box alone: a caller cannot tell it from anybody else's \
-                 unless they compare the fingerprint; set http.tls.certificate_file to one that your authority signed"
+                "the certificate for https:// is self-signed: callers cannot verify it unless they compare the \
+                 fingerprint; set http.tls.certificate_file to a certificate of your authority"
             );
         }
     }
 
-    fn warn(&self, told: &mut Told, now_ms: u64) {
-        let Some(live) = &*self.shared.live.load() else { return };
-        if told.warned.is_some_and(|warned| warned.elapsed() < WARNED_AGAIN) {
+    fn warn(&self, files: &mut FileStatus, now_ms: u64) {
+        let Some(live) = &*self.state.live.load() else { return };
+        if files.warned.is_some_and(|warned| warned.elapsed() < WARNING_INTERVAL) {
             return;
         }
         let until = clock::rfc3339(live.facts.not_after_ms);
         if live.facts.not_after_ms <= now_ms {
-            tracing::error!(until, "the certificate for https:// has expired: callers refuse it; renew it");
-        } else if u128::from(live.facts.not_after_ms - now_ms) < WARNED_BEFORE.as_millis() {
-            tracing::warn!(until, "the certificate for https:// is about to expire: renew it");
+            tracing::error!(until, "the certificate for https:// has expired and callers refuse it: renew it");
+        } else if u128::from(live.facts.not_after_ms - now_ms) < EXPIRY_WARNING_PERIOD.as_millis() {
+            tracing::warn!(until, "the certificate for https:// expires soon: renew it");
         } else if live.crl_due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
             let due = live.crl_due_ms.map(clock::rfc3339);
             tracing::warn!(
                 due,
-                "the list in http.tls.client_crl_file is old: what was revoked since is not known here"
+                "the list in http.tls.client_crl_file is outdated, so later revocations are not known: renew it"
             );
         } else {
             return;
         }
-        told.warned = Some(Instant::now());
+        files.warned = Some(Instant::now());
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn files(&self) -> MutexGuard<'_, FileStatus> {
         // Nothing panics under this lock.
-        self.shared.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How a file looks from outside: its device, its number, its size, and when it was changed.
-type Look = Option<(u64, u64, u64, i64, i64)>;
+/// The metadata of a file that changes with its content: device, inode, size, and time of change.
+type FileStamp = Option<(u64, u64, u64, i64, i64)>;
 
-impl Told {
-    /// Whether the files are to be read: not while they look as they did the last two times. Once is not enough, as a clock
-    /// stands still for some milliseconds, in which a file can change twice.
-    fn is_due(&mut self, looks: Vec<Look>, asked: bool) -> bool {
-        let same = self.seen.as_ref().is_some_and(|(before, _)| *before == looks);
+impl FileStatus {
+    /// Returns `true` if the files must be read. They need not while the stamps are those of the last two checks. One
+    /// check is not enough: the time of change has a resolution of some milliseconds, in which a file can change twice.
+    fn is_due(&mut self, stamps: Vec<FileStamp>, asked: bool) -> bool {
+        let same = self.seen.as_ref().is_some_and(|(before, _)| *before == stamps);
         let settled = same && self.seen.as_ref().is_some_and(|(_, twice)| *twice);
-        self.seen = Some((looks, same));
-        let old = self.read.is_none_or(|read| read.elapsed() >= READ_ANYWAY);
+        self.seen = Some((stamps, same));
+        let old = self.read.is_none_or(|read| read.elapsed() >= FILE_READ_INTERVAL);
         let is_due = asked || !settled || old || self.error.is_some();
         if is_due {
             self.read = Some(Instant::now());
@@ -296,21 +294,21 @@ impl Told {
     }
 }
 
-impl Source {
-    /// How the files look.
-    fn look(&self) -> Vec<Look> {
+impl TlsSource {
+    /// The stamps of the files.
+    fn stamps(&self) -> Vec<FileStamp> {
         use std::os::unix::fs::MetadataExt as _;
         let pair = self.pair().ok().map(|(certificate, key)| [certificate, key]);
         let tls = &self.http.tls;
         let files = pair.into_iter().flatten().chain(tls.client_ca_file.clone()).chain(tls.client_crl_file.clone());
-        let look = |file: SecretFile| {
+        let stamp = |file: SecretFile| {
             let found = std::fs::metadata(file.path()?).ok()?;
             Some((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
         };
-        files.map(look).collect()
+        files.map(stamp).collect()
     }
 
-    /// The certificate and its key.
+    /// The files of the certificate and its key.
     fn pair(&self) -> Result<(SecretFile, SecretFile), ServerTlsError> {
         match (&self.http.tls.certificate_file, &self.http.tls.key_file) {
             (Some(certificate), Some(key)) => Ok((certificate.clone(), key.clone())),
@@ -319,9 +317,9 @@ impl Source {
         }
     }
 
-    fn read(&self, tickets: Option<&Arc<dyn ProducesTickets>>) -> Result<Material, ServerTlsError> {
+    fn read(&self, tickets: Option<&Arc<dyn ProducesTickets>>) -> Result<TlsMaterial, ServerTlsError> {
         let (certificate, key) = self.pair()?;
-        Recipe {
+        ServerTlsFiles {
             settings: &self.http.tls,
             pair: (&certificate, &key),
             time: CertificateTime { system_ms: clock::unix_millis, floor: &clock::FLOOR },
@@ -330,7 +328,7 @@ impl Source {
         .read()
     }
 
-    /// Makes a new self-signed certificate, where one is wanted and the one that is kept does not do any more.
+    /// Makes a new self-signed certificate, where one is configured and the stored one is outdated.
     fn renew(&self, now_ms: u64) -> Result<(), ServerTlsError> {
         if !self.http.tls.self_signed {
             return Ok(());
@@ -343,26 +341,26 @@ impl Source {
     }
 }
 
-/// What the files of `[http.tls]` hold now, for a command line that only looks. `None` where no address is listened on with TLS.
-pub fn inspect(http: &HttpConfig, state: &Path) -> Option<Result<Inspected, ServerTlsError>> {
+/// Reads the files of `[http.tls]` for the command line. `None` where no address is served with TLS.
+pub fn inspect(http: &HttpConfig, state: &Path) -> Option<Result<InspectedFiles, ServerTlsError>> {
     http.serves_tls().then(|| {
-        let source = Source { http: http.clone(), state: state.to_owned() };
+        let source = TlsSource { http: http.clone(), state: state.to_owned() };
         let (certificate_file, _) = source.pair()?;
-        let Material { facts, crl_due_ms, .. } = source.read(None)?;
-        Ok(Inspected { certificate_file, certificate: facts, crl_due_ms })
+        let TlsMaterial { facts, crl_due_ms, .. } = source.read(None)?;
+        Ok(InspectedFiles { certificate_file, certificate: facts, crl_due_ms })
     })
 }
 
-/// What the files of `[http.tls]` hold.
+/// The content of the files of `[http.tls]`.
 #[derive(Debug, Clone)]
-pub struct Inspected {
+pub struct InspectedFiles {
     pub certificate_file: SecretFile,
     pub certificate: CertificateFacts,
-    /// When the next list of revoked certificates was due, in milliseconds since the Unix epoch.
+    /// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,
 }
 
-/// The time that certificates are judged at.
+/// The time at which certificates are verified.
 fn now_ms() -> u64 {
     clock::FLOOR.plausible_millis(clock::unix_millis())
 }

@@ -1,4 +1,4 @@
-//! Under which names and addresses others reach this box, as far as it knows.
+//! The names and addresses of this box, as far as it knows them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,19 +6,19 @@ use std::path::Path;
 
 use crate::config::ListenAddress;
 
-/// Names for a certificate.
+/// The names and addresses for a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct BoxNames {
-    /// The host name first, where it is one that a certificate can have; `localhost` last.
+    /// The host name first, if a certificate can have it; `localhost` last.
     pub names: Vec<String>,
-    /// Those of its interfaces, and those that it listens on.
+    /// The addresses of the interfaces and of `http.listen`.
     pub addresses: BTreeSet<IpAddr>,
-    /// Those that it is told to listen on. Others come and go with whatever is said in the network.
+    /// The addresses of `http.listen`. The others may change with the network.
     pub listened: BTreeSet<IpAddr>,
 }
 
 impl BoxNames {
-    /// Asks the system. `root` is the folder that `proc` is in: `/`, save in tests.
+    /// Reads them from the system. `root` is the folder that contains `proc`: `/`, except in tests.
     pub fn find(root: &Path, listen: &[ListenAddress]) -> Self {
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
         let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
@@ -26,9 +26,9 @@ impl BoxNames {
         if !names.iter().any(|name| name == "localhost") {
             names.push("localhost".to_owned());
         }
-        // Text, and not the calls that would answer the same: a service that is locked down has no netlink sockets.
-        let mut addresses: BTreeSet<_> = v4(&read("proc/self/net/fib_trie")).map(IpAddr::from).collect();
-        addresses.extend(v6(&read("proc/self/net/if_inet6")).map(IpAddr::from));
+        // Read as text, because a sandboxed service has no netlink sockets.
+        let mut addresses: BTreeSet<_> = ipv4_addresses(&read("proc/self/net/fib_trie")).map(IpAddr::from).collect();
+        addresses.extend(ipv6_addresses(&read("proc/self/net/if_inet6")).map(IpAddr::from));
         let listened = listen.iter().filter_map(|address| match address {
             ListenAddress::Tls(at) => Some(at.ip().to_canonical()),
             _ => None,
@@ -41,7 +41,7 @@ impl BoxNames {
     }
 }
 
-/// Whether a text can be a DNS name of a certificate.
+/// Returns `true` if a text can be a DNS name in a certificate.
 fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty()
@@ -55,7 +55,7 @@ fn is_host_name(text: &str) -> bool {
 }
 
 /// The addresses of the interfaces in `/proc/net/fib_trie`: each leaf `|-- ADDRESS` whose next line says `host LOCAL`.
-fn v4(trie: &str) -> impl Iterator<Item = Ipv4Addr> {
+fn ipv4_addresses(trie: &str) -> impl Iterator<Item = Ipv4Addr> {
     let leaf = |line: &str| line.trim().strip_prefix("|-- ").and_then(|text| text.parse::<Ipv4Addr>().ok());
     let mut last = None;
     trie.lines().filter_map(move |line| match leaf(line) {
@@ -68,9 +68,9 @@ fn v4(trie: &str) -> impl Iterator<Item = Ipv4Addr> {
     })
 }
 
-/// The addresses in `/proc/net/if_inet6` that stay: no link-local ones, which need a zone, and none that the system changes
-/// day by day (`IFA_F_TEMPORARY`).
-fn v6(table: &str) -> impl Iterator<Item = Ipv6Addr> {
+/// The permanent addresses in `/proc/net/if_inet6`: no link-local ones, which need a zone, and no temporary ones, which
+/// the system changes each day (`IFA_F_TEMPORARY`).
+fn ipv6_addresses(table: &str) -> impl Iterator<Item = Ipv6Addr> {
     const TEMPORARY: u32 = 0x01;
     table.lines().filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -110,13 +110,13 @@ fe80000000000000021122fffe334455 02 40 20 80     eth0
 ";
 
     #[test]
-    fn the_addresses_of_the_interfaces_are_found_and_those_that_do_not_stay_are_not() {
-        assert_eq!(v4(TRIE).collect::<Vec<_>>(), [Ipv4Addr::new(192, 168, 1, 20)]);
-        assert_eq!(v6(TABLE).collect::<Vec<_>>(), ["2001:db8::5".parse::<Ipv6Addr>().unwrap()]);
+    fn the_permanent_addresses_of_the_interfaces_are_found() {
+        assert_eq!(ipv4_addresses(TRIE).collect::<Vec<_>>(), [Ipv4Addr::new(192, 168, 1, 20)]);
+        assert_eq!(ipv6_addresses(TABLE).collect::<Vec<_>>(), ["2001:db8::5".parse::<Ipv6Addr>().unwrap()]);
     }
 
     #[test]
-    fn what_is_listened_on_is_there_and_every_address_is_not() {
+    fn listen_addresses_are_included_except_unspecified_ones() {
         let listen = ["https://192.0.2.1:443", "https://0.0.0.0:1", "127.0.0.2:1"].map(|text| text.parse().unwrap());
         let folder = tempfile::tempdir().unwrap();
         let found = BoxNames::find(folder.path(), &listen);
@@ -138,8 +138,8 @@ fe80000000000000021122fffe334455 02 40 20 80     eth0
 
     proptest! {
         #[test]
-        fn no_table_of_the_system_is_too_odd(text in "[ |/.:a-f0-9+\n-]{0,200}|\\PC{0,100}") {
-            let _ = (v4(&text).count(), v6(&text).count());
+        fn no_table_of_the_system_makes_a_reader_panic(text in "[ |/.:a-f0-9+\n-]{0,200}|\\PC{0,100}") {
+            let _ = (ipv4_addresses(&text).count(), ipv6_addresses(&text).count());
         }
     }
 }

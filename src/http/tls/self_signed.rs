@@ -1,4 +1,4 @@
-//! A certificate that this box makes for itself: for a first evening, before a company's own authority signs one.
+//! The self-signed certificate of this box: for first tests, before an authority signs one.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,53 +16,54 @@ use rcgen::{
 use super::certificate::CertificateFacts;
 use super::names::BoxNames;
 
-/// How long it is valid.
-const LIFETIME: Duration = Duration::from_hours(365 * 24);
+/// The time for which the certificate is valid.
+const CERTIFICATE_LIFETIME: Duration = Duration::from_hours(365 * 24);
 
-/// It is renewed when it has no more than this left.
-const RENEWED_BEFORE: Duration = Duration::from_hours(30 * 24);
+/// The time before its expiry at which the certificate is renewed.
+const RENEWAL_BEFORE_EXPIRY: Duration = Duration::from_hours(30 * 24);
 
-/// It begins before it is made: the clock of a caller may be behind.
-const BEGINS_BEFORE: Duration = Duration::from_hours(24);
+/// The time by which the clock of a caller may be behind: the certificate is valid from so long before it is made.
+const CLOCK_SKEW_MAX: Duration = Duration::from_hours(24);
 
-/// Why there is none.
+/// The reason why there is no self-signed certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfSignedError {
     #[error(transparent)]
     Read(#[from] TlsError),
     #[error("a self-signed certificate cannot be made: {0}")]
     Make(#[from] rcgen::Error),
-    #[error("a self-signed certificate cannot be kept in {}: {source}", folder.display())]
+    #[error("a self-signed certificate cannot be stored in {}: {source}", folder.display())]
     Keep { folder: PathBuf, source: io::Error },
 }
 
-/// Where it is kept: the certificate, and the key that only this box has.
+/// The files of the certificate and of its key, which only this box has.
 pub(super) fn files(state: &Path) -> (SecretFile, SecretFile) {
     let folder = state.join("tls");
     (SecretFile::Path(folder.join("self-signed.pem")), SecretFile::Path(folder.join("self-signed.key")))
 }
 
-/// What there is of it.
-struct Kept {
-    /// It stays for good, so that whoever compared it once need not do it again.
+/// The stored key and certificate, as far as they can be used.
+struct StoredPair {
+    /// The key, which never changes, so that clients compare it only once.
     key: Option<KeyPair>,
-    /// What the certificate says, where it is that of the key.
+    /// The facts of the certificate, if it belongs to the key.
     facts: Option<CertificateFacts>,
 }
 
-impl Kept {
+impl StoredPair {
     fn read(state: &Path) -> Result<Self, TlsError> {
         let (certificate, key) = files(state);
         let key = usable(private_key(&key))?.and_then(|key| KeyPair::try_from(&key).ok());
         let facts = usable(certificates(&certificate))?.and_then(|chain| CertificateFacts::read(chain.first()?).ok());
-        let fits =
-            |facts: &CertificateFacts| key.as_ref().is_some_and(|key| facts.is_of(&key.subject_public_key_info()));
+        let fits = |facts: &CertificateFacts| {
+            key.as_ref().is_some_and(|key| facts.has_public_key(&key.subject_public_key_info()))
+        };
         Ok(Self { facts: facts.filter(fits), key })
     }
 }
 
-/// What is missing or broken is to be made anew. What only cannot be read now, as when there are no file descriptors left, is
-/// not.
+/// Returns `None` for a file that is missing or damaged, which is then made again. A file that cannot be read now, for
+/// example without free file descriptors, is an error.
 fn usable<T>(read: Result<T, TlsError>) -> Result<Option<T>, TlsError> {
     match read {
         Ok(found) => Ok(Some(found)),
@@ -74,37 +75,37 @@ fn usable<T>(read: Result<T, TlsError>) -> Result<Option<T>, TlsError> {
     }
 }
 
-/// Makes a new one where there is none that does, and says why.
+/// Makes a new certificate if the stored one is missing or outdated, and returns the reason.
 pub(super) fn renew(state: &Path, names: &BoxNames, now_ms: u64) -> Result<Option<&'static str>, SelfSignedError> {
-    let kept = Kept::read(state)?;
-    let reason = outdated(kept.facts.as_ref(), names, now_ms);
+    let stored = StoredPair::read(state)?;
+    let reason = outdated(stored.facts.as_ref(), names, now_ms);
     if reason.is_some() {
-        make(state, kept.key, names, now_ms)?;
+        make(state, stored.key, names, now_ms)?;
     }
     Ok(reason)
 }
 
-/// Why a new one is to be made instead of `kept`; `None` when it is not. One that has not begun yet stays: the clock of this box
-/// is behind, and would make another that is no better.
-fn outdated(kept: Option<&CertificateFacts>, names: &BoxNames, now_ms: u64) -> Option<&'static str> {
-    let Some(kept) = kept else { return Some("there is none yet") };
-    let left = Duration::from_millis(kept.not_after_ms.saturating_sub(now_ms));
-    let has = |address: &IpAddr| kept.addresses.contains(address);
-    if left < RENEWED_BEFORE {
-        Some("the one before is about to end")
-    } else if !names.names.iter().all(|name| kept.names.contains(name)) || !names.listened.iter().all(has) {
-        Some("this box has another name, or listens on another address, than before")
+/// The reason why the stored certificate must be replaced; `None` when it stays. A certificate that is not valid yet
+/// stays: the clock of this box is behind, and a new certificate would not be better.
+fn outdated(stored: Option<&CertificateFacts>, names: &BoxNames, now_ms: u64) -> Option<&'static str> {
+    let Some(stored) = stored else { return Some("there was none") };
+    let left = Duration::from_millis(stored.not_after_ms.saturating_sub(now_ms));
+    let has = |address: &IpAddr| stored.addresses.contains(address);
+    if left < RENEWAL_BEFORE_EXPIRY {
+        Some("the previous one expires soon")
+    } else if !names.names.iter().all(|name| stored.names.contains(name)) || !names.listened.iter().all(has) {
+        Some("the previous one lacks a name of this box, or an address of http.listen")
     } else {
         None
     }
 }
 
-/// Makes one for these names, with a new key where none is kept, and puts it in place of the one before.
-fn make(state: &Path, kept: Option<KeyPair>, names: &BoxNames, now_ms: u64) -> Result<(), SelfSignedError> {
-    let is_new = kept.is_none();
-    let key = match kept {
+/// Makes a certificate for these names, with a new key where none is stored, and replaces the previous one.
+fn make(state: &Path, stored: Option<KeyPair>, names: &BoxNames, now_ms: u64) -> Result<(), SelfSignedError> {
+    let is_new = stored.is_none();
+    let key = match stored {
         Some(key) => key,
-        // P-256, which every client knows.
+        // P-256, which every client supports.
         None => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?,
     };
     let certificate = sign(&key, names, now_ms)?;
@@ -114,27 +115,28 @@ fn make(state: &Path, kept: Option<KeyPair>, names: &BoxNames, now_ms: u64) -> R
         if is_new {
             durable::replace_private(&folder.join("self-signed.key"), key.serialize_pem().as_bytes())?;
         }
-        // After a power cut between the two the certificate is not that of the key, and the next start signs one that is.
+        // After a power cut between the two, the certificate does not belong to the key, and the next start makes one
+        // that does.
         durable::replace(&folder.join("self-signed.pem"), certificate.as_bytes())
     };
     keep().map_err(|source| SelfSignedError::Keep { folder: folder.clone(), source })
 }
 
-/// The certificate, as PEM.
+/// Signs a certificate, and returns it as PEM.
 fn sign(key: &KeyPair, names: &BoxNames, now_ms: u64) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::new(names.names.clone())?;
     params.subject_alt_names.extend(names.addresses.iter().copied().map(SanType::IpAddress));
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, names.names.first().map_or("ledge", String::as_str));
-    // Whoever lists the authorities that a machine trusts should see what this one is.
+    // Shown to a person who lists the authorities that a machine trusts.
     subject.push(DnType::OrganizationName, "Ledge (self-signed)");
     params.distinguished_name = subject;
-    // Another one each time: some clients refuse two certificates of one issuer with the same number.
+    // A new number each time: some clients refuse two certificates of one issuer with the same number.
     params.serial_number = Some(SerialNumber::from(now_ms));
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let now = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_millis(now_ms);
-    (params.not_before, params.not_after) = (now - BEGINS_BEFORE, now + LIFETIME);
+    (params.not_before, params.not_after) = (now - CLOCK_SKEW_MAX, now + CERTIFICATE_LIFETIME);
     Ok(params.self_signed(key)?.pem())
 }
 
@@ -150,31 +152,31 @@ mod tests {
     }
 
     fn shown(state: &Path) -> CertificateFacts {
-        Kept::read(state).unwrap().facts.unwrap()
+        StoredPair::read(state).unwrap().facts.unwrap()
     }
 
     #[test]
-    fn it_is_signed_anew_for_what_is_configured_and_with_the_same_key() {
+    fn it_is_renewed_for_a_new_configuration_and_with_the_same_key() {
         let folder = tempfile::tempdir().unwrap();
         let renew = |names: &BoxNames, now_ms| renew(folder.path(), names, now_ms).unwrap();
         let mut names = names("192.0.2.1");
-        assert_eq!(renew(&names, NOW_MS), Some("there is none yet"));
+        assert_eq!(renew(&names, NOW_MS), Some("there was none"));
         let first = shown(folder.path());
         names.addresses.insert("192.0.2.99".parse().unwrap());
-        assert_eq!(renew(&names, NOW_MS), None, "an address that the network gave it");
+        assert_eq!(renew(&names, NOW_MS), None, "an address that the network assigned");
         assert_eq!(renew(&names, 0), None, "a clock that is behind");
         names.listened.insert("192.0.2.2".parse().unwrap());
         assert!(renew(&names, NOW_MS).is_some());
         let second = shown(folder.path());
         assert!(first.fingerprint != second.fingerprint && first.public_key == second.public_key);
         assert!(second.addresses.contains(&"192.0.2.99".parse().unwrap()));
-        let soon = u64::try_from(LIFETIME.saturating_sub(RENEWED_BEFORE).as_millis()).unwrap() + 1;
-        assert_eq!(renew(&names, NOW_MS + soon), Some("the one before is about to end"));
+        let soon = u64::try_from(CERTIFICATE_LIFETIME.saturating_sub(RENEWAL_BEFORE_EXPIRY).as_millis()).unwrap() + 1;
+        assert_eq!(renew(&names, NOW_MS + soon), Some("the previous one expires soon"));
         assert_eq!(shown(folder.path()).public_key, first.public_key);
     }
 
     #[test]
-    fn what_is_broken_is_made_anew_and_what_cannot_be_read_now_is_not() {
+    fn a_damaged_file_is_made_again_and_an_unreadable_one_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let names = names("192.0.2.1");
         let file = |name: &str| folder.path().join("tls").join(name);

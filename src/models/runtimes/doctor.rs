@@ -1,4 +1,4 @@
-//! Findings of `ledge doctor` about the runtimes' shared libraries.
+//! The findings about the shared libraries of the runtimes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use ledge_part::check::{Check, Status};
 
 use super::RuntimesConfig;
 
-/// Looks for the library of each runtime.
+/// Checks the library of each runtime.
 pub fn checks(config: &RuntimesConfig) -> Vec<Check> {
     let names = match file_names(&config.dir) {
         Ok(names) => names,
@@ -28,7 +28,7 @@ pub fn checks(config: &RuntimesConfig) -> Vec<Check> {
 
 fn check(runtime: Runtime, folder: &Path, names: &[String]) -> Check {
     let prefix = library(runtime);
-    // Wheels and packages ship links beside the library: the longest name is the whole version.
+    // Wheels and packages ship links next to the library: the longest name has the full version.
     let found = names.iter().filter(|name| version_of(name, prefix).is_some()).max_by_key(|name| name.len());
     let Some(name) = found else {
         let detail = format!("no {prefix}* in {}", folder.display());
@@ -44,8 +44,8 @@ fn check(runtime: Runtime, folder: &Path, names: &[String]) -> Check {
         _ => "of unknown version".into(),
     };
     if !path.is_file() {
-        let advice = "the link leads nowhere: install the runtime again";
-        return Check::fail(runtime.as_str(), path.display().to_string(), advice);
+        let advice = "install the runtime again";
+        return Check::fail(runtime.as_str(), format!("{} is not a file or a link to one", path.display()), advice);
     }
     Check::ok(runtime.as_str(), format!("{version}, {}", path.display()))
 }
@@ -65,7 +65,7 @@ fn version_of<'n>(name: &'n str, prefix: &str) -> Option<&'n str> {
     }
 }
 
-/// OpenVINO writes 2026.4.1 as 2641.
+/// Formats a version for people: OpenVINO writes 2026.4.1 as 2641.
 fn shown_version(runtime: Runtime, number: &str) -> String {
     match (runtime, number.as_bytes()) {
         (Runtime::OpenVino, [y1, y2, minor, patch]) if number.bytes().all(|b| b.is_ascii_digit()) => {
@@ -84,8 +84,8 @@ fn file_names(folder: &Path) -> std::io::Result<Vec<String>> {
 fn missing_advice(folder: &Path) -> String {
     let folder: PathBuf = folder.into();
     format!(
-        "install the package ledge again, or run `make setup` in a checkout, or put the library into {}, or set \
-         runtimes.dir to the folder it is in",
+        "install the package ledge again, or run `make setup` in a checkout, or copy the library to {}, or set \
+         runtimes.dir to its folder",
         folder.display()
     )
 }

@@ -1,4 +1,4 @@
-//! Where data may go: the regions of the residency, and the destinations that are allowed.
+//! The finding about data that leaves this box: the allowed destinations, and the regions of the residency.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use ledge_egress::{DestinationCounts, EgressConfig};
 
 use crate::check::Check;
 
-/// Whether what may leave this box is bound to regions, and whether what left it before was in them. `counts` is what was
-/// counted so far.
+/// Checks that the allowed destinations are restricted to regions, and that data sent before, by `counts`, went to
+/// these regions.
 pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Check {
     let name = "egress";
     let elsewhere = config.allow.iter().filter(|entry| !entry.host.host.is_loopback()).count();
@@ -20,6 +20,7 @@ pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Check {
         .filter(|of| of.connections > 0 && of.region.parse().is_ok_and(|region| !config.is_counted_resident(&region)))
         .map(|of| format!("{} in {}", of.destination, of.region))
         .collect();
+
     let detail = match (config.allow.len(), config.residency.is_empty()) {
         (0, _) => "nothing may leave this box".to_owned(),
         (1, true) => format!("1 destination, in {regions}; no residency is set"),
@@ -28,12 +29,12 @@ pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Check {
         (count, false) => format!("{count} destinations, in {regions}; data may be in {residency}"),
     };
     if !outside.is_empty() {
-        let advice = "nothing goes there any more; `ledge audit egress` says what did";
-        return Check::warn(name, format!("{detail}\nbefore, data went to {}", outside.join(", ")), advice);
+        let advice = "no data is sent there now; `ledge audit egress` lists what was sent";
+        return Check::warn(name, format!("{detail}\nearlier, data went to {}", outside.join(", ")), advice);
     }
     if config.residency.is_empty() && elsewhere > 0 {
-        let advice =
-            "list the regions where data may be in egress.residency: an entry of another one is then a mistake";
+        let advice = "set egress.residency to the regions where data may be; the configuration then refuses \
+                      destinations in other regions";
         return Check::warn(name, detail, advice);
     }
     Check::ok(name, detail)
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_without_a_residency_deserves_a_word() {
+    fn a_destination_without_a_residency_is_a_warning() {
         let entry = "[[allow]]\nhost = 'b.example:1'\nregion = 'eu'";
         let local = "[[allow]]\nhost = '127.0.0.1:1'\nregion = 'eu'";
         for (text, status, detail) in [
@@ -72,9 +73,9 @@ mod tests {
     }
 
     #[test]
-    fn what_went_outside_the_residency_before_it_was_set_is_told() {
+    fn data_sent_outside_the_residency_before_it_was_set_is_reported() {
         let (status, detail) = look("residency = ['eu']", &[("a.example:1", "us"), ("b.example:1", "eu")]);
         assert_eq!(status, Status::Warn);
-        assert!(detail.ends_with("before, data went to a.example:1 in us"), "{detail}");
+        assert!(detail.ends_with("earlier, data went to a.example:1 in us"), "{detail}");
     }
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use ledge_features::online::FeatureError;
-use ledge_part::failure::Failure;
+use ledge_part::api_error::ApiError;
 use serde::Serialize;
 
 /// The class of an error for which Feast has none of its own.
@@ -78,9 +78,9 @@ impl Detail {
     }
 }
 
-impl From<Failure> for FeastError {
-    fn from(failure: Failure) -> Self {
-        let Failure { status, message, retry_after_s } = failure;
+impl From<ApiError> for FeastError {
+    fn from(failure: ApiError) -> Self {
+        let ApiError { status, message, retry_after_s } = failure;
         Self { retry_after_s, ..Self::new(status.as_u16(), message) }
     }
 }

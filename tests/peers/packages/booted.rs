@@ -185,11 +185,11 @@ fn five_minutes_do_what_the_readme_says() {
     assert_ne!(text, stranger.text);
     assert_eq!(call(&machine, &Line { is_roots: false, text }), "401");
     all(&machine, seal);
-    machine.until("all is sealed", |machine| {
+    machine.until("all is encrypted", |machine| {
         let status = machine.ask(&["ledge", "encryption", "status"]);
-        status.contains("sealed under") && !status.contains("plain")
+        status.contains("encrypted with") && !status.contains("plain")
     });
-    assert!(all(&machine, &ask[1..]).contains("\"espresso\""), "what is sealed does not serve");
+    assert!(all(&machine, &ask[1..]).contains("\"espresso\""), "the encrypted data does not serve");
 }
 
 #[test]

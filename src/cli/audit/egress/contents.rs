@@ -1,42 +1,43 @@
-//! What each kind of message is, and the fields that it has.
+//! The description of each kind of content, and the fields of its messages.
 
 use ledge_audit::record::AuditRecord;
 use ledge_egress::{Content, REQUEST_HEADERS};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
-use ledge_part::failure::ErrorBody;
+use ledge_part::api_error::ErrorBody;
 use ledge_protocol::{encode, photograph};
 use ledge_updates::report;
 use serde::Serialize;
 
 use super::fields::{Field, of_schema};
 
-/// A message with a form of its own.
+/// One form of message.
 #[derive(Debug, Serialize)]
 pub struct Message {
     pub name: &'static str,
-    /// Everything that is in it.
+    /// All its fields.
     pub fields: Vec<Field>,
 }
 
-/// What a kind of message is.
+/// The description of a kind of content.
 pub fn what(content: Content) -> &'static str {
     match content {
         Content::Protocol => {
-            "what it takes to connect, to subscribe and to acknowledge; nobody's data; every destination may get it"
+            "the connection itself: handshakes, subscriptions, acknowledgements; no data of callers; every destination \
+             may receive it"
         }
-        Content::Answer => "results of inference, for whoever asked over MQTT or has bound a topic to a model",
-        Content::Presence => "whether this box is there",
-        Content::Report => "what this box runs and how it does, for the platform",
-        Content::Call => "inference calls to a box elsewhere, which `ledge bench` alone makes and the server never",
-        Content::Request => "requests for files of the update repository, which say nothing of this box",
+        Content::Answer => "results of inference, for callers over MQTT and for bindings of a topic to a model",
+        Content::Presence => "the state of this box, online or offline",
+        Content::Report => "the software, models and health of this box, for the platform",
+        Content::Call => "inference calls to another box; only `ledge bench` sends them, the server never does",
+        Content::Request => "requests for files of the update repository, without data about this box",
         Content::Audit => {
-            "the audit log, and what proves it: who called is a keyed tag there, what was sent is not there"
+            "the audit log and its proofs: callers appear as keyed tags, and the data that they sent does not appear"
         }
     }
 }
 
-/// Every form that a kind of message has.
+/// Every form of message of a kind of content.
 pub fn messages(content: Content) -> Vec<Message> {
     let constant = |name, fields: &[(&'static str, &'static str)]| Message {
         name,
@@ -47,22 +48,22 @@ pub fn messages(content: Content) -> Vec<Message> {
         Content::Protocol => vec![
             constant("the connection to a broker (MQTT CONNECT)", &connect::CONNECT_FIELDS),
             constant(
-                "what keeps an MQTT connection going",
+                "subscriptions and acknowledgements of an MQTT connection",
                 &[
-                    ("topic filters", "of subscriptions: mqtt.bindings and the topics of this box"),
+                    ("topic filters", "of subscriptions: those of mqtt.bindings, and the topics of this box"),
                     ("packet identifiers", "in acknowledgements, with a reason code"),
                 ],
             ),
             constant(
-                "the beginning of TLS",
+                "the TLS handshake",
                 &[
-                    ("server name", "the host that is configured (SNI)"),
-                    ("client certificate", "where one is configured, with the proof of its key"),
+                    ("server name", "the configured host (SNI)"),
+                    ("client certificate", "if one is configured, with the proof of its key"),
                 ],
             ),
         ],
         Content::Answer => vec![
-            typed("an answer to tensors (JSON, numbers also in binary behind it)", encode::schema()),
+            typed("an answer to tensors (JSON, with numbers also in binary after it)", encode::schema()),
             typed("an answer to a photograph (JSON)", photograph::schema()),
             typed("an answer without a result (JSON)", schemars::schema_for!(ErrorBody<'static>)),
             constant(
@@ -71,11 +72,11 @@ pub fn messages(content: Content) -> Vec<Message> {
             ),
             constant("properties of each answer (MQTT 5)", &answer::ANSWER_PROPERTIES),
         ],
-        Content::Presence => vec![constant("presence", &[("*", "the word online, or offline: nothing else")])],
+        Content::Presence => vec![constant("presence", &[("*", "the word online or offline, nothing else")])],
         Content::Report => vec![typed("the reported document (JSON)", report::schema())],
         Content::Call => vec![constant(
             "a call of `ledge bench`",
-            &[("*", "an image or tensors that whoever runs it has named, or random numbers of the model's shape")],
+            &[("*", "an image or tensors named on the command line, or random numbers of the model's shape")],
         )],
         Content::Request => {
             vec![constant("a request for a file (HTTP GET; to a proxy, CONNECT with the host)", &REQUEST_HEADERS)]

@@ -6,17 +6,18 @@ use serde_json::Value;
 /// One field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Field {
-    /// The way to it: `models[].name`; `*` is a name that is chosen elsewhere, and `event(started)` that form of `event`.
+    /// Its path, such as `models[].name`; `*` is a name from outside the code, and `event(started)` one form of
+    /// `event`.
     pub name: String,
-    /// What it is, in the words of the code.
+    /// The first sentence of its doc comment.
     pub what: String,
 }
 
-/// Deeper than any of our types. A type that contains itself would have no end.
-const DEEPEST: usize = 12;
+/// The most levels of a schema, more than any of our types has: a type that contains itself would have no end.
+const SCHEMA_DEPTH_MAX: usize = 12;
 
 impl Field {
-    /// A field of no schema.
+    /// A field that is not from a schema.
     pub fn new(name: &str, what: &str) -> Self {
         Self { name: name.to_owned(), what: what.to_owned() }
     }
@@ -25,25 +26,26 @@ impl Field {
 /// Every field of the type that has this schema.
 pub fn of_schema(schema: &Value) -> Vec<Field> {
     let mut fields = Vec::new();
-    Walk { root: schema, fields: &mut fields }.visit(schema, "", "", 0);
+    SchemaWalk { root: schema, fields: &mut fields }.visit(schema, "", "", 0);
     fields
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     root: &'a Value,
     fields: &'a mut Vec<Field>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SchemaWalk<'a> {
     fn visit(&mut self, schema: &'a Value, path: &str, what: &str, depth: usize) {
         let own = schema.get("description").and_then(Value::as_str).map(first_sentence);
         let what = if what.is_empty() { own.unwrap_or_default() } else { what.to_owned() };
-        if depth > DEEPEST {
+        if depth > SCHEMA_DEPTH_MAX {
             return self.leaf(path, &what);
         }
         if let Some(target) = schema.get("$ref").and_then(Value::as_str).and_then(|to| self.resolve(to)) {
             return self.visit(target, path, &what, depth + 1);
         }
+
         for forms in ["oneOf", "anyOf"] {
             let Some(forms) = schema.get(forms).and_then(Value::as_array) else { continue };
             let is_null = |form: &&Value| form.get("type").and_then(Value::as_str) != Some("null");
@@ -64,6 +66,7 @@ impl<'a> Walk<'a> {
             }
             return;
         }
+
         if schema.get("properties").is_some() {
             return self.properties(schema, path, None, depth);
         }
@@ -96,13 +99,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The property that tells this form of an enum from the others, and its value.
+/// The property that distinguishes this form of an enum from the others, and its value.
 fn tag(form: &Value) -> Option<(&str, &str)> {
     let properties = form.get("properties")?.as_object()?;
     properties.iter().find_map(|(name, property)| Some((name.as_str(), property.get("const")?.as_str()?)))
 }
 
-/// Doc comments wrap, and have links.
+/// The first sentence of a doc comment, without line breaks and links.
 fn first_sentence(text: &str) -> String {
     let text = text.replace('\n', " ").replace(['`', '[', ']'], "");
     let words: Vec<_> = text.split_whitespace().collect();
@@ -141,12 +144,12 @@ mod tests {
             let action = written["event"]["action"].as_str().unwrap().to_owned();
             for name in leaves(&written, "") {
                 let name = name.replace("event.", &format!("event({action})."));
-                assert!(name.ends_with(".action") || names.contains(name.as_str()), "{name} is written and not told");
+                assert!(name.ends_with(".action") || names.contains(name.as_str()), "{name} is written but not listed");
             }
         }
     }
 
-    /// The way to each value that is no object.
+    /// The path to each value that is not an object.
     fn leaves(value: &Value, path: &str) -> Vec<String> {
         let Some(object) = value.as_object() else { return vec![path.to_owned()] };
         let dot = if path.is_empty() { "" } else { "." };

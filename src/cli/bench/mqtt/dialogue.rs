@@ -1,4 +1,4 @@
-//! One question after the other over a session: what is sent for each, and which message answers it.
+//! One request after the other over an MQTT connection: the packets of each, and the message that answers it.
 //!
 //! Pure: packets in, packets out.
 
@@ -10,45 +10,46 @@ use ledge_mqtt::topics::{TopicFilter, TopicName};
 
 use crate::cli::bench::random::Random;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
-    /// The topic of the answers may not be read.
     #[error("the broker refuses the subscription to {0}: {1}")]
     Subscription(TopicFilter, Reason),
     #[error("the broker refuses the request: {0}")]
     Refused(Reason),
-    #[error("the broker takes no packet of that size")]
+    #[error("the request is larger than the broker accepts")]
     TooLarge,
-    /// Nobody is subscribed to the topic of the request.
-    #[error("nobody receives it: is the box connected to this broker, and its name right?")]
+    /// No client is subscribed to the topic of the request.
+    #[error("no client receives the request: check that the box is connected to this broker, and its name in --device")]
     NoReceiver,
     #[error("the broker closed the connection: {0}")]
     Disconnected(Reason),
 }
 
-/// What came of a packet.
+/// The event of a received packet.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// The answer that was waited for.
+pub enum DialogueEvent {
+    /// The answer to the last request.
     Answer(Message),
     /// The broker delivers answers from now on.
     Subscribed,
-    /// Nothing that was waited for.
-    Nothing,
+    /// A packet that is neither.
+    Unrelated,
 }
 
-/// See the module.
+/// The state of a connection with one request in flight.
 #[derive(Debug)]
 pub struct Dialogue {
     session: Session,
+    /// The topic for the answers.
     answers: TopicName,
-    /// Of the question that was asked last. Counted from a random number: what an earlier connection asked is no answer.
+    /// The number of the last request. It begins at a random number, so that an answer to an earlier connection does
+    /// not match.
     number: u64,
 }
 
 impl Dialogue {
-    /// On an accepted connection, with a subscription to `answers`.
+    /// Begins on an accepted connection, with a subscription to `answers`.
     pub fn new(accepted: &ConnAck, answers: TopicName, filter: TopicFilter, qos: Qos) -> Self {
         let mut session = Session::default();
         session.connected(accepted);
@@ -56,7 +57,7 @@ impl Dialogue {
         Self { session, answers, number: Random::fresh().bits() }
     }
 
-    /// Asks; the question before it is waited for no more.
+    /// Sends a request. An answer to an earlier request no longer matches.
     pub fn ask(&mut self, mut message: Message) {
         self.number = self.number.wrapping_add(1);
         message.properties.response_topic = Some(self.answers.as_str().to_owned());
@@ -64,7 +65,7 @@ impl Dialogue {
         self.session.publish(Outbound { message, content: Content::Call, settles: None });
     }
 
-    /// The next packet to send. `size` is that of a packet.
+    /// The next packet to send. `size` measures a packet.
     pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Result<Option<(Content, Outgoing)>, Unanswered> {
         match self.session.next(size) {
             Some(NextPacket::Send(content, packet)) => Ok(Some((content, packet))),
@@ -73,8 +74,8 @@ impl Dialogue {
         }
     }
 
-    /// Takes a packet from the broker. What it owes an acknowledgement gets one with what is sent next.
-    pub fn take(&mut self, packet: Incoming) -> Result<Heard, Unanswered> {
+    /// Takes a packet from the broker. Its acknowledgement, if it needs one, is sent with the next packets.
+    pub fn take(&mut self, packet: Incoming) -> Result<DialogueEvent, Unanswered> {
         if matches!(packet, Incoming::PubAck { reason: Reason::NO_MATCHING_SUBSCRIBERS, .. }) {
             return Err(Unanswered::NoReceiver);
         }
@@ -85,15 +86,15 @@ impl Dialogue {
                 }
                 let correlation = received.message.properties.correlation_data.as_deref();
                 let matches = correlation == Some(&self.number.to_be_bytes()[..]);
-                Ok(if matches { Heard::Answer(received.message) } else { Heard::Nothing })
+                Ok(if matches { DialogueEvent::Answer(received.message) } else { DialogueEvent::Unrelated })
             }
             Event::Refused(_, reason) => Err(Unanswered::Refused(reason)),
             Event::Subscribed(filters) => match filters.into_iter().find(|(_, reason)| reason.is_failure()) {
                 Some((filter, reason)) => Err(Unanswered::Subscription(filter, reason)),
-                None => Ok(Heard::Subscribed),
+                None => Ok(DialogueEvent::Subscribed),
             },
             Event::Disconnected(reason, _) => Err(Unanswered::Disconnected(reason)),
-            Event::Unusable(_) | Event::None => Ok(Heard::Nothing),
+            Event::Unusable(_) | Event::None => Ok(DialogueEvent::Unrelated),
         }
     }
 }
@@ -111,25 +112,25 @@ mod tests {
         let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), "a/1".parse().unwrap(), Qos::AtLeastOnce);
         let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
         let granted = Incoming::SubAck { packet_id, reasons: vec![Reason(1)] };
-        assert_eq!(dialogue.take(granted), Ok(Heard::Subscribed));
+        assert_eq!(dialogue.take(granted), Ok(DialogueEvent::Subscribed));
         dialogue
     }
 
-    fn question(payload: &'static str) -> Message {
+    fn request(payload: &'static str) -> Message {
         let properties = Properties::default();
         let topic = "ledge/v1/box/infer/m".parse().unwrap();
         Message { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: false, properties }
     }
 
-    /// Asks, and tells what was sent.
+    /// Sends a request, and returns the last published message.
     fn asked(dialogue: &mut Dialogue, payload: &'static str) -> (Message, PacketId) {
-        dialogue.ask(question(payload));
+        dialogue.ask(request(payload));
         let sent = std::iter::from_fn(|| dialogue.next(|_| 9).unwrap());
-        let question = sent.filter_map(|(content, packet)| match packet {
+        let published = sent.filter_map(|(content, packet)| match packet {
             Outgoing::Publish { message, packet_id, .. } if content == Content::Call => Some((message, packet_id?)),
             _ => None,
         });
-        question.last().unwrap()
+        published.last().unwrap()
     }
 
     fn answer(to: &Message, packet_id: u16) -> Incoming {
@@ -142,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn only_the_answer_to_the_last_question_is_taken_and_each_is_acknowledged() {
+    fn only_the_answer_to_the_last_request_is_taken_and_each_is_acknowledged() {
         let mut dialogue = dialogue();
         let (first, _) = asked(&mut dialogue, "1");
         let (second, _) = asked(&mut dialogue, "2");
-        assert_eq!(dialogue.take(answer(&first, 7)), Ok(Heard::Nothing), "too late");
-        let Ok(Heard::Answer(answered)) = dialogue.take(answer(&second, 8)) else { panic!() };
+        assert_eq!(dialogue.take(answer(&first, 7)), Ok(DialogueEvent::Unrelated), "too late");
+        let Ok(DialogueEvent::Answer(answered)) = dialogue.take(answer(&second, 8)) else { panic!() };
         assert_eq!((answered.topic.as_str(), &answered.payload[..]), ("a/1", &b"2"[..]));
         let acknowledged = std::iter::from_fn(|| dialogue.next(|_| 9).unwrap()).map(|(_, packet)| packet);
         let expected =
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_nobody_receives_or_that_is_refused_is_not_waited_for() {
+    fn a_request_that_no_client_receives_or_that_is_refused_is_an_error_at_once() {
         let reasons = [
             (Reason::NO_MATCHING_SUBSCRIBERS, Unanswered::NoReceiver),
             (Reason::NOT_AUTHORIZED, Unanswered::Refused(Reason::NOT_AUTHORIZED)),
@@ -167,12 +168,12 @@ mod tests {
             assert_eq!(dialogue.take(Incoming::PubAck { packet_id, reason }), Err(expected));
         }
         let mut dialogue = dialogue();
-        dialogue.ask(question("large"));
+        dialogue.ask(request("large"));
         assert_eq!(dialogue.next(|_| 1001), Err(Unanswered::TooLarge));
     }
 
     #[test]
-    fn a_refused_subscription_is_told() {
+    fn a_refused_subscription_is_reported() {
         let filter: TopicFilter = "a/1".parse().unwrap();
         let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), filter.clone(), Qos::AtMostOnce);
         let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };

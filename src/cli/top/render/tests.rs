@@ -39,7 +39,7 @@ fn view(models: Vec<ModelView>) -> View {
 
 fn drawn(view: &View, width: usize, height: usize) -> Vec<Line> {
     let history = History::from([0.0, 60.0, 120.0]);
-    lines(view, "unix:ledge.sock", &history, Room { width, height })
+    lines(view, "unix:ledge.sock", &history, TerminalSize { width, height })
 }
 
 fn text(lines: &[Line]) -> String {
@@ -102,11 +102,11 @@ fn figures_have_the_digits_that_are_worth_it() {
 
 proptest! {
     #[test]
-    fn nothing_is_wider_or_higher_than_the_room(
+    fn nothing_is_wider_or_higher_than_the_terminal(
         width in 0_usize..200, height in 0_usize..60, name in ".{0,40}", reason in ".{0,200}", count in 0_usize..40,
     ) {
-        let room = Room { width, height };
-        for lines in [drawn(&view(vec![model(&name); count]), width, height), lost("http://box:8000", &reason, room)] {
+        let size = TerminalSize { width, height };
+        for lines in [drawn(&view(vec![model(&name); count]), width, height), lost("http://box:8000", &reason, size)] {
             prop_assert!(lines.len() <= height);
             for line in lines {
                 prop_assert!(line.text.chars().count() <= width && !line.text.contains(char::is_control), "{:?}", line);

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use super::*;
 
 /// The feature views of [`settings`].
-const VIEWS: &str = r#"
+const FEATURE_VIEWS: &str = r#"
     entity = [{ name = "machine", join_key = "machine_id", value_type = "String" }]
     [[feature_view]]
     name = "vibration"
@@ -15,8 +15,8 @@ const VIEWS: &str = r#"
     schema = [{ name = "rms", dtype = "Float32" }, { name = "peak", dtype = "Float32", optional = true }]
 "#;
 
-/// A configuration with something in every section, and without a mistake.
-const SETTINGS: &str = r#"
+/// A configuration with entries in every section and without a mistake.
+const VALID_SETTINGS: &str = r#"
     [http]
     listen = ["127.0.0.1:0", "unix:ledge.sock", "https://127.0.0.1:1"]
     [http.tls]
@@ -83,19 +83,19 @@ const SETTINGS: &str = r#"
     features = { rms = "$.v.rms", peak = "$.v.peak" }
 "#;
 
-/// All keys that there are, with their defaults where [`SETTINGS`] says nothing.
+/// Every key, with its default where [`VALID_SETTINGS`] does not set it.
 fn settings() -> Table {
     let mut table = Table::try_from(Config::default()).unwrap();
-    lay_over(&mut table, SETTINGS.parse().unwrap());
+    overlay(&mut table, VALID_SETTINGS.parse().unwrap());
     table
 }
 
 /// The mistakes in a file.
-fn told(text: &str) -> Vec<Mistake> {
+fn mistakes_in(text: &str) -> Vec<Mistake> {
     let root = Root::new(text);
     let views = root.0.path().join("feature_views.d");
     std::fs::create_dir(&views).unwrap();
-    ledge_base::durable::replace(&views.join("views.toml"), VIEWS.as_bytes()).unwrap();
+    ledge_base::durable::replace(&views.join("views.toml"), FEATURE_VIEWS.as_bytes()).unwrap();
     root.sources(&[], &[]).check().mistakes
 }
 
@@ -103,7 +103,7 @@ fn places(mistakes: &[Mistake]) -> BTreeSet<(Option<usize>, String)> {
     mistakes.iter().map(|mistake| (mistake.line, mistake.key.clone())).collect()
 }
 
-/// A value that is of its type and wrong all the same, and the keys that it is wrong because of.
+/// A value of the right type that is a mistake, and the keys that make it one.
 struct WrongValue {
     key: &'static str,
     value: Value,
@@ -139,7 +139,7 @@ fn wrong_values() -> Vec<WrongValue> {
 
 #[test]
 fn the_settings_of_these_tests_have_no_mistake() {
-    assert_eq!(told(&settings().to_string()), []);
+    assert_eq!(mistakes_in(&settings().to_string()), []);
     assert!(leaves(&settings()).len() > 100);
 }
 
@@ -150,7 +150,7 @@ fn a_value_of_the_wrong_type_is_one_mistake_whatever_hangs_on_it() {
         let mut table = settings();
         spoil(&mut table, &key);
         let written = write(&table, &[1, 2, 0]);
-        let found = told(&written.text);
+        let found = mistakes_in(&written.text);
         if places(&found) != [(written.lines.get(&key).copied(), key.clone())].into() {
             wrong.push((key, found));
         }
@@ -168,7 +168,7 @@ fn no_mistake_of_a_value_hides_one_of_a_type_or_the_other_way_round() {
         let written = write(&table, &[0]);
         let lines = [key, "log.level", "mqtt.bindings[0].qos"];
         let expected: BTreeSet<_> = lines.map(|key| (written.lines.get(key).copied(), key.to_owned())).into();
-        let found = told(&written.text);
+        let found = mistakes_in(&written.text);
         let found: BTreeSet<_> = places(&found).into_iter().filter(|(_, key)| lines.contains(&key.as_str())).collect();
         assert_eq!(found, expected, "{key}");
     }
@@ -203,7 +203,7 @@ proptest! {
             }
         }
         let written = write(&table, &choices);
-        let found = told(&written.text);
+        let found = mistakes_in(&written.text);
         let expected: BTreeSet<_> = expected.into_iter().map(|key| (written.lines.get(&key).copied(), key)).collect();
         // A mistake of a value may have several consequences in words, but none anywhere else.
         prop_assert_eq!(places(&found), expected, "{:#?} in {}", found, written.text);

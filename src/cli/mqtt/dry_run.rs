@@ -1,4 +1,4 @@
-//! `ledge mqtt try`: what this box would do with a message.
+//! `ledge mqtt try`: a dry run of a message, without a broker.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -25,18 +25,18 @@ use crate::daemon;
 /// The arguments of `ledge mqtt try`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct TrialArgs {
+pub struct DryRunArgs {
     /// The topic that the message is published to.
     pub topic: TopicName,
-    /// Its content; - is standard input.
+    /// The file with the content of the message, or - for standard input.
     pub file: PathBuf,
-    /// Its content type, such as image/jpeg. Most devices name none.
+    /// The content type of the message, such as image/jpeg. Most devices send none.
     #[arg(long, value_name = "TYPE")]
     pub content_type: Option<String>,
-    /// A user property, such as priority=batch. Can be repeated.
+    /// A user property of the message, such as priority=batch. Can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = property)]
     pub property: Vec<(String, String)>,
-    /// The topic where an answer is wanted.
+    /// The response topic of the message: the topic for the answer.
     #[arg(long, value_name = "TOPIC")]
     pub response_topic: Option<String>,
     /// Write JSON instead of text.
@@ -56,7 +56,7 @@ fn property(text: &str) -> Result<(String, String), String> {
 }
 
 /// Runs the verb.
-pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(config: &Config, args: &DryRunArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let payload = read(&args.file)?;
     let topics = super::topics(config)?;
     let bindings = Bindings::new(&config.mqtt.bindings);
@@ -66,13 +66,14 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
         user: args.property.clone(),
         ..Properties::default()
     };
+
     let handled = block_on(async {
-        // Nobody reads the events of a command line.
+        // The events of a command are not recorded.
         let audit = AuditSink::to_nowhere();
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
-        let serving = &daemon::serving_alone(config, audit);
+        let serving = &daemon::standalone_serving(config, audit);
         let max_payload = config.mqtt.max_payload_bytes;
-        let trial = DryRun {
+        let dry_run = DryRun {
             topics: &topics,
             bindings: &bindings,
             authenticator: &authenticator,
@@ -80,10 +81,11 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
             max_payload,
             response_topics: &config.mqtt.response_topics,
         };
-        let handled = trial.run(args.topic.clone(), payload, properties).await;
+        let handled = dry_run.run(args.topic.clone(), payload, properties).await;
         serving.repository().unload_all(&Principal::Local).await;
         handled
     })?;
+
     let good = !handled.is_empty() && handled.iter().all(|handled| handled.problem.is_none());
     if args.json {
         let handled: Vec<Value> = handled.iter().map(as_json).collect();
@@ -91,11 +93,11 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
         writeln!(out, "{report:#}")?;
     } else {
         if config.mqtt.broker.is_none() {
-            writeln!(out, "No broker is set (mqtt.broker), so no message comes to this box yet.")?;
+            writeln!(out, "No broker is set (mqtt.broker), so this box receives no messages yet.")?;
         }
         super::note_unnamed(config, &topics, out)?;
         if handled.is_empty() {
-            writeln!(out, "{}", nobody(&args.topic, &topics, &bindings))?;
+            writeln!(out, "{}", no_recipient(&args.topic, &topics, &bindings))?;
         }
         for handled in &handled {
             write!(out, "{}", text(handled, &topics))?;
@@ -107,15 +109,15 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
 fn read(file: &Path) -> anyhow::Result<Bytes> {
     let mut content = Vec::new();
     if file == Path::new("-") {
-        std::io::stdin().lock().read_to_end(&mut content).context("standard input cannot be read")?;
+        std::io::stdin().lock().read_to_end(&mut content).context("cannot read standard input")?;
     } else {
-        content = std::fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
+        content = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
     Ok(content.into())
 }
 
-/// Why nothing takes a message.
-fn nobody(topic: &TopicName, topics: &DeviceTopics, bindings: &Bindings) -> String {
+/// The text for a message that nothing takes, with the topics that are taken.
+fn no_recipient(topic: &TopicName, topics: &DeviceTopics, bindings: &Bindings) -> String {
     let group = topics.group_infer().map(|group| format!(", calls to its group to {}", group.unshared()));
     let filters: Vec<_> = bindings.iter().map(|binding| binding.config().topic.as_str()).collect();
     let bound = match filters.as_slice() {
@@ -162,13 +164,13 @@ fn as_json(handled: &DryRunResult) -> Value {
 fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
     let mut lines = vec![match &handled.recipient {
         Recipient::Call { owner } => {
-            let whom = match owner {
+            let recipient = match owner {
                 Some(owner) if *owner == topics.device => format!("to this box, {owner}"),
                 Some(group) => format!("to the group {group}, of which one box answers"),
                 None => "that names no model".to_owned(),
             };
-            let who = handled.principal.as_ref().map(|principal| format!(", by {principal}")).unwrap_or_default();
-            format!("An inference call {whom}{}{who}", for_model(handled))
+            let caller = handled.principal.as_ref().map(|principal| format!(", by {principal}")).unwrap_or_default();
+            format!("An inference call {recipient}{}{caller}", for_model(handled))
         }
         Recipient::Binding { binding, captures } => {
             format!("The binding {} takes it{}{}", binding.name(), captured(captures), for_model(handled))
@@ -178,7 +180,7 @@ fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
         let config = binding.config();
         if config.max_rate.is_set() {
             let rate = config.max_rate;
-            lines.push(format!("  at most {rate} messages a second of a topic, of which the newest is kept"));
+            lines.push(format!("  at most {rate} messages a second from each topic; the newest is kept"));
         }
         if config.shared {
             lines.push("  one box of the group gets each message".to_owned());
@@ -189,7 +191,7 @@ fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
         lines.push(format!("  the model is not loaded: {reason}"));
     }
     if let Some(reason) = &handled.not_asked {
-        lines.push(format!("  the model is not asked here: {reason}"));
+        lines.push(format!("  the model does not run here: {reason}"));
     }
     if let Some(problem) = &handled.problem {
         lines.push(format!("  no result: {problem}"));
@@ -203,9 +205,9 @@ fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Where a binding pushes, and the rows that it would push; null where nothing is pushed.
+/// The feature view or push source of a binding, and the rows that it would push. Null where nothing is pushed.
 fn pushed_json(handled: &DryRunResult) -> Value {
-    let Some((target, tried)) = target(handled).zip(handled.rows.as_ref().filter(|tried| !tried.is_refused)) else {
+    let Some((target, rows)) = target(handled).zip(handled.rows.as_ref().filter(|rows| !rows.is_refused)) else {
         return Value::Null;
     };
     let (kind, name) = match &target {
@@ -213,7 +215,7 @@ fn pushed_json(handled: &DryRunResult) -> Value {
         PushTarget::Source(name) => ("push_source", name),
     };
     let df: serde_json::Map<_, _> =
-        tried.columns.iter().map(|(name, cells)| (name.clone(), Value::Array(cells.clone()))).collect();
+        rows.columns.iter().map(|(name, cells)| (name.clone(), Value::Array(cells.clone()))).collect();
     json!({kind: name, "df": df})
 }
 
@@ -226,35 +228,35 @@ fn target(handled: &DryRunResult) -> Option<PushTarget> {
 
 /// The rows that would be pushed; this pushes nothing.
 fn pushed(handled: &DryRunResult) -> Vec<String> {
-    let Some((target, tried)) = target(handled).zip(handled.rows.as_ref()) else { return Vec::new() };
-    let DryRunRows { columns, is_refused, ignored, unused } = tried;
-    let whereto = match target {
+    let Some((target, rows)) = target(handled).zip(handled.rows.as_ref()) else { return Vec::new() };
+    let DryRunRows { columns, is_refused, ignored, unused } = rows;
+    let destination = match target {
         PushTarget::View(name) => format!("the feature view {name}"),
         PushTarget::Source(name) => format!("the push source {name}"),
     };
     let count = columns.first().map_or(0, |(_, cells)| cells.len());
     let rows = if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
     let mut lines = vec![if *is_refused {
-        format!("  {rows} for {whereto}, which would be refused")
+        format!("  {rows} for {destination}, which would be refused")
     } else {
-        format!("  would push {rows} to {whereto}; this pushes nothing")
+        format!("  would push {rows} to {destination}; this pushes nothing")
     }];
     lines.extend(columns.iter().map(|(name, cells)| format!("    {name}: {}", listed(cells))));
     if !ignored.is_empty() {
-        lines.push(format!("  ignored, since no feature view has a column of that name: {}", online::listed(ignored)));
+        lines.push(format!("  ignored, as no feature view has such a column: {}", online::listed(ignored)));
     }
     if !unused.is_empty() {
-        lines.push(format!("  fields of the message that are no columns: {}", online::listed(unused)));
+        lines.push(format!("  fields of the message that are not columns: {}", online::listed(unused)));
     }
     lines
 }
 
-/// The first few of many.
+/// The first cells, and the number of the others.
 fn listed(cells: &[Value]) -> String {
-    const MOST: usize = 5;
-    let mut texts: Vec<String> = cells.iter().take(MOST).map(ToString::to_string).collect();
-    if cells.len() > MOST {
-        texts.push(format!("and {} more", cells.len() - MOST));
+    const LISTED_MAX: usize = 5;
+    let mut texts: Vec<String> = cells.iter().take(LISTED_MAX).map(ToString::to_string).collect();
+    if cells.len() > LISTED_MAX {
+        texts.push(format!("and {} more", cells.len() - LISTED_MAX));
     }
     texts.join(", ")
 }
@@ -263,7 +265,7 @@ fn for_model(handled: &DryRunResult) -> String {
     handled.model.as_ref().map(|model| format!(", for the model {model}")).unwrap_or_default()
 }
 
-/// What the wildcards stand for, as templates name them.
+/// The parts of the topic that the wildcards match, by their names in templates.
 fn captured(captures: &[String]) -> String {
     let one = |(index, capture): (usize, &String)| format!("{{{}}} = {capture}", index + 1);
     let all: Vec<_> = captures.iter().enumerate().map(one).collect();

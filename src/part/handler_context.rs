@@ -1,4 +1,4 @@
-//! What handlers share.
+//! The shared state of handlers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use ledge_base::memory_budget::MemoryBudget;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::shutdown::Shutdown;
 
-use crate::failure::Failure;
+use crate::api_error::ApiError;
 
-/// What every handler may use. Cheap to clone.
+/// The state that every handler may use. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Web {
-    inner: Arc<Inner>,
+pub struct HandlerContext {
+    inner: Arc<HandlerContextInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct HandlerContextInner {
     limits: BodyLimits,
     memory: MemoryBudget,
     audit: AuditSink,
@@ -33,10 +33,10 @@ pub struct BodyLimits {
     pub timeout: Duration,
 }
 
-impl Web {
-    /// `memory` is for the bodies of all requests and answers together.
+impl HandlerContext {
+    /// Creates the context. `memory` is for the bodies of all requests and answers together.
     pub fn new(limits: BodyLimits, memory: MemoryBudget, audit: AuditSink, shutdown: Shutdown) -> Self {
-        Self { inner: Arc::new(Inner { limits, memory, audit, shutdown }) }
+        Self { inner: Arc::new(HandlerContextInner { limits, memory, audit, shutdown }) }
     }
 
     pub fn limits(&self) -> &BodyLimits {
@@ -51,16 +51,21 @@ impl Web {
         &self.inner.audit
     }
 
-    /// Runs `work` to its end even when the caller hangs up meanwhile: a load that is cut off half-way would leave its
-    /// state behind.
-    pub async fn to_the_end<T: Send + 'static>(
+    /// Runs `work` to its end even when the caller hangs up meanwhile: a load that is interrupted half-way would leave
+    /// its state behind.
+    pub async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ApiError> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.inner.shutdown.spawn(async move {
             let _ = sender.send(work.await);
         });
-        receiver.await.map_err(|_| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the work ended without a result"))
+        receiver.await.map_err(|_| {
+            ApiError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal error: the operation ended without a result; see the log of the box",
+            )
+        })
     }
 }

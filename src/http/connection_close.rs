@@ -1,11 +1,12 @@
-//! Connections that end while their caller still sends.
+//! The end of a connection: lingering close, and error bodies for requests that hyper itself refuses.
 //!
-//! A call may be answered before its body was read: too large, or for what is not there. Closed with something unread, a
-//! connection is reset, and a caller that is still sending loses the answer; so the rest is read for a while.
+//! A call may be answered before its body was read: the body is too large, or the route does not exist. Closing a
+//! connection with unread bytes resets it, and a caller that is still sending loses the answer. So the rest is read for
+//! a while (lingering close).
 //!
-//! Requests that hyper refuses before the router sees them are no HTTP, or have a head or a URI that is too large.
-//! hyper replies to them with a status and no body. The stream below it recognizes such a reply, since nothing was asked
-//! that it could answer, and holds it back, so that one with a body like every other error's can be sent instead.
+//! hyper refuses a request before the router sees it when it is not HTTP, or when its head or URI is too large. hyper
+//! replies with a status and no body. [`ParseErrorStream`], the stream below hyper, recognizes such a reply because no
+//! call is open that it could answer. It withholds the reply and sends one with the body of every other error.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,37 +18,38 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
 use hyper::body::{Frame, SizeHint};
-use ledge_part::failure::ErrorBody;
+use ledge_part::api_error::ErrorBody;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a caller is read whose call is answered: in all, and while it sends nothing.
-const LINGER: Duration = Duration::from_secs(10);
-const LINGER_SILENT: Duration = Duration::from_secs(1);
+/// The time for which a caller is read after its answer.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same while the caller sends nothing.
+const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The calls of one connection.
 #[derive(Debug, Clone, Default)]
-pub struct Calls(Arc<Counts>);
+pub struct ConnectionCalls(Arc<CallCounts>);
 
 #[derive(Debug)]
-struct Counts {
+struct CallCounts {
     begun: AtomicU64,
     ended: AtomicU64,
-    /// When the last call began or ended, or the connection came.
+    /// The time at which the last call began or ended, or the connection was accepted.
     changed: Mutex<Instant>,
-    /// Whether the connection is to end for another one, and who is told.
+    /// Set when the connection must end to make room for another one.
     is_asked_to_end: AtomicBool,
     asked_to_end: Notify,
-    /// Whether the body of a call was given up before its end.
+    /// Set when the body of a call was dropped before its end.
     is_unread: AtomicBool,
 }
 
-/// One call, until its answer was taken as a whole or given up.
+/// Counts one call as open, until hyper has taken the whole answer or dropped it.
 #[derive(Debug)]
-pub struct Call(Arc<Counts>);
+pub struct CallGuard(Arc<CallCounts>);
 
-impl Default for Counts {
+impl Default for CallCounts {
     fn default() -> Self {
         Self {
             begun: AtomicU64::default(),
@@ -60,40 +62,40 @@ impl Default for Counts {
     }
 }
 
-impl Counts {
+impl CallCounts {
     fn changed(&self) -> MutexGuard<'_, Instant> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Calls {
-    /// Counts a call.
-    pub fn begin(&self) -> Call {
+impl ConnectionCalls {
+    /// Begins a call.
+    pub fn begin(&self) -> CallGuard {
         self.0.begun.fetch_add(1, Ordering::Relaxed);
         *self.0.changed() = Instant::now();
-        Call(self.0.clone())
+        CallGuard(self.0.clone())
     }
 
-    /// For how long there has been no call; `None` while there is one, and once the connection was asked to end.
+    /// The time since the last call; `None` while a call is open, and once the connection was asked to end.
     pub fn idle_for(&self) -> Option<Duration> {
         let is_idle = self.begun() == self.ended() && !self.0.is_asked_to_end.load(Ordering::Relaxed);
         is_idle.then(|| self.0.changed().elapsed())
     }
 
-    /// Asks the connection to end once it has no call.
+    /// Asks the connection to end once no call is open.
     pub fn end(&self) {
         self.0.is_asked_to_end.store(true, Ordering::Relaxed);
         self.0.asked_to_end.notify_one();
     }
 
-    /// Waits until the connection is to end.
+    /// Waits until the connection is asked to end.
     pub async fn asked_to_end(&self) {
         self.0.asked_to_end.notified().await;
     }
 
-    /// The body of a call.
-    pub fn body<B: HttpBody>(&self, body: B) -> CallBody<B> {
-        CallBody { body, counts: self.0.clone(), is_read: false }
+    /// Wraps the request body of a call.
+    pub fn body<B: HttpBody>(&self, body: B) -> RequestBody<B> {
+        RequestBody { body, counts: self.0.clone(), is_read: false }
     }
 
     fn begun(&self) -> u64 {
@@ -105,15 +107,15 @@ impl Calls {
     }
 }
 
-/// The body of a call, which is known to be read to its end or not.
+/// The request body of a call, which records whether it was read to its end.
 #[derive(Debug)]
-pub struct CallBody<B: HttpBody> {
+pub struct RequestBody<B: HttpBody> {
     body: B,
-    counts: Arc<Counts>,
+    counts: Arc<CallCounts>,
     is_read: bool,
 }
 
-impl<B: HttpBody + Unpin> HttpBody for CallBody<B> {
+impl<B: HttpBody + Unpin> HttpBody for RequestBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -135,7 +137,7 @@ impl<B: HttpBody + Unpin> HttpBody for CallBody<B> {
     }
 }
 
-impl<B: HttpBody> Drop for CallBody<B> {
+impl<B: HttpBody> Drop for RequestBody<B> {
     fn drop(&mut self) {
         if !self.is_read && !self.body.is_end_stream() {
             self.counts.is_unread.store(true, Ordering::Relaxed);
@@ -143,28 +145,28 @@ impl<B: HttpBody> Drop for CallBody<B> {
     }
 }
 
-impl Drop for Call {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         *self.0.changed() = Instant::now();
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Call {
-    /// Keeps the call until hyper has taken all of the answer.
-    pub fn until_taken(self, body: Body) -> Answer {
-        Answer { body, _call: self }
+impl CallGuard {
+    /// Keeps the call open until hyper has taken all of the answer.
+    pub fn until_sent(self, body: Body) -> ResponseBody {
+        ResponseBody { body, _call: self }
     }
 }
 
-/// The body of an answer to a call.
+/// The body of the answer to a call.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ResponseBody {
     body: Body,
-    _call: Call,
+    _call: CallGuard,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -184,58 +186,58 @@ impl HttpBody for Answer {
     }
 }
 
-/// A stream that holds back what answers no call.
+/// A stream that withholds replies that answer no call: these are hyper's own errors.
 #[derive(Debug)]
-pub struct Refusing<S> {
+pub struct ParseErrorStream<S> {
     stream: S,
-    calls: Calls,
-    /// How many calls had been made when all of them were answered and all of that had been written.
-    settled: u64,
-    /// The status of a reply that was held back.
+    calls: ConnectionCalls,
+    /// The number of calls when all calls were last answered and their answers written.
+    answered_calls: u64,
+    /// The status of a withheld reply.
     status: Option<StatusCode>,
 }
 
-impl<S> Refusing<S> {
-    /// Over the stream of a connection that makes these calls.
-    pub fn new(stream: S, calls: Calls) -> Self {
-        Self { stream, calls, settled: 0, status: None }
+impl<S> ParseErrorStream<S> {
+    /// Wraps the stream of the connection that makes `calls`.
+    pub fn new(stream: S, calls: ConnectionCalls) -> Self {
+        Self { stream, calls, answered_calls: 0, status: None }
     }
 
-    /// Whether no answer to a call is under way: what is written now is a reply of hyper's own.
-    fn is_settled(&self) -> bool {
-        self.settled == self.calls.begun()
+    /// Returns `true` if no answer to a call is being written: a write is then hyper's own reply.
+    fn is_answered(&self) -> bool {
+        self.answered_calls == self.calls.begun()
     }
 
-    /// Holds back a reply that begins with `head`.
-    fn hold_back(&mut self, head: &[u8]) {
+    /// Withholds a reply that begins with `head`.
+    fn withhold(&mut self, head: &[u8]) {
         // `HTTP/1.1 400 Bad Request`
         let status = head.get(9..12).and_then(|digits| StatusCode::from_bytes(digits).ok());
         self.status = self.status.or(status).or(Some(StatusCode::BAD_REQUEST));
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Refusing<S> {
-    /// Ends a connection that hyper has done with. Tells a caller why hyper gave it up, unless that has nothing to do with what
-    /// it sent, and reads for a while what a caller still sends.
+impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
+    /// Closes a connection that hyper has finished with. Sends the error if hyper could not parse a request, and reads
+    /// for a while what the caller still sends.
     pub async fn close(mut self, error: Option<&hyper::Error>) -> io::Result<()> {
-        let error = error.filter(|error| error.is_parse() && self.is_settled());
+        let error = error.filter(|error| error.is_parse() && self.is_answered());
         if let Some(error) = error {
-            self.refuse(error).await?;
+            self.send_parse_error(error).await?;
         }
         if error.is_some() || self.calls.0.is_unread.load(Ordering::Relaxed) {
-            let _ = tokio::time::timeout(LINGER, self.read_on()).await;
+            let _ = tokio::time::timeout(LINGER_TIMEOUT, self.drain()).await;
         }
         Ok(())
     }
 
     /// Reads until the caller has closed the connection too, or sends nothing for a while.
-    async fn read_on(&mut self) {
+    async fn drain(&mut self) {
         let mut ignored = vec![0; 64 << 10];
-        while let Ok(Ok(1..)) = tokio::time::timeout(LINGER_SILENT, self.stream.read(&mut ignored)).await {}
+        while let Ok(Ok(1..)) = tokio::time::timeout(LINGER_IDLE_TIMEOUT, self.stream.read(&mut ignored)).await {}
     }
 
-    async fn refuse(&mut self, error: &hyper::Error) -> io::Result<()> {
-        let (status, message) = self.told(error);
+    async fn send_parse_error(&mut self, error: &hyper::Error) -> io::Result<()> {
+        let (status, message) = self.parse_error(error);
         let body = ErrorBody::new(&message).to_json();
         let reason = status.canonical_reason().unwrap_or_default();
         let head = format!(
@@ -247,27 +249,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Refusing<S> {
         self.stream.shutdown().await
     }
 
-    fn told(&self, error: &hyper::Error) -> (StatusCode, String) {
-        let most = super::connection::LARGEST_HEAD;
+    fn parse_error(&self, error: &hyper::Error) -> (StatusCode, String) {
+        let most = super::connection::REQUEST_HEAD_BYTES_MAX;
         if error.is_parse_version_h2() {
-            let message = "HTTP/2 is not spoken here: send HTTP 1.1".to_owned();
+            let message = "HTTP/2 is not supported: use HTTP/1.1".to_owned();
             return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, message);
         }
         let status = self.status.unwrap_or(StatusCode::BAD_REQUEST);
         let message = match status {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                 format!(
-                    "the headers of the request are too large, or more than 100, or announce too long a body: at most {most} bytes are taken"
+                    "the request headers are larger than {most} bytes, are more than 100, or have too large a \
+                     content-length"
                 )
             }
-            StatusCode::URI_TOO_LONG => "the path of the request is too long: at most 65534 bytes are taken".to_owned(),
-            _ => format!("the request is not valid HTTP 1.1: {}", error.to_string().trim_end_matches(" parsed")),
+            StatusCode::URI_TOO_LONG => "the path of the request is longer than 65534 bytes".to_owned(),
+            _ => format!("the request is not valid HTTP/1.1: {}", error.to_string().trim_end_matches(" parsed")),
         };
         (status, message)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Refusing<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ParseErrorStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -277,10 +280,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Refusing<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Refusing<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.is_settled() {
-            self.hold_back(bytes);
+        if self.is_answered() {
+            self.withhold(bytes);
             return Poll::Ready(Ok(bytes.len()));
         }
         Pin::new(&mut self.stream).poll_write(context, bytes)
@@ -291,8 +294,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Refusing<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.is_settled() {
-            self.hold_back(slices.first().map_or(&[][..], |slice| slice));
+        if self.is_answered() {
+            self.withhold(slices.first().map_or(&[][..], |slice| slice));
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
         }
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
@@ -304,10 +307,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Refusing<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        // hyper asks for this only when it has nothing left to write. An answer that it has taken as a whole is written.
+        // hyper flushes only when it has nothing left to write. So an answer that it has taken as a whole is written.
         let begun = self.calls.begun();
         if matches!(flushed, Poll::Ready(Ok(()))) && self.calls.ended() == begun {
-            self.settled = begun;
+            self.answered_calls = begun;
         }
         flushed
     }
@@ -333,15 +336,15 @@ mod tests {
 
     use super::*;
 
-    /// What hyper sends for a head that is no HTTP.
-    const REFUSAL: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+    /// The reply of hyper to a head that is not HTTP.
+    const BARE_400: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
 
-    /// Serves one connection whose answers are `pieces`, each a frame of its own that waits for its turn, and gives what
-    /// comes to a caller that sends `requests`.
+    /// Serves one connection whose answers are `pieces`, each a frame of its own that waits for its turn. Returns the
+    /// bytes that a caller receives who sends `requests`.
     async fn served(requests: &str, pieces: &'static [&'static str]) -> String {
         let (stream, mut caller) = tokio::io::duplex(64);
-        let calls = Calls::default();
-        let stream = Refusing::new(stream, calls.clone());
+        let calls = ConnectionCalls::default();
+        let stream = ParseErrorStream::new(stream, calls.clone());
         let service = service_fn(move |_: Request<Incoming>| {
             let call = calls.begin();
             async move {
@@ -349,7 +352,7 @@ mod tests {
                     tokio::task::yield_now().await;
                     Ok::<_, Infallible>(*piece)
                 });
-                Ok::<_, Infallible>(Response::new(call.until_taken(Body::from_stream(pieces))))
+                Ok::<_, Infallible>(Response::new(call.until_sent(Body::from_stream(pieces))))
             }
         });
         let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -374,14 +377,14 @@ mod tests {
         for before in 0..3 {
             let requests =
                 "GET / HTTP/1.1\r\nhost: x\r\n\r\n".repeat(before) + "GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
-            let answers = served(&requests, &[REFUSAL, "", REFUSAL]).await;
-            assert_eq!(answers.matches(REFUSAL).count(), 2 * (before + 1), "{answers}");
+            let answers = served(&requests, &[BARE_400, "", BARE_400]).await;
+            assert_eq!(answers.matches(BARE_400).count(), 2 * (before + 1), "{answers}");
             assert!(!answers.contains("application/json"), "{answers}");
         }
     }
 
     #[tokio::test]
-    async fn what_is_no_http_is_told_so_also_behind_what_is() {
+    async fn invalid_http_gets_an_error_body_also_after_a_valid_request() {
         let good = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
         for (requests, status) in [
             ("nonsense\r\n\r\n".to_owned(), "400 Bad Request"),

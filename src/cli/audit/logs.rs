@@ -1,4 +1,4 @@
-//! Which log a command is about, and what it is checked with.
+//! The logs that a verb reads, and the keys to verify them with.
 
 use std::path::PathBuf;
 
@@ -18,52 +18,52 @@ use ledge_identity::sealing::Sealer;
 use super::super::Globals;
 use crate::config::Config;
 
-/// Which log it is about.
+/// The options that select a log.
 #[derive(Debug, Clone, Default, Args)]
 pub struct LogArgs {
     /// The log: a folder with a copy of it, or its address (https://… or http://…) [default: this box's own].
     ///
-    /// Where it has a checkpoint, it is that one log; otherwise all logs of a box are meant, in 1/, 2/ and so on.
+    /// A folder with a checkpoint is one log. Otherwise it contains all logs of a box, in 1/, 2/ and so on.
     #[arg(value_name = "LOG")]
     pub log: Option<String>,
-    /// The verifier key, or a file that holds it. Can be repeated [default for this box's own logs: its key].
+    /// The verifier key, or a file with it. Can be repeated [default for this box's own logs: its key].
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
-    /// The authorities that may have signed the server's certificate [default: those that the system trusts].
+    /// The certificate authorities to trust for an https:// server, as PEM [default: those that this machine trusts].
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// The certificate to show to the server.
+    /// The client certificate to present to the server.
     #[arg(long, value_name = "FILE", requires = "key_file")]
     pub certificate_file: Option<PathBuf>,
-    /// The key of the certificate.
+    /// The private key of the client certificate.
     #[arg(long, value_name = "FILE", requires = "certificate_file")]
     pub key_file: Option<PathBuf>,
 }
 
-/// The logs that were found.
-pub struct Found {
-    /// The logs, the first one first. Never empty.
+/// The selected logs.
+pub struct SelectedLogs {
+    /// The logs, the oldest first. Never empty.
     pub places: Vec<Place>,
-    /// Whether these are all logs of their box.
+    /// One log, or all logs of a box.
     pub scope: Scope,
-    /// Where the keys are from, in words.
+    /// The source of the keys, in words.
     pub key_from: String,
 }
 
-impl Found {
-    /// One log: the last, or the one that was asked for.
-    pub fn one(&self, generation: Option<u32>) -> anyhow::Result<&Place> {
+impl SelectedLogs {
+    /// The log with this generation, or the last one.
+    pub fn select(&self, generation: Option<u32>) -> anyhow::Result<&Place> {
         if generation.is_none() {
-            return self.places.last().context("there is no log");
+            return self.places.last().context("there is no audit log");
         }
         let mut places = self.places.iter();
-        places.find(|place| place.generation == generation).context("there is no such generation of the log")
+        places.find(|place| place.generation == generation).context("there is no log with the number of --generation")
     }
 }
 
 impl LogArgs {
-    /// The logs that are meant, and what they are checked with: where none is named, those of this box with its key.
-    pub async fn find(&self, globals: &Globals) -> anyhow::Result<Found> {
+    /// The selected logs with their verifier keys; by default those of this box with its own key.
+    pub async fn find(&self, globals: &Globals) -> anyhow::Result<SelectedLogs> {
         let mut found = self.find_files(globals).await?;
         if !self.key.is_empty() {
             let keys = self.key.iter().map(|key| verifier_key(key)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -71,15 +71,15 @@ impl LogArgs {
             "the key that was given".clone_into(&mut found.key_from);
         } else if found.places.iter().any(|place| place.keys.is_empty()) {
             bail!(
-                "--key is needed: what is not checked with the box's own key proves nothing. `ledge audit key` prints it \
-                 at the box; the platform may know it from when the box was set up"
+                "--key is required: only a check with the box's own key proves anything. Run `ledge audit key` on the \
+                 box; the platform may have stored the key when the box was set up"
             );
         }
         Ok(found)
     }
 
-    /// The logs that are meant, for one who does not check them.
-    pub async fn find_files(&self, globals: &Globals) -> anyhow::Result<Found> {
+    /// The selected logs without verifier keys, for verbs that only read.
+    pub async fn find_files(&self, globals: &Globals) -> anyhow::Result<SelectedLogs> {
         let (copy, scope) = match &self.log {
             None => return own_logs(globals),
             Some(log) if log.starts_with("http://") || log.starts_with("https://") => {
@@ -89,7 +89,7 @@ impl LogArgs {
             Some(folder) => generations(&LogFiles::Folder(folder.into())).await?,
         };
         let places = copy.into_iter().map(|(generation, files)| Place { files, generation, keys: Vec::new() });
-        Ok(Found { places: places.collect(), scope, key_from: String::new() })
+        Ok(SelectedLogs { places: places.collect(), scope, key_from: String::new() })
     }
 
     fn tls(&self) -> TlsFiles {
@@ -102,23 +102,26 @@ impl LogArgs {
     }
 }
 
-/// A verifier key, or what a file holds.
+/// A verifier key, from the argument itself or from the file that it names.
 pub fn verifier_key(text: &str) -> anyhow::Result<String> {
     let is_key = |text: &str| text.matches('+').count() >= 2 && !text.contains(char::is_whitespace);
     if is_key(text) {
         return Ok(text.to_owned());
     }
     let content = std::fs::read_to_string(text)
-        .with_context(|| format!("{text} is no verifier key, and no file that can be read"))?;
+        .with_context(|| format!("{text} is neither a verifier key nor a readable file"))?;
     let key = content.trim();
-    anyhow::ensure!(is_key(key), "{text} holds no verifier key: expected NAME+ID+KEY, as `ledge audit key` prints it");
+    anyhow::ensure!(
+        is_key(key),
+        "{text} contains no verifier key: expected NAME+ID+KEY, as `ledge audit key` prints it"
+    );
     Ok(key.to_owned())
 }
 
-/// How many logs in a row may be missing before the last one.
-const MOST_MISSING: usize = 8;
+/// The most logs in a row that may be missing before the search for later ones ends.
+const MISSING_LOGS_MAX: usize = 8;
 
-/// The logs below a place: itself, if it is one, or those of a box in `1`, `2` and so on.
+/// The logs of a folder or address: itself, if it is a log, or those of a box in `1`, `2` and so on.
 async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogFiles)>, Scope)> {
     if place.checkpoint().await?.is_some() {
         return Ok((vec![(None, place.clone())], Scope::One));
@@ -129,9 +132,9 @@ async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogF
         let is_there = files.checkpoint().await?.is_some();
         missing.push((Some(generation), files));
         if is_there {
-            // One that is missing between others is a gap, and not the end.
+            // A log that is missing between others is a gap, not the end.
             found.append(&mut missing);
-        } else if missing.len() > MOST_MISSING {
+        } else if missing.len() > MISSING_LOGS_MAX {
             break;
         }
     }
@@ -142,7 +145,7 @@ async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogF
 }
 
 /// The logs of this box.
-fn own_logs(globals: &Globals) -> anyhow::Result<Found> {
+fn own_logs(globals: &Globals) -> anyhow::Result<SelectedLogs> {
     let config = globals.load_config()?;
     let folder = &config.audit.path;
     let current = own_key(&config)?;
@@ -154,19 +157,19 @@ fn own_logs(globals: &Globals) -> anyhow::Result<Found> {
         places.push(Place { files: LogFiles::Local(log), generation: Some(generation), keys });
     }
     if places.is_empty() {
-        bail!("this box has no audit log yet, in {}", folder.display());
+        bail!("this box has no audit log yet in {}: the first start of the daemon makes it", folder.display());
     }
-    Ok(Found { places, scope: Scope::All, key_from: "this box's own key".to_owned() })
+    Ok(SelectedLogs { places, scope: Scope::All, key_from: "this box's own key".to_owned() })
 }
 
-/// This box's verifier key; `None` when it has none yet.
+/// This box's verifier key; `None` before the first start.
 pub fn own_key(config: &Config) -> anyhow::Result<Option<String>> {
     let Some(device) = device::load(&config.state.path, &config.device)? else { return Ok(None) };
     let sealer = Sealer::load(&config.encryption)?;
     Ok(AuditKey::verifier_key_in(&config.audit.path, &device.id, &sealer)?)
 }
 
-/// This box's verifier key under the name that the log has: a box may have been renamed since.
+/// This box's verifier key with the name in the log: the box may have been renamed since.
 fn key_of(config: &Config, log: &LocalLog) -> anyhow::Result<Option<String>> {
     let note = log.checkpoint().map_err(|error| FilesError::of(log.folder(), error))?.unwrap_or_default();
     let origin = note.split(|byte| *byte == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());

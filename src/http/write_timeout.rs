@@ -1,4 +1,4 @@
-//! A connection whose caller has to read: what waits to be sent does not wait for ever.
+//! The write timeout: a connection fails when its caller does not read the answer fast enough.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,53 +8,58 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Within one limit a caller takes so much, or all there is. Who takes less, byte by byte, is as good as gone.
-const LEAST_TAKEN: usize = 64 << 10;
+/// The bytes that a caller must read within one timeout, unless the answer has fewer. A caller that reads byte by byte
+/// is treated as gone.
+const PROGRESS_BYTES_MIN: usize = 64 << 10;
 
-/// So many bytes a second on the whole, beyond the first limit: an answer of 100 MB is held for less than seven minutes.
-const LEAST_RATE: u64 = 256 << 10;
+/// The least average rate of a caller after the first timeout, in bytes a second: an answer of 100 MB is held for less
+/// than seven minutes.
+const READ_BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 
 /// A stream that fails when the other side does not take what is written.
 ///
 /// The time runs while a write waits, and only then: an answer that is still being made has all the time it needs.
-pub struct Impatient<S> {
+pub struct WriteTimeout<S> {
     stream: S,
-    limit: Duration,
-    /// It is used anew each time.
+    timeout: Duration,
+    /// Reset for each write.
     timer: Pin<Box<Sleep>>,
-    waiting: Option<Waiting>,
-    behind: Option<Behind>,
+    pending: Option<PendingWrite>,
+    slow: Option<SlowReader>,
 }
 
-/// A write that waits.
-struct Waiting {
-    /// Until when [`LEAST_TAKEN`] must have been taken, and how much has been.
+/// A write that waits for the caller.
+struct PendingWrite {
+    /// The time by which the caller must have read [`PROGRESS_BYTES_MIN`].
     end: Instant,
+    /// The bytes read until now.
     taken: usize,
 }
 
-/// A caller that has not taken all there is.
-struct Behind {
+/// A caller that has not read everything.
+struct SlowReader {
     since: Instant,
     taken: u64,
 }
 
-impl<S> Impatient<S> {
-    /// Over a stream whose other side may take nothing for so long.
-    pub fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), waiting: None, behind: None }
+impl<S> WriteTimeout<S> {
+    /// Wraps a stream whose other side must read within `timeout`.
+    pub fn new(stream: S, timeout: Duration) -> Self {
+        Self { stream, timeout, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), pending: None, slow: None }
     }
 
-    /// Until when the caller must have taken more, now that it lets a write wait.
-    fn end(&mut self, now: Instant) -> Instant {
-        let limit = self.limit;
-        let waiting = self.waiting.get_or_insert_with(|| Waiting { end: now + limit, taken: 0 });
-        let behind = self.behind.get_or_insert(Behind { since: now, taken: 0 });
-        waiting.end.min(behind.since + limit + Duration::from_millis(behind.taken.saturating_mul(1000) / LEAST_RATE))
+    /// The time by which the caller must have read more, when a write starts to wait at `now`.
+    fn deadline(&mut self, now: Instant) -> Instant {
+        let timeout = self.timeout;
+        let pending = self.pending.get_or_insert_with(|| PendingWrite { end: now + timeout, taken: 0 });
+        let slow = self.slow.get_or_insert(SlowReader { since: now, taken: 0 });
+        pending.end.min(
+            slow.since + timeout + Duration::from_millis(slow.taken.saturating_mul(1000) / READ_BYTES_PER_SECOND_MIN),
+        )
     }
 
-    /// Looks at a write that took `Some` bytes, or all that was left (`None`).
-    fn taken<T>(
+    /// Checks the progress of a write that took `Some` bytes, or all remaining bytes (`None`).
+    fn check_progress<T>(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<T>>,
@@ -63,18 +68,20 @@ impl<S> Impatient<S> {
         match &written {
             Poll::Ready(Ok(result)) => {
                 let more = bytes(result);
-                self.waiting = self.waiting.take().zip(more).and_then(|(waiting, more)| waiting.after(more));
-                self.behind = self.behind.take().zip(more).map(|(behind, more)| behind.after(more));
+                self.pending = self.pending.take().zip(more).and_then(|(pending, more)| pending.after(more));
+                self.slow = self.slow.take().zip(more).map(|(slow, more)| slow.after(more));
             }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
-                let end = self.end(Instant::now());
+                let end = self.deadline(Instant::now());
                 if self.timer.deadline() != end {
                     self.timer.as_mut().reset(end);
                 }
                 ready!(self.timer.as_mut().poll(context));
-                let message =
-                    format!("the caller took too little for {} ms (http.write_timeout_ms)", self.limit.as_millis());
+                let message = format!(
+                    "the caller read too little of the answer within {} ms (http.write_timeout_ms)",
+                    self.timeout.as_millis()
+                );
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
             }
         }
@@ -82,22 +89,22 @@ impl<S> Impatient<S> {
     }
 }
 
-impl Behind {
-    /// After so many bytes more.
+impl SlowReader {
+    /// The state after `more` bytes were read.
     fn after(self, more: usize) -> Self {
         Self { taken: self.taken + more as u64, ..self }
     }
 }
 
-impl Waiting {
-    /// After so many bytes more; `None` once there are enough.
+impl PendingWrite {
+    /// The state after `more` bytes were read; `None` once these are enough.
     fn after(self, more: usize) -> Option<Self> {
         let taken = self.taken + more;
-        (taken < LEAST_TAKEN).then_some(Self { taken, ..self })
+        (taken < PROGRESS_BYTES_MIN).then_some(Self { taken, ..self })
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -107,10 +114,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.taken(context, written, |bytes| Some(*bytes))
+        self.check_progress(context, written, |bytes| Some(*bytes))
     }
 
     fn poll_write_vectored(
@@ -119,7 +126,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.taken(context, written, |bytes| Some(*bytes))
+        self.check_progress(context, written, |bytes| Some(*bytes))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -128,12 +135,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.taken(context, flushed, |()| None)
+        self.check_progress(context, flushed, |()| None)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let closed = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.taken(context, closed, |()| None)
+        self.check_progress(context, closed, |()| None)
     }
 }
 
@@ -143,47 +150,49 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_millis(100);
+    const TEST_TIMEOUT: Duration = Duration::from_millis(100);
 
     #[tokio::test]
-    async fn a_caller_that_reads_nothing_is_given_up_and_one_that_reads_is_not() {
+    async fn a_caller_that_reads_nothing_times_out_and_one_that_reads_does_not() {
         let (stream, _caller) = tokio::io::duplex(1000);
-        let mut stream = Impatient::new(stream, LIMIT);
+        let mut stream = WriteTimeout::new(stream, TEST_TIMEOUT);
         stream.write_all(&[0; 1000]).await.unwrap();
-        // An answer that takes longer than the limit to make.
-        tokio::time::sleep(LIMIT * 2).await;
+        // An answer that takes longer than the timeout to make.
+        tokio::time::sleep(TEST_TIMEOUT * 2).await;
         let began = Instant::now();
         assert_eq!(stream.write_all(b"x").await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(began.elapsed() >= LIMIT);
+        assert!(began.elapsed() >= TEST_TIMEOUT);
         assert!(stream.shutdown().await.is_ok(), "what need not be sent is not waited for");
 
-        let (writer, mut reader) = tokio::io::duplex(LEAST_TAKEN);
-        let mut writer = Impatient::new(writer, LIMIT);
+        let (writer, mut reader) = tokio::io::duplex(PROGRESS_BYTES_MIN);
+        let mut writer = WriteTimeout::new(writer, TEST_TIMEOUT);
         let reading = async {
-            let mut block = vec![0; LEAST_TAKEN];
+            let mut block = vec![0; PROGRESS_BYTES_MIN];
             for _ in 0..10 {
-                tokio::time::sleep(LIMIT / 4).await;
+                tokio::time::sleep(TEST_TIMEOUT / 4).await;
                 reader.read_exact(&mut block).await.unwrap();
             }
         };
         let began = Instant::now();
-        let writing = async { writer.write_all(&vec![0; 10 * LEAST_TAKEN]).await };
+        let writing = async { writer.write_all(&vec![0; 10 * PROGRESS_BYTES_MIN]).await };
         assert!(tokio::join!(reading, writing).1.is_ok());
-        assert!(began.elapsed() > LIMIT * 2, "as a whole it took longer");
+        assert!(began.elapsed() > TEST_TIMEOUT * 2, "as a whole it took longer");
     }
 
     #[tokio::test]
-    async fn who_takes_enough_to_go_on_but_too_little_to_come_to_an_end_is_given_up() {
-        // After how many seconds a caller is given up that takes so much in each.
+    async fn a_caller_that_makes_progress_at_too_low_a_rate_times_out() {
+        // The seconds after which a caller that reads `each` bytes a second times out.
         let given_up = |each: usize| {
-            let mut stream = Impatient::new(tokio::io::empty(), Duration::from_secs(30));
+            let mut stream = WriteTimeout::new(tokio::io::empty(), Duration::from_secs(30));
             let began = Instant::now();
             (0..1000).find(|second| {
                 let now = began + Duration::from_secs(*second);
-                let end = stream.end(now);
+                let end = stream.deadline(now);
                 let written = Poll::Ready(Ok(each));
                 let taken =
-                    stream.taken(&mut Context::from_waker(std::task::Waker::noop()), written, |bytes| Some(*bytes));
+                    stream.check_progress(&mut Context::from_waker(std::task::Waker::noop()), written, |bytes| {
+                        Some(*bytes)
+                    });
                 assert!(taken.is_ready());
                 end <= now
             })
@@ -194,14 +203,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_takes_byte_by_byte_is_given_up_as_well() {
+    async fn a_caller_that_reads_byte_by_byte_times_out() {
         let (writer, mut reader) = tokio::io::duplex(1000);
-        let mut writer = Impatient::new(writer, LIMIT);
+        let mut writer = WriteTimeout::new(writer, TEST_TIMEOUT);
         let content = vec![0; 100_000];
         let writing = writer.write_all(&content);
         let reading = async {
             loop {
-                tokio::time::sleep(LIMIT / 20).await;
+                tokio::time::sleep(TEST_TIMEOUT / 20).await;
                 reader.read_u8().await.unwrap();
             }
         };

@@ -1,0 +1,146 @@
+//! Bodies of answers, counted as memory until the caller has read them.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
+use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
+use ledge_base::sys;
+
+/// Marks an answer whose bytes are counted already.
+#[derive(Debug, Clone, Copy)]
+struct AlreadyCounted;
+
+/// Marks an answer of `bytes` bytes that were counted when they were made.
+pub fn mark_counted(answer: &mut Response, bytes: usize) {
+    if bytes > UNCOUNTED_BYTES_MAX {
+        answer.extensions_mut().insert(AlreadyCounted);
+    }
+}
+
+/// Counts an answer until the caller has read it, unless it is counted already. Small answers, and answers that are
+/// made while they are sent, are not counted.
+pub fn count(answer: Response, account: &Account) -> Response {
+    let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
+    match size {
+        Some(bytes) if bytes > UNCOUNTED_BYTES_MAX && answer.extensions().get::<AlreadyCounted>().is_none() => {
+            let mut answer = keep_until_sent(answer, account.take_anyway(bytes));
+            mark_counted(&mut answer, bytes);
+            answer
+        }
+        _ => answer,
+    }
+}
+
+/// Keeps `hold` until the answer is sent, or its connection is closed.
+pub fn keep_until_sent<H: Send + Sync + 'static>(answer: Response, hold: H) -> Response {
+    answer.map(|body| Body::new(GuardedBody { body, hold: Arc::new(hold) }))
+}
+
+/// Returns memory to the system when the large answer that holds this is dropped. The allocator would keep the memory,
+/// and such an answer is scattered over all of it.
+pub struct FreeMemoryOnDrop;
+
+/// The time of the next return of memory, or of the last one.
+static NEXT_RETURN: Mutex<Option<Instant>> = Mutex::new(None);
+/// The time between two returns of memory. Each walks the whole heap, so one serves all answers of a second.
+const MEMORY_RETURN_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Drop for FreeMemoryOnDrop {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let mut last = NEXT_RETURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if last.is_none_or(|at| now >= at) {
+            let at = now + MEMORY_RETURN_INTERVAL;
+            *last = Some(at);
+            runtime.spawn(async move {
+                tokio::time::sleep_until(at.into()).await;
+                let _ = tokio::task::spawn_blocking(sys::return_free_memory).await;
+            });
+        }
+    }
+}
+
+/// The body of an answer, with a hold. A connection takes its frames long before it has sent them, so each frame keeps
+/// the hold too.
+struct GuardedBody<H> {
+    body: Body,
+    hold: Arc<H>,
+}
+
+struct GuardedBytes<H> {
+    bytes: Bytes,
+    _hold: Arc<H>,
+}
+
+impl<H> AsRef<[u8]> for GuardedBytes<H> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<H: Send + Sync + 'static> HttpBody for GuardedBody<H> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let guarded = |bytes| Bytes::from_owner(GuardedBytes { bytes, _hold: self.hold.clone() });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(guarded))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use ledge_base::memory_budget::MemoryBudget;
+    use ledge_base::principal::Principal;
+
+    #[test]
+    fn an_answer_keeps_its_hold_until_its_last_frame_is_dropped() {
+        let hold = Arc::new(());
+        let answer = keep_until_sent(Response::new(Body::from("answer")), hold.clone());
+        let mut body = answer.into_body();
+        let piece = body.frame().now_or_never().unwrap().unwrap().unwrap();
+        drop(body);
+        assert_eq!(Arc::strong_count(&hold), 2, "the connection has the frame");
+        drop(piece);
+        assert_eq!(Arc::strong_count(&hold), 1);
+        drop(keep_until_sent(Response::new(Body::empty()), hold.clone()));
+        assert_eq!(Arc::strong_count(&hold), 1);
+    }
+
+    #[test]
+    fn an_answer_is_counted_once_until_its_last_frame_is_sent_and_a_small_one_is_not() {
+        let memory = MemoryBudget::new(1000);
+        let account = memory.account(Principal::Others);
+        let answer = |bytes: usize| count(Response::new(Body::from(vec![0; bytes])), &account);
+        let large = count(answer(100_001), &account);
+        assert_eq!(memory.used(), 100_001);
+        let piece = large.into_body().frame().now_or_never().unwrap().unwrap().unwrap();
+        assert_eq!(memory.used(), 100_001, "the connection has it, but the caller has not");
+        drop(piece);
+        assert_eq!(memory.used(), 0);
+        let small = answer(UNCOUNTED_BYTES_MAX);
+        assert_eq!(memory.used(), 0, "{small:?}");
+    }
+}
