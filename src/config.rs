@@ -11,7 +11,7 @@ use std::time::Duration;
 use ledge_audit::config::AuditConfig;
 use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{Mistake, in_range};
-use ledge_egress::{Egress, EgressConfig, HostPort};
+use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_engine::config::RuntimesConfig;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
@@ -28,7 +28,7 @@ use ledge_models::repository::config::RepositoryConfig;
 use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use ledge_mqtt::bindings::{self, BindingConfig, KnownModel};
 use ledge_mqtt::config::MqttConfig;
-use ledge_updates::config::{RepositoryAddress, UpdatesConfig};
+use ledge_updates::config::UpdatesConfig;
 use ledge_updates::configuration;
 use serde::{Deserialize, Serialize};
 
@@ -157,27 +157,38 @@ impl Config {
 
     /// The destinations to which this box connects through a proxy alone, each with its proxy.
     pub fn behind_proxies(&self) -> BTreeMap<HostPort, HostPort> {
-        let mut behind = BTreeMap::new();
-        let mut direct: Vec<&HostPort> = self.mqtt.broker.iter().map(|broker| &broker.at).collect();
-        direct.extend(&self.audit.syslog.to);
-        direct.extend(self.audit.otlp.url.as_ref().map(|url| &url.at));
-        let repository = match &self.updates.repository {
-            Some(RepositoryAddress::Http { at, .. }) => Some(at),
-            _ => None,
+        ledge_egress::behind_proxies(&self.destinations())
+    }
+
+    /// The destinations that the sections name. A section that is added here must say where it connects to.
+    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let Self {
+            audit,
+            mqtt,
+            updates,
+            // These connect to nothing.
+            http: _,
+            access: _,
+            repository: _,
+            runtimes: _,
+            serving: _,
+            response_cache: _,
+            quota: _,
+            features: _,
+            egress: _,
+            encryption: _,
+            log: _,
+            device: _,
+            state: _,
+            shutdown: _,
+            control: _,
+        } = self;
+        let sections =
+            [("mqtt", mqtt.destinations()), ("updates", updates.destinations()), ("audit", audit.destinations())];
+        let of_section = |(section, destinations): (&str, Vec<ConfiguredDestination>)| {
+            destinations.into_iter().map(|destination| destination.in_section(section)).collect::<Vec<_>>()
         };
-        let copy = self.audit.sync.destination().map(|(at, _)| at);
-        for (to, proxy) in [(repository, &self.updates.proxy), (copy.as_ref(), &self.audit.sync.proxy)] {
-            match (to, proxy) {
-                (Some(to), Some(proxy)) => {
-                    direct.push(proxy);
-                    behind.insert(to.clone(), proxy.clone());
-                }
-                (to, None) => direct.extend(to),
-                (None, Some(_)) => {}
-            }
-        }
-        behind.retain(|to, _| !direct.contains(&to));
-        behind
+        sections.into_iter().flat_map(of_section).collect()
     }
 
     /// Makes every path relative to `root`.
@@ -304,21 +315,16 @@ impl Config {
         let access = self.access.problems().into_iter().map(|(key, problem)| (format!("access.{key}"), problem));
         let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
         let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
-        let unreachable = self.mqtt.broker.as_ref().and_then(|broker| {
-            let HostPort { host, port } = &broker.at;
-            Egress::check(&self.egress, &host.to_string(), *port).err().map(|how| ("mqtt.broker".to_owned(), how))
-        });
-        let updates = self.updates.problems(&self.egress).into_iter();
-        let updates = updates.map(|(key, problem)| (format!("updates.{key}"), problem));
-        let audit = self.audit.problems(&self.egress).into_iter();
-        let audit = audit.map(|(key, problem)| (format!("audit.{key}"), problem));
+        let updates = self.updates.problems().into_iter().map(|(key, problem)| (format!("updates.{key}"), problem));
+        let audit = self.audit.problems().into_iter().map(|(key, problem)| (format!("audit.{key}"), problem));
+        let destinations = self.destinations().into_iter().flat_map(|destination| destination.problems(&self.egress));
         http.chain(access)
             .chain(self.certificate_problem())
             .chain(mqtt)
             .chain(updates)
             .chain(audit)
             .chain(egress)
-            .chain(unreachable)
+            .chain(destinations)
             .chain(self.group_problems())
             .chain(self.writer_problems())
             .collect()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
 use ledge_service::audit_event::feature::ENTITIES;
 use ledge_service::audit_event::inference::{Detail, Policy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -196,6 +196,50 @@ impl SyncConfig {
     pub fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s)
     }
+
+    /// The destination of the copy, with keys relative to `[audit]`. `None`: the log stays here, or its settings have a
+    /// mistake.
+    fn destination(&self) -> Option<ConfiguredDestination> {
+        let (at, is_encrypted) = self.server().filter(|_| self.has_region())?;
+        let key = if self.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
+        let proxy = self.proxy.clone().map(|at| ConfiguredProxy { key: "sync.proxy".into(), at });
+        Some(destination(key.into(), at, is_encrypted, proxy, "use https://"))
+    }
+
+    /// Whether the region is well-formed, where one is needed.
+    fn has_region(&self) -> bool {
+        let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_bucket = matches!(self.url, Some(SyncAddress::Bucket { .. }));
+        !is_bucket || (!self.region.is_empty() && self.region.bytes().all(is_region))
+    }
+
+    /// Mistakes, with keys relative to `[audit]`.
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let mut add = |key: &str, problem: &str| problems.push((key.to_owned(), problem.to_owned()));
+        let (id, secret) = (&self.access_key_id_file, &self.secret_access_key_file);
+        if id.is_some() != secret.is_some() {
+            let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
+            add("sync.secret_access_key_file", problem);
+        }
+
+        if let Some(SyncAddress::Bucket { .. }) = &self.url {
+            if id.is_none() && secret.is_none() {
+                let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
+                add("sync.url", problem);
+            }
+            if !self.has_region() {
+                add("sync.region", "is the region of the bucket, such as \"us-east-1\"");
+            }
+        } else if let Some(key) = match (&self.endpoint, id) {
+            (Some(_), _) => Some("sync.endpoint"),
+            (None, Some(_)) => Some("sync.access_key_id_file"),
+            (None, None) => None,
+        } {
+            add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out");
+        }
+        problems
+    }
 }
 
 impl Serialize for SyncAddress {
@@ -232,92 +276,56 @@ impl AuditConfig {
         self.sync.interval()
     }
 
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
-    pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
+    /// The destinations that this section names: of the copy on the platform, and of the live copies.
+    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let syslog =
+            self.syslog.to.clone().map(|to| {
+                destination("syslog.to".into(), to, self.syslog.encrypted, None, "set audit.syslog.encrypted")
+            });
+        let otlp =
+            self.otlp.url.clone().map(|url| destination("otlp.url".into(), url.at, url.tls, None, "use https://"));
+        self.sync.destination().into_iter().chain(syslog).chain(otlp).collect()
+    }
+
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it. Mistakes
+    /// of [`Self::destinations`] are not among them.
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = self.sync.problems();
         let Self { sync, syslog, otlp, .. } = self;
-        let mut problems = Problems { egress, found: Vec::new() };
-        problems.in_sync(sync);
-        if let Some(to) = &syslog.to {
-            problems.in_way("syslog.to", to, syslog.encrypted, "set audit.syslog.encrypted");
-        }
-        if let Some(address) = &otlp.url {
-            problems.in_way("otlp.url", &address.at, address.tls, "use https://");
-        }
-        for (key, tls) in [("sync.tls", &sync.tls), ("syslog.tls", &syslog.tls), ("otlp.tls", &otlp.tls)] {
+        for (section, tls) in [("sync", &sync.tls), ("syslog", &syslog.tls), ("otlp", &otlp.tls)] {
             if tls.certificate_file.is_some() != tls.key_file.is_some() {
-                problems.add(key, "`certificate_file` and `key_file` go together: set both, or neither");
+                let problem = "`certificate_file` and `key_file` go together: set both, or neither";
+                problems.push((format!("{section}.tls"), problem.into()));
             }
         }
-        problems.found
+        problems
     }
 }
 
-/// Collects what is wrong.
-struct Problems<'a> {
-    egress: &'a EgressConfig,
-    found: Vec<(String, String)>,
-}
-
-impl Problems<'_> {
-    fn add(&mut self, key: &str, problem: impl Into<String>) {
-        self.found.push((key.to_owned(), problem.into()));
-    }
-
-    fn in_sync(&mut self, sync: &SyncConfig) {
-        let (id, secret) = (&sync.access_key_id_file, &sync.secret_access_key_file);
-        if id.is_some() != secret.is_some() {
-            let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
-            self.add("sync.secret_access_key_file", problem);
-        }
-        if let Some(SyncAddress::Bucket { .. }) = &sync.url {
-            if id.is_none() && secret.is_none() {
-                let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
-                self.add("sync.url", problem);
-            }
-            let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-            if sync.region.is_empty() || !sync.region.bytes().all(is_region) {
-                self.add("sync.region", "is the region of the bucket, such as \"us-east-1\"");
-                return;
-            }
-        } else if let Some(key) = match (&sync.endpoint, id) {
-            (Some(_), _) => Some("sync.endpoint"),
-            (None, Some(_)) => Some("sync.access_key_id_file"),
-            (None, None) => None,
-        } {
-            self.add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out");
-        }
-        let key = if sync.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
-        if let Some((at, tls)) = sync.destination() {
-            self.in_way(key, &at, tls, "use https://");
-            self.in_allow_list("sync.proxy", sync.proxy.as_ref());
-        }
-    }
-
-    fn in_way(&mut self, key: &str, to: &HostPort, tls: bool, remedy: &str) {
-        if !tls && !to.host.is_loopback() {
-            let problem =
-                format!("is not encrypted, and so anybody on the way could read and change the log: {remedy}");
-            self.add(key, problem);
-        }
-        self.in_allow_list(key, Some(to));
-    }
-
-    fn in_allow_list(&mut self, key: &str, to: Option<&HostPort>) {
-        let denied = to.and_then(|HostPort { host, port }| Egress::check(self.egress, &host.to_string(), *port).err());
-        if let Some(how) = denied {
-            self.add(key, how);
-        }
-    }
+/// A destination of the audit log, with keys relative to `[audit]`. `advice` ends the message that it is not encrypted.
+fn destination(
+    key: String,
+    at: HostPort,
+    is_encrypted: bool,
+    proxy: Option<ConfiguredProxy>,
+    advice: &str,
+) -> ConfiguredDestination {
+    let plaintext_problem =
+        format!("is not encrypted, and so anybody on the way could read and change the log: {advice}");
+    ConfiguredDestination { key, at, proxy, is_encrypted, plaintext_problem: Some(plaintext_problem) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ledge_base::toml_check;
+    use ledge_egress::EgressConfig;
 
     fn problems(text: &str, egress: &str) -> Vec<(String, String)> {
-        let egress = toml_check::parse("e", egress).unwrap();
-        toml_check::parse::<AuditConfig>("f", text).unwrap().problems(&egress)
+        let egress: EgressConfig = toml_check::parse("e", egress).unwrap();
+        let config = toml_check::parse::<AuditConfig>("f", text).unwrap();
+        let destinations = config.destinations().into_iter().flat_map(|destination| destination.problems(&egress));
+        config.problems().into_iter().chain(destinations).collect()
     }
 
     fn keys(text: &str, egress: &str) -> Vec<String> {

@@ -69,7 +69,7 @@ pub struct SyncSettings {
 
 impl SyncConfig {
     /// The server that is connected to, and whether by TLS. `None`: there is none.
-    pub fn destination(&self) -> Option<(HostPort, bool)> {
+    pub(super) fn server(&self) -> Option<(HostPort, bool)> {
         match self.url.as_ref()? {
             SyncAddress::Web(address) => Some((address.at.clone(), address.tls)),
             SyncAddress::Bucket { bucket, .. } => s3::server(self, bucket),

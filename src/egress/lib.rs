@@ -4,6 +4,7 @@
 //!
 //! Files, in reading order:
 //! * `address.rs`, `web_address.rs` - `HOST:PORT`, and addresses of web servers, as the configuration has them
+//! * `destination.rs` - the destinations that sections of the configuration name, and the checks of them
 //! * `policy.rs` - `[egress]`: destinations, their regions, and the contents that each may get
 //! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `Content`
 //! * `channel.rs` - a connection on which everything sent has one content, for an HTTP client
@@ -32,6 +33,7 @@ mod account;
 mod address;
 mod channel;
 mod daemon_connection;
+mod destination;
 mod http;
 pub mod ip_filter;
 mod kept;
@@ -62,6 +64,7 @@ pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
 pub use channel::UNLISTED;
 pub use daemon_connection::{Answer, DaemonAddress, DaemonConnection, DaemonError, Download};
+pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
 pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};
 pub use link::{LinkReader, LinkWriter, PutError};
@@ -220,13 +223,6 @@ impl Egress {
         let account = |entry: &Allowed| (entry.host.clone(), (entry.region.to_string(), Arc::default()));
         let accounts = Mutex::new(config.allow.iter().map(account).collect());
         Self(Arc::new(Shared { config: config.clone(), audit, limit, accounts }))
-    }
-
-    /// Whether `config` allows a destination, to be asked when the configuration is read, so that a wrong one is told
-    /// then. The error says which lines to add.
-    pub fn check(config: &EgressConfig, host: &str, port: u16) -> Result<(), String> {
-        let to = HostPort::new(host, port).map_err(|error| error.to_string())?;
-        config.grant(&to).map(|_| ())
     }
 
     /// Connects, if the allow-list has the destination: else neither DNS nor the network hear of it.

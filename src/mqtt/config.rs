@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{HostPort, TlsFiles};
+use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
@@ -127,22 +127,32 @@ impl MqttConfig {
         self.tls.resolve(root);
     }
 
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    /// The destinations that this section names: the broker.
+    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let destination = |broker: &BrokerAddress| {
+            let at = HostPort { port: MQTTS_PORT, ..broker.at.clone() };
+            let tls = BrokerAddress { at, tls: true };
+            let plaintext_problem = format!(
+                "{broker} would carry what is inferred on, and the password, readable for everybody on the way: use \
+                 {tls}, or set mqtt.allow_plaintext = true where the network is trusted"
+            );
+            ConfiguredDestination {
+                key: "broker".into(),
+                at: broker.at.clone(),
+                proxy: None,
+                is_encrypted: broker.tls,
+                plaintext_problem: (!self.allow_plaintext).then_some(plaintext_problem),
+            }
+        };
+        self.broker.iter().map(destination).collect()
+    }
+
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it. Mistakes
+    /// of [`Self::destinations`] are not among them.
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
         if let Some(broker) = &self.broker {
-            if !broker.tls && !broker.at.host.is_loopback() && !self.allow_plaintext {
-                let at = HostPort { port: MQTTS_PORT, ..broker.at.clone() };
-                let tls = BrokerAddress { at, tls: true };
-                wrong(
-                    "broker",
-                    format!(
-                        "{broker} would carry what is inferred on, and the password, readable for everybody on the way: use \
-                     {tls}, or set mqtt.allow_plaintext = true where the network is trusted"
-                    ),
-                );
-            }
             for (key, file) in self.tls.keys() {
                 if !broker.tls && file.is_some() {
                     wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Where signed updates come from, and what they may take.
@@ -127,21 +127,26 @@ impl UpdatesConfig {
         Duration::from_secs(self.poll_interval_s)
     }
 
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
-    pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
+    /// The destinations that this section names: the repository, where it is on a server.
+    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let Some(RepositoryAddress::Http { tls, at, .. }) = &self.repository else { return Vec::new() };
+        let problem = "is not encrypted, and so tells everybody on the way what this box runs: use https://";
+        vec![ConfiguredDestination {
+            key: "repository".into(),
+            at: at.clone(),
+            proxy: self.proxy.as_ref().map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
+            is_encrypted: *tls,
+            plaintext_problem: Some(problem.into()),
+        }]
+    }
+
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it. Mistakes
+    /// of [`Self::destinations`] are not among them.
+    pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let TlsFiles { certificate_file, key_file, .. } = &self.tls;
         if certificate_file.is_some() != key_file.is_some() {
             problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
-        }
-        let Some(address @ RepositoryAddress::Http { at, .. }) = &self.repository else { return problems };
-        if address.is_exposed() {
-            let problem = "is not encrypted, and so tells everybody on the way what this box runs: use https://";
-            problems.push(("repository".into(), problem.into()));
-        }
-        for (key, to) in [("repository", Some(at)), ("proxy", self.proxy.as_ref())] {
-            let denied = to.and_then(|HostPort { host, port }| Egress::check(egress, &host.to_string(), *port).err());
-            problems.extend(denied.map(|how| (key.to_owned(), how)));
         }
         problems
     }

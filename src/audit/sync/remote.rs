@@ -56,7 +56,7 @@ impl Server {
     pub fn of(settings: &SyncSettings, egress: &Egress) -> Option<Result<Self, SyncError>> {
         let config = &settings.config;
         config.url.as_ref()?;
-        let Some((at, tls)) = config.destination() else {
+        let Some((at, tls)) = config.server() else {
             let reason = format!("{:?} is no region", config.region);
             return Some(Err(SyncError::Settings { reason }));
         };
