@@ -14,6 +14,10 @@ use ledge_service::audit_event::feature::ENTITIES;
 use ledge_service::audit_event::inference::{Detail, Policy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::live;
+use crate::live::otlp::OtlpConfig;
+use crate::live::syslog::SyslogConfig;
+
 /// What is recorded, for how long it is kept, and where it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -109,38 +113,6 @@ impl Default for SyncConfig {
     }
 }
 
-/// Where each record is also sent at once, by syslog (RFC 5424 over RFC 5425). It may lose some.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SyslogConfig {
-    /// The server; `None` is none.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub to: Option<HostPort>,
-    pub encrypted: bool,
-    /// The section `[audit.syslog.tls]`.
-    pub tls: TlsFiles,
-}
-
-impl Default for SyslogConfig {
-    fn default() -> Self {
-        Self { to: None, encrypted: true, tls: TlsFiles::default() }
-    }
-}
-
-/// Where each record is also sent at once, as a log of OpenTelemetry (OTLP/HTTP). It may lose some.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OtlpConfig {
-    /// The address of the collector's logs, such as `https://HOST:4318/v1/logs`; `None` is none.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub url: Option<WebAddress>,
-    /// The file with a token for `Authorization: Bearer`.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub token_file: Option<SecretFile>,
-    /// The section `[audit.otlp.tls]`.
-    pub tls: TlsFiles,
-}
-
 /// Where the log is copied to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncAddress {
@@ -195,6 +167,13 @@ impl SyncConfig {
     /// [`Self::interval_s`].
     pub fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s)
+    }
+
+    /// Makes every path relative to `root`.
+    fn resolve(&mut self, root: &Path) {
+        self.tls.resolve(root);
+        let files = [&mut self.access_key_id_file, &mut self.secret_access_key_file];
+        files.into_iter().flatten().for_each(|file| file.resolve(root));
     }
 
     /// The destination of the copy, with keys relative to `[audit]`. `None`: the log stays here, or its settings have a
@@ -258,12 +237,8 @@ impl AuditConfig {
     /// Makes every path relative to `root`.
     pub fn resolve(&mut self, root: &Path) {
         self.path = root.join(&self.path).components().collect();
-        let Self { sync, syslog, otlp, .. } = self;
-        for tls in [&mut sync.tls, &mut syslog.tls, &mut otlp.tls] {
-            tls.resolve(root);
-        }
-        let files = [&mut sync.access_key_id_file, &mut sync.secret_access_key_file, &mut otlp.token_file];
-        files.into_iter().flatten().for_each(|file| file.resolve(root));
+        self.sync.resolve(root);
+        self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
     }
 
     /// Which calls become a record of their own.
@@ -278,21 +253,29 @@ impl AuditConfig {
 
     /// The destinations that this section names: of the copy on the platform, and of the live copies.
     pub fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let syslog =
-            self.syslog.to.clone().map(|to| {
-                destination("syslog.to".into(), to, self.syslog.encrypted, None, "set audit.syslog.encrypted")
-            });
-        let otlp =
-            self.otlp.url.clone().map(|url| destination("otlp.url".into(), url.at, url.tls, None, "use https://"));
-        self.sync.destination().into_iter().chain(syslog).chain(otlp).collect()
+        let live = self.live_copies().into_iter().filter_map(live::destination);
+        self.sync.destination().into_iter().chain(live).collect()
+    }
+
+    /// Settings, as `--set` takes them, that keep the log on this box.
+    pub fn settings_without_copies() -> Vec<String> {
+        let config = Self::default();
+        let live = config.live_copies().into_iter().map(|copy| format!("{}.{}", copy.name(), copy.address_key()));
+        std::iter::once("sync.url".to_owned()).chain(live).map(|key| format!("audit.{key}=\"\"")).collect()
     }
 
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it. Mistakes
     /// of [`Self::destinations`] are not among them.
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = self.sync.problems();
-        let Self { sync, syslog, otlp, .. } = self;
-        for (section, tls) in [("sync", &sync.tls), ("syslog", &syslog.tls), ("otlp", &otlp.tls)] {
+        let live_copies = self.live_copies();
+        for copy in &live_copies {
+            let of_copy = copy.problems().into_iter();
+            problems.extend(of_copy.map(|(key, problem)| (format!("{}.{key}", copy.name()), problem)));
+        }
+
+        let live = live_copies.iter().map(|copy| (copy.name(), copy.tls()));
+        for (section, tls) in std::iter::once(("sync", &self.sync.tls)).chain(live) {
             if tls.certificate_file.is_some() != tls.key_file.is_some() {
                 let problem = "`certificate_file` and `key_file` go together: set both, or neither";
                 problems.push((format!("{section}.tls"), problem.into()));
@@ -303,7 +286,7 @@ impl AuditConfig {
 }
 
 /// A destination of the audit log, with keys relative to `[audit]`. `advice` ends the message that it is not encrypted.
-fn destination(
+pub(super) fn destination(
     key: String,
     at: HostPort,
     is_encrypted: bool,

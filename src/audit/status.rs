@@ -59,7 +59,7 @@ pub struct SyncStatus {
 /// How a live copy does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CopyStatus {
-    /// `syslog` or `otlp`.
+    /// The name of its section below `[audit]`.
     pub name: &'static str,
     pub to: String,
     /// Records sent since the start.

@@ -11,7 +11,7 @@
 //! * `tls.rs`, `tls_files.rs` - TLS as a client, and its files as a section of the configuration
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
 //! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else
-//! * `message_stream.rs` - a connection for messages without answers, as syslog needs it
+//! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
 //! * `account.rs` - bytes sent to and received from each destination since the start
 //! * `kept.rs` - the same since the installation, in one file
 //! * `ip_filter.rs` - the allow-list as addresses, for systemd's filter
@@ -91,28 +91,29 @@ pub enum Purpose {
     Updates,
     /// The copy of the audit log on the platform.
     Audit,
-    /// The live copy of audit records by syslog.
-    Syslog,
-    /// The live copy of audit records by OpenTelemetry.
-    Otlp,
+    /// A live copy of the audit log, by its name.
+    LiveCopy(&'static str),
 }
 
 impl Purpose {
-    /// Every purpose.
-    pub const ALL: [Self; 5] = [Self::Mqtt, Self::Updates, Self::Audit, Self::Syslog, Self::Otlp];
+    /// Every purpose, where there are live copies of these names.
+    pub fn all(live_copies: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
+        let live_copies = live_copies.into_iter().map(Self::LiveCopy);
+        [Self::Mqtt, Self::Updates, Self::Audit].into_iter().chain(live_copies).collect()
+    }
 
     /// What such a connection may carry, whatever its destination is allowed.
     pub fn contents(self) -> &'static [Content] {
         match self {
             Self::Mqtt => &[Content::Protocol, Content::Answer, Content::Presence, Content::Report, Content::Call],
             Self::Updates => &[Content::Protocol, Content::Request],
-            Self::Audit | Self::Syslog | Self::Otlp => &[Content::Protocol, Content::Audit],
+            Self::Audit | Self::LiveCopy(_) => &[Content::Protocol, Content::Audit],
         }
     }
 
     /// Whether it carries the audit log itself. Such a connection is recorded when it is the first, or after a failure.
     fn is_of_audit(self) -> bool {
-        matches!(self, Self::Audit | Self::Syslog | Self::Otlp)
+        matches!(self, Self::Audit | Self::LiveCopy(_))
     }
 
     /// As the audit log has it.
@@ -121,8 +122,7 @@ impl Purpose {
             Self::Mqtt => "mqtt",
             Self::Updates => "updates",
             Self::Audit => "audit",
-            Self::Syslog => "syslog",
-            Self::Otlp => "otlp",
+            Self::LiveCopy(name) => name,
         }
     }
 }

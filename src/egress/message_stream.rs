@@ -1,4 +1,4 @@
-//! A connection for messages that nobody answers: what syslog is.
+//! A connection for messages that nobody answers, such as those of syslog.
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long an orderly end may take.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// An open connection to a syslog server. What goes over it are records of the audit log.
+/// An open connection that carries records of the audit log.
 pub struct MessageStream {
     channel: Channel,
     patience: Duration,
@@ -27,12 +27,17 @@ pub struct MessageStream {
 impl MessageStream {
     /// Connects, if the allow-list has the destination and it may get the audit log. Without TLS it is refused unless the
     /// destination is this machine.
-    pub async fn open(egress: &Egress, to: &HostPort, tls: Option<TlsSettings>) -> Result<Self, EgressError> {
+    pub async fn open(
+        egress: &Egress,
+        to: &HostPort,
+        tls: Option<TlsSettings>,
+        purpose: Purpose,
+    ) -> Result<Self, EgressError> {
         if tls.is_none() && !to.host.is_loopback() {
             let reason = format!("records of the audit log go to {to} only over an encrypted connection");
-            return Err(egress.denied(to.to_string(), Purpose::Syslog, reason));
+            return Err(egress.denied(to.to_string(), purpose, reason));
         }
-        let way = Way { to: to.clone(), tls, proxy: None, purpose: Purpose::Syslog, content: Content::Audit };
+        let way = Way { to: to.clone(), tls, proxy: None, purpose, content: Content::Audit };
         Ok(Self { channel: egress.channel(&way).await?, patience: PATIENCE })
     }
 

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::super::super::status::LiveRecord;
+use crate::status::LiveRecord;
 
 /// `SEVERITY_NUMBER_INFO` and `SEVERITY_NUMBER_WARN`.
 const INFO: u8 = 9;
