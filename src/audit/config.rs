@@ -18,30 +18,30 @@ use crate::live;
 use crate::live::otlp::OtlpConfig;
 use crate::live::syslog::SyslogConfig;
 
-/// What is recorded, for how long it is kept, and where it is sent.
+/// The recorded events, how long they are kept, and the copies of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditConfig {
     /// The folder of the log.
     pub path: PathBuf,
-    /// Whether each inference call is a record, or those of a minute and caller are one.
+    /// The detail of inference records: one for each call, or one for each minute and caller.
     pub inference: Detail,
-    /// Models of which each call is a record, whatever `inference` says.
+    /// Models whose calls each have a record, regardless of `inference`.
     pub calls: BTreeSet<ModelName>,
-    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A tag
-    /// takes some 40 bytes, and a record has 65,535 at most.
+    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A
+    /// tag takes some 40 bytes, and a record has 65,535 at most.
     #[serde(deserialize_with = "in_range::<0, 1500, _, _>")]
     pub feature_entities: u32,
-    /// The most that the log takes on the disk, in MiB.
+    /// The largest size of the log on the disk, in MiB.
     #[serde(deserialize_with = "in_range::<8, 1_048_576, _, _>")]
     pub quota_mb: u64,
-    /// What stays free on the disk, in MiB: below it only events that are no inference calls are recorded.
+    /// The space that stays free on the disk, in MiB. With less, inference calls are not recorded.
     #[serde(deserialize_with = "in_range::<0, 1_048_576, _, _>")]
     pub min_free_mb: u64,
-    /// How long one key makes tags, in days.
+    /// The period in which one key makes tags, in days.
     #[serde(deserialize_with = "in_range::<1, 3650, _, _>")]
     pub tag_period_days: u32,
-    /// After how many days a key for tags is destroyed; 0 is never.
+    /// The days after which a key for tags is destroyed; 0: never.
     #[serde(deserialize_with = "in_range::<0, 36_500, _, _>")]
     pub keep_tag_keys_days: u32,
     /// The section `[audit.sync]`.
@@ -70,14 +70,14 @@ impl Default for AuditConfig {
     }
 }
 
-/// Where the log is copied to, file by file.
+/// The copy of the log on the platform, file by file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncConfig {
-    /// A folder on a server that takes PUT (`WebDAV`), or in a bucket. `None`: the log stays here.
+    /// A folder on a server that takes PUT (`WebDAV`), or in a bucket. `None`: the log stays on this box.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub url: Option<SyncAddress>,
-    /// For a bucket: the server; `None` is Amazon's of the region.
+    /// For a bucket: the server; `None`: that of Amazon for the region.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub endpoint: Option<WebAddress>,
     /// For a bucket: the region.
@@ -88,10 +88,10 @@ pub struct SyncConfig {
     /// For a bucket: the file with the secret access key.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub secret_access_key_file: Option<SecretFile>,
-    /// A proxy that is asked to connect (HTTP CONNECT).
+    /// The proxy that connects to the server (HTTP CONNECT).
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub proxy: Option<HostPort>,
-    /// How long records may wait until they are sent, in seconds.
+    /// The longest that records wait until they are sent, in seconds.
     #[serde(deserialize_with = "in_range::<1, 86_400, _, _>")]
     pub interval_s: u64,
     /// The section `[audit.sync.tls]`.
@@ -113,20 +113,20 @@ impl Default for SyncConfig {
     }
 }
 
-/// Where the log is copied to.
+/// The address of the copy on the platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncAddress {
     /// A folder of a web server that takes PUT.
     Web(WebAddress),
-    /// `s3://BUCKET[/PREFIX]`: a place in a bucket.
+    /// `s3://BUCKET[/PREFIX]`: a folder in a bucket.
     Bucket {
         bucket: String,
-        /// What keys begin with: nothing, or `a/b/`.
+        /// The beginning of all keys: empty, or like `a/b/`.
         prefix: String,
     },
 }
 
-/// Why a text is no address.
+/// The error for a text that is not such an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected https://HOST[:PORT]/PATH or s3://BUCKET[/PREFIX], got {text:?}")]
 pub struct InvalidSyncAddress {
@@ -185,7 +185,7 @@ impl SyncConfig {
         Some(destination(key.into(), at, is_encrypted, proxy, "use https://"))
     }
 
-    /// Whether the region is well-formed, where one is needed.
+    /// Tells whether the region is well-formed, if one is needed.
     fn has_region(&self) -> bool {
         let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let is_bucket = matches!(self.url, Some(SyncAddress::Bucket { .. }));
@@ -241,7 +241,7 @@ impl AuditConfig {
         self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
     }
 
-    /// Which calls become a record of their own.
+    /// The calls that have a record of their own.
     pub fn policy(&self) -> Policy {
         Policy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
     }
@@ -264,8 +264,8 @@ impl AuditConfig {
         std::iter::once("sync.url".to_owned()).chain(live).map(|key| format!("audit.{key}=\"\"")).collect()
     }
 
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it. Mistakes
-    /// of [`Self::destinations`] are not among them.
+    /// Mistakes in well-formed values: the key within the section, and what to do about it. Those of
+    /// [`Self::destinations`] are not among them.
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = self.sync.problems();
         let live_copies = self.live_copies();

@@ -1,8 +1,8 @@
 //! Live copies: each record is also sent elsewhere at once, for monitoring (a SIEM).
 //!
 //! A live copy may lose records, and counts those that it loses. The log itself and its copy on the platform are
-//! complete. A live copy that is slow or cut off never delays the writer: it keeps the last records for a while, and the
-//! sequence numbers that it sends have a gap where records were lost. The last records of a run may be among them.
+//! complete. A live copy that is slow or cut off never delays the writer: it keeps the last records for a while, and
+//! the sequence numbers that it sends have a gap where records were lost. The last records of a run may be among them.
 //!
 //! Each live copy is a module here, which implements [`LiveCopy`], and a line of the table `live_copies!` below.
 //! Everything else that deals with live copies uses the table: see `docs/add-an-audit-exit.md`.
@@ -150,8 +150,8 @@ pub trait Framer: Send + Sync {
 
 /// Sends batches of records.
 pub trait Requester: Send + Sync {
-    /// Sends records, the oldest first, and waits for the answer. May be dropped before there is one: the server may get
-    /// the same records again.
+    /// Sends records, the oldest first, and waits for the answer. May be dropped before there is one: the server may
+    /// get the same records again.
     fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<Acknowledged, SendError>>;
 }
 

@@ -81,7 +81,8 @@ impl Feed {
     }
 
     /// Waits for a batch: a record, and others that arrive within [`BATCH_DELAY`]. A batch in which `is_own` holds for
-    /// each record is one that sending it would cause again: it waits for another record, up to `own_delay`. Cancel-safe.
+    /// each record is one that sending it would cause again: it waits for another record, up to `own_delay`.
+    /// Cancel-safe.
     pub(super) async fn receive_batch(&mut self, own_delay: Duration, is_own: impl Fn(&LiveRecord) -> bool) {
         while self.backlog.is_empty() {
             self.receive().await;

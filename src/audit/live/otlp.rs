@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{Acknowledged, Address, Delivery, Disclosure, LiveCopy, Requester, SendError};
 use crate::status::LiveRecord;
 
-/// How much of a refusal is repeated in messages, in characters.
+/// The most characters of a refusal that messages repeat.
 const REFUSAL_CHARACTERS_MAX: usize = 200;
 
 /// A collector that each record is also sent to at once, as a log of OpenTelemetry (OTLP/HTTP). It may lose some.

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 use super::Framer;
 use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 
-/// A connection that lasted this long resets the pauses. After a shorter one they go on to grow, because each connection
-/// is a record itself.
+/// A connection that lasted this long resets the pauses. After a shorter one they go on to grow, because each
+/// connection is a record itself.
 const STABLE_CONNECTION: Duration = Duration::from_secs(30);
 
 /// How long a server may take to object to a connection before records are sent on it.
@@ -72,7 +72,8 @@ impl Stream {
 
     /// Sends records as they arrive until the connection ends.
     async fn send_on(&self, stream: &mut MessageStream, feed: &mut Feed) -> io::Error {
-        // A server that refuses our certificate says so only after the handshake (TLS 1.3): records sent by then are lost.
+        // A server that refuses our certificate says so only after the handshake (TLS 1.3): records sent by then are
+        // lost.
         tokio::select! {
             error = stream.ended() => return error,
             () = feed.receive_until(Instant::now() + OBJECTION_TIMEOUT) => feed.report_success(),

@@ -1,5 +1,5 @@
-//! The live copy by syslog: RFC 5424 messages over TLS (RFC 5425), or over plain TCP on this machine (RFC 6587), each with
-//! its length before it.
+//! The live copy by syslog: RFC 5424 messages over TLS (RFC 5425), or over plain TCP on this machine (RFC 6587), each
+//! with its length before it.
 
 use std::path::Path;
 

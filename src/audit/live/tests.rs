@@ -179,7 +179,8 @@ async fn nothing_goes_unencrypted_beyond_this_machine() {
     copies.until("a refusal", |copy| copy.error.as_ref().is_some_and(|error| error.contains("https://"))).await;
 }
 
-/// A collector that answers one request after the other, each with a line of `answers`, and keeps how many records came.
+/// A collector that answers one request after the other, each with a line of `answers`, and keeps how many records
+/// came.
 async fn collector(answers: &'static [&'static str]) -> (u16, Arc<Mutex<Vec<usize>>>) {
     let (listener, port) = listener().await;
     let seen = Arc::<Mutex<Vec<usize>>>::default();
