@@ -2,7 +2,7 @@
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
-use fast_image_resize::{FilterType, ImageView, ResizeAlg, ResizeError, ResizeOptions, Resizer};
+use fast_image_resize::{FilterType, ImageBufferError, ImageView, ResizeAlg, ResizeError, ResizeOptions, Resizer};
 use half::f16;
 use ledge_base::tensor::{DataType, Element, Tensor};
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,9 @@ pub enum PreparationError {
     },
     #[error("the picture cannot be resized")]
     Resize(#[from] ResizeError),
+    /// Pixels do not fill their size; an [`Rgb8Image`] always does.
+    #[error("the picture cannot be resized")]
+    Buffer(#[from] ImageBufferError),
     #[error("the picture does not become a tensor")]
     Tensor(#[from] ledge_base::tensor::TensorError),
 }
@@ -125,32 +128,32 @@ impl ImagePreparation {
     /// The pixels of the crop, RGB.
     fn resized(&self, image: &Rgb8Image) -> Result<Vec<u8>, PreparationError> {
         let [crop_height, crop_width] = self.crop;
-        // An `Rgb8Image` fills its size, and so do the vectors below: the library finds nothing to refuse.
-        let source = TypedImageRef::<U8x3>::from_buffer(image.width(), image.height(), image.pixels())
-            .map_err(|_| ResizeError::PixelTypesAreDifferent)?;
+        let source = TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())?;
         let bilinear = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
         let mut resizer = Resizer::new();
+
         let Some(shorter_side) = self.resize_shorter_side else {
             // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be
-            // larger than both pictures (think of 65,535x1), so here the width goes first.
+            // larger than both pictures (65,535x1, for example), so here the width goes first.
             if image.height() < crop_height && image.width() > crop_width {
                 let narrow = resize(&mut resizer, &source, crop_width, image.height(), &bilinear)?;
-                let narrow = TypedImageRef::<U8x3>::from_buffer(crop_width, image.height(), &narrow)
-                    .map_err(|_| ResizeError::PixelTypesAreDifferent)?;
-                return Ok(resize(&mut resizer, &narrow, crop_width, crop_height, &bilinear)?);
+                let narrow = TypedImageRef::from_buffer(crop_width, image.height(), &narrow)?;
+                return resize(&mut resizer, &narrow, crop_width, crop_height, &bilinear);
             }
-            return Ok(resize(&mut resizer, &source, crop_width, crop_height, &bilinear)?);
+            return resize(&mut resizer, &source, crop_width, crop_height, &bilinear);
         };
+
         let [height, width] = resized_size(image, shorter_side);
         let too_large = || PreparationError::Crop { crop_height, crop_width, height, width };
         let top = middle(height, crop_height).ok_or_else(too_large)?;
         let left = middle(width, crop_width).ok_or_else(too_large)?;
-        // Only what the crop shows is resized: the same weights on the same pixels as resizing all and cutting after,
-        // without the time and the buffer that the rest of a long picture would take.
+
+        // Only the part inside the crop is resized: the same weights on the same pixels as resizing all and cutting
+        // after, without the time and the buffer that the rest of a long picture would take.
         let (left, shown_width) = source_span(left, crop_width, width, image.width());
         let (top, shown_height) = source_span(top, crop_height, height, image.height());
         let shown = bilinear.crop(left, top, shown_width, shown_height);
-        Ok(resize(&mut resizer, &source, crop_width, crop_height, &shown)?)
+        resize(&mut resizer, &source, crop_width, crop_height, &shown)
     }
 
     /// Normalises and lays out the crop's pixels.
@@ -206,18 +209,17 @@ impl<T: Copy> Table<T> {
     }
 }
 
-/// Resizes into a new picture of RGB pixels. The type of the pixels is fixed here: for one that is known at run time only, the
-/// compiler would make the code of every type that the library has.
+/// Resizes into a new picture of RGB pixels. The type of the pixels is fixed here: for one that is known at run time only,
+/// the compiler would make the code of every type that the library has.
 fn resize(
     resizer: &mut Resizer,
     source: &impl ImageView<Pixel = U8x3>,
     width: u32,
     height: u32,
     options: &ResizeOptions,
-) -> Result<Vec<u8>, ResizeError> {
+) -> Result<Vec<u8>, PreparationError> {
     let mut pixels = vec![0; width as usize * height as usize * 3];
-    let mut target =
-        TypedImage::<U8x3>::from_buffer(width, height, &mut pixels).map_err(|_| ResizeError::PixelTypesAreDifferent)?;
+    let mut target = TypedImage::<U8x3>::from_buffer(width, height, &mut pixels)?;
     resizer.resize_typed(source, &mut target, options)?;
     Ok(pixels)
 }
