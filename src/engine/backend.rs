@@ -142,6 +142,14 @@ pub struct Port {
     pub shape: Vec<i64>,
 }
 
+impl Port {
+    /// Tells whether a tensor of `shape` fits.
+    pub fn takes_shape(&self, shape: &[usize]) -> bool {
+        let mut dims = self.shape.iter().zip(shape);
+        self.shape.len() == shape.len() && dims.all(|(&dim, &side)| dim == -1 || usize::try_from(dim) == Ok(side))
+    }
+}
+
 /// What a model takes and gives.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signature {

@@ -85,7 +85,7 @@ impl Form {
 /// The answer to a call.
 #[derive(Debug, Clone)]
 pub struct Answered {
-    /// The protocol's answer, or the labels of a photograph.
+    /// The protocol's answer, or the pipeline's result for a photograph.
     pub body: Bytes,
     /// The length of the JSON at its beginning when binary data follow it.
     pub header_length: Option<usize>,
@@ -207,7 +207,7 @@ fn complain(status: u16) -> Option<u64> {
 async fn photograph(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
     let Call { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
     let request = PhotographRequest { model, version, photograph, deadline, priority, account };
-    let answer = serving.classify(request, principal).await?;
+    let answer = serving.infer_photograph(request, principal).await?;
     let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?.into();
     let response = answer.response;

@@ -1,24 +1,38 @@
 //! The answer to a photograph, in the domain's words. The same over HTTP and on the command line.
 
-use ledge_engine::pipeline::classification::Label;
-use ledge_models::serving::Classified;
-use ledge_models::serving::request::Timings;
-use schemars::{JsonSchema, Schema, schema_for};
-use serde::Serialize;
+use std::collections::BTreeMap;
 
-/// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`.
+use ledge_engine::pipeline::KINDS;
+use ledge_engine::pipeline::kind::Input;
+use ledge_models::serving::PhotographResponse;
+use ledge_models::serving::request::Timings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`, with the member of the pipeline's kind
+/// in the place of `labels`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct PhotographAnswer<'a> {
     model_name: &'a str,
     model_version: String,
     runtime: &'static str,
-    labels: &'a [Label],
+    #[serde(flatten)]
+    #[schemars(skip)]
+    result: BTreeMap<&'static str, &'a RawValue>,
     time_ms: TimeMs,
 }
 
-/// The form of such an answer, as JSON Schema.
+/// The form of such an answer, as JSON Schema, with the members of all kinds.
 pub fn schema() -> Schema {
-    schema_for!(PhotographAnswer<'static>)
+    let mut generator = SchemaGenerator::default();
+    let photographs = KINDS.iter().filter(|kind| kind.input == Input::Photograph);
+    let members: Vec<_> = photographs.map(|kind| (kind.member, (kind.schema)(&mut generator))).collect();
+    let mut schema = generator.into_root_schema_for::<PhotographAnswer<'static>>();
+    if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+        properties.extend(members.into_iter().map(|(member, schema)| (member.to_owned(), schema.to_value())));
+    }
+    schema
 }
 
 /// Where the time went, in milliseconds.
@@ -38,12 +52,12 @@ impl From<Timings> for TimeMs {
 
 impl<'a> PhotographAnswer<'a> {
     /// The answer in its written form.
-    pub fn new(answer: &'a Classified) -> Self {
+    pub fn new(answer: &'a PhotographResponse) -> Self {
         Self {
             model_name: answer.response.model.as_str(),
             model_version: answer.response.version.to_string(),
             runtime: answer.response.runtime.as_str(),
-            labels: &answer.labels,
+            result: BTreeMap::from([(answer.kind.member, &*answer.result)]),
             time_ms: answer.response.timings.into(),
         }
     }

@@ -33,7 +33,7 @@ pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -
         Payload::Photo(photograph) => {
             let account = Account::unlimited();
             let request = PhotographRequest { model, version, photograph, deadline: None, priority: None, account };
-            Ok(serving.classify(request, &Principal::Local).await?.response)
+            Ok(serving.infer_photograph(request, &Principal::Local).await?.response)
         }
         Payload::Tensors(tensors) => {
             let inputs = Inputs::Named(tensors);

@@ -1,84 +1,11 @@
-//! Scores into labels: the answer of an image classifier, and Triton's classification extension.
+//! Scores into classes: ranking for pipeline kinds that answer with classes, and Triton's classification extension.
 
 use std::cmp::Ordering;
 
 use half::{bf16, f16};
 use ledge_base::tensor::{DataType, Element, Tensor, TensorError};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use super::preparation::{Color, ImagePreparation, Layout};
 use super::quantization::Quantization;
-
-/// The longest side of a crop.
-const MAX_CROP: u32 = 4096;
-/// The most labels that an answer may hold.
-const MAX_TOP_K: usize = 1000;
-
-/// What turns a model's output into scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activation {
-    /// The output is the scores.
-    #[default]
-    None,
-    /// The output is logits, the scores are probabilities.
-    Softmax,
-}
-
-/// The table `[pipeline.image_classification]` of a model's config: a picture in, labels out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ImageClassification {
-    /// The model's input for the picture; may be left out when it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub input: Option<String>,
-    /// The model's output with the scores; may be left out when it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output: Option<String>,
-    /// See [`ImagePreparation::resize_shorter_side`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resize_shorter_side: Option<u32>,
-    /// Height and width of the model's input.
-    pub crop: [u32; 2],
-    /// See [`ImagePreparation::mean`]; 0 by default.
-    #[serde(default)]
-    pub mean: [f32; 3],
-    /// See [`ImagePreparation::std`]; 1 by default.
-    #[serde(default = "ones")]
-    pub std: [f32; 3],
-    /// `NCHW` by default.
-    #[serde(default)]
-    pub layout: Layout,
-    /// `RGB` by default.
-    #[serde(default)]
-    pub color: Color,
-    /// `none` by default.
-    #[serde(default)]
-    pub activation: Activation,
-    /// How many labels an answer holds, 1 to 1000; 5 by default.
-    #[serde(default = "five")]
-    pub top_k: usize,
-}
-
-fn ones() -> [f32; 3] {
-    [1.0; 3]
-}
-
-fn five() -> usize {
-    5
-}
-
-/// One class of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Label {
-    /// Its name; none where the model has no labels or its line is empty.
-    pub label: Option<String>,
-    /// Its position among the scores, from 0.
-    pub index: usize,
-    /// Its score.
-    pub score: f32,
-}
 
 /// Why an output does not give classes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,68 +28,6 @@ pub enum ClassificationError {
     },
     #[error("the classes do not make a tensor")]
     Tensor(#[from] TensorError),
-}
-
-impl ImageClassification {
-    /// How a picture becomes the model's input.
-    pub fn preparation(&self) -> ImagePreparation {
-        let &Self { resize_shorter_side, crop, mean, std, layout, color, .. } = self;
-        ImagePreparation { resize_shorter_side, crop, mean, std, layout, color }
-    }
-
-    /// Every mistake that the types let through, each with its key; empty when there is none.
-    pub fn validate(&self) -> Vec<(String, String)> {
-        let mut mistakes = Vec::new();
-        let mut mistake = |key: &str, text| mistakes.push((format!("pipeline.image_classification.{key}"), text));
-        let [height, width] = self.crop;
-        for (name, side) in [("height", height), ("width", width)] {
-            if !(1..=MAX_CROP).contains(&side) {
-                mistake("crop", format!("{name} is {side}, expected 1 to {MAX_CROP}"));
-            }
-        }
-        if let Some(side) = self.resize_shorter_side
-            && !(height.max(width)..=MAX_CROP).contains(&side)
-        {
-            // A portrait is cut as well as a landscape, so the shorter side must hold the longer side of the crop.
-            let longer = height.max(width);
-            let problem = format!("is {side}, expected {longer} (the longer side of crop) to {MAX_CROP}");
-            mistake("resize_shorter_side", problem);
-        }
-        if !self.mean.iter().all(|mean| mean.is_finite()) {
-            mistake("mean", format!("is {:?}, expected finite numbers", self.mean));
-        }
-        if !self.std.iter().all(|std| std.is_normal()) {
-            mistake("std", format!("is {:?}, expected finite numbers other than 0", self.std));
-        }
-        if !(1..=MAX_TOP_K).contains(&self.top_k) {
-            mistake("top_k", format!("is {}, expected 1 to {MAX_TOP_K}", self.top_k));
-        }
-        mistakes
-    }
-
-    /// The best `top_k` classes of an output of K scores, best first and equal ones by index.
-    ///
-    /// The shape is `[K]` or `[1, K]`; further dimensions of 1, which converters leave behind, do not matter. `labels`
-    /// are the names by index, possibly fewer than K; `quantization` is what integers are worth.
-    pub fn labels(
-        &self,
-        scores: &Tensor,
-        labels: &[String],
-        quantization: Option<Quantization>,
-    ) -> Result<Vec<Label>, ClassificationError> {
-        if scores.shape().iter().filter(|&&side| side != 1).count() > 1 {
-            return Err(ClassificationError::Shape { shape: scores.shape().to_vec() });
-        }
-        let mut scores = worth(scores, quantization)?;
-        if self.activation == Activation::Softmax {
-            softmax(&mut scores);
-        }
-        if let Some(index) = scores.iter().position(|score| !score.is_finite()) {
-            return Err(ClassificationError::NotFinite { index });
-        }
-        let ranked = top(&scores, self.top_k, f32::total_cmp);
-        Ok(ranked.into_iter().map(|(index, &score)| Label { label: name(labels, index), index, score }).collect())
-    }
 }
 
 /// Triton's classification extension: the output as a `BYTES` tensor of its best `n` classes, best first, each
@@ -230,12 +95,12 @@ fn classes<T: Element + bytemuck::Pod>(
 }
 
 /// The name of a class, unless it has none or an empty one.
-fn name(labels: &[String], index: usize) -> Option<String> {
+pub(super) fn name(labels: &[String], index: usize) -> Option<String> {
     labels.get(index).filter(|label| !label.is_empty()).cloned()
 }
 
 /// The `count` largest values with their positions, largest first and equal ones by position.
-fn top<T>(values: &[T], count: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<(usize, &T)> {
+pub(super) fn top<T>(values: &[T], count: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<(usize, &T)> {
     let mut ranked: Vec<_> = values.iter().enumerate().collect();
     let by_rank = |a: &(usize, &T), b: &(usize, &T)| order(b.1, a.1).then(a.0.cmp(&b.0));
     if count < ranked.len() {
@@ -247,7 +112,7 @@ fn top<T>(values: &[T], count: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec
 }
 
 /// Logits to probabilities. The largest is taken off first, so that no exponential overflows.
-fn softmax(logits: &mut [f32]) {
+pub(super) fn softmax(logits: &mut [f32]) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     for logit in &mut *logits {
         *logit = (*logit - largest).exp();
@@ -259,13 +124,13 @@ fn softmax(logits: &mut [f32]) {
 }
 
 /// The elements of a tensor of floats, or of integers of up to 32 bits by what they are worth.
-fn worth(scores: &Tensor, quantization: Option<Quantization>) -> Result<Vec<f32>, ClassificationError> {
-    let datatype = scores.datatype();
+pub(super) fn scores(output: &Tensor, quantization: Option<Quantization>) -> Result<Vec<f32>, ClassificationError> {
+    let datatype = output.datatype();
     if !is_quantized(datatype) {
-        return floats(scores);
+        return floats(output);
     }
     let quantization = quantization.ok_or(ClassificationError::Unscaled { datatype })?;
-    let integers = ledge_base::tensor::to_f64(scores).unwrap_or_default();
+    let integers = ledge_base::tensor::to_f64(output).unwrap_or_default();
     Ok(integers.into_iter().map(|integer| quantization.real(integer)).collect())
 }
 

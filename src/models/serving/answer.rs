@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{Input, Pipeline};
 
 use super::ServingError;
 use super::cache::{Found, Key, ResponseCache};
@@ -65,9 +66,22 @@ pub(super) async fn run(
     taken_apart(model, model.run(inputs, outputs, terms).await, batch, started)
 }
 
+/// The model's pipeline, if it takes photographs.
+pub(super) fn photograph_pipeline(model: &LoadedModel) -> Result<&Arc<dyn Pipeline>, Misfit> {
+    let input = Input::Photograph;
+    model.pipeline.as_ref().filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| Misfit::Photograph {
+        reason: format!(
+            "model '{}' takes no photographs: its model.toml has no {}. Send tensors",
+            model.name,
+            input.sections()
+        ),
+    })
+}
+
 /// Decodes a photograph on a core of its own and runs the model on it.
 pub(super) async fn run_photograph(
     model: &LoadedModel,
+    pipeline: &Arc<dyn Pipeline>,
     request: PhotographRequest,
     limits: DecodeLimits,
     terms: Terms,
@@ -75,10 +89,9 @@ pub(super) async fn run_photograph(
 ) -> Result<Answer, ServingError> {
     // Queued, a photograph waits undecoded: that is a few hundred kB, not some MB.
     let PhotographRequest { photograph, account, .. } = request;
-    let bytes = photograph.len();
-    let preparation = model.photograph(photograph, limits, account);
-    let (make, output) = preparation.map_err(|reason| Misfit::Photograph { reason })?;
-    taken_apart(model, model.run_prepared(make, bytes, vec![output], terms).await, 1, started)
+    let outputs = pipeline.outputs().to_vec();
+    let answer = model.run_pipeline(pipeline, photograph, limits, account, outputs, terms).await;
+    taken_apart(model, answer, 1, started)
 }
 
 fn taken_apart(

@@ -53,7 +53,7 @@ pub enum Misfit {
         /// Why not.
         reason: String,
     },
-    /// A photograph for a model without an image pipeline, or one that cannot be decoded.
+    /// A photograph for a model whose pipeline takes none, or one that cannot be decoded.
     #[error("{reason}")]
     Photograph { reason: String },
     #[error("output '{output}' for model '{model}': {reason}")]
@@ -173,9 +173,7 @@ fn check(model: &LoadedModel, tensor: &Tensor, port: &Port) -> Result<(), Misfit
             got: tensor.datatype(),
         });
     }
-    let fits = tensor.shape().len() == port.shape.len()
-        && tensor.shape().iter().zip(&port.shape).all(|(&got, &dim)| dim == -1 || usize::try_from(dim) == Ok(got));
-    if fits {
+    if port.takes_shape(tensor.shape()) {
         return Ok(());
     }
     Err(Misfit::Shape {

@@ -44,13 +44,15 @@ use ledge_base::memory_budget::{NoRoom, SMALL};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::classification::{self, Label};
+use ledge_engine::pipeline::classification;
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::Kind;
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, Outcome};
 use ledge_service::audit_event::tag::Content;
 use ledge_service::shutdown::Shutdown;
+use serde_json::value::RawValue;
 
 use crate::repository::candidate::Watched;
 use crate::repository::model_config::Limits;
@@ -59,7 +61,7 @@ use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{Times, cached, late, names, run, run_photograph};
+use answer::{Times, cached, late, names, photograph_pipeline, run, run_photograph};
 use cache::{Budget, Key, KeyMaker, ResponseCache};
 use call::{Call, Counted};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
@@ -146,11 +148,13 @@ impl ServingError {
 
 /// The answer to a photograph.
 #[derive(Debug)]
-pub struct Classified {
-    /// The model's answer; its one output is the scores.
+pub struct PhotographResponse {
+    /// The model's answer; its outputs are those that the pipeline reads.
     pub response: InferResponse,
-    /// The best classes, best first.
-    pub labels: Vec<Label>,
+    /// The kind of the model's pipeline.
+    pub kind: &'static Kind,
+    /// The pipeline's result, in JSON.
+    pub result: Box<RawValue>,
 }
 
 /// What a serving core may use.
@@ -244,18 +248,18 @@ impl Serving {
         finish(call, answered)
     }
 
-    /// Answers a photograph (JPEG, PNG or WebP) with its best classes.
-    pub async fn classify(
+    /// Answers a photograph (JPEG, PNG or WebP) through the model's pipeline.
+    pub async fn infer_photograph(
         &self,
         request: PhotographRequest,
         principal: &Principal,
-    ) -> Result<Classified, ServingError> {
+    ) -> Result<PhotographResponse, ServingError> {
         let (call, watched) = self.call(&request.model, request.version, principal)?;
         if let Some(watched) = watched {
-            return Box::pin(self.classify_watched(call, watched, request)).await;
+            return Box::pin(self.infer_photograph_watched(call, watched, request)).await;
         }
         let answered = match self.admit(&call, &call.model, request.priority) {
-            Ok(_permit) => self.classify_pinned(&call, request).await,
+            Ok(_permit) => self.infer_photograph_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
         finish(call, answered)
@@ -342,36 +346,29 @@ impl Serving {
         }
     }
 
-    async fn classify_pinned(
+    async fn infer_photograph_pinned(
         &self,
         call: &Call<'_>,
         request: PhotographRequest,
-    ) -> Result<(Classified, Counted), ServingError> {
+    ) -> Result<(PhotographResponse, Counted), ServingError> {
         let (model, started) = (&call.model, call.started);
-        let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
-        if model.config.pipeline.image_classification.is_none() {
-            return Err(misfit(format!(
-                "model '{}' takes no photographs: its model.toml has no [pipeline.image_classification]. Send tensors",
-                model.name
-            )));
-        }
-        let (_, output) = model.image_ports().map_err(misfit)?;
+        let pipeline = photograph_pipeline(model)?;
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         call.given(|| Content::Photograph(request.photograph.clone()));
         let answer = match self.cache(model) {
-            None => run_photograph(model, request, self.limits, terms, started).await?,
+            None => run_photograph(model, pipeline, request, self.limits, terms, started).await?,
             Some(cache) => {
                 let times = Times { started, since: Instant::now() };
                 let key = cache_key(call, cache.keys.of_photograph(&request.photograph).await);
-                let compute = || run_photograph(model, request, self.limits, terms.clone(), started);
+                let compute = || run_photograph(model, pipeline, request, self.limits, terms.clone(), started);
                 Box::pin(cached(cache, key, model, &terms, times, compute)).await?
             }
         };
-        let (response, counted) = answer.into_response(model, names(model, &[output]));
+        let (response, counted) = answer.into_response(model, names(model, pipeline.outputs()));
         call.answered(|| Content::Tensors(response.outputs.clone()));
-        let (_, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
-        let labels = model.classes(scores).map_err(|error| ServingError::failed(model, error.to_string()))?;
-        Ok((Classified { response, labels }, counted))
+        let outputs: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
+        let result = pipeline.answer(&outputs).map_err(|error| ServingError::failed(model, error.to_string()))?;
+        Ok((PhotographResponse { response, kind: pipeline.kind(), result }, counted))
     }
 
     /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is full already.
@@ -486,7 +483,7 @@ fn classify_outputs(
 ) -> Result<(), ServingError> {
     for (wanted, (name, tensor)) in wanted.iter().zip(&mut response.outputs) {
         let Some(count) = wanted.classification else { continue };
-        let labels = model.labels.get(name).map_or(&[][..], Vec::as_slice);
+        let labels = model.labels.get(name).map_or(&[][..], AsRef::as_ref);
         *tensor = classification::classify(tensor, count, labels).map_err(|error| Misfit::Classification {
             model: model.name.to_string(),
             output: name.clone(),
