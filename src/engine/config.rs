@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ledge_base::toml_check::in_range;
 use serde::{Deserialize, Serialize};
 
-/// Where the runtimes are and what they may use.
+/// The place of the runtimes and the resources that they may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuntimesConfig {
@@ -13,18 +13,17 @@ pub struct RuntimesConfig {
     pub dir: PathBuf,
     /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
     pub cache: PathBuf,
-    /// How many cores all models share; 0 is every physical core that this process may use.
+    /// The number of cores that all models share; 0 is every physical core that this process may use.
     #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
     pub threads: usize,
-    /// The memory that all models may take together, in MiB; 0 is no limit. Above it those that were used least
-    /// recently give theirs back until they are called again.
+    /// The memory limit of all models together, in MiB; 0 is no limit. Above it the least recently used models free
+    /// their memory until they are called again.
     #[serde(deserialize_with = "in_range::<0, 16_777_216, _, _>")]
     pub memory_mb: u64,
-    /// Whether a model that several runtimes accept, and that was not measured on this machine yet, is measured in each
-    /// when it is loaded.
+    /// Measures a model that several runtimes accept in each of them at its load, unless it was measured on this
+    /// machine before.
     pub measure: bool,
-    /// After how many seconds without a call a model gives its memory back, until the next call loads it again; 0 is
-    /// never.
+    /// The seconds without a call after which a model frees its memory, until the next call loads it again; 0 is never.
     #[serde(deserialize_with = "in_range::<0, 31_536_000, _, _>")]
     pub keep_alive_s: u64,
 }
