@@ -7,34 +7,34 @@ use ledge_base::tensor::{DataType, Element, Tensor, TensorError};
 
 use super::quantization::Quantization;
 
-/// Why an output does not give classes.
+/// An output that does not give classes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClassificationError {
     #[error("expected {expected} scores, got {datatype}")]
     Datatype { expected: &'static str, datatype: DataType },
     #[error(
-        "the scores are {datatype}, and neither the model's file nor model.toml says what these are worth: give \
+        "the scores are {datatype}, and neither the model's file nor model.toml has their scale: set \
          quantization = {{ scale = ..., zero_point = ... }} in the [[output]] of model.toml"
     )]
     Unscaled { datatype: DataType },
-    /// The shape is not that of one row of scores.
+    /// The shape is not one row of scores.
     #[error("expected scores of shape [1, K] or [K], got {shape:?}")]
     Shape { shape: Vec<usize> },
-    /// A score that cannot be ranked or written: the model gave NaN or infinity.
+    /// NaN and infinity cannot be ranked or written.
     #[error("score {index} is not a finite number")]
     NotFinite {
         /// Position, row-major.
         index: usize,
     },
-    #[error("the classes do not make a tensor")]
+    #[error("the classes do not fit into a tensor")]
     Tensor(#[from] TensorError),
 }
 
 /// Triton's classification extension: the output as a `BYTES` tensor of its best `n` classes, best first, each
 /// `value:index` or `value:index:label`, such as `0.090633:2:espresso`.
 ///
-/// The shape is `[batch, n]`, or `[n]` for an output of one dimension; `n` is cut to the number of classes, and
-/// dimensions after the first count as one. Every numeric datatype will do; floats have six decimals, as in Triton.
+/// The shape is `[batch, n]`, or `[n]` for an output of one dimension. `n` is at most the number of classes, and
+/// dimensions after the first count as one. Every numeric datatype is accepted; floats have six decimals, as in Triton.
 pub fn classify(output: &Tensor, n: usize, labels: &[String]) -> Result<Tensor, ClassificationError> {
     match output.datatype() {
         DataType::Uint8 => classes(output, n, labels, u8::cmp, u8::to_string),
@@ -62,7 +62,7 @@ pub fn classify(output: &Tensor, n: usize, labels: &[String]) -> Result<Tensor, 
     }
 }
 
-/// The lines of a label file, in the order of the classes. An empty line in the middle is a class without a name.
+/// The lines of a label file, in the order of the classes. An empty line is a class without a name.
 pub fn parse_labels(text: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
@@ -76,17 +76,17 @@ fn classes<T: Element + bytemuck::Pod>(
     write: impl Fn(&T) -> String,
 ) -> Result<Tensor, ClassificationError> {
     let values = elements::<T>(output)?;
-    // A scalar is one class.
     let (batch, per_row) = match output.shape() {
+        // A scalar is one class.
         [] => (None, 1),
         [classes] => (None, *classes),
-        // The tensor fills its shape, so a product that does not fit belongs to an empty one.
+        // The tensor fills its shape, so only an empty one can have a product that overflows.
         [batch, rest @ ..] => (Some(*batch), ledge_base::tensor::element_count(rest).unwrap_or(0)),
     };
     let n = n.min(per_row);
     let shape = batch.into_iter().chain([n]).collect();
     let strings = values.chunks(per_row.max(1)).flat_map(|row| {
-        top(row, n, &order).into_iter().map(|(index, value)| match name(labels, index) {
+        top(row, n, &order).into_iter().map(|(index, value)| match class_name(labels, index) {
             Some(label) => format!("{}:{index}:{label}", write(value)),
             None => format!("{}:{index}", write(value)),
         })
@@ -94,12 +94,12 @@ fn classes<T: Element + bytemuck::Pod>(
     Ok(Tensor::from_strings(shape, strings)?)
 }
 
-/// The name of a class, unless it has none or an empty one.
-pub(super) fn name(labels: &[String], index: usize) -> Option<String> {
+/// The name of a class, if it has one that is not empty.
+pub(super) fn class_name(labels: &[String], index: usize) -> Option<String> {
     labels.get(index).filter(|label| !label.is_empty()).cloned()
 }
 
-/// The `count` largest values with their positions, largest first and equal ones by position.
+/// The `count` largest values with their positions, largest first, equal ones by position.
 pub(super) fn top<T>(values: &[T], count: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<(usize, &T)> {
     let mut ranked: Vec<_> = values.iter().enumerate().collect();
     let by_rank = |a: &(usize, &T), b: &(usize, &T)| order(b.1, a.1).then(a.0.cmp(&b.0));
@@ -111,7 +111,7 @@ pub(super) fn top<T>(values: &[T], count: usize, order: impl Fn(&T, &T) -> Order
     ranked
 }
 
-/// Logits to probabilities. The largest is taken off first, so that no exponential overflows.
+/// Converts logits to probabilities. The largest is subtracted first, so that no exponential overflows.
 pub(super) fn softmax(logits: &mut [f32]) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     for logit in &mut *logits {
@@ -123,7 +123,7 @@ pub(super) fn softmax(logits: &mut [f32]) {
     }
 }
 
-/// The elements of a tensor of floats, or of integers of up to 32 bits by what they are worth.
+/// The elements of a tensor of floats, or the real numbers of integers of up to 32 bits.
 pub(super) fn scores(output: &Tensor, quantization: Option<Quantization>) -> Result<Vec<f32>, ClassificationError> {
     let datatype = output.datatype();
     if !is_quantized(datatype) {
@@ -131,10 +131,10 @@ pub(super) fn scores(output: &Tensor, quantization: Option<Quantization>) -> Res
     }
     let quantization = quantization.ok_or(ClassificationError::Unscaled { datatype })?;
     let integers = ledge_base::tensor::to_f64(output).unwrap_or_default();
-    Ok(integers.into_iter().map(|integer| quantization.real(integer)).collect())
+    Ok(integers.into_iter().map(|integer| quantization.dequantize(integer)).collect())
 }
 
-/// Whether tensors of this datatype can stand for real numbers.
+/// Tells whether integers of this datatype can stand for real numbers.
 pub fn is_quantized(datatype: DataType) -> bool {
     use DataType::{Int8, Int16, Int32, Uint8, Uint16, Uint32};
     matches!(datatype, Uint8 | Int8 | Uint16 | Int16 | Uint32 | Int32)
@@ -152,7 +152,7 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, ClassificationError> {
     }
 }
 
-/// The elements, if they are of this type.
+/// The elements, if they have this type.
 fn elements<T: Element + bytemuck::Pod>(tensor: &Tensor) -> Result<std::borrow::Cow<'_, [T]>, ClassificationError> {
     tensor
         .elements::<T>()

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::classification::{ClassificationError, name, scores, softmax, top};
+use super::classification::{ClassificationError, class_name, scores, softmax, top};
 use super::image::{self, DecodeLimits, ImageError};
 use super::kind::{AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, Row, Section};
 use super::preparation::{Color, ImagePreparation, Layout};
@@ -86,7 +86,7 @@ fn five() -> usize {
 /// One class of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Class {
-    /// Its name; none where the model has no labels or its line is empty.
+    /// Its name; none if the model has no labels or its line is empty.
     pub label: Option<String>,
     /// Its position among the scores, from 0.
     pub index: usize,
@@ -122,7 +122,7 @@ impl ImageClassification {
             return Err(ClassificationError::NotFinite { index });
         }
         let ranked = top(&scores, self.top_k, f32::total_cmp);
-        Ok(ranked.into_iter().map(|(index, &score)| Class { label: name(labels, index), index, score }).collect())
+        Ok(ranked.into_iter().map(|(index, &score)| Class { label: class_name(labels, index), index, score }).collect())
     }
 }
 
@@ -144,7 +144,8 @@ impl Section for ImageClassification {
         if let Some(side) = self.resize_shorter_side
             && !(height.max(width)..=CROP_SIDE_MAX).contains(&side)
         {
-            // A portrait is cut as well as a landscape, so the shorter side must hold the longer side of the crop.
+            // Portraits and landscapes are both cut, so the shorter side must be as long as the longer side of the
+            // crop.
             let longer = height.max(width);
             let message = format!("is {side}, expected {longer} (the longer side of crop) to {CROP_SIDE_MAX}");
             mistake("resize_shorter_side", message);
@@ -166,7 +167,10 @@ impl Section for ImageClassification {
         let (_, input) = model.input(&KIND, self.input.as_deref())?;
         let (output_position, output) = model.output(&KIND, self.output.as_deref())?;
         if model.signature.inputs.len() != 1 {
-            return Err("an image model has one input".to_owned());
+            return Err(format!(
+                "the model has {} inputs, pipeline.image_classification takes one",
+                model.signature.inputs.len()
+            ));
         }
         let prepared = self.preparation().shape();
         if !input.takes_shape(&prepared) {
@@ -202,7 +206,7 @@ struct Classifier {
 
 impl Classifier {
     fn labels(&self, outputs: &[&Tensor]) -> Result<Vec<Class>, AnswerError> {
-        let [output] = outputs else { return Err(AnswerError::Outputs("no output came".to_owned())) };
+        let [output] = outputs else { return Err(AnswerError::Outputs("the run gave no output".to_owned())) };
         let labels = self.config.labels(output, &self.labels, self.output_quantization);
         labels.map_err(|error| match error {
             ClassificationError::NotFinite { .. } => AnswerError::Values(error.to_string()),
@@ -239,7 +243,7 @@ impl Pipeline for Classifier {
 
     fn judge(&self, outputs: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
         let labels = self.labels(outputs).map_err(|error| error.to_string())?;
-        let first = labels.first().ok_or("no class came")?;
+        let first = labels.first().ok_or("the answer has no class")?;
         let label = first.label.clone().unwrap_or_else(|| first.index.to_string());
         if let Some(expected) = expected.label
             && expected != label
@@ -248,7 +252,7 @@ impl Pipeline for Classifier {
         }
         match expected.min_score {
             Some(least) if first.score < least => {
-                Err(format!("{label:?} scores {:.3}, expected {least} at least", first.score))
+                Err(format!("{label:?} scores {:.3}, expected at least {least}", first.score))
             }
             _ => Ok(()),
         }

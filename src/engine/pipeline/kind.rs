@@ -46,8 +46,8 @@ impl Input {
         kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
     }
 
-    /// An input that every pipeline can answer, for the rehearsal of a model at its load. The image is a drawing of 32x24
-    /// pixels with edges, gradients and all colours.
+    /// An input that every pipeline can answer, for the rehearsal of a model at its load. The image is a drawing of
+    /// 32x24 pixels with edges, gradients and all colours.
     pub fn sample(self) -> &'static [u8] {
         match self {
             Self::Photograph => include_bytes!("sample.png"),
@@ -87,8 +87,8 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// The kind's line of the table.
     fn kind(&self) -> &'static Kind;
 
-    /// Makes the model's inputs, in the signature's order, from the bytes that a caller sent. Called on a worker's core;
-    /// large intermediate results count in `hold`.
+    /// Makes the model's inputs, in the signature's order, from the bytes that a caller sent. Called on a worker's
+    /// core; large intermediate results count in `hold`.
     fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Vec<Tensor>, InputError>;
 
     /// The outputs of the run that the answer needs, as positions in the signature.
@@ -146,7 +146,7 @@ fn find<'m>(kind: &Kind, key: &str, ports: &'m [Port], name: Option<&str>) -> Re
     }
 }
 
-/// Why bytes do not become the inputs of a model.
+/// Bytes that do not become the inputs of a model.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// The caller's mistake.
@@ -156,7 +156,7 @@ pub enum InputError {
     NoRoom(#[from] NoRoom),
 }
 
-/// Why outputs do not become an answer.
+/// Outputs that do not become an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// No output of the model becomes one, such as one of another datatype: the model is refused at its load.

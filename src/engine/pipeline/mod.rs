@@ -1,6 +1,6 @@
 //! The pipelines of models: bytes of a caller, such as a photograph, into tensors before a run, and the outputs of the
-//! run into an answer. A model has the pipeline that its config sets up in `[pipeline]`; `serving` in the crate `models`
-//! runs the model in between. `docs/add-a-pipeline.md` says how to add a kind.
+//! run into an answer. A model has the pipeline that its config sets up in `[pipeline]`; `serving` in the crate
+//! `models` runs the model in between. `docs/add-a-pipeline.md` says how to add a kind.
 //!
 //! Files, in reading order:
 //! * `mod.rs` - the table of kinds, and the table `[pipeline]` of a model's config

@@ -6,7 +6,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(ToString::to_string).collect()
 }
 
-/// What [`classify`] writes: the shape and the strings.
+/// Checks the shape and the strings that [`classify`] writes.
 fn check_classes<T: Element>(shape: &[usize], values: Vec<T>, n: usize, expected_shape: &[usize], strings: &[&str]) {
     let output = Tensor::from_vec(shape.to_vec(), values).unwrap();
     let classes = classify(&output, n, &names(&["tea", "", "espresso"])).unwrap();
