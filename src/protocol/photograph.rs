@@ -62,3 +62,46 @@ impl<'a> PhotographAnswer<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ledge_base::names::ModelVersion;
+    use ledge_engine::backend::Runtime;
+    use ledge_models::serving::request::InferResponse;
+
+    use super::*;
+
+    #[test]
+    fn the_result_is_written_as_it_is_between_the_runtime_and_the_times() {
+        let ms = Duration::from_millis;
+        let response = InferResponse {
+            model: "m".parse().unwrap(),
+            version: "2".parse::<ModelVersion>().unwrap(),
+            runtime: Runtime::OpenVino,
+            outputs: Vec::new(),
+            timings: Timings { decode: ms(7), queue: ms(0), compute: Duration::from_micros(1500) },
+            cache: None,
+            features: Vec::new(),
+        };
+        let result = RawValue::from_string(r#"[{"label":null,"score":0.1}]"#.to_owned()).unwrap();
+        let kind = KINDS.iter().find(|kind| kind.member == "labels").unwrap();
+        let answer = PhotographResponse { response, kind, result };
+
+        let expected = concat!(
+            r#"{"model_name":"m","model_version":"2","runtime":"openvino","labels":[{"label":null,"score":0.1}],"#,
+            r#""time_ms":{"decode":7.0,"queue":0.0,"compute":1.5}}"#
+        );
+        assert_eq!(serde_json::to_string(&PhotographAnswer::new(&answer)).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_schema_has_the_member_of_each_kind() {
+        let schema = schema().to_value();
+        for kind in KINDS {
+            assert!(schema["properties"][kind.member].is_object(), "{schema}");
+        }
+        assert!(schema["properties"].get("result").is_none(), "{schema}");
+    }
+}
