@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_identity::sealing::{OpenError, Resealed, Sealer, Survey};
+use ledge_identity::sealing::{OpenError, Rekeyed, Sealer, Survey};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::TagKey;
 use serde::{Deserialize, Serialize};
@@ -303,8 +303,8 @@ pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
 }
 
 /// Seals every key under the current master key, where it is not.
-pub(super) fn reseal(audit: &Path, sealer: &Sealer, done: &mut Resealed) -> Result<(), TagsError> {
-    Folder::of(audit, sealer).reseal(done)
+pub(super) fn rekey(audit: &Path, sealer: &Sealer, done: &mut Rekeyed) -> Result<(), TagsError> {
+    Folder::of(audit, sealer).rekey(done)
 }
 
 /// Under which master key each key is, for one who only looks.

@@ -20,7 +20,7 @@ use ledge_engine::pipeline::kind::{Kind, Row};
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
-use ledge_protocol::call::{self, Call, Form};
+use ledge_protocol::call::{self, BodyKind, InferenceCall};
 use ledge_protocol::decode::{self, ReplyFormat, Target};
 use ledge_protocol::encode;
 use ledge_service::audit_event::AuditSink;
@@ -193,8 +193,8 @@ type Answer = anyhow::Result<Value>;
 async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     let content = Bytes::from(std::fs::read(file)?);
     if ImageFormat::sniff(&content).is_some() {
-        let (target, form, arrived) = (target.clone(), Form::Photograph, Instant::now());
-        let call = Call {
+        let (target, form, arrived) = (target.clone(), BodyKind::Photograph, Instant::now());
+        let call = InferenceCall {
             target,
             body: content,
             form,

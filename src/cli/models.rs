@@ -9,7 +9,7 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
 use ledge_engine::pipeline::kind::Input;
-use ledge_models::repository::{Repository, Trial};
+use ledge_models::repository::{Repository, RuntimeTrial};
 use ledge_models::serving::undeclared_features;
 use ledge_service::audit_event::AuditSink;
 use serde_json::{Value, json};
@@ -221,7 +221,7 @@ async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out
     Ok(if bad { Exit::Failure } else { Exit::Success })
 }
 
-fn row(name: &ModelName, trial: &Trial) -> Value {
+fn row(name: &ModelName, trial: &RuntimeTrial) -> Value {
     let row = json!({
         "model": name,
         "version": trial.version,

@@ -11,7 +11,6 @@
 //! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
-//! * `config.rs` - `[runtimes]`
 //!
 //! Invariants:
 //! * No async runtime. No socket. No file is written except OpenVINO's cache of compiled models.
@@ -25,7 +24,6 @@
 //!   allocated.
 
 pub mod backend;
-pub mod config;
 pub mod cores;
 mod foreign;
 mod onnxruntime;

@@ -33,8 +33,11 @@ impl OnnxRuntime {
     /// The library and its one environment live until the process ends, as ONNX Runtime requires.
     pub fn open(library: &Path) -> Result<Self, String> {
         // Nothing may leave the box, so a runtime that would send telemetry is refused.
-        if std::env::var_os(sys::NO_TELEMETRY).is_none_or(|value| value != "1") {
-            return Err(format!("ONNX Runtime would send telemetry: set {}=1 in its environment", sys::NO_TELEMETRY));
+        if std::env::var_os(sys::NO_TELEMETRY_VARIABLE).is_none_or(|value| value != "1") {
+            return Err(format!(
+                "ONNX Runtime would send telemetry: set {}=1 in its environment",
+                sys::NO_TELEMETRY_VARIABLE
+            ));
         }
         // The crate warns at each start that it was made for an older version. This version is pinned and tested.
         let silent = tracing::subscriber::NoSubscriber::default();

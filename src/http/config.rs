@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::toml_check::{from_text, in_range};
+use ledge_part::web::BodyLimits;
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -80,9 +81,9 @@ impl HttpConfig {
         Duration::from_millis(self.header_timeout_ms)
     }
 
-    /// [`Self::body_timeout_ms`].
-    pub fn body_timeout(&self) -> Duration {
-        Duration::from_millis(self.body_timeout_ms)
+    /// The limits of one body.
+    pub fn body_limits(&self) -> BodyLimits {
+        BodyLimits { max_bytes: self.max_body_bytes, timeout: Duration::from_millis(self.body_timeout_ms) }
     }
 
     /// [`Self::write_timeout_ms`].

@@ -1,4 +1,4 @@
-//! The answer to a photograph, in the domain's words. The same over HTTP and on the command line.
+//! The answer to a photograph: labels and scores. The same over HTTP and on the command line.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub fn schema() -> Schema {
     schema
 }
 
-/// Where the time went, in milliseconds.
+/// Time spent in each part, in milliseconds.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TimeMs {
     decode: f64,

@@ -4,8 +4,8 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_models::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, PhotographRequest};
 use ledge_models::serving::{Serving, ServingError};
+use ledge_models::status;
 use ledge_protocol::decode;
-use ledge_protocol::status;
 use tokio::runtime::Runtime;
 
 use super::drive::{Caller, Target};

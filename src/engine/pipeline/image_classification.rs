@@ -11,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::{ClassificationError, class_name, scores, softmax, top};
 use super::image::{self, DecodeLimits, ImageError};
-use super::kind::{AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, Row, Section};
+use super::kind::{AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, PipelineSection, Row};
 use super::preparation::{Color, ImagePreparation, Layout};
 use super::quantization::Quantization;
 
@@ -126,7 +126,7 @@ impl ImageClassification {
     }
 }
 
-impl Section for ImageClassification {
+impl PipelineSection for ImageClassification {
     fn kind(&self) -> &'static Kind {
         &KIND
     }

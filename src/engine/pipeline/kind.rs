@@ -71,7 +71,7 @@ pub struct Row {
 }
 
 /// The section of a kind in `model.toml`, as it was read.
-pub trait Section: fmt::Debug {
+pub trait PipelineSection: fmt::Debug {
     /// The kind's line of the table.
     fn kind(&self) -> &'static Kind;
 

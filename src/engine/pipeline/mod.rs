@@ -32,7 +32,7 @@ pub mod quantization;
 
 use serde::{Deserialize, Serialize};
 
-use self::kind::{Input, Kind, Section};
+use self::kind::{Input, Kind, PipelineSection};
 
 /// The table of kinds.
 pub const KINDS: &[&Kind] = &[&image_classification::KIND];
@@ -46,13 +46,13 @@ pub struct PipelineConfig {
 
 impl PipelineConfig {
     /// The sections of all kinds. The compiler asks here for each field, and for as many as there are kinds.
-    fn sections(&self) -> [Option<&dyn Section>; KINDS.len()] {
+    fn sections(&self) -> [Option<&dyn PipelineSection>; KINDS.len()] {
         let Self { image_classification } = self;
         [image_classification.as_ref().map(|section| section as _)]
     }
 
     /// The section of the model's pipeline, if its config has one.
-    pub fn section(&self) -> Option<&dyn Section> {
+    pub fn section(&self) -> Option<&dyn PipelineSection> {
         self.sections().into_iter().flatten().next()
     }
 
@@ -67,7 +67,7 @@ impl PipelineConfig {
     }
 }
 
-fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn Section>) -> Vec<(String, String)> {
+fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn PipelineSection>) -> Vec<(String, String)> {
     let (mut mistakes, mut first) = (Vec::new(), None);
     for section in sections {
         let name = section.kind().name;

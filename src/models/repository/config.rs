@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use ledge_base::toml_check::in_range;
 use serde::{Deserialize, Serialize};
 
-/// Where models are and how they are loaded.
+/// Folders of models, and how they are loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RepositoryConfig {
     /// The model repository: a folder with one folder a model.
     pub path: PathBuf,
-    /// The models that the package brought, laid out likewise and never written to. Empty: there are none.
+    /// The folder of the models that the package brought, laid out in the same way and never written to. Empty: there
+    /// are none.
     pub packaged: PathBuf,
-    /// How many models load at the same time.
+    /// The most models that load at the same time.
     #[serde(deserialize_with = "in_range::<1, 64, _, _>")]
     pub parallel_loads: usize,
 }

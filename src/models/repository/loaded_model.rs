@@ -1,4 +1,4 @@
-//! One version of a model, loaded, warmed up and checked: what answers requests.
+//! One version of a model, loaded, warmed up and checked, which answers requests.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,30 +18,30 @@ use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
 
-use super::loading::Refusal;
+use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
-use crate::scheduling::instance::{Answer, InferError, Instances, Residence};
-use crate::scheduling::queue::Unprepared;
+use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances};
+use crate::scheduling::queue::PreparationError;
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
 
-/// What the daemon's configuration says for every model.
+/// Settings of the daemon's configuration for every model.
 #[derive(Debug, Clone)]
 pub struct ModelDefaults {
     /// Requests of each priority that may wait for one model.
     pub max_queue_size: usize,
-    /// After this a caller gets 504.
+    /// Time after which a caller gets 504.
     pub timeout: Duration,
-    /// After how long without a call a model gives its memory back; `None` is never.
+    /// Time without a call after which a model is unloaded; `None` is never.
     pub keep_alive: Option<Duration>,
-    /// Where compiled models are kept between starts, if anywhere.
+    /// Folder of compiled models, kept between starts; `None` keeps none.
     pub cache_dir: Option<PathBuf>,
-    /// What was measured on this box.
+    /// The profiles measured on this box.
     pub profiles: Profiles,
-    /// Whether a model that several runtimes accept, and that was not measured yet, is measured when it is loaded.
+    /// Set to measure a model at its load, when several runtimes accept it and it was not measured yet.
     pub measure: bool,
     /// Opens the models that updates brought.
     pub sealer: Sealer,
@@ -58,16 +58,17 @@ pub struct LoadedModel {
     pub folder: PathBuf,
     /// The name of the file that is run.
     pub file: String,
-    /// Whether that is the float original, in the place of the model.
+    /// True when the file is the float original instead of the model.
     pub is_fallback: bool,
-    /// Whether the runtime takes slower instructions where the CPU's own for int8 would give wrong sums, if it can.
+    /// True when the runtime uses slower instructions, if it can, where the CPU's own for int8 would give wrong sums.
     pub exact_int8: bool,
-    /// Which runtimes and files were tried before and answered golden inputs wrong; none for one that runs as it should.
-    pub passed_over: Vec<Refusal>,
+    /// The runtimes and files that were tried first and answered golden inputs wrong; empty for a model that runs as it
+    /// should.
+    pub passed_over: Vec<RuntimeRefusal>,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
     pub config: ModelConfig,
-    /// What it takes and gives, with the dimensions that the model config fixes.
+    /// Inputs and outputs, with the dimensions that the model config fixes.
     pub signature: Signature,
     /// The most batch elements of a request; `None` when the first dimension is not a batch.
     pub batch_limit: Option<usize>,
@@ -81,7 +82,8 @@ pub struct LoadedModel {
     pub timeout: Duration,
     /// Counters; they outlive this handle.
     pub statistics: Arc<Statistics>,
-    /// What the layer above keeps for this handle, and loses with it: nothing outlives the weights it was made from.
+    /// State that the layer above attaches to this handle. It is dropped with the handle, so nothing outlives the
+    /// weights it was made from.
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) instances: Instances,
 }
@@ -100,7 +102,7 @@ impl LoadedModel {
         Ok(())
     }
 
-    /// Whether the label file of an output has a line for each of its classes.
+    /// Checks that the label file of an output has a line for each of its classes.
     pub(super) fn check_labels(&self, output: &str, classes: usize) -> Result<(), String> {
         let Some(labels) = self.labels.get(output) else { return Ok(()) };
         let lines = labels.len();
@@ -128,7 +130,7 @@ impl LoadedModel {
         (!wrong.is_empty()).then(|| format!("{} in {}{how} stands in: {wrong}", self.file, self.runtime()))
     }
 
-    /// The same for a record of the audit log, where it is no text.
+    /// The same for a record of the audit log.
     pub(super) fn fell_back_to(&self) -> Option<Fallback> {
         let to = if self.is_fallback { Fallback::Float } else { Fallback::Runtime };
         (!self.passed_over.is_empty()).then_some(to)
@@ -139,43 +141,44 @@ impl LoadedModel {
         self.instances.runtime()
     }
 
-    /// Its instances: between which numbers, and cores of one run.
+    /// Bounds of the number of its instances, and the cores of one run.
     pub fn scale(&self) -> Scale {
         self.instances.scale()
     }
 
-    /// How requests are put together now; `None` when each runs alone.
+    /// Current rule for joining requests; `None` when each runs by itself.
     pub fn batching(&self) -> Option<BatchPolicy> {
         self.instances.batching()
     }
 
-    /// How many requests of each priority may wait.
+    /// The most requests of each priority that may wait.
     pub fn queue_limit(&self) -> usize {
         self.instances.limits().jobs
     }
 
-    /// How many wait, when another request of that caller would be refused for their number as things stand.
+    /// Number of waiting requests, when another request of that caller would be refused now because the queue is full;
+    /// otherwise `None`.
     pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
         self.instances.refusal(priority, principal)
     }
 
-    /// How many instances there are now, what they take, and how many requests wait.
-    pub fn residence(&self) -> Residence {
-        self.instances.residence()
+    /// Number of instances now, their memory, and the number of waiting requests.
+    pub fn instance_usage(&self) -> InstanceUsage {
+        self.instances.instance_usage()
     }
 
-    /// How many requests wait for it.
+    /// Number of waiting requests.
     pub fn queue_depth(&self) -> usize {
-        self.instances.residence().queued
+        self.instances.instance_usage().queued
     }
 
-    /// The memory of its instances in bytes, as far as it could be measured when they were loaded.
+    /// Memory of its instances in bytes, as measured when they were loaded.
     pub fn memory_bytes(&self) -> u64 {
-        self.instances.residence().bytes
+        self.instances.instance_usage().bytes
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
+    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
         self.instances.run(inputs, outputs, rows, terms).await
     }
@@ -190,25 +193,25 @@ impl LoadedModel {
         account: Account,
         outputs: Vec<usize>,
         terms: Terms,
-    ) -> Result<Answer, InferError> {
+    ) -> Result<FinishedRun, InferError> {
         let (pipeline, bytes) = (pipeline.clone(), content.len());
         let make = move || {
             let mut hold = account.hold();
             pipeline.prepare(&content, limits, &mut hold).map_err(|error| match error {
-                InputError::Content(reason) => Unprepared::Misfit(reason),
-                InputError::NoRoom(error) => Unprepared::NoRoom(error),
+                InputError::Content(reason) => PreparationError::Invalid(reason),
+                InputError::NoRoom(error) => PreparationError::NoRoom(error),
             })
         };
         self.instances.run_prepared(Box::new(make), bytes, outputs, terms).await
     }
 
-    /// A future that ends when the model's memory is given back.
+    /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         self.instances.ended()
     }
 }
 
-/// How many classes an output of scores has; `None` where its signature does not say, or it is of something else.
+/// Number of classes of an output of scores; `None` where its signature does not say, or it has no scores.
 fn class_count(port: &Port) -> Option<usize> {
     let of_one = match port.shape.as_slice() {
         [] => return None,
