@@ -265,8 +265,10 @@ mod tests {
         assert_eq!(rekey(folder.path(), &old).unwrap(), Rekeyed::default());
         let sealed = std::fs::read(&path).unwrap();
         assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
-        for (wrong, words) in [(Sealer::none(), "encryption.master_key_file"), (Sealer::with_keys(&[[3; 32]]), "under")]
-        {
+        for (wrong, words) in [
+            (Sealer::none(), "encryption.master_key_file"),
+            (Sealer::with_keys(&[[3; 32]]), "encrypted with the master key"),
+        ] {
             let error = AuditKey::load_or_create(folder.path(), &device, &wrong).err().unwrap().to_string();
             assert!(error.contains(words), "{error}");
             assert!(rekey(folder.path(), &Sealer::with_keys(&[[3; 32]])).is_err());

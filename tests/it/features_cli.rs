@@ -224,7 +224,7 @@ fn a_bad_row_is_told_with_its_line_and_the_import_can_be_repeated() {
     };
     write(&file, rows("fast").as_bytes());
     let error = refused(&daemon, &["import", "driver_stats", text(&file)]);
-    assert!(error.contains("line 1236: column 'conv_rate': \"fast\" is no Float64"), "{error}");
+    assert!(error.contains("line 1236: column 'conv_rate': \"fast\" is not a valid Float64"), "{error}");
     write(&file, rows("1.5").as_bytes());
     let imported = done(&daemon, &["push", "driver_stats", "--file", text(&file)]);
     assert!(imported.contains("1500 rows") && imported.contains("left out: more"), "{imported}");
