@@ -12,7 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use ledge::audit_event::AuditSink;
 use ledge::engine::backend::Runtime;
 use ledge::features::value::{ScalarType, Value, ValueType};
-use ledge::features::view::{Aggregation, FeatureView, Field, FieldId, Source, ViewId};
+use ledge::features::view::{Aggregation, FeatureView, Field, FieldId, PushSource, ViewId};
 use ledge::features::view::{Function, Kind};
 use ledge::features::window::WindowState;
 use ledge::identity::access::{Permission, Role};
@@ -212,7 +212,7 @@ fn hourly() -> FeatureView {
         aggregations: [Function::Count, Function::Mean, Function::Max].map(aggregation).into(),
         ttl: None,
         lateness: Duration::from_mins(1),
-        source: Source { name: "source".into(), timestamp_field: "event_timestamp".into() },
+        source: PushSource { name: "source".into(), timestamp_field: "event_timestamp".into() },
     }
 }
 

@@ -30,10 +30,10 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("mqtt_packets", mqtt_packets),
     ("topics", ledge::mqtt::fuzz::fuzz_topics),
     ("message", ledge::mqtt::fuzz::fuzz_message),
-    // Files that somebody imports, and the process of a trial.
+    // Files that somebody imports, and the preflight process.
     ("csv", ledge::cli::features::fuzz_csv),
     ("json_lines", ledge::cli::features::fuzz_json_lines),
-    ("trial_report", ledge::updates::trial::fuzz_trial_report),
+    ("trial_report", ledge::updates::preflight::fuzz_preflight_report),
     // Models and declarations.
     ("model_toml", model_config::fuzz),
     ("onnx", onnx::fuzz_onnx),
@@ -41,7 +41,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("feature_views", features::fuzz_feature_views),
     // The platform.
     ("metadata", trust::fuzz_metadata),
-    ("manifest", ledge::fleet::fuzz::fuzz_manifest),
+    ("manifest", ledge::rollout::fuzz::fuzz_manifest),
     ("release_description", ledge::updates::package::fuzz_release_description),
     ("proxy_answer", ledge::egress::fuzz_proxy_answer),
     ("audit_bundle", ledge::audit::fuzz::fuzz_audit_bundle),
@@ -52,7 +52,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     // The disk of this box.
     ("trusted_files", trust::fuzz_trusted_files),
     ("key_store", fuzz_keys),
-    ("kept_manifest", ledge::fleet::fuzz::fuzz_kept_manifest),
+    ("kept_manifest", ledge::rollout::fuzz::fuzz_kept_manifest),
     ("update_states", ledge::updates::persisted::fuzz_update_states),
     ("load_attempts", ledge::repository::attempts::log::fuzz_load_attempts),
     ("profile", ledge::repository::profile::fuzz_profile),

@@ -27,8 +27,8 @@ if listening; then
 (\`ss -ltnp 'sport = :8000'\` names it.)"
 fi
 
-# In this script's own process group: an interrupt reaches the daemon even where the shell was started with it ignored.
-# The daemon takes a second signal for the first.
+# The daemon runs in this script's own process group: an interrupt reaches it even where the shell was started with it ignored.
+# The daemon treats a second signal as the first.
 target/release/ledge serve --root .ledge </dev/null >"$log" 2>&1 &
 daemon=$!
 trap 'kill -TERM "$daemon" 2>/dev/null; wait "$daemon" 2>/dev/null' EXIT
@@ -40,7 +40,7 @@ until curl --noproxy '*' --silent --fail --max-time 2 --output /dev/null "http:/
     sleep 0.1
 done
 
-# The status and the time come as a last line after the answer.
+# curl prints the status and the time as a last line after the answer.
 answer=$(curl --noproxy '*' --silent --show-error --max-time 60 --header 'Content-Type: image/png' --data-binary "@$photograph" \
     --write-out '\n%{http_code} %{time_total}' "$infer") || fail "Ledge did not answer."
 echo

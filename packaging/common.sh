@@ -1,7 +1,7 @@
-# Part of the scripts of both packages; packaging/build puts it in the place of "#COMMON#".
+# Part of the scripts of both packages: packaging/build replaces "#COMMON#" by this file.
 
-# Refuses to go back behind what a store was written by: the program of this package could not read it. The file is written
-# by the daemon's user, so nothing of it is taken but plain names and numbers.
+# Refuses to install this package over a store of a later version, which its program could not read. The daemon's user writes the
+# file, so only plain names and numbers are read from it.
 refuse_later_stores() {
 	known=' #FORMATS# '
 	[ -f /var/lib/ledge/formats ] && [ ! -L /var/lib/ledge/formats ] || return 0
@@ -18,7 +18,7 @@ refuse_later_stores() {
 	done </var/lib/ledge/formats
 }
 
-# Makes the user and the folders, with systemd's tools or, in a root without them, as they would.
+# Makes the user and the folders, with systemd's tools or, in a root without them, in the same way by hand.
 make_user_and_folders() {
 	if command -v systemd-sysusers >/dev/null; then
 		systemd-sysusers ledge.conf

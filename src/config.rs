@@ -12,7 +12,6 @@ use ledge_audit::config::AuditConfig;
 use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{Mistake, in_range};
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
-use ledge_engine::config::RuntimesConfig;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
 use ledge_features::registry::Registry;
@@ -25,9 +24,11 @@ use ledge_identity::keys;
 use ledge_identity::sealing::EncryptionConfig;
 use ledge_models::repository;
 use ledge_models::repository::config::RepositoryConfig;
+use ledge_models::runtimes::RuntimesConfig;
 use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use ledge_mqtt::bindings::{self, BindingConfig, KnownModel};
 use ledge_mqtt::config::MqttConfig;
+use ledge_part::section::Section;
 use ledge_updates::config::UpdatesConfig;
 use ledge_updates::configuration;
 use serde::{Deserialize, Serialize};
@@ -40,20 +41,39 @@ pub const PACKAGED_FILE: &str = "/etc/ledge/ledge.toml";
 /// The root of an installed package: what relative paths in its configuration are relative to.
 pub const PACKAGED_ROOT: &str = "/var/lib/ledge";
 
+/// Declares the configuration as it stands here, and lists its sections. A part that opens itself needs nothing else than
+/// its line here.
+macro_rules! configuration {
+    ($(#[$about:meta])* pub struct Config { $(pub $name:ident: $section:ty,)* }) => {
+        $(#[$about])*
+        pub struct Config {
+            $(pub $name: $section,)*
+        }
+
+        impl Config {
+            /// Every section, with its name.
+            pub fn sections(&self) -> Vec<(&'static str, &dyn Section)> {
+                vec![$((stringify!($name), &self.$name)),*]
+            }
+
+            fn sections_mut(&mut self) -> Vec<&mut dyn Section> {
+                vec![$(&mut self.$name),*]
+            }
+        }
+    };
+}
+
+configuration! {
 /// Everything that can be set. `configs/ledge.toml` describes each key.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub http: HttpConfig,
-    /// Who may do what without an API key.
     pub access: AccessConfig,
     pub repository: RepositoryConfig,
     pub runtimes: RuntimesConfig,
-    /// What holds for every model.
     pub serving: ServingConfig,
-    /// The answers that are kept.
     pub response_cache: ResponseCacheConfig,
-    /// What each caller may ask for.
     pub quota: QuotaConfig,
     pub features: FeaturesConfig,
     pub egress: EgressConfig,
@@ -64,10 +84,9 @@ pub struct Config {
     pub mqtt: MqttConfig,
     pub updates: UpdatesConfig,
     pub state: StateConfig,
-    /// The end of the daemon.
     pub shutdown: ShutdownConfig,
-    /// The threads beside those that run models.
     pub control: ControlConfig,
+}
 }
 
 /// Findings about the feature views and models of bindings.
@@ -86,6 +105,17 @@ pub struct StateConfig {
     /// The folder for what this box must remember, its name first of all.
     pub path: PathBuf,
 }
+
+impl Section for StateConfig {
+    fn resolve(&mut self, root: &Path) {
+        // Through its components, so that "." does not stay in the middle.
+        self.path = root.join(&self.path).components().collect();
+    }
+}
+
+impl Section for ShutdownConfig {}
+
+impl Section for ControlConfig {}
 
 impl Default for StateConfig {
     fn default() -> Self {
@@ -160,54 +190,18 @@ impl Config {
         ledge_egress::behind_proxies(&self.destinations())
     }
 
-    /// The destinations that the sections name. A section that is added here must say where it connects to.
+    /// The destinations that the sections name.
     pub fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let Self {
-            audit,
-            mqtt,
-            updates,
-            // These connect to nothing.
-            http: _,
-            access: _,
-            repository: _,
-            runtimes: _,
-            serving: _,
-            response_cache: _,
-            quota: _,
-            features: _,
-            egress: _,
-            encryption: _,
-            log: _,
-            device: _,
-            state: _,
-            shutdown: _,
-            control: _,
-        } = self;
-        let sections =
-            [("mqtt", mqtt.destinations()), ("updates", updates.destinations()), ("audit", audit.destinations())];
-        let of_section = |(section, destinations): (&str, Vec<ConfiguredDestination>)| {
-            destinations.into_iter().map(|destination| destination.in_section(section)).collect::<Vec<_>>()
+        let of_section = |(name, section): (&'static str, &dyn Section)| {
+            section.destinations().into_iter().map(move |destination| destination.in_section(name))
         };
-        sections.into_iter().flat_map(of_section).collect()
+        self.sections().into_iter().flat_map(of_section).collect()
     }
 
     /// Makes every path relative to `root`.
     fn resolve(&mut self, root: &Path) {
-        self.http.resolve(root);
-        self.mqtt.resolve(root);
-        self.updates.resolve(root);
-        self.audit.resolve(root);
-        self.encryption.resolve(root);
-        self.repository.resolve(root);
-        for path in [
-            &mut self.runtimes.dir,
-            &mut self.runtimes.cache,
-            &mut self.state.path,
-            &mut self.features.views,
-            &mut self.features.path,
-        ] {
-            // Through its components, so that "." does not stay in the middle.
-            *path = root.join(&path).components().collect();
+        for section in self.sections_mut() {
+            section.resolve(root);
         }
     }
 
@@ -309,24 +303,18 @@ impl Config {
         self.http.is_exposed().then(|| self.access.lets_nobody_in(&keys)).flatten()
     }
 
-    /// What is wrong although each value is well-formed: the key, and what to do about it.
+    /// The mistakes although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
-        let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
-        let access = self.access.problems().into_iter().map(|(key, problem)| (format!("access.{key}"), problem));
-        let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
-        let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
-        let updates = self.updates.problems().into_iter().map(|(key, problem)| (format!("updates.{key}"), problem));
-        let audit = self.audit.problems().into_iter().map(|(key, problem)| (format!("audit.{key}"), problem));
-        let destinations = self.destinations().into_iter().flat_map(|destination| destination.problems(&self.egress));
-        http.chain(access)
-            .chain(self.certificate_problem())
-            .chain(mqtt)
-            .chain(updates)
-            .chain(audit)
-            .chain(egress)
-            .chain(destinations)
-            .chain(self.group_problems())
-            .chain(self.writer_problems())
-            .collect()
+        let of_section = |(name, section): (&'static str, &dyn Section)| {
+            let problems = section.problems().into_iter();
+            problems.map(move |(key, problem)| (format!("{name}.{key}"), problem))
+        };
+        let mut problems: Vec<_> = self.sections().into_iter().flat_map(of_section).collect();
+        let destinations = self.destinations();
+        problems.extend(destinations.iter().flat_map(|destination| destination.problems(&self.egress)));
+        problems.extend(self.certificate_problem());
+        problems.extend(self.group_problems());
+        problems.extend(self.writer_problems());
+        problems
     }
 }

@@ -38,7 +38,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
-use ledge_audit::sealed::AuditKeys;
+use ledge_audit::part::AuditPart;
+use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
 use ledge_base::sys;
 use ledge_base::telemetry::messages::MessageStatistics;
@@ -53,16 +54,18 @@ use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_http::{self as http, Handover, Listeners, ServerTls};
 use ledge_identity::authentication::Authenticator;
-use ledge_identity::device::{self, DeviceIdentity};
-use ledge_identity::sealing::{Reseal, Sealer, remove_leftovers};
+use ledge_identity::device;
+use ledge_identity::sealing::{Sealer, remove_leftovers};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
 use ledge_models::serving::{Serving, ServingLimits};
 use ledge_mqtt::bindings;
+use ledge_mqtt::part::MqttPart;
+use ledge_part::{Environment, Part};
 use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
-use ledge_service::readiness::{Latch, Readiness};
+use ledge_service::readiness::Latch;
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::runtime_dirs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -114,11 +117,11 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let grace = config.shutdown.grace();
     // Signals first: one that comes while models load is a stop, not a kill.
     let mut signals = StopSignals::listen()?;
-    let app = App::build(config, registry, handover).await?;
-    let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
+    let app = App::build(config, registry, handover, &shutdown).await?;
+    let (audit, repository) = (app.environment.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // Apart from the other tasks: it writes what they record to their very end.
-    let (audit_writer, health) = app.spawn(&shutdown)?;
+    let (audit_writer, health) = app.spawn()?;
     let run = async move {
         let mut is_stop = tokio::select! {
             () = signals.received() => true,
@@ -185,27 +188,29 @@ const CLOSING_FEATURES: Duration = Duration::from_secs(8);
 /// How long writing the last audit records may take: a disk can stand still for a while.
 const LAST_RECORDS: Duration = Duration::from_secs(10);
 
-/// The daemon's parts, built and bound, not yet serving.
+/// The daemon, built and bound, not yet serving.
 struct App {
     config: Config,
     changes: Changes,
-    audit: AuditSink,
     /// Before the first event of this start.
     audit_mark: Mark,
     audit_queue: AuditQueue,
     serving: Serving,
-    readiness: Arc<Readiness>,
-    egress: Egress,
-    device: DeviceIdentity,
+    authenticator: Authenticator,
     listeners: Listeners,
     tls: Option<ServerTls>,
     counts: CountsKeeper,
-    found: updates::Found,
-    sealer: Sealer,
+    updates: updates::Found,
+    environment: Environment,
 }
 
 impl App {
-    async fn build(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Self> {
+    async fn build(
+        config: Config,
+        registry: Registry,
+        handover: &Handover,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
         // Before any store is opened.
         formats::claim(&config.state.path)?;
@@ -218,16 +223,18 @@ impl App {
         let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
         let tls = ServerTls::open(&config.http, &config.state.path, audit.clone());
+
         let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
         let changes = Changes::find(&config, &config.audit.path);
         if !changes.keys.is_empty() {
             audit.record_own(AuditEvent::ConfigurationChanged { keys: changes.keys.clone() });
         }
+
         // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
         let runtimes = runtimes(&config);
         // Before anything that settings or libraries on trial could bring down, so that such a start counts.
-        let found = updates::Found::read(&config, &sealer);
+        let updates = updates::Found::read(&config, &sealer);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {
                 Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),
@@ -240,129 +247,132 @@ impl App {
         if let views @ 1.. = registry.undeclared() {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
+
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
         let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()));
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
-        found.manage(serving.repository());
-        let trials = updates::trial_settings(&config, serving.repository(), &sealer);
+        let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
+        updates.manage(serving.repository());
+        let trials = updates::preflight_settings(&config, serving.repository(), &sealer);
         load_guard::guard(serving.repository(), &config, trials, &audit);
+        let environment = Environment {
+            state: config.state.path.clone(),
+            device,
+            sealer,
+            egress,
+            audit,
+            readiness: Arc::default(),
+            shutdown: shutdown.clone(),
+        };
         Ok(Self {
             config,
             changes,
-            audit,
             audit_mark,
             audit_queue,
             serving,
-            readiness: Arc::default(),
-            egress,
-            device,
+            authenticator,
             listeners,
             tls,
             counts,
-            found,
-            sealer,
+            updates,
+            environment,
         })
     }
 
-    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
-        let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
-        let Self { readiness, egress, device, listeners, tls, counts, found, sealer, .. } = self;
-        listeners.announce();
-        if let Some(tls) = &tls {
-            tls.keep_current(shutdown).context("SIGHUP cannot be received")?;
+    /// Every part of the daemon, the ones that others build on first.
+    fn parts(&self, audit: &AuditState, messages: Option<&MessageStatistics>) -> anyhow::Result<Vec<Arc<dyn Part>>> {
+        let Environment { egress, audit: sink, sealer, .. } = &self.environment;
+        let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
+        let mut parts: Vec<Arc<dyn Part>> = vec![
+            Arc::new(self.authenticator.clone()),
+            Arc::new(egress.clone()),
+            Arc::new(MqttPart { statistics: messages.cloned() }),
+            Arc::new(self.serving.features().clone()),
+            Arc::new(self.updates.part(&self.config.updates.path)),
+            Arc::new(audit),
+            Arc::new(self.serving.clone()),
+        ];
+        parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
+        for (name, section) in self.config.sections() {
+            let opened = section.open(&self.environment);
+            parts.extend(opened.map_err(|error| anyhow::anyhow!("{name}: {error}"))?);
         }
+        Ok(parts)
+    }
+
+    fn spawn(self) -> anyhow::Result<(AuditWriter, Health)> {
+        let messages = self.config.mqtt.broker.is_some().then(MessageStatistics::default);
+        let audit_state = AuditState::default();
+        let parts = self.parts(&audit_state, messages.as_ref())?;
+        let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
+        let Self { listeners, tls, counts, updates, environment, .. } = self;
+        let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
+
+        listeners.announce();
         shutdown.spawn(counts.run(shutdown.clone()));
-        let latch = readiness.latch();
-        let updates = found.updates();
-        let audit_writer =
-            AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, sealer.clone(), shutdown)?;
-        let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
-        let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
-        stores.extend(found.sealed_store(&config.updates.path));
-        stores.push(Arc::new(serving.features().clone()));
+        let models_loaded = readiness.latch();
+        let audit_writer = AuditWriter::spawn(&config.audit, audit_queue, audit_state.clone(), &environment)?;
         let sealing = sealing::Sealing {
             config: config.encryption.clone(),
             sealer: sealer.clone(),
-            stores,
+            stores: parts.iter().rev().filter_map(|part| part.sealed_store()).collect(),
             updates: config.updates.path.clone(),
             cache: config.runtimes.cache.clone(),
             audit: audit.clone(),
             is_change_told: AtomicBool::default(),
         };
-        sealing.spawn(&readiness, shutdown)?;
-        let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
-        let health = Health {
-            serving: serving.clone(),
-            audit: audit_writer.state.clone(),
-            messages: messages.clone(),
-            readiness: readiness.clone(),
-            shutdown: shutdown.clone(),
-        };
-        let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
-        shutdown.spawn(authenticator.clone().watch(shutdown.clone()));
+        sealing.spawn(readiness, shutdown)?;
+        for part in &parts {
+            part.spawn(&environment).map_err(|error| anyhow::anyhow!("{}: {error}", part.name()))?;
+        }
+
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
             authenticator: authenticator.clone(),
             readiness: readiness.clone(),
-            egress: egress.clone(),
-            messages: messages.clone(),
-            updates: updates.clone(),
-            audit: audit_writer.state.clone(),
-            audit_path: config.audit.path.clone(),
-            tls: tls.clone(),
+            audit: audit_state.clone(),
+            all: parts.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
-        listeners.serve(&http::router(app), &config.http, tls.as_ref(), &readiness, shutdown);
-        found.spawn(&updates::Environment {
-            config: &config,
-            device: &device,
-            egress: &egress,
-            repository: serving.repository(),
-            audit: &audit,
-            readiness: &readiness,
-            sealer: &sealer,
-            shutdown,
-        });
+        listeners.serve(&http::router(&app), &config.http, tls.as_ref(), readiness, shutdown);
+
+        let handle = updates.handle();
+        updates.spawn(&config, serving.repository(), &environment);
         if let Some(statistics) = messages {
             let messaging = Messaging {
                 config: config.mqtt.clone(),
-                device,
-                egress,
+                device: device.clone(),
+                egress: egress.clone(),
                 serving: serving.clone(),
                 authenticator,
                 statistics,
-                updates,
-                audit: audit_writer.state.clone(),
+                updates: handle,
+                audit: audit_state,
             };
-            messaging.spawn(&readiness, shutdown);
+            messaging.spawn(readiness, shutdown);
         }
-        let (opening, features) = (readiness.latch(), serving.features().clone());
-        let stop = shutdown.clone();
-        shutdown.spawn(async move {
-            tokio::select! {
-                () = features.opened() => drop(opening),
-                () = stop.requested() => {}
-            }
-        });
-        load_guard::spawn(serving.repository(), &readiness, shutdown);
+
+        let repository = serving.repository().clone();
+        load_guard::spawn(&repository, readiness, shutdown);
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
-            async move { keep_current(&serving, &config, latch, hangup, &shutdown).await }
+            async move { keep_current(&serving, &config, models_loaded, hangup, &shutdown).await }
         });
-        let waiting = shutdown.clone();
+        let (waiting, ready) = (shutdown.clone(), readiness.clone());
         shutdown.spawn(async move {
             tokio::select! {
-                () = readiness.wait() => {
+                () = ready.wait() => {
                     tracing::info!("ready");
                     notify::ready();
                 }
                 () = waiting.requested() => {}
             }
         });
-        shutdown.spawn(keep_changes(changes, audit, audit_mark));
+        shutdown.spawn(keep_changes(changes, audit.clone(), audit_mark));
+        let health = Health { parts, repository, readiness: readiness.clone(), shutdown: shutdown.clone() };
         Ok((audit_writer, health))
     }
 }

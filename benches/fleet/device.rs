@@ -5,15 +5,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use ledge::audit::status::AuditStatus;
-use ledge::fleet::decide::{Authority, Decision, decide};
-use ledge::fleet::manifest::Manifest;
-use ledge::fleet::reported::{self, AuditFacts, Facts};
 use ledge::identity::device::DeviceIdentity;
+use ledge::rollout::decide::{Authority, Decision, decide};
+use ledge::rollout::manifest::Manifest;
 use ledge::telemetry::machine::MachineUsage;
 use ledge::updates::package::Package;
-use ledge::updates::plan::Step;
+use ledge::updates::plan::StagePlan;
+use ledge::updates::report::{self, AuditSnapshot, DeviceSnapshot};
 use ledge::updates::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
-use ledge::updates::status::{LookStatus, UpdatesStatus};
+use ledge::updates::status::{CheckStatus, UpdatesStatus};
 use ledge::updates::subject::{Kind, Subject};
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ pub struct Device {
     identity: DeviceIdentity,
     subject: Subject,
     state: SubjectState,
-    look: LookStatus,
+    check: CheckStatus,
     started_ms: u64,
     luck: u64,
     poll_ms: u64,
@@ -74,7 +74,7 @@ impl Device {
             identity: DeviceIdentity { id, group: None, fleet: None },
             subject: "models/m".parse().unwrap(),
             state: SubjectState::default(),
-            look: LookStatus::default(),
+            check: CheckStatus::default(),
             started_ms: fleet.now_ms,
             luck: hasher.finish(),
             poll_ms: fleet.poll_s * 1000,
@@ -152,7 +152,7 @@ impl Device {
         }
         self.seen = seen;
         let Decision { wishes, waiting } = decide(&published.manifest, &self.identity, now_ms, Authority::Valid);
-        (self.look.checked_ms, self.look.waiting) = (Some(now_ms), waiting);
+        (self.check.checked_ms, self.check.waiting) = (Some(now_ms), waiting);
         let wish = wishes.get(&self.subject).cloned().unwrap_or_default();
         self.apply(Event::Wanted { wish, has_own: false });
     }
@@ -187,10 +187,10 @@ impl Device {
         let seconds = match duty {
             Duty::Rest => 0,
             Duty::Download => self.between(30, 900),
-            Duty::Try => self.between(10, 60),
-            Duty::LoadBeside => self.between(5, 30),
+            Duty::Preflight => self.between(10, 60),
+            Duty::LoadCandidate => self.between(5, 30),
             Duty::Mirror | Duty::Share | Duty::Soak => {
-                let Step { share, min_s, min_requests, max_s, .. } = step.unwrap_or(Step::SOAK);
+                let StagePlan { share, min_s, min_requests, max_s, .. } = step.unwrap_or(StagePlan::SOAK);
                 let share = if duty == Duty::Soak { 1.0 } else { share };
                 // From a request in two minutes to ten a second.
                 let (low, part) = (1.0_f64 / 120.0, self.share());
@@ -215,8 +215,8 @@ impl Device {
 
     fn reported(&self, at_ms: u64) -> String {
         let subjects = [(self.subject.clone(), self.state.clone())].into();
-        let updates = UpdatesStatus { look: self.look.clone(), subjects, ..UpdatesStatus::default() };
-        let facts = Facts {
+        let updates = UpdatesStatus { check: self.check.clone(), subjects, ..UpdatesStatus::default() };
+        let snapshot = DeviceSnapshot {
             device: self.identity.clone(),
             ledge_version: env!("CARGO_PKG_VERSION"),
             started_ms: self.started_ms,
@@ -227,8 +227,8 @@ impl Device {
             memory: None,
             process: None,
             updates: Some(updates),
-            audit: AuditFacts { status: AuditStatus::default(), checkpoint: None },
+            audit: AuditSnapshot { status: AuditStatus::default(), checkpoint: None },
         };
-        String::from_utf8(reported::document(&facts)).unwrap()
+        String::from_utf8(report::document(&snapshot)).unwrap()
     }
 }

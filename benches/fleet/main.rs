@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{BufRead, Write};
 
-use ledge::fleet::manifest::Manifest;
+use ledge::rollout::manifest::Manifest;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

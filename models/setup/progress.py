@@ -1,11 +1,11 @@
-"""What the user sees: one line for each step, rewritten with the percentage while it runs if a terminal shows it."""
+"""The output: one line for each step, rewritten with the percentage while the step runs on a terminal."""
 import shutil
 import sys
 import time
 
 
 class Failure(Exception):
-    """Something that the user can do something about; its text says what."""
+    """An error that the user can fix; its text says how."""
 
 
 def size(count):
@@ -40,7 +40,7 @@ class Progress:
             return
         line = f"  {self.title:<50} {text}"
         if self.live:
-            # Cut to the terminal's width: a line that wraps cannot be rewritten. "\x1b[K" clears what was there.
+            # Cut to the terminal's width: a line that wraps cannot be rewritten. "\x1b[K" clears the old text.
             width = shutil.get_terminal_size().columns - 1
             end = "\n" if line.endswith("\n") else ""
             line = f"\r\x1b[K{line.rstrip()[:width]}{end}"

@@ -1,6 +1,6 @@
-"""The steps of the set-up. Each makes one folder of .ledge/, and makes it again only when what it is made from changes.
+"""The steps of the set-up. Each makes one folder of .ledge/, and makes it again only when its sources change.
 
-A finished folder holds `.made.json`: a hash of everything that the folder was made from, and its files with their sizes.
+A finished folder contains `.made.json`: a hash of all its sources, and its files with their sizes.
 """
 import hashlib
 import json
@@ -18,9 +18,9 @@ from progress import Failure, Progress, size
 from wheels import Wheels, members, requirements, sha256
 
 STAMP = ".made.json"
-# People may edit it in place, so another size does not mean that the folder is damaged.
+# Users may edit this file in place, so another size does not mean that the folder is damaged.
 EDITABLE = "model.toml"
-# The runtimes' wheels hold the same libraries for every Python: one is pinned, whichever Python runs this.
+# The runtimes' wheels contain the same libraries for every Python, so one is pinned, whichever Python runs this.
 WHEEL_PYTHON = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
 
 
@@ -61,7 +61,7 @@ class Setup:
         self.wheels.downloads.mkdir(parents=True, exist_ok=True)
 
     def steps(self, with_tests):
-        """The folders that are wanted in the end. What only serves to make them is behind their `needs`."""
+        """The requested folders. Steps that only serve to make them are in their `needs`."""
         models, tests = self.checkout / "models", self.checkout / "tests"
         this_python = [platform.python_implementation(), sys.version_info[:2], self.machine]
         pip = Step(self.wheels.pip_folder, self.fill_pip, values=self.sources["pip"])
@@ -164,17 +164,17 @@ class Setup:
             progress.done(f"{sum(path.is_dir() for path in new.iterdir())} models")
 
     def run_recipe(self, script, *arguments):
-        # -s: the user's own packages stay out; PYTHONPATH comes before those of a virtual environment.
+        # -s leaves out the user's own packages; PYTHONPATH goes before the packages of a virtual environment.
         result = subprocess.run(
             [sys.executable, "-s", "-B", script, *arguments],
-            # Else ONNX Runtime tells its maker about this machine.
+            # Otherwise ONNX Runtime sends telemetry about this machine.
             env=dict(os.environ, PYTHONPATH=str(self.python), ORT_DISABLE_TELEMETRY="1"),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if result.returncode:
             raise Failure(f"{script.relative_to(self.checkout)} failed:\n{result.stdout}")
 
     def oldest_glibc(self):
-        """What the pinned runtimes need, or None on a machine that they are not built for."""
+        """The glibc that the pinned runtimes need, or None on a machine that they are not built for."""
         versions = [
             re.search(r"manylinux_(\d+)_(\d+)", source["wheels"].get(self.machine, {}).get("platform", ""))
             for source in self.sources["runtimes"].values()]
@@ -194,7 +194,7 @@ def file_sizes(folder):
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(parent, name)
-            # Python writes bytecode beside the packages that it imports.
+            # Python writes bytecode next to the packages that it imports.
             if name != STAMP and not name.endswith(".pyc"):
                 sizes[os.path.relpath(path, folder)] = os.lstat(path).st_size
     return sizes

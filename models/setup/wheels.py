@@ -1,7 +1,7 @@
 """Fetches wheels with pip, by exact version and hash, and keeps each finished one.
 
-Which index, mirror, proxy and certificates are used is pip's own configuration. A newer pip, itself pinned, does the work,
-because only since 25.1 does pip go on with a download where a broken connection left it.
+pip's own configuration decides the index, mirror, proxy and certificates. A newer pip, itself pinned, does the work, because only
+since 25.1 does pip continue a download after a broken connection.
 """
 import hashlib
 import os
@@ -27,7 +27,7 @@ class Wheels:
         self.downloads, self.scratch, self.pip_folder = downloads, scratch, pip_folder
 
     def get(self, requirement, hashes, target=None):
-        """The wheel of `name==version` with one of the HASHES; for this Python, or for TARGET, pip's words for another."""
+        """The wheel of `name==version` with one of the HASHES; for this Python, or for another in TARGET, as arguments of pip."""
         kept = self.find(self.downloads, requirement, hashes, any_python=target is not None)
         return kept or self.download(requirement, hashes, target or [])
 
@@ -45,7 +45,7 @@ class Wheels:
         return any(tag in packaging.utils.parse_wheel_filename(filename)[3] for tag in packaging.tags.sys_tags())
 
     def packaging(self):
-        """The library that knows wheel tags and environment markers; pip carries it."""
+        """The library for wheel tags and environment markers, which is part of pip."""
         if str(self.pip_folder) not in sys.path:
             sys.path.insert(0, str(self.pip_folder))
         from pip._vendor import packaging
@@ -53,7 +53,7 @@ class Wheels:
         return packaging
 
     def download(self, requirement, hashes, target):
-        # pip leaves a wheel in its destination in pieces when it is interrupted: only a verified one moves to the others.
+        # An interrupted pip leaves a partial wheel in its destination, so only a verified one moves to the others.
         arrived = self.scratch / "wheel"
         arrived.mkdir(parents=True, exist_ok=True)
         pinned = self.scratch / "requirement.txt"
@@ -72,7 +72,7 @@ class Wheels:
         return kept
 
     def pip(self, arguments, progress=None, environment=()):
-        # pip's temporary files go beside ours: /tmp may be small, and an interrupted run's are cleared by the next.
+        # pip's temporary files go next to ours: /tmp may be small, and the next run clears those of an interrupted one.
         env = dict(os.environ, TMPDIR=str(self.scratch), PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", **dict(environment))
         if self.pip_folder.exists():
             env["PYTHONPATH"] = str(self.pip_folder)

@@ -18,7 +18,7 @@ from failure import Failure  # noqa: E402
 from stage import Stage  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# The packages of each kind by the variant in Cargo.toml; the first is what people install.
+# The packages of each kind by the variant in Cargo.toml; the first is the default.
 VARIANTS = {"full": None, "slim": "slim", "symbols": "symbols"}
 
 
@@ -40,7 +40,7 @@ def main():
     binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
     package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
     version = options.version or package["version"]
-    # There is one stage in a checkout.
+    # A checkout has one stage.
     lock = (CHECKOUT / "target" / "packages.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     stage = Stage(CHECKOUT, binary.resolve(), version, metadata)
@@ -77,7 +77,7 @@ def rpm(variant, version, options):
     name, variants = {
         None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols")}[variant]
     made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
-    # Cargo.toml says what it needs; what the runtimes need of each other, rpm would look for in other packages.
+    # Cargo.toml lists the requirements. rpm would search other packages for libraries that the runtimes need of each other.
     arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
     if options.fast:
         arguments += ["--payload-compress", "gzip"]

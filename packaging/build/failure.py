@@ -1,4 +1,4 @@
-"""What is wrong, in words for whoever makes packages."""
+"""An error message for whoever makes packages."""
 
 
 class Failure(Exception):

@@ -10,7 +10,7 @@ from failure import Failure
 
 TEXTS = re.compile(r"^(licen[cs]e|copying|notice|copyright|unlicense)([-._].*)?$", re.IGNORECASE)
 MIT = Path(__file__).with_name("mit.txt")
-# The texts of vendored code lie deeper; those of code for tests and documents do not matter, and are left out.
+# The texts of vendored code are in deeper folders. Texts of code for tests and documents are left out.
 DEPTH = 4
 HEAD = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
@@ -32,7 +32,7 @@ def copyright_file(checkout, metadata, models):
     texts, missing = {}, []
 
     def add(name, text):
-        # The same text with other line ends or indents is the same text.
+        # Texts that differ only in line ends or indentation count as the same.
         texts.setdefault(" ".join(text.split()), (text, []))[1].append(name)
 
     add("ledge", (checkout / "LICENSE").read_text())
@@ -40,12 +40,12 @@ def copyright_file(checkout, metadata, models):
         name, license = f"{crate['name']} {crate['version']}", crate["license"]
         files = [path.read_text(errors="replace") for path in text_files(Path(crate["manifest_path"]).parent)]
         if not files and "MIT" in re.split(r" OR |/", license or "") and crate["authors"]:
-            # It names the licence, whose text is always the same, and whose notice is of its authors.
+            # It only names the licence, whose text is always the same; the notice is that of its authors.
             notice = ", ".join(re.sub(r" <.*?>", "", author) for author in crate["authors"])
             files = [f"Copyright (c) {notice}\n\n{MIT.read_text()}"]
         for text in files:
             add(name, text)
-        # It asks for a copy of its text, which is ours too, and for the notices that are there.
+        # It requires a copy of its text, which is also Ledge's licence text, and the notices of the crate.
         if not license or not files and "Apache-2.0" not in re.split(r" OR |/", license):
             missing.append(f"{name} ({license or 'no licence at all'})")
     for name, text in model_texts(checkout, models):
@@ -61,7 +61,7 @@ def copyright_file(checkout, metadata, models):
 
 
 def linked(metadata):
-    """The crates that are part of the program: what it depends on, without what only tests and build scripts need."""
+    """The crates that are part of the program: its dependencies, without those of tests and build scripts only."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     packages = {package["id"]: package for package in metadata["packages"]}
     root = metadata["resolve"]["root"]
@@ -72,7 +72,7 @@ def linked(metadata):
             if name not in found and any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                 found.add(name)
                 waiting.append(name)
-    # The crates of this checkout come from nowhere else.
+    # The crates of this checkout have no other source.
     others = (packages[name] for name in found if packages[name]["source"])
     return sorted(others, key=lambda package: (package["name"], package["version"]))
 
@@ -87,7 +87,7 @@ def text_files(folder, depth=DEPTH):
 
 
 def model_texts(checkout, models):
-    """The licences in the packages that the models are made of, which `make setup` keeps."""
+    """The licences in the Python packages from which the models are made; `make setup` keeps the packages."""
     sources = json.loads((checkout / "models" / "sources.json").read_text())["models"]
     for model in models:
         for requirement in sources[model].get("wheels", {}):

@@ -1,4 +1,4 @@
-"""What packages bring that cargo knows nothing of, added to a list in CycloneDX: the runtimes, and the models of models.list.
+"""Adds the components that cargo does not list, the runtimes and the models of models.list, to a list in CycloneDX.
 
 python3 packaging/build/shipped.py FILE
 """
@@ -12,7 +12,7 @@ sys.dont_write_bytecode = True
 from failure import Failure  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# What OpenVINO's wheel has inside, in versions that it does not tell.
+# The libraries inside OpenVINO's wheel, which does not say their versions.
 INSIDE = {"openvino": {"oneTBB": "Apache-2.0", "hwloc": "BSD-3-Clause"}}
 
 
@@ -49,13 +49,13 @@ def of_model(name, model):
     files = [
         {"type": "file", "name": f"{name}/{path}", "hashes": [{"alg": "SHA-256", "content": sha256}]}
         for path, sha256 in model["built"].items()]
-    # What was made of nobody's wheels was trained here.
+    # A model without wheels was trained for Ledge.
     own = {} if model["wheels"] else {"licenses": [{"license": {"id": "Apache-2.0"}}]}
     return {"type": "machine-learning-model", "name": name, **own, "components": files}
 
 
 def table(text):
-    """The version and the licence of what comes from PyPI, by its name there. What stands behind a ";" is of a part."""
+    """The version and the licence of each component from PyPI, by its name there. The text after a ";" is about a part of it."""
     rows = re.findall(r"^\| .*? \| (\S+) \| ([^|;]+?)(?:;[^|]*)? \| PyPI `(.+?)` \|$", text, re.MULTILINE)
     return {name: (version, license) for version, license, name in rows}
 

@@ -1,4 +1,4 @@
-"""The files of the packages, as they lie on a box: base/ for all of them, full/ for the one with runtimes and models,
+"""The files of the packages, as they are installed: base/ for all packages, full/ for the one with runtimes and models,
 symbols/ for the debug symbols, and the scripts of the packages."""
 import gzip
 import re
@@ -15,7 +15,7 @@ DOC = "usr/share/doc/ledge"
 class Stage:
     def __init__(self, checkout, binary, version, metadata):
         self.checkout, self.binary, self.version, self.metadata = checkout, binary, version, metadata
-        # Cargo.toml names it, so it is the checkout's, whatever cargo's own target folder is.
+        # Cargo.toml names this folder, so it is in the checkout, whatever cargo's own target folder is.
         self.folder = checkout / "target" / "packages" / "stage"
         self.base, self.full, self.symbols = (self.folder / name for name in ("base", "full", "symbols"))
 
@@ -26,7 +26,7 @@ class Stage:
         copy(self.checkout / "systemd" / "ledge.service", self.base / "usr/lib/systemd/system/ledge.service")
         copy(packaging / "ledge.sysusers", self.base / "usr/lib/sysusers.d/ledge.conf")
         copy(packaging / "ledge.tmpfiles", self.base / "usr/lib/tmpfiles.d/ledge.conf")
-        # What is below /etc is the owner's from then on, so it never changes: dpkg would ask somebody what to do about it.
+        # A file below /etc belongs to the owner after the installation. So it never changes, or dpkg would ask what to do about it.
         copy(packaging / "ledge.toml", self.base / "etc/ledge/ledge.toml")
         copy(configs / "ledge.toml", self.base / "usr/share/ledge/ledge.toml")
         copy(configs / "feature_views.d", self.base / "usr/share/ledge/feature_views.d")
@@ -45,7 +45,7 @@ class Stage:
         return self.checkout / ".ledge"
 
     def program(self):
-        """The program without its symbols, and the symbols where debuggers look for them: by the program's build id."""
+        """The program without its symbols, and the symbols in the place where debuggers expect them: by the program's build id."""
         program = self.base / "usr/bin/ledge"
         copy(self.binary, program)
         notes = tool("readelf", "--notes", program)
@@ -61,19 +61,19 @@ class Stage:
         program.chmod(0o755)
 
     def documents(self):
-        """Beside each other as in the checkout, so that their links lead somewhere."""
+        """In the same folders as in the checkout, so that their links work."""
         for document in ("README.md", "SECURITY.md", "docs", "models/README.md"):
             copy(self.checkout / document, self.base / DOC / document, ignore=["decisions"])
 
     def manuals(self):
-        """What the program itself writes."""
+        """The manual pages and completions, which the program itself writes."""
         made = self.folder / "made"
         tool(self.binary, "generate-assets", made)
         for page in sorted((made / "man").glob("*.1")):
             write(self.base / f"usr/share/man/man1/{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
         completions = made / "completions"
         copy(completions / "bash/ledge", self.base / "usr/share/bash-completion/completions/ledge")
-        # Each distribution has its own place for it.
+        # Each distribution has another folder for it.
         copy(completions / "zsh/_ledge", self.folder / "zsh/_ledge")
         copy(completions / "fish/ledge.fish", self.base / "usr/share/fish/vendor_completions.d/ledge.fish")
 
@@ -103,7 +103,7 @@ class Stage:
                 write(self.folder / kind / script.name, text.encode(), 0o755)
 
     def sizes(self):
-        """What lies on the disk of a box."""
+        """The installed sizes."""
         def size(*folders):
             return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
@@ -114,7 +114,7 @@ class Stage:
         yield "the models", size(self.full / "usr/share/ledge")
 
     def check_glibc(self):
-        """Whether the program and the runtimes run wherever a package of either kind can be installed."""
+        """Checks that the program and the runtimes run wherever a package of either kind can be installed."""
         def key(version):
             return [int(number) for number in version.split(".")]
 
@@ -132,7 +132,7 @@ class Stage:
 def copy(source, target, ignore=()):
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        # What they link to: a package has the files.
+        # Copy the targets of the links: a package has files.
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(*ignore))
     else:
         shutil.copyfile(source, target)

@@ -10,10 +10,13 @@ use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
+use ledge_part::check::Check;
+use ledge_part::section::{Section, Site};
 use ledge_service::audit_event::feature::ENTITIES;
 use ledge_service::audit_event::inference::{Detail, Policy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::doctor;
 use crate::live;
 use crate::live::otlp::OtlpConfig;
 use crate::live::syslog::SyslogConfig;
@@ -234,13 +237,6 @@ impl<'de> Deserialize<'de> for SyncAddress {
 }
 
 impl AuditConfig {
-    /// Makes every path relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
-        self.path = root.join(&self.path).components().collect();
-        self.sync.resolve(root);
-        self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
-    }
-
     /// The calls that have a record of their own.
     pub fn policy(&self) -> Policy {
         Policy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
@@ -251,22 +247,35 @@ impl AuditConfig {
         self.sync.interval()
     }
 
-    /// The destinations that this section names: of the copy on the platform, and of the live copies.
-    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let live = self.live_copies().into_iter().filter_map(live::destination);
-        self.sync.destination().into_iter().chain(live).collect()
-    }
-
     /// Settings, as `--set` takes them, that keep the log on this box.
     pub fn settings_without_copies() -> Vec<String> {
         let config = Self::default();
         let live = config.live_copies().into_iter().map(|copy| format!("{}.{}", copy.name(), copy.address_key()));
         std::iter::once("sync.url".to_owned()).chain(live).map(|key| format!("audit.{key}=\"\"")).collect()
     }
+}
 
-    /// Mistakes in well-formed values: the key within the section, and what to do about it. Those of
-    /// [`Self::destinations`] are not among them.
-    pub fn problems(&self) -> Vec<(String, String)> {
+/// A destination of the audit log, with keys relative to `[audit]`. `advice` ends the message that it is not encrypted.
+pub(super) fn destination(
+    key: String,
+    at: HostPort,
+    is_encrypted: bool,
+    proxy: Option<ConfiguredProxy>,
+    advice: &str,
+) -> ConfiguredDestination {
+    let plaintext_problem =
+        format!("is not encrypted, and so anybody on the way could read and change the log: {advice}");
+    ConfiguredDestination { key, at, proxy, is_encrypted, plaintext_problem: Some(plaintext_problem) }
+}
+
+impl Section for AuditConfig {
+    fn resolve(&mut self, root: &Path) {
+        self.path = root.join(&self.path).components().collect();
+        self.sync.resolve(root);
+        self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
+    }
+
+    fn problems(&self) -> Vec<(String, String)> {
         let mut problems = self.sync.problems();
         let live_copies = self.live_copies();
         for copy in &live_copies {
@@ -283,19 +292,15 @@ impl AuditConfig {
         }
         problems
     }
-}
 
-/// A destination of the audit log, with keys relative to `[audit]`. `advice` ends the message that it is not encrypted.
-pub(super) fn destination(
-    key: String,
-    at: HostPort,
-    is_encrypted: bool,
-    proxy: Option<ConfiguredProxy>,
-    advice: &str,
-) -> ConfiguredDestination {
-    let plaintext_problem =
-        format!("is not encrypted, and so anybody on the way could read and change the log: {advice}");
-    ConfiguredDestination { key, at, proxy, is_encrypted, plaintext_problem: Some(plaintext_problem) }
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let live = self.live_copies().into_iter().filter_map(live::destination);
+        self.sync.destination().into_iter().chain(live).collect()
+    }
+
+    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
+        doctor::checks(self, site)
+    }
 }
 
 #[cfg(test)]

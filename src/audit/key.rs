@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::SigningKey;
 use ledge_base::durable;
 use ledge_base::names::DeviceName;
-use ledge_identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
+use ledge_identity::sealing::{OpenError, Rekeyed, SealPurpose, Sealer, Survey};
 use signed_note::{Note, StandardSigner, StandardVerifier, Verifier as _, VerifierList};
 use tlog_tiles::{Checkpoint, Hash};
 use zeroize::Zeroizing;
@@ -117,19 +117,19 @@ pub(super) fn under_name(verifier_key: &str, name: &str) -> Option<String> {
 /// Encrypts the key in the folder under the current master key, unless it is already. When this returns, that survives
 /// a power cut, and no file has the key in plain. Flash memory and file systems that copy on write may keep the old
 /// blocks for a while.
-pub(super) fn reseal(folder: &Path, sealer: &Sealer) -> Result<Resealed, KeyError> {
+pub(super) fn rekey(folder: &Path, sealer: &Sealer) -> Result<Rekeyed, KeyError> {
     let path = folder.join(KEY_FILE);
     let content = match std::fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Resealed::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Rekeyed::default()),
         content => Zeroizing::new(content.map_err(|error| KeyError::File { path: path.clone(), error })?),
     };
     if !sealer.is_outdated(&content) {
-        return Ok(Resealed::default());
+        return Ok(Rekeyed::default());
     }
     let seed = opened(&path, &content, sealer)?;
     write(&path, &seed, sealer)?;
     let was_plain = u64::from(!Sealer::is_sealed(&content));
-    Ok(Resealed { plain: was_plain, old: 1 - was_plain })
+    Ok(Rekeyed { plain: was_plain, old: 1 - was_plain })
 }
 
 /// Counts the key in the folder under its master key, if there is a key. Reads only.
@@ -262,19 +262,21 @@ mod tests {
         let (key, _) = AuditKey::load_or_create(folder.path(), &device, &Sealer::none()).unwrap();
         let plain = std::fs::read(&path).unwrap();
         let (old, new) = (Sealer::with_keys(&[[1; 32]]), Sealer::with_keys(&[[2; 32], [1; 32]]));
-        assert_eq!(reseal(folder.path(), &Sealer::none()).unwrap(), Resealed::default());
-        assert_eq!(reseal(folder.path(), &old).unwrap(), Resealed { plain: 1, old: 0 });
-        assert_eq!(reseal(folder.path(), &old).unwrap(), Resealed::default());
+        assert_eq!(rekey(folder.path(), &Sealer::none()).unwrap(), Rekeyed::default());
+        assert_eq!(rekey(folder.path(), &old).unwrap(), Rekeyed { plain: 1, old: 0 });
+        assert_eq!(rekey(folder.path(), &old).unwrap(), Rekeyed::default());
         let sealed = std::fs::read(&path).unwrap();
         assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
-        for (wrong, words) in [(Sealer::none(), "encryption.master_key_file"), (Sealer::with_keys(&[[3; 32]]), "under")]
-        {
+        for (wrong, words) in [
+            (Sealer::none(), "encryption.master_key_file"),
+            (Sealer::with_keys(&[[3; 32]]), "encrypted with the master key"),
+        ] {
             let error = AuditKey::load_or_create(folder.path(), &device, &wrong).err().unwrap().to_string();
             assert!(error.contains(words), "{error}");
-            assert!(reseal(folder.path(), &Sealer::with_keys(&[[3; 32]])).is_err());
+            assert!(rekey(folder.path(), &Sealer::with_keys(&[[3; 32]])).is_err());
             assert_eq!(std::fs::read(&path).unwrap(), sealed);
         }
-        assert_eq!(reseal(folder.path(), &new).unwrap(), Resealed { plain: 0, old: 1 });
+        assert_eq!(rekey(folder.path(), &new).unwrap(), Rekeyed { plain: 0, old: 1 });
         let (again, is_new) = AuditKey::load_or_create(folder.path(), &device, &new).unwrap();
         assert!(!is_new && again.verifier_key() == key.verifier_key());
         let mut found = Survey::default();

@@ -46,6 +46,7 @@
 //! * `proof.rs` - proof that one record is in a log
 //! * `sealed.rs` - the keys of the log, encrypted again under another master key
 //! * `config.rs` - `[audit]`
+//! * `part.rs` - the log as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are its routes, metrics and findings
 //! * `fuzz.rs` - properties that hold for any bytes in place of a file of a log
 //!
 //! Invariants:
@@ -64,13 +65,17 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod doctor;
 pub mod files;
 pub mod fuzz;
+pub mod http;
 pub mod key;
 pub mod layout;
 pub mod local;
 pub mod live;
 pub mod log;
+mod metrics;
+pub mod part;
 pub mod proof;
 pub mod record;
 pub mod sealed;

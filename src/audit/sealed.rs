@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ledge_identity::sealing::{Reseal, Resealed, Sealer, Survey};
+use ledge_identity::sealing::{Rekey, Rekeyed, Sealer, Survey};
 
 use super::key::{self, KeyError};
 use super::tags::{self, TagsError};
@@ -15,15 +15,15 @@ pub struct AuditKeys {
     pub sealer: Sealer,
 }
 
-impl Reseal for AuditKeys {
+impl Rekey for AuditKeys {
     fn what(&self) -> &'static str {
         "audit_keys"
     }
 
-    fn reseal(&self, _: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String> {
+    fn rekey(&self, _: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String> {
         // The signing key is encrypted even when keys for tags failed.
-        let tags = tags::reseal(&self.folder, &self.sealer, done);
-        *done += key::reseal(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
+        let tags = tags::rekey(&self.folder, &self.sealer, done);
+        *done += key::rekey(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
         tags.map_err(|error| error.to_string())
     }
 }

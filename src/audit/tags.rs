@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_identity::sealing::{OpenError, Resealed, Sealer, Survey};
+use ledge_identity::sealing::{OpenError, Rekeyed, Sealer, Survey};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::TagKey;
 use serde::{Deserialize, Serialize};
@@ -311,8 +311,8 @@ pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
 }
 
 /// Encrypts every key under the current master key, unless it is already.
-pub(super) fn reseal(audit: &Path, sealer: &Sealer, done: &mut Resealed) -> Result<(), TagsError> {
-    Folder::of(audit, sealer).reseal(done)
+pub(super) fn rekey(audit: &Path, sealer: &Sealer, done: &mut Rekeyed) -> Result<(), TagsError> {
+    Folder::of(audit, sealer).rekey(done)
 }
 
 /// Counts the keys by the master key that they are encrypted under. Reads only.

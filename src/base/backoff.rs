@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Doubles from a first pause to a longest, each pause drawn from its upper half: boxes that lost one server together do
-/// not come back together.
+/// Pauses that double from `first` to `longest`, each drawn from its upper half: boxes that lost a server at the same
+/// time do not reconnect at the same time.
 #[derive(Debug)]
 pub struct Backoff {
     first: Duration,
@@ -25,18 +25,18 @@ impl Backoff {
         pause.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// It went well: begin anew.
+    /// Starts again with the first pause, after a success.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
 
-    /// The next pause is among the longest: coming back soon would do harm.
+    /// Makes the next pause one of the longest, when an early attempt would do harm.
     pub fn give_way(&mut self) {
         self.next = self.longest;
     }
 }
 
-/// A random number from 0 to 1; a half where the system has none.
+/// A random number from 0 to 1; 0.5 when the system has none.
 pub fn random() -> f64 {
     let mut byte = [128_u8];
     let _ = getrandom::fill(&mut byte);

@@ -1,4 +1,4 @@
-//! Notes when this was built: time does not run before that.
+//! Records the time of the build: the clock of a box is never before it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,7 +1,7 @@
-//! A folder that a foreign library writes, and of which nothing is read that it did not finish.
+//! A folder that a foreign library writes, in which it finds only files that were finished.
 //!
-//! OpenVINO keeps compiled models in one. It writes a file in place while another load may have it mapped, and reads what a
-//! killed process left half of: each ends the process that reads.
+//! OpenVINO caches compiled models in one. It writes a file in place while another load may have it mapped, and it
+//! reads the incomplete file of a killed process: either crashes the reading process.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -10,46 +10,47 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::durable;
 
-/// The file that whoever uses the folder has locked.
-const LOCK: &str = ".lock";
+/// The file that the user of the folder has locked.
+const LOCK_FILE: &str = ".lock";
 
-/// The file that lists the others by name and hash, written once they are whole.
-const MANIFEST: &str = ".manifest";
+/// The file that lists the others by name and hash, written once they are complete.
+const MANIFEST_FILE: &str = ".manifest";
 
-/// How often a folder in use is asked for again.
-const LOOK: Duration = Duration::from_millis(20);
+/// The pause between two attempts to lock a folder in use.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The folder in the hands of this process, and of one of its threads; until it is dropped.
+/// A folder that one thread of this process has locked, until this is dropped.
 #[derive(Debug)]
 pub struct CheckedFolder {
     path: PathBuf,
-    /// What was there when it was taken: nothing, or all that the manifest lists.
-    found: Vec<Entry>,
+    /// The files at the time of the lock: none, or all that the manifest lists.
+    found: Vec<FileEntry>,
     _lock: File,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct FileEntry {
     name: String,
     length: u64,
     modified: Option<SystemTime>,
 }
 
 impl CheckedFolder {
-    /// Takes the folder at `path`, and makes it if need be. Waits for another user of it, at most so long. A folder that
-    /// does not hold exactly what [`Self::keep`] listed is emptied.
+    /// Locks the folder at `path`, and creates it if necessary. Waits for another user of it, `patience` at most. A
+    /// folder that does not hold exactly the files that [`Self::keep`] listed is emptied.
     pub fn take(path: &Path, patience: Duration) -> io::Result<Self> {
         durable::create_folder(path)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK))?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK_FILE))?;
         let until = Instant::now() + patience;
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOCK_POLL_INTERVAL),
                 Err(error) => return Err(error.into()),
             }
         }
-        let listed = std::fs::read_to_string(path.join(MANIFEST)).unwrap_or_default();
+
+        let listed = std::fs::read_to_string(path.join(MANIFEST_FILE)).unwrap_or_default();
         let mut found = entries(path)?;
         if manifest(path, &found).ok() != Some(listed) {
             for entry in found.drain(..) {
@@ -66,7 +67,7 @@ impl CheckedFolder {
         &self.path
     }
 
-    /// Lists what is in the folder now as whole. It survives a power cut.
+    /// Lists the current files as complete. The list survives a power cut.
     pub fn keep(self) -> io::Result<()> {
         let now = entries(&self.path)?;
         if now == self.found {
@@ -75,29 +76,29 @@ impl CheckedFolder {
         for entry in &now {
             File::open(self.path.join(&entry.name))?.sync_all()?;
         }
-        durable::replace(&self.path.join(MANIFEST), manifest(&self.path, &now)?.as_bytes())
+        durable::replace(&self.path.join(MANIFEST_FILE), manifest(&self.path, &now)?.as_bytes())
     }
 }
 
-/// The files in it but for its own two, by name.
-fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
+/// The files in a folder without lock and manifest, by name.
+fn entries(folder: &Path) -> io::Result<Vec<FileEntry>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Of the entry itself: what a link leads to is nobody's cache.
+        // Metadata of the entry itself: the target of a link is not part of the cache.
         let facts = entry.metadata()?;
-        if name != LOCK && name != MANIFEST {
-            entries.push(Entry { name, length: facts.len(), modified: facts.modified().ok() });
+        if name != LOCK_FILE && name != MANIFEST_FILE {
+            entries.push(FileEntry { name, length: facts.len(), modified: facts.modified().ok() });
         }
     }
     entries.sort_unstable();
     Ok(entries)
 }
 
-/// A line for each file; nothing for no files. An error for a link or a folder, which no manifest lists.
-fn manifest(folder: &Path, entries: &[Entry]) -> io::Result<String> {
-    let line = |entry: &Entry| {
+/// The text of the manifest: one line for each file. An error for a link or a folder, which no manifest lists.
+fn manifest(folder: &Path, entries: &[FileEntry]) -> io::Result<String> {
+    let line = |entry: &FileEntry| {
         let path = folder.join(&entry.name);
         if !path.symlink_metadata()?.is_file() {
             return Err(io::Error::other(format!("{} is not a file", path.display())));
@@ -145,7 +146,7 @@ mod tests {
             &|| written(&path.join("b.blob"), b"half"),
             &|| written(&path.join("a.blob"), b"compile"),
             &|| written(&path.join("a.blob"), b"Compiled"),
-            &|| std::fs::remove_file(path.join(MANIFEST)).unwrap(),
+            &|| std::fs::remove_file(path.join(MANIFEST_FILE)).unwrap(),
             &|| std::os::unix::fs::symlink("a.blob", path.join("c.blob")).unwrap(),
         ];
         for damage in damages {

@@ -1,20 +1,20 @@
-//! The only place that reads the wall clock, and what is known of the time without it.
+//! The only place that reads the wall clock, and the earliest possible time when the clock is wrong.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::sys;
 
-/// For how long after a boot the clock may be behind. Time servers answer in seconds once there is a network, and for as long
-/// as this a box whose clock was ahead before the boot goes on with the rows of then.
-const SETTLING: Duration = Duration::from_mins(15);
+/// The longest time after a boot in which the clock may be behind. Time servers answer in seconds once there is a
+/// network. A box whose clock was ahead before the boot goes on with the rows of that time for as long as this.
+const SETTLING_TIME_MAX: Duration = Duration::from_mins(15);
 
-/// By how much the clock must have moved to have been set, in microseconds.
+/// The smallest jump of the clock that counts as setting it, in microseconds.
 const SET_BY_US: i64 = 60_000_000;
 
 /// Wall-clock time in milliseconds since the Unix epoch; 0 when the clock is before it.
 ///
-/// For showing to people and for protocol fields. Durations are measured with `Instant`, which no clock change disturbs.
+/// For display and for protocol fields. Durations are measured with `Instant`, which no clock change affects.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
@@ -26,70 +26,71 @@ pub fn unix_micros() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// When this was built, in milliseconds since the Unix epoch.
+/// The time of the build, in milliseconds since the Unix epoch.
 pub fn built_ms() -> u64 {
     env!("BUILT_AT_UNIX_SECONDS").parse::<u64>().map_or(0, |seconds| seconds.saturating_mul(1000))
 }
 
-/// A time before which it cannot be. It starts with the time at which this was built, and only rises.
+/// The earliest time that is possible. It starts with the time of the build, and only rises.
 #[derive(Debug, Default)]
 pub struct Floor {
     proven_ms: AtomicU64,
 }
 
 impl Floor {
-    /// Nothing is proven yet.
+    /// A floor at the time of the build.
     pub const fn new() -> Self {
         Self { proven_ms: AtomicU64::new(0) }
     }
 
-    /// It is proven to be as late as this, in milliseconds since the Unix epoch.
+    /// Raises the floor to a proven time, in milliseconds since the Unix epoch.
     pub fn raise(&self, unix_millis: u64) {
         self.proven_ms.fetch_max(unix_millis, Ordering::Relaxed);
     }
 
-    /// The time by a clock that shows `system_ms`, but never before what is known.
+    /// The time by a clock that shows `system_ms`, but never before the floor.
     pub fn plausible_millis(&self, system_ms: u64) -> u64 {
         system_ms.max(built_ms()).max(self.proven_ms.load(Ordering::Relaxed))
     }
 
-    /// Whether a clock that shows `system_ms` was set at all.
+    /// True if a clock that shows `system_ms` is not before the floor.
     pub fn is_plausible(&self, system_ms: u64) -> bool {
         self.plausible_millis(system_ms) == system_ms
     }
 }
 
-/// The floor of this process: a box without a battery for its clock starts in 1970, and would find every certificate not
-/// valid yet. It is held in memory alone; whoever proves a time keeps the proof, too.
+/// The floor of this process: a box without a clock battery starts in 1970, and no certificate would be valid yet. It
+/// is held only in memory; the part that proves a time stores the proof.
 pub static FLOOR: Floor = Floor::new();
 
-/// The time after a boot in which the clock may be behind: a box without a battery for its clock goes on from a saved time
-/// until it reaches a time server. It is over when somebody has set the clock, or after a quarter of an hour.
+/// The time after a boot in which the clock may be behind: a box without a clock battery continues from a saved time
+/// until it reaches a time server. It ends when the clock is set, or after a quarter of an hour.
 ///
-/// The kernel's own word (`adjtimex`) is not asked for: `ProtectClock=` forbids that call.
+/// The kernel's state (`adjtimex`) is not used, because `ProtectClock=` forbids that call.
 #[derive(Debug)]
 pub struct Settling {
-    /// By how much the wall clock was ahead of the uptime at the start, in microseconds.
+    /// The lead of the wall clock over the uptime at the start, in microseconds.
     offset_us: i64,
 }
 
 impl Settling {
-    /// From now on a change of the clock is noticed.
+    /// Begins to watch for a change of the clock.
     pub fn begin() -> Self {
         Self { offset_us: offset_us(unix_micros(), uptime()) }
     }
 
-    /// Whether the clock is as right as it will become by itself.
+    /// True once the clock was set, or the waiting time is over.
     pub fn is_over(&self) -> bool {
         self.is_over_at(unix_micros(), uptime())
     }
 
     fn is_over_at(&self, now_us: i64, uptime: Duration) -> bool {
-        uptime >= SETTLING || offset_us(now_us, uptime).saturating_sub(self.offset_us).saturating_abs() > SET_BY_US
+        uptime >= SETTLING_TIME_MAX
+            || offset_us(now_us, uptime).saturating_sub(self.offset_us).saturating_abs() > SET_BY_US
     }
 }
 
-/// A system that does not say was started long ago.
+/// The uptime; a system that does not report it counts as started long ago.
 fn uptime() -> Duration {
     sys::uptime().unwrap_or(Duration::MAX)
 }
@@ -108,8 +109,8 @@ pub fn parse_micros(text: &str) -> Option<i64> {
     moment.map(jiff::Timestamp::as_microsecond)
 }
 
-/// Microseconds since the Unix epoch in RFC 3339 in UTC, as in `2026-01-01T00:00:00.500Z`: no fraction, or one of three or
-/// six digits, as protobuf writes it. Python before 3.11 reads no other.
+/// Microseconds since the Unix epoch in RFC 3339 in UTC, as in `2026-01-01T00:00:00.500Z`: no fraction, or one of three
+/// or six digits, as protobuf writes it. Python before 3.11 reads no other.
 pub fn rfc3339_micros(unix_micros: i64) -> String {
     let last = if unix_micros < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
     let moment = jiff::Timestamp::from_microsecond(unix_micros).unwrap_or(last);
@@ -121,81 +122,76 @@ pub fn rfc3339_micros(unix_micros: i64) -> String {
     jiff::fmt::temporal::DateTimePrinter::new().precision(Some(digits)).timestamp_to_string(&moment)
 }
 
-/// Milliseconds since the Unix epoch in words: RFC 3339 in UTC, to the second, as in `2026-01-01T00:00:00Z`.
+/// Milliseconds since the Unix epoch as RFC 3339 in UTC, to the second, as in `2026-01-01T00:00:00Z`.
 pub fn rfc3339(unix_millis: u64) -> String {
     let seconds = i64::try_from(unix_millis / 1000).unwrap_or(i64::MAX);
-    // What lies beyond the year 9999 has no such form.
+    // Times after the year 9999 have no such form.
     jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Milliseconds since the Unix epoch as libraries want them.
+/// Milliseconds since the Unix epoch as a `jiff::Timestamp`.
 pub fn timestamp(unix_millis: u64) -> jiff::Timestamp {
     let millis = i64::try_from(unix_millis).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX)
 }
 
-/// The seconds since midnight on a clock on the wall here: in the time zone of the system (`TZ`, else
-/// `/etc/localtime`), or UTC when that says nothing. From 0 to 86,399.
+/// The seconds since midnight in local time: in the time zone of the system (`TZ`, else `/etc/localtime`), or UTC
+/// without one. From 0 to 86,399.
 pub fn local_second_of_day() -> u32 {
     let time = jiff::Zoned::now().time();
     let part = |number: i8| u32::try_from(number).unwrap_or(0);
-    // A leap second is not a second of its own in here.
+    // There are no leap seconds here.
     part(time.hour()) * 3600 + part(time.minute()) * 60 + part(time.second())
 }
 
-/// A time zone of the IANA database of this system. It knows the rules of daylight saving time.
+/// A time zone of this system's IANA database, with its rules of daylight saving time.
 #[derive(Debug, Clone)]
 pub struct TimeZone(jiff::tz::TimeZone);
 
-/// When a clock on the wall shows a time of a day, in milliseconds since the Unix epoch.
+/// The moments at which local clocks show a given time of a day, in milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
-    /// As on most days.
+pub enum WallTime {
+    /// One moment, as on most days.
     Once(u64),
-    /// It is put back over that time.
-    Twice {
-        /// The first moment of that time.
-        first: u64,
-        /// The second one.
-        second: u64,
-    },
-    /// It is put forward past that time.
+    /// Two moments: clocks are put back past that time.
+    Twice { first: u64, second: u64 },
+    /// No moment: clocks are put forward past that time.
     Skipped {
-        /// The moment at which it is.
+        /// The moment at which clocks are put forward.
         jump: u64,
-        /// As much later as the time is after the one at which it is.
+        /// The skipped time by the offset before the jump.
         shifted: u64,
     },
 }
 
 impl TimeZone {
-    /// The zone of this name, such as `Asia/Dubai`; `None` where the system has none.
+    /// The zone of a name, such as `Asia/Dubai`; `None` if the system does not have it.
     pub fn named(name: &str) -> Option<Self> {
         jiff::tz::TimeZone::get(name).ok().map(Self)
     }
 
-    /// The day on a calendar on the wall there, as a number of days since 1 January 1970.
+    /// The local date, as a number of days since 1 January 1970.
     pub fn day(&self, unix_millis: u64) -> i32 {
         let moment = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
         let date = self.0.to_datetime(moment.unwrap_or(jiff::Timestamp::MAX)).date();
         date.since(EPOCH).map_or(0, |since| since.get_days())
     }
 
-    /// When a clock on the wall there shows the second `second` of the day `day`; `None` beyond the calendar.
-    pub fn reading(&self, day: i32, second: u32) -> Option<Reading> {
+    /// The moments at which local clocks show second `second` of day `day`; `None` beyond the calendar.
+    pub fn wall_time(&self, day: i32, second: u32) -> Option<WallTime> {
         let date = EPOCH.checked_add(jiff::Span::new().try_days(day).ok()?).ok()?;
         let wall =
             date.to_datetime(jiff::civil::Time::midnight()).checked_add(jiff::Span::new().seconds(second)).ok()?;
         let at = |offset: jiff::tz::Offset| offset.to_timestamp(wall).ok();
         let millis = |moment: jiff::Timestamp| u64::try_from(moment.as_millisecond()).unwrap_or(0);
         Some(match self.0.to_ambiguous_timestamp(wall).offset() {
-            jiff::tz::AmbiguousOffset::Unambiguous { offset } => Reading::Once(millis(at(offset)?)),
+            jiff::tz::AmbiguousOffset::Unambiguous { offset } => WallTime::Once(millis(at(offset)?)),
             jiff::tz::AmbiguousOffset::Fold { before, after } => {
-                Reading::Twice { first: millis(at(before)?), second: millis(at(after)?) }
+                WallTime::Twice { first: millis(at(before)?), second: millis(at(after)?) }
             }
             jiff::tz::AmbiguousOffset::Gap { before, after } => {
                 let jump = self.0.following(at(after)?).next()?.timestamp();
-                Reading::Skipped { jump: millis(jump), shifted: millis(at(before)?) }
+                WallTime::Skipped { jump: millis(jump), shifted: millis(at(before)?) }
             }
         })
     }
@@ -238,14 +234,14 @@ mod tests {
         let berlin = TimeZone::named("Europe/Berlin").unwrap();
         let at = |text: &str| u64::try_from(parse_micros(text).unwrap() / 1000).unwrap();
         let of = |day: &str, hour: u32, minute: u32| {
-            berlin.reading(berlin.day(at(&format!("{day}T12:00:00Z"))), hour * 3600 + minute * 60).unwrap()
+            berlin.wall_time(berlin.day(at(&format!("{day}T12:00:00Z"))), hour * 3600 + minute * 60).unwrap()
         };
-        assert_eq!(of("2026-03-28", 2, 30), Reading::Once(at("2026-03-28T01:30:00Z")));
+        assert_eq!(of("2026-03-28", 2, 30), WallTime::Once(at("2026-03-28T01:30:00Z")));
         let (jump, shifted) = (at("2026-03-29T01:00:00Z"), at("2026-03-29T01:30:00Z"));
-        assert_eq!(of("2026-03-29", 2, 30), Reading::Skipped { jump, shifted });
-        assert_eq!(of("2026-03-29", 3, 0), Reading::Once(jump));
+        assert_eq!(of("2026-03-29", 2, 30), WallTime::Skipped { jump, shifted });
+        assert_eq!(of("2026-03-29", 3, 0), WallTime::Once(jump));
         let (first, second) = (at("2026-10-25T00:30:00Z"), at("2026-10-25T01:30:00Z"));
-        assert_eq!(of("2026-10-25", 2, 30), Reading::Twice { first, second });
+        assert_eq!(of("2026-10-25", 2, 30), WallTime::Twice { first, second });
         assert_eq!(berlin.day(at("2026-10-25T22:59:59Z")) + 1, berlin.day(at("2026-10-25T23:00:00Z")));
         assert_eq!(TimeZone::named("UTC").unwrap().day(86_400_000 * 3 + 1), 3);
         assert!(TimeZone::named("Europe/Nowhere").is_none() && TimeZone::named("../../etc/passwd").is_none());
@@ -282,7 +278,7 @@ mod tests {
     fn no_day_is_beyond_words() {
         let zone = TimeZone::named("Pacific/Kiritimati").unwrap();
         assert!(zone.day(u64::MAX) > 2_900_000);
-        assert_eq!(zone.reading(i32::MAX, 0), None);
-        assert_eq!(zone.reading(i32::MIN, 0), None);
+        assert_eq!(zone.wall_time(i32::MAX, 0), None);
+        assert_eq!(zone.wall_time(i32::MIN, 0), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are either the old or the new content after a power cut, never half of one.
+//! Files that have either the old or the new content after a power cut, never a part of one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -9,20 +9,20 @@ use rustix::fs::OFlags;
 
 /// Replaces the file at `path` by `content`.
 ///
-/// When this returns `Ok`, the content survives a power cut. When it fails, the old file is still there, whole.
-/// The content goes to a temporary file in the same folder, is fsynced, renamed, and the folder is fsynced. What root writes
-/// into the folder of another user belongs to that user, before it has its name.
+/// When this returns `Ok`, the content survives a power cut. After a failure the old file is still there, unchanged.
+/// The content is written to a temporary file in the same folder, fsynced and renamed, and the folder is fsynced. When
+/// root writes into the folder of another user, that user owns the file before it has its name.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_with(OpenOptions::new().write(true).create_new(true), path, content)
 }
 
-/// As [`replace`], for what only the owner of the file may read.
+/// As [`replace`], for a file that only its owner may read.
 pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_with(OpenOptions::new().write(true).create_new(true).mode(0o600), path, content)
 }
 
-/// Creates a file that only its owner may read; one that is there is left alone, and that is an error. Where root writes it,
-/// the owner of its folder gets it.
+/// Creates a file that only its owner may read. An existing file is an error, and stays unchanged. When root writes it,
+/// the owner of the folder owns it.
 pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     give_to_owner_of(parent(path), &file)?;
@@ -55,9 +55,10 @@ fn replace_as(
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = folder.join(name);
+
     let written = (|| {
         let mut file = match options.open(&temporary) {
-            // Left by a killed process that had this number; or a link of somebody who may write to this folder, which root
+            // Left by a killed process with the same id, or a link by a user who may write to this folder, which root
             // must not follow.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 std::fs::remove_file(&temporary)?;
@@ -65,6 +66,7 @@ fn replace_as(
             }
             opened => opened?,
         };
+
         become_alike(&file)?;
         file.write_all(content)?;
         file.sync_all()?;
@@ -76,7 +78,8 @@ fn replace_as(
     written
 }
 
-/// Removes what [`replace`] leaves in `folder` when its process is killed. For whoever knows that nobody else writes there.
+/// Removes the temporary files that [`replace`] leaves in `folder` when its process is killed. Only for a folder that
+/// no other process writes.
 pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -89,7 +92,7 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether it is room that lacks, and nothing else.
+/// True if the disk or the quota is full.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -106,14 +109,14 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Creates a folder, and those above it, unless it is there. Its name survives a power cut.
+/// Creates a folder and its parents, unless it exists. Its name survives a power cut.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
     create_folder(parent(folder))?;
     match std::fs::create_dir(folder) {
-        // Another may have been quicker; something else may be in its place.
+        // Another process may have created it first, or a file may have its name.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => Err(error),
         Err(_) => sync_folder(parent(folder)),
         Ok(()) => {
@@ -125,8 +128,8 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives what root made in the folder of another user to that user: a command line that root runs must leave nothing that the
-/// daemon cannot read.
+/// Makes the owner of the folder the owner of what root created in it: a command that root runs must not leave files
+/// that the daemon cannot read.
 fn give_to_owner_of(folder: &Path, made: &File) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

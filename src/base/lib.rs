@@ -8,14 +8,14 @@
 //! * `memory_budget.rs` - the memory that the calls of all callers take together, and the share of one caller
 //! * `token_bucket.rs` - a rate limit: calls a second over time, and calls at once after a quiet time
 //! * `backoff.rs` - the pauses between attempts
-//! * `complaints.rs` - repeated log messages: each kind at once, then at most once a minute with a count
+//! * `log_limiter.rs` - limits repeated log messages: each kind at once, then at most once a minute with a count
 //! * `clock.rs` - the wall clock, and the earliest time that is possible when the clock is wrong
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
 //! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
 //! * `secret.rs` - places of secrets: a file, or a credential of systemd
 //! * `toml_check.rs`, `toml_check/` - TOML read into a type, with every mistake and its place; `document.rs` keeps
 //!   the places
-//! * `plain_words.rs` - messages of serde without the names of Rust's types
+//! * `serde_messages.rs` - messages of serde without the names of Rust's types
 //! * `sys.rs` - system calls that no safe crate wraps
 //! * `telemetry/` - the log and the figures of the machine:
 //!   * `logging.rs`, `journal.rs` - the log, to standard error or with searchable fields to systemd's journal
@@ -41,12 +41,12 @@ pub mod principal;
 pub mod memory_budget;
 pub mod secret;
 pub mod toml_check;
-pub mod plain_words;
+pub mod serde_messages;
 pub mod sys;
 pub mod clock;
 pub mod durable;
 pub mod checked_folder;
 pub mod backoff;
-pub mod complaints;
+pub mod log_limiter;
 pub mod token_bucket;
 pub mod telemetry;

@@ -1,7 +1,8 @@
-//! How much memory the calls of all callers take together: each part counts for as long as its [`Hold`] lives.
+//! The memory that the calls of all callers take together. Each part counts for as long as its [`Hold`] lives.
 //!
-//! What is made of a call counts, too: its tensors, its picture, its answer until the caller has read it. Nothing begins that
-//! does not fit, and no caller keeps the others out: it may have half of it all while others want some.
+//! The data derived from a call counts too: its tensors, its picture, and its answer until the caller has read it. Work
+//! that does not fit is not begun. No caller keeps the others out: while others want memory, it may have half of the
+//! budget.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,22 +12,22 @@ use bytes::Bytes;
 
 use crate::principal::Principal;
 
-/// What is not larger does not count and always finds room: there are no more such bodies than connections, and whoever
-/// sends large ones does not keep small ones out. It costs no lock either.
-pub const SMALL: usize = 16 << 10;
+/// Bodies up to this size are not counted and always find room: there are no more of them than connections, and callers
+/// with large bodies do not keep small ones out. They need no lock either.
+pub const UNCOUNTED_BYTES_MAX: usize = 16 << 10;
 
-/// For so long after somebody found no room because another had more than half, nobody may have more than half.
-const WANTED: Duration = Duration::from_secs(10);
+/// The time in which nobody may have more than half, after a caller found no room because another had more than half.
+const FAIR_SHARE_DURATION: Duration = Duration::from_secs(10);
 
-/// What grows bit by bit is counted in steps.
-const STEP: usize = 256 << 10;
+/// The step in which a growing hold is counted, in bytes.
+const GROWTH_STEP_BYTES: usize = 256 << 10;
 
-/// The sum, and its limit. Clones are the same sum.
+/// The used bytes and their limit. Clones share them.
 #[derive(Debug, Clone)]
-pub struct MemoryBudget(Arc<Shared>);
+pub struct MemoryBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetState {
     limit: usize,
     sums: Mutex<Sums>,
 }
@@ -34,45 +35,45 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Sums {
     used: usize,
-    /// Who holds any of it.
+    /// The bytes of each caller that holds some.
     of: HashMap<Principal, usize>,
     wanted_until: Option<Instant>,
 }
 
-/// There is no room now.
+/// The budget has no room now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("there is no memory for this call beside those that are being answered (http.max_memory_bytes)")]
+#[error("out of request memory (http.max_memory_bytes); retry after 1 s")]
 pub struct NoRoom;
 
 impl NoRoom {
-    /// When a call that found no room may come again.
+    /// The `Retry-After` of a call that found no room.
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 }
 
-/// In whose name memory is taken.
+/// The account of a caller, from which memory is taken.
 #[derive(Debug, Clone)]
 pub struct Account {
-    memory: Option<Arc<Shared>>,
+    memory: Option<Arc<BudgetState>>,
     owner: Principal,
 }
 
-/// Bytes that a call holds.
+/// Bytes that a call holds from the budget.
 #[derive(Debug)]
 #[must_use = "the bytes count for as long as this lives"]
 pub struct Hold {
     account: Account,
     bytes: usize,
-    /// None of them, or all.
+    /// The bytes that count: none of them, or all.
     counted: usize,
 }
 
 impl MemoryBudget {
-    /// With nothing in it.
+    /// An empty budget.
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Shared { limit, sums: Mutex::default() }))
+        Self(Arc::new(BudgetState { limit, sums: Mutex::default() }))
     }
 
-    /// How many bytes are held.
+    /// The number of bytes held.
     pub fn used(&self) -> usize {
         self.0.sums().used
     }
@@ -83,7 +84,7 @@ impl MemoryBudget {
     }
 }
 
-impl Shared {
+impl BudgetState {
     fn sums(&self) -> MutexGuard<'_, Sums> {
         // Nothing panics under this lock.
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,7 +92,7 @@ impl Shared {
 }
 
 impl Sums {
-    /// Whether `owner` may have so many bytes more.
+    /// Checks that `owner` may have `more` bytes.
     fn admit(&mut self, owner: &Principal, more: usize, limit: usize, now: Instant) -> Result<(), NoRoom> {
         let own = self.of.get(owner).copied().unwrap_or(0);
         let is_within_share = own.saturating_add(more) <= limit / 2;
@@ -100,7 +101,7 @@ impl Sums {
             return Ok(());
         }
         if is_within_share {
-            self.wanted_until = now.checked_add(WANTED);
+            self.wanted_until = now.checked_add(FAIR_SHARE_DURATION);
         }
         Err(NoRoom)
     }
@@ -125,46 +126,46 @@ impl Sums {
 }
 
 impl Account {
-    /// One without a limit, for a caller on this box.
+    /// An account without a limit, for a caller on this box.
     pub fn unlimited() -> Self {
         Self { memory: None, owner: Principal::Local }
     }
 
-    /// Whose memory is counted against the budget; `None` when nobody's is.
+    /// The caller whose memory is counted; `None` for an account without a limit.
     pub fn counted_owner(&self) -> Option<&Principal> {
         self.memory.as_ref().map(|_| &self.owner)
     }
 
-    /// A hold of nothing yet.
+    /// An empty hold.
     pub fn hold(&self) -> Hold {
         Hold { account: self.clone(), bytes: 0, counted: 0 }
     }
 
-    /// Takes so many bytes.
+    /// Takes `bytes` bytes.
     pub fn take(&self, bytes: usize) -> Result<Hold, NoRoom> {
         let mut hold = self.hold();
         hold.grow(bytes)?;
         Ok(hold)
     }
 
-    /// Takes bytes that are there already, beyond the limit, too: what comes then has to wait.
+    /// Takes bytes that are in memory already, beyond the limit if necessary: later calls have to wait.
     pub fn take_anyway(&self, bytes: usize) -> Hold {
-        let counted = if bytes > SMALL { bytes } else { 0 };
+        let counted = if bytes > UNCOUNTED_BYTES_MAX { bytes } else { 0 };
         if let Some(memory) = self.memory.as_ref().filter(|_| counted > 0) {
             memory.sums().add(&self.owner, counted);
         }
         Hold { account: self.clone(), bytes, counted }
     }
 
-    /// Whether so many bytes would find room now.
+    /// True if `bytes` bytes would find room now.
     pub fn has_room(&self, bytes: usize) -> bool {
-        let Some(memory) = self.memory.as_ref().filter(|_| bytes > SMALL) else { return true };
+        let Some(memory) = self.memory.as_ref().filter(|_| bytes > UNCOUNTED_BYTES_MAX) else { return true };
         memory.sums().admit(&self.owner, bytes, memory.limit, Instant::now()).is_ok()
     }
 }
 
 impl Hold {
-    /// How many it holds.
+    /// The number of bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -172,7 +173,7 @@ impl Hold {
     /// Holds more bytes.
     pub fn grow(&mut self, more: usize) -> Result<(), NoRoom> {
         let bytes = self.bytes.saturating_add(more);
-        if let Some(memory) = self.account.memory.as_ref().filter(|_| bytes > SMALL) {
+        if let Some(memory) = self.account.memory.as_ref().filter(|_| bytes > UNCOUNTED_BYTES_MAX) {
             let (owner, more) = (&self.account.owner, bytes - self.counted);
             let mut sums = memory.sums();
             sums.admit(owner, more, memory.limit, Instant::now())?;
@@ -183,16 +184,16 @@ impl Hold {
         Ok(())
     }
 
-    /// Holds so many at least, and some more for what comes next.
+    /// Holds at least `bytes`, and some more for further growth.
     pub fn cover(&mut self, bytes: usize) -> Result<(), NoRoom> {
         match bytes.checked_sub(self.bytes) {
             None | Some(0) => Ok(()),
-            Some(_) if bytes <= SMALL => self.grow(SMALL - self.bytes),
-            Some(more) => self.grow(more.max(STEP)),
+            Some(_) if bytes <= UNCOUNTED_BYTES_MAX => self.grow(UNCOUNTED_BYTES_MAX - self.bytes),
+            Some(more) => self.grow(more.max(GROWTH_STEP_BYTES)),
         }
     }
 
-    /// Holds so many, neither more nor fewer.
+    /// Holds exactly `bytes`.
     pub fn resize(&mut self, bytes: usize) -> Result<(), NoRoom> {
         if bytes >= self.bytes {
             return self.grow(bytes - self.bytes);
@@ -201,12 +202,12 @@ impl Hold {
         Ok(())
     }
 
-    /// Holds nothing any more.
+    /// Releases all bytes.
     pub fn release(&mut self) {
         self.shrink(self.bytes);
     }
 
-    /// Holds fewer.
+    /// Releases `by` bytes.
     fn shrink(&mut self, by: usize) {
         self.bytes -= by;
         let by = by.min(self.counted);
@@ -216,9 +217,9 @@ impl Hold {
         }
     }
 
-    /// Bytes that count until the last of their clones is dropped.
+    /// Ties the hold to `bytes`: they count until their last clone is dropped.
     pub fn keep(self, bytes: Bytes) -> Bytes {
-        if self.counted == 0 { bytes } else { Bytes::from_owner(Kept { bytes, _hold: self }) }
+        if self.counted == 0 { bytes } else { Bytes::from_owner(HeldBytes { bytes, _hold: self }) }
     }
 }
 
@@ -228,12 +229,12 @@ impl Drop for Hold {
     }
 }
 
-struct Kept {
+struct HeldBytes {
     bytes: Bytes,
     _hold: Hold,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for HeldBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -267,7 +268,7 @@ mod tests {
         let account = memory.account(key("a"));
         let large = account.take_anyway(100_001);
         let mut small = account.hold();
-        assert_eq!((small.grow(SMALL), account.has_room(SMALL)), (Ok(()), true));
+        assert_eq!((small.grow(UNCOUNTED_BYTES_MAX), account.has_room(UNCOUNTED_BYTES_MAX)), (Ok(()), true));
         assert_eq!(small.grow(1), Err(NoRoom), "it is not small any more");
         drop(large);
         assert_eq!(small.grow(1), Ok(()));
@@ -287,17 +288,17 @@ mod tests {
 
     #[test]
     fn what_grows_bit_by_bit_is_counted_in_steps_and_in_the_end_exactly() {
-        let memory = MemoryBudget::new(10 * STEP);
+        let memory = MemoryBudget::new(10 * GROWTH_STEP_BYTES);
         let mut hold = memory.account(key("a")).hold();
-        for bytes in 0..SMALL {
+        for bytes in 0..UNCOUNTED_BYTES_MAX {
             hold.cover(bytes).unwrap();
         }
         assert_eq!(memory.used(), 0);
-        hold.cover(SMALL + 1).unwrap();
-        assert_eq!(memory.used(), SMALL + STEP);
-        hold.resize(SMALL + 1).unwrap();
-        assert_eq!(memory.used(), SMALL + 1);
-        assert_eq!(hold.cover(10 * STEP + 1), Err(NoRoom));
+        hold.cover(UNCOUNTED_BYTES_MAX + 1).unwrap();
+        assert_eq!(memory.used(), UNCOUNTED_BYTES_MAX + GROWTH_STEP_BYTES);
+        hold.resize(UNCOUNTED_BYTES_MAX + 1).unwrap();
+        assert_eq!(memory.used(), UNCOUNTED_BYTES_MAX + 1);
+        assert_eq!(hold.cover(10 * GROWTH_STEP_BYTES + 1), Err(NoRoom));
     }
 
     #[test]
@@ -306,7 +307,7 @@ mod tests {
         let (one, other) = (memory.account(key("a")), memory.account(key("b")));
         let held = other.take(20_000).unwrap();
         let share = one.take(100_000).unwrap();
-        assert!(!one.has_room(SMALL + 1));
+        assert!(!one.has_room(UNCOUNTED_BYTES_MAX + 1));
         assert!(other.has_room(80_000));
         drop(held);
         assert!(one.has_room(100_000));
@@ -321,13 +322,13 @@ mod tests {
         assert!(!one.has_room(50_000), "that it turns itself away is no reason");
         assert_eq!(memory.0.sums().wanted_until, None);
         assert!(!other.has_room(50_000));
-        // As fast as it may take again what it gives back, the other gets its part.
+        // However fast it takes again what it gives back, the other gets its part.
         for _ in 0..2 {
             drop(all.pop());
             assert!(!one.has_room(50_000));
         }
         assert!(other.has_room(50_000));
-        let later = Instant::now() + WANTED;
+        let later = Instant::now() + FAIR_SHARE_DURATION;
         assert!(memory.0.sums().admit(&key("a"), 100_000, 200_000, later).is_ok(), "when nobody wants it any more");
     }
 }

@@ -1,6 +1,6 @@
 //! Names that are valid by construction.
 //!
-//! A name that reached the core has passed its check; nothing below the edge checks again.
+//! A name is checked when it is made, at the edge. No code below the edge checks it again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::toml_check::from_text;
 
-/// Why a text is not a name.
+/// A text that is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?} {reason}")]
 pub struct InvalidName {
@@ -19,7 +19,7 @@ pub struct InvalidName {
     reason: &'static str,
 }
 
-/// The longest name accepted, in bytes: it becomes a file name, a topic level and a metric label.
+/// The longest name, in bytes: it becomes a file name, a topic level and a metric label.
 pub const MAX_NAME_LENGTH: usize = 128;
 
 fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
@@ -85,7 +85,7 @@ name_type!(
     "device name"
 );
 name_type!(
-    /// The name of an API key: who holds it.
+    /// The name of an API key, for its holder.
     KeyName,
     "key name"
 );
@@ -149,7 +149,7 @@ impl fmt::Display for ModelVersion {
     }
 }
 
-/// Whether a variable of the environment is a setting of Ledge. Those of the platform's tool are not.
+/// True if an environment variable is a setting of Ledge. Those of the platform's tool are not.
 pub fn is_setting(variable: &str) -> bool {
     variable.starts_with("LEDGE_") && !variable.starts_with("LEDGE_PLATFORM_")
 }

@@ -1,4 +1,4 @@
-//! Who asked: the caller of a request, by the credential that was presented, else as far as the transport can tell.
+//! The caller of a request, by its credential, or else by its transport.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ pub enum Principal {
     Peer(IpAddr),
     /// A process behind the Unix socket, by its user id (`SO_PEERCRED`).
     User(u32),
-    /// Who presented an API key: the key's name.
+    /// The holder of an API key, by the key's name.
     Key(Arc<str>),
-    /// Who presented a client certificate: the name that it is listed under.
+    /// The holder of a client certificate, by the name that it is listed under.
     Certificate(Arc<str>),
-    /// A client behind an MQTT broker. A broker does not tell who published a message: the name is the topic that the
-    /// client wants its answer on, or the one that a device publishes to.
+    /// A client behind an MQTT broker. A broker does not report the publisher of a message, so the name is the response
+    /// topic of the client, or the topic that a device publishes to.
     Mqtt(Arc<str>),
     /// The daemon itself, or a command line on this box.
     Local,
-    /// Several callers, who are too many to be told apart.
+    /// Several callers, when there are too many to count apart.
     Others,
 }
 

@@ -1,4 +1,5 @@
-//! Where a secret lies: a file, or a credential that systemd hands to the service. Read when it is needed, never kept.
+//! The location of a secret: a file, or a credential that systemd passes to the service. A secret is read when it is
+//! needed, and never kept.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,17 +14,17 @@ use zeroize::Zeroizing;
 
 use crate::toml_check::from_text;
 
-/// Where systemd puts the credentials of a service (systemd.exec, `LoadCredential=`).
-const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+/// The environment variable with the folder of a service's credentials (systemd.exec, `LoadCredential=`).
+const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
-/// Where they are for root, as long as the service runs.
-const OF_SERVICE: &str = "/run/credentials/ledge.service";
+/// Their folder for root, while the service runs.
+const SERVICE_CREDENTIALS: &str = "/run/credentials/ledge.service";
 
 /// The largest secret, in bytes: a chain of certificates has some 10 kB.
-const LARGEST: u64 = 1 << 20;
+const SECRET_BYTES_MAX: u64 = 1 << 20;
 
-/// What reading a file to its end takes beyond its length, so that no part of it is read elsewhere first.
-const SPARE: usize = 64;
+/// The capacity beyond the length of a file with which it is read to its end without another buffer.
+const SPARE_CAPACITY_BYTES: usize = 64;
 
 /// A file with a secret in it. As text: a path, or `credential:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,29 +34,29 @@ pub enum SecretFile {
     Credential(String),
 }
 
-/// Why a text names no secret.
+/// A text that does not name a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a path or credential:NAME, got {text:?}")]
 pub struct InvalidSecretFile {
     text: String,
 }
 
-/// Why a secret cannot be read. Never shows the secret.
+/// The reason why a secret cannot be read. The error never holds the secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The service was started without credentials, or this is not the service.
     #[error(
-        "{file}: this process has no credentials: a service gets them by LoadCredential= in its unit, a command line as \
-         root while the service runs (sudo ledge ...)"
+        "{file}: this process has no credentials: a service gets them by LoadCredential= in its unit, and a command \
+         line only as root while the service runs (sudo ledge ...)"
     )]
     NoCredentials { file: SecretFile },
     #[error("{file} cannot be read: {source}")]
     Unreadable { file: SecretFile, source: io::Error },
-    /// The file is longer than anything that belongs there.
+    /// The file is longer than any secret of its kind.
     #[error("{file} is larger than {} MiB", largest >> 20)]
     TooLarge {
         file: SecretFile,
-        /// What it may have, in bytes.
+        /// The limit in bytes.
         largest: u64,
     },
     #[error("{file} is not UTF-8 text")]
@@ -70,27 +71,29 @@ impl SecretFile {
         }
     }
 
-    /// Where it lies; `None` for a credential in a process that has none.
+    /// Its path; `None` for a credential in a process without credentials.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Path(path) => Some(path.clone()),
-            Self::Credential(name) => credential(name, std::env::var_os(CREDENTIALS), Path::new(OF_SERVICE)),
+            Self::Credential(name) => {
+                credential(name, std::env::var_os(CREDENTIALS_VARIABLE), Path::new(SERVICE_CREDENTIALS))
+            }
         }
     }
 
-    /// Reads it now.
+    /// Reads it.
     pub fn read(&self) -> Result<Zeroizing<Vec<u8>>, SecretError> {
-        self.read_at_most(LARGEST)
+        self.read_at_most(SECRET_BYTES_MAX)
     }
 
-    /// Reads it now, if it has no more than so many bytes.
+    /// Reads it, unless it has more than `largest` bytes.
     pub fn read_at_most(&self, largest: u64) -> Result<Zeroizing<Vec<u8>>, SecretError> {
         let path = self.path().ok_or_else(|| SecretError::NoCredentials { file: self.clone() })?;
         let unreadable = |source| SecretError::Unreadable { file: self.clone(), source };
         let file = File::open(path).map_err(unreadable)?;
         let length = file.metadata().map_err(unreadable)?.len().min(largest);
-        // Enough at once: one that grows leaves copies behind.
-        let room = usize::try_from(length).unwrap_or_default() + SPARE;
+        // Allocate enough at once: a vector that grows leaves copies in memory.
+        let room = usize::try_from(length).unwrap_or_default() + SPARE_CAPACITY_BYTES;
         let mut content = Zeroizing::new(Vec::with_capacity(room));
         let length = file.take(largest + 1).read_to_end(&mut content).map_err(unreadable)?;
         if length as u64 > largest {
@@ -99,20 +102,20 @@ impl SecretFile {
         Ok(content)
     }
 
-    /// Reads it now as text, without the line's end that editors leave.
+    /// Reads it as text, without the line end that editors add.
     pub fn read_text(&self) -> Result<String, SecretError> {
         let content = self.read()?;
         let text = std::str::from_utf8(&content).map_err(|_| SecretError::NotText { file: self.clone() })?;
         Ok(text.trim_end_matches(['\r', '\n']).to_owned())
     }
 
-    /// Whether others than its owner may read the file. Who may read a credential is for systemd to see to.
+    /// True if users other than its owner may read the file. For a credential, systemd sets the permissions.
     pub fn is_exposed(&self) -> bool {
         matches!(self, Self::Path(path) if path.metadata().is_ok_and(|file| file.mode() & 0o044 != 0))
     }
 }
 
-/// The path of a credential: in the folder that this process was given, else in that of the service, which only root may
+/// The path of a credential: in the folder given to this process, else in that of the service, which only root may
 /// enter.
 fn credential(name: &str, given: Option<OsString>, of_service: &Path) -> Option<PathBuf> {
     match given {
@@ -140,8 +143,8 @@ impl FromStr for SecretFile {
 impl fmt::Display for SecretFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Somebody may have put the key itself where its file is to be named.
-            Self::Path(path) if is_key(path) => f.write_str("(64 hexadecimal digits, which are a key and no path)"),
+            // The key itself may have been written in the place of its path.
+            Self::Path(path) if is_key(path) => f.write_str("(64 hexadecimal digits: a key instead of a path)"),
             Self::Path(path) => path.display().fmt(f),
             Self::Credential(name) => write!(f, "credential:{name}"),
         }
@@ -229,7 +232,7 @@ mod tests {
         let secret = SecretFile::Path(file.path().into());
         assert_eq!(secret.read_at_most(100).unwrap().len(), 100);
         assert!(matches!(secret.read_at_most(99), Err(SecretError::TooLarge { largest: 99, .. })));
-        file.as_file().set_len(LARGEST + 1).unwrap();
+        file.as_file().set_len(SECRET_BYTES_MAX + 1).unwrap();
         assert!(secret.read().unwrap_err().to_string().ends_with("is larger than 1 MiB"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the system offers and no safe crate wraps. The only unsafe code besides `engine/foreign.rs`.
+//! System calls that no safe crate wraps. The only unsafe code besides `engine/foreign.rs`.
 #![expect(unsafe_code, reason = "the one place for it; each block says why it is sound")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,38 +8,38 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// What ONNX Runtime looks for before it sends telemetry.
-pub const NO_TELEMETRY: &str = "ORT_DISABLE_TELEMETRY";
+/// The environment variable that turns ONNX Runtime's telemetry off.
+pub const NO_TELEMETRY_VARIABLE: &str = "ORT_DISABLE_TELEMETRY";
 
-/// Keeps ONNX Runtime from telling its maker about this box. From 1.31 on its Linux library looks up
-/// `mobile.events.data.microsoft.com` seconds after it is loaded, and its own switch (`DisableTelemetryEvents`) comes too
-/// late. To be called before any thread is started; `onnxruntime.rs` refuses to load the library without it.
+/// Turns ONNX Runtime's telemetry off. From 1.31 on its Linux library looks up `mobile.events.data.microsoft.com`
+/// seconds after it is loaded, and its own switch (`DisableTelemetryEvents`) comes too late. To be called before any
+/// thread is started; `onnxruntime.rs` refuses to load the library without it.
 #[expect(clippy::disallowed_methods, reason = "the library reads the environment, and there is one thread yet")]
 pub fn switch_runtime_telemetry_off() {
-    // SAFETY: set_var(3) must not run while another thread reads the environment; main calls this before it does anything
-    // else, so there is no other thread.
-    unsafe { std::env::set_var(NO_TELEMETRY, "1") };
+    // SAFETY: set_var(3) must not run while another thread reads the environment; main calls this before it does
+    // anything else, so there is no other thread.
+    unsafe { std::env::set_var(NO_TELEMETRY_VARIABLE, "1") };
 }
 
-/// Takes over the listening socket of this number, which the program before left open in this process for this one; `None`
-/// when there is none. To be called once for a number that it named.
+/// Takes over the listening socket with this file descriptor, which the previous program of this process left open;
+/// `None` when there is none. To be called once for each descriptor that it named.
 pub fn adopt_listener(number: RawFd) -> Option<OwnedFd> {
     let (mut listening, mut size): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>().try_into().ok()?);
-    // SAFETY: getsockopt(2) answers a number that is not open with an error, and writes at most `size` bytes to a live local
-    // of that size.
+    // SAFETY: getsockopt(2) answers a number that is not open with an error, and writes at most `size` bytes to a live
+    // local of that size.
     let asked = unsafe {
         let place = (&raw mut listening).cast();
         libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &raw mut size)
     };
-    // SAFETY: the number is open, as it was just asked. It is nobody else's: only what the program before cleared of
-    // FD_CLOEXEC for this purpose outlived it, it named this number, and the caller asks once for each.
+    // SAFETY: the number is open, as getsockopt(2) has just shown. Nothing else owns it: only descriptors that the
+    // previous program cleared of FD_CLOEXEC for this purpose outlived it, it named this one, and the caller asks once
+    // for each.
     (asked == 0 && listening == 1).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Keeps the allocator from making an arena for every other thread. What one thread makes and another frees stays in the
-/// arena of the first: with glibc's eight arenas a core, a store of 300,000 records held 214 MB, and 98 MB with one. Two
-/// still let two threads allocate at a time; small blocks are cached by each thread anyway. To be called before any thread
-/// is started.
+/// Limits the allocator to two arenas. Memory that one thread allocates and another frees stays in the arena of the
+/// first: with glibc's eight arenas a core, a store of 300,000 records held 214 MB, and 98 MB with one. Two still let
+/// two threads allocate at a time; each thread caches small blocks anyway. To be called before any thread is started.
 pub fn share_memory_arenas() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
@@ -48,45 +48,46 @@ pub fn share_memory_arenas() {
     }
 }
 
-/// Has every file and folder that this process makes be for its user alone, as the unit's `UMask=` has, whoever starts it.
-/// What others are to read gets its mode when it is made.
+/// Makes every file and folder that this process creates accessible only to its user, as the unit's `UMask=` does,
+/// whoever starts it. Files for others get their mode when they are created.
 pub fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
-/// Gives the signals that stop the daemon their default action, and ignores SIGHUP: for a process that has closed its stores
-/// and is about to replace its program. A handler would take a signal that nobody reads any more, and it would be lost.
+/// Gives the signals that stop the daemon their default action, and ignores SIGHUP. For a process that has closed its
+/// stores and is about to replace its program: a handler would take a signal that is not read any more, and it would be
+/// lost.
 pub fn reset_signals() {
     for (signal, action) in
         [(libc::SIGTERM, libc::SIG_DFL), (libc::SIGINT, libc::SIG_DFL), (libc::SIGHUP, libc::SIG_IGN)]
     {
-        // SAFETY: signal(2) takes numbers alone here; both actions are the kernel's, so no code of this process runs.
+        // SAFETY: signal(2) takes only numbers here; both actions are the kernel's, so no code of this process runs.
         unsafe { libc::signal(signal, action) };
     }
 }
 
-/// The system's allocator, which Ledge's own code may use a little beyond the bound that the runtimes have
-/// (`telemetry::process::bound_memory`). Where a runtime's allocation fails, a call fails; where one of Rust's does, the
-/// process ends. After a runtime has taken all that the bound leaves, that would be the next one of anybody.
+/// The system's allocator, with a reserve for Ledge's own code beyond the memory limit of the runtimes
+/// (`telemetry::process::bound_memory`). When a runtime's allocation fails, a call fails; when one of Rust's fails, the
+/// process ends. Without the reserve the next allocation of Rust's would fail after a runtime has used up the limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SpareAllocator;
 
-/// The bound, and what allocations of Rust's may have. Set once.
-static BOUND: OnceLock<[Rlimit; 2]> = OnceLock::new();
+/// The limit of the runtimes, and that of Rust's allocations. Set once.
+static DATA_LIMITS: OnceLock<[Rlimit; 2]> = OnceLock::new();
 
-/// Nothing larger is given beyond the bound: whoever wants so much has to take a refusal.
-const SPARE_MAX: usize = 128 << 20;
+/// The largest allocation from the reserve, in bytes. A larger one has to fail.
+const SPARE_BYTES_MAX: usize = 128 << 20;
 
 impl SpareAllocator {
-    /// Lends allocations of Rust's what lies between the two limits of `RLIMIT_DATA`, of which the first is set.
+    /// Reserves the memory between two limits of `RLIMIT_DATA` for Rust's allocations. The first limit is set already.
     pub fn lend(bound: Rlimit, beyond: Rlimit) {
-        let _ = BOUND.set([bound, beyond]);
+        let _ = DATA_LIMITS.set([bound, beyond]);
     }
 
-    /// Tries an allocation that failed once more, beyond the bound. Another thread's may come through as well.
+    /// Retries a failed allocation beyond the limit. An allocation of another thread may succeed meanwhile too.
     fn beyond(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
-        match BOUND.get() {
-            Some([bound, beyond]) if size <= SPARE_MAX => {
+        match DATA_LIMITS.get() {
+            Some([bound, beyond]) if size <= SPARE_BYTES_MAX => {
                 let _ = setrlimit(Resource::Data, *beyond);
                 let made = allocate();
                 let _ = setrlimit(Resource::Data, *bound);
@@ -97,7 +98,7 @@ impl SpareAllocator {
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came, perhaps twice when the first one gave nothing.
+// SAFETY: every call is passed on unchanged to the system's allocator, a second time if the first returned null.
 // Nothing here allocates or panics.
 unsafe impl GlobalAlloc for SpareAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -115,7 +116,7 @@ unsafe impl GlobalAlloc for SpareAllocator {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `realloc`. When it gives nothing, the block is as it was.
+        // SAFETY: the caller keeps the contract of `realloc`. When it returns null, the block is unchanged.
         let allocate = || unsafe { System.realloc(block, layout, size) };
         let made = allocate();
         if made.is_null() { Self::beyond(size, allocate) } else { made }
@@ -127,8 +128,8 @@ unsafe impl GlobalAlloc for SpareAllocator {
     }
 }
 
-/// Asks the allocator to give free memory back to the system. Without it glibc keeps most of what an unloaded model had
-/// taken. It walks all of the heap: some milliseconds, so not for a hot path.
+/// Asks the allocator to return free memory to the system. Without it glibc keeps most of the memory of an unloaded
+/// model. It walks the whole heap, which takes some milliseconds, so it is not for a hot path.
 pub fn return_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: malloc_trim(3) takes no pointer, is thread-safe (MT-Safe), and may be called at any time.
@@ -137,23 +138,23 @@ pub fn return_free_memory() {
     }
 }
 
-/// For how long the machine has been running, suspended or not; `None` where the system does not say.
+/// The time since the boot of the machine, suspended time included; `None` if the system does not report it.
 pub fn uptime() -> Option<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime(2) writes to the place that it is given, which is a live local of the type that it expects, and
-    // tells by its result whether it did. It does not keep the pointer.
+    // SAFETY: clock_gettime(2) writes to the given pointer, a live local of the type that it expects, and its result
+    // says if it did. It does not keep the pointer.
     let known = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) == 0 };
     known.then_some(())?;
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
 
-/// The CPU time of a process, of all its threads, ended ones included; `None` when it is gone or may not be looked at.
+/// The CPU time of all threads of a process, ended ones included; `None` when it has ended or may not be inspected.
 pub fn process_cpu_time(pid: u32) -> Option<Duration> {
     let pid = libc::pid_t::try_from(pid).ok()?;
     let mut clock: libc::clockid_t = 0;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both functions write to the place that they are given, which is a live local of the type that they expect,
-    // and tell by their result whether they did. Neither keeps the pointer.
+    // SAFETY: both functions write to the given pointers, live locals of the types that they expect, and their results
+    // say if they did. Neither keeps the pointer.
     let known = unsafe {
         libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
     };

@@ -109,7 +109,7 @@ impl fmt::Display for DataType {
     }
 }
 
-/// Why bytes and a shape do not make a tensor.
+/// The reason why bytes and a shape do not make a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
     /// The shape's element or byte count does not fit the machine.
@@ -205,7 +205,7 @@ impl Tensor {
         Self::new(DataType::Bytes, shape, data.into())
     }
 
-    /// The same, whose elements count as long as they are there.
+    /// The same tensor, whose elements count against the memory budget until its last clone is dropped.
     #[must_use]
     pub fn kept(self, hold: Hold) -> Self {
         Self { data: hold.keep(self.data), ..self }
@@ -221,7 +221,7 @@ impl Tensor {
         &self.shape
     }
 
-    /// The elements as they travel in a binary body.
+    /// The elements in the form of a binary body.
     pub fn data(&self) -> &Bytes {
         &self.data
     }
@@ -247,7 +247,7 @@ impl Tensor {
 
 /// A Rust type that is the element of a datatype.
 pub trait Element: NoUninit + Send + 'static {
-    /// The datatype whose elements look like this in memory.
+    /// The datatype whose elements have this layout in memory.
     const DATATYPE: DataType;
 }
 

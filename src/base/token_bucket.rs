@@ -1,4 +1,4 @@
-//! A token bucket: so many calls a second over time, and so many at once after a quiet time.
+//! A token bucket: a rate of calls over time, and a burst of calls at once after a quiet time.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ pub struct Rate(f64);
 impl Eq for Rate {}
 
 impl Rate {
-    /// A rate, or `None` for a number that is none.
+    /// A rate, or `None` for a number out of range.
     pub fn new(per_second: f64) -> Option<Self> {
         (per_second == 0.0 || (0.001..=1e6).contains(&per_second)).then_some(Self(per_second))
     }
 
-    /// Whether it limits anything.
+    /// True if it is a limit.
     pub fn is_set(self) -> bool {
         self.0 > 0.0
     }
@@ -29,7 +29,7 @@ impl Rate {
         self.is_set().then(|| Duration::from_secs_f64(1.0 / self.0))
     }
 
-    /// How many calls may come at once when `burst` leaves it open: those of a second, at least one.
+    /// The number of calls at once: `burst`, or if that is 0 the calls of one second, at least one.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a million")]
     pub fn burst(self, burst: u32) -> u32 {
         if burst > 0 { burst } else { (self.0.ceil() as u32).max(1) }
@@ -72,18 +72,18 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
-/// How fast a bucket fills and how much it holds.
+/// The refill rate and the size of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refill {
-    /// The time in which one token comes.
+    /// The time in which one token is added.
     pub interval: Duration,
-    /// How many tokens a full bucket holds; at least one.
+    /// The number of tokens in a full bucket; at least one.
     pub burst: u32,
 }
 
 /// A bucket of tokens, full at first.
 ///
-/// All it remembers is when it will be full again: the time until then is what the missing tokens need.
+/// It stores only the time at which it will be full again: the missing tokens are added until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucket {
     full_at: Instant,
@@ -95,7 +95,7 @@ impl TokenBucket {
         Self { full_at: now }
     }
 
-    /// Takes a token, or says after what time there will be one.
+    /// Takes a token. The error is the time until there is one.
     pub fn take(&mut self, refill: Refill, now: Instant) -> Result<(), Duration> {
         let missing = self.full_at.saturating_duration_since(now) + refill.interval;
         let capacity = refill.interval.saturating_mul(refill.burst.max(1));
@@ -106,12 +106,12 @@ impl TokenBucket {
         Ok(())
     }
 
-    /// Whether nothing is missing.
+    /// True if no token is missing.
     pub fn is_full(&self, now: Instant) -> bool {
         self.full_at <= now
     }
 
-    /// Gives back the token taken last, for a call that was refused after all.
+    /// Returns the last token, for a call that was refused after all.
     pub fn give_back(&mut self, refill: Refill) {
         self.full_at = self.full_at.checked_sub(refill.interval).unwrap_or(self.full_at);
     }
@@ -123,13 +123,13 @@ mod tests {
 
     use super::*;
 
-    /// The bucket as told: a level that rises with time up to the brim.
-    struct Told {
+    /// A simple model of the bucket: a level that rises with time up to the brim.
+    struct LevelModel {
         level_ns: u128,
         at: Instant,
     }
 
-    impl Told {
+    impl LevelModel {
         fn take(&mut self, refill: Refill, now: Instant) -> Result<(), Duration> {
             let (token, brim) = (refill.interval.as_nanos(), refill.interval.as_nanos() * u128::from(refill.burst));
             self.level_ns = brim.min(self.level_ns + (now - self.at).as_nanos());
@@ -176,7 +176,7 @@ mod tests {
             waits in prop::collection::vec(0_u32..60, 0..200),
         ) {
             let mut now = Instant::now();
-            let (mut bucket, mut told) = (TokenBucket::new(now), Told { level_ns: u128::MAX >> 1, at: now });
+            let (mut bucket, mut told) = (TokenBucket::new(now), LevelModel { level_ns: u128::MAX >> 1, at: now });
             for wait in waits {
                 now += refill.interval * wait / 10;
                 prop_assert_eq!(bucket.take(refill, now), told.take(refill, now));

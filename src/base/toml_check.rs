@@ -1,8 +1,9 @@
 //! Reads TOML into a type and reports every mistake in it at once, each with its place.
 //!
-//! serde stops at the first error. So the entry that an error points into is noted, a stand-in takes its place or it is left
-//! out, and the rest is read again, until it fits. A stand-in keeps what stands around a mistake: a table whose key is
-//! wrong stays there, and its other keys are looked at. Work is bounded: at most [`MAX_MISTAKES`], fewer for a large text.
+//! serde stops at the first error. The entry that an error points to is noted and replaced by a stand-in, or left out,
+//! and the rest is read again until it fits. A stand-in keeps the surroundings of a mistake: a table with a wrong key
+//! stays, and its other keys are checked. The work is bounded: at most [`MAX_MISTAKES`] mistakes, fewer for a large
+//! text.
 
 mod document;
 
@@ -15,27 +16,27 @@ use serde::Serializer;
 use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 use toml::de::DeValue;
 
-use crate::plain_words::in_toml;
-pub use document::Place;
-use document::{Document, Path, Step};
+use crate::serde_messages::in_toml;
+pub use document::EntryPlace;
+use document::{Document, Path, PathStep};
 
-/// How many mistakes of one text are reported at most.
+/// The most mistakes of one text that are reported.
 pub const MAX_MISTAKES: usize = 50;
 
-/// The most entries that are looked at, summed over all readings.
-const BUDGET: usize = 1_000_000;
+/// The most entries that are read, summed over all readings.
+const ENTRY_READS_MAX: usize = 1_000_000;
 
-/// The longest message and key shown, in characters: a mistake may quote its value, and that may be the whole file.
-const LONGEST_SHOWN: usize = 300;
+/// The longest message and key shown, in characters: a mistake may quote its value, which may be the whole file.
+const SHOWN_CHARS_MAX: usize = 300;
 
 /// One mistake in a TOML text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// Where the text came from: a file name, an environment variable, a command line option.
+    /// The source of the text: a file name, an environment variable, a command line option.
     pub source: String,
-    /// The line in the file, from 1. `None` when a line would say nothing: no file, or the mistake is an absence.
+    /// The line in the file, from 1. `None` when there is no file, or something is missing.
     pub line: Option<usize>,
-    /// The column in that line, from 1, in characters. Only for a text that is no TOML: there is no key to name then.
+    /// The column in that line, from 1, in characters. Only for a text that is not TOML, which has no key to name.
     pub column: Option<usize>,
     /// The key, as in `http.listen[1]`; empty when the mistake is not about one.
     pub key: String,
@@ -63,16 +64,16 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// What [`check`] found out about a text.
+/// The result of [`check`].
 #[derive(Debug)]
 pub struct Checked<T> {
-    /// The value, with defaults and stand-ins where mistakes are; `None` when it cannot be had without them. With a mistake
-    /// it serves to find others, and for nothing else.
+    /// The value, with defaults and stand-ins in the place of mistakes; `None` when no value could be read. After a
+    /// mistake it serves only to find others.
     pub value: Option<T>,
-    /// The same before it was a `T`: the entries without a mistake, and stand-ins.
+    /// The same as a table: the entries without a mistake, and stand-ins.
     pub accepted: toml::Table,
-    /// Where each entry of the text stands, by its key among the accepted ones.
-    pub places: BTreeMap<String, Place>,
+    /// The place of each entry of the text, by its key among the accepted ones.
+    pub places: BTreeMap<String, EntryPlace>,
     /// The mistakes, in the order of the text.
     pub mistakes: Vec<Mistake>,
     /// The keys of the mistakes.
@@ -80,11 +81,11 @@ pub struct Checked<T> {
 }
 
 impl<T> Checked<T> {
-    /// A problem with a key of the value as a mistake with its place in the text; `None` where it may follow from one that is
-    /// reported already.
+    /// Turns a problem with a key of the value into a mistake with its place in the text; `None` if it may follow from
+    /// one that is reported already.
     pub fn problem(&self, source: &str, key: &str, message: impl fmt::Display) -> Option<Mistake> {
         let mistake = match nearest(&self.places, key, 0) {
-            Some((Place { line, key, .. }, below)) => {
+            Some((EntryPlace { line, key, .. }, below)) => {
                 Mistake { line: Some(*line), ..Mistake::new(source, format!("{key}{below}"), message) }
             }
             None => Mistake::new(source, key, message),
@@ -93,24 +94,24 @@ impl<T> Checked<T> {
     }
 }
 
-/// The keys of values that could not be read, or are missing. A problem of another key may follow from that alone.
+/// The keys of values that could not be read or are missing. A problem with another key may be only a consequence.
 #[derive(Debug, Clone, Default)]
 pub struct Misread {
     keys: Vec<String>,
 }
 
 impl Misread {
-    /// Adds those of another text.
+    /// Adds the keys of another text.
     pub fn extend(&mut self, other: Self) {
         self.keys.extend(other.keys);
     }
 
-    /// Tells whether there was a mistake at `key` or below it: then it is not missing.
+    /// True if there was a mistake at `key` or below it: then it is not missing.
     pub fn holds(&self, key: &str) -> bool {
         self.keys.iter().any(|misread| is_at_or_below(misread, key))
     }
 
-    /// Tells whether a problem with `key` may be there only because of a mistake: it is about the same value, quotes a
+    /// True if a problem with `key` may be only a consequence of a mistake: it is about the same value, quotes a
     /// stand-in, or names the misread key as one to set.
     pub fn explains(&self, key: &str, problem: &str) -> bool {
         let told = |misread: &String| {
@@ -129,12 +130,12 @@ fn is_at_or_below(key: &str, above: &str) -> bool {
     key.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Tells whether `message` names `key`. A key that is a plain word would be found in too many messages.
+/// True if `message` names `key`. A key that is a plain word is not searched for: too many messages contain it.
 fn names(message: &str, key: &str) -> bool {
     (key.contains(['.', '_']) && mentions(message, key)) || message.contains(&format!("[[{key}]]"))
 }
 
-/// A key, and the arrays that it is in, as a message would name them.
+/// A key and the arrays that contain it, as a message would name them.
 fn self_and_arrays(key: &str) -> impl Iterator<Item = String> {
     let ends = key.match_indices('[').map(|(end, _)| end).chain([key.len()]);
     ends.filter_map(|end| key.get(..end)).map(without_indexes)
@@ -144,7 +145,7 @@ fn without_indexes(key: &str) -> String {
     key.split('[').map(|part| part.split_once(']').map_or(part, |(_, behind)| behind)).collect()
 }
 
-/// Tells whether `message` has `word` in it as a whole.
+/// True if `message` contains `word` as a whole word.
 fn mentions(message: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     message.match_indices(word).any(|(at, _)| {
@@ -159,15 +160,15 @@ fn mentions(message: &str, word: &str) -> bool {
     })
 }
 
-/// Looks up a key, or else the nearest table or array that holds it: the entry found, and the rest of the key. The part that
-/// is looked up has at least `from` bytes.
+/// Looks up a key, or else the nearest table or array that contains it: returns the entry and the rest of the key. The
+/// part that is looked up has at least `from` bytes.
 pub fn nearest<'p, 'k, P>(known: &'p BTreeMap<String, P>, key: &'k str, from: usize) -> Option<(&'p P, &'k str)> {
     let above = |end: &usize| key.get(..*end)?.rfind(['.', '[']).filter(|end| *end >= from);
     let mut own_and_above = std::iter::successors(Some(key.len()), above);
     own_and_above.find_map(|end| Some((known.get(key.get(..end)?)?, key.get(end..)?)))
 }
 
-/// Tells whether a message quotes a stand-in, and so is about a value that is not in the text.
+/// True if a message quotes a stand-in, and so is about a value that is not in the text.
 pub fn quotes_stand_in(message: &str) -> bool {
     message.contains(STAND_IN)
 }
@@ -181,7 +182,7 @@ pub fn parse<T: DeserializeOwned>(source: &str, text: &str) -> Result<T, Vec<Mis
     }
 }
 
-/// Reads `text` into a `T` as far as it can be read, beside every mistake in it.
+/// Reads `text` into a `T` as far as possible, and collects every mistake in it.
 pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> Checked<T> {
     let (document, errors) = Document::parse(text);
     let mistakes = errors.into_iter().map(|error| {
@@ -197,11 +198,13 @@ pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> Checked<T> {
             misread: Misread::default(),
         };
     };
+
     let mut search = Search::new(source, original);
     search.found.extend(mistakes);
     let value = search.run();
+
     let Search { original, document, misread, mut found, .. } = search;
-    // An absence comes last.
+    // Mistakes without a position come last.
     found.sort_by_key(|(position, _)| position.unwrap_or((usize::MAX, 0)));
     Checked {
         value,
@@ -219,13 +222,13 @@ const STAND_IN: &str = "ledge-stand-in-";
 struct Search<'t> {
     source: &'t str,
     original: Document<'t>,
-    /// The same with stand-ins, and without what nothing can stand in for.
+    /// The same with stand-ins, and without entries that no stand-in fits.
     document: Document<'t>,
     /// The number of readings that are left.
     reads_left: usize,
-    /// Where mistakes are, in the original.
+    /// The paths of mistakes in the original.
     misread: Vec<Path>,
-    /// Those of them that were left out.
+    /// The paths that were left out.
     removed: Vec<Path>,
     /// The mistakes, each with its line and column.
     found: Vec<(Option<(usize, usize)>, Mistake)>,
@@ -233,12 +236,12 @@ struct Search<'t> {
 
 impl<'t> Search<'t> {
     fn new(source: &'t str, original: Document<'t>) -> Self {
-        let reads_left = (BUDGET / original.entries().max(1)).clamp(1, MAX_MISTAKES * 16);
+        let reads_left = (ENTRY_READS_MAX / original.entries().max(1)).clamp(1, MAX_MISTAKES * 16);
         let document = original.clone();
         Self { source, original, document, reads_left, misread: vec![], removed: vec![], found: vec![] }
     }
 
-    /// The value, once nothing is wrong any more.
+    /// Reads the document until nothing in it is wrong.
     fn run<T: DeserializeOwned>(&mut self) -> Option<T> {
         while self.found.len() <= MAX_MISTAKES
             && let Some(read) = self.read::<T>()
@@ -246,7 +249,7 @@ impl<'t> Search<'t> {
             match read {
                 Ok(value) => return Some(value),
                 Err(_) if self.found.len() == MAX_MISTAKES => break,
-                Err(error) if !self.mend::<T>(&error) => return None,
+                Err(error) if !self.repair::<T>(&error) => return None,
                 Err(_) => {}
             }
         }
@@ -260,17 +263,17 @@ impl<'t> Search<'t> {
         Some(self.document.deserialize())
     }
 
-    /// Notes a mistake and puts a stand-in there, or leaves the entry out; false when the rest cannot be read.
-    fn mend<T: DeserializeOwned>(&mut self, error: &toml::de::Error) -> bool {
+    /// Notes a mistake and replaces the entry by a stand-in, or leaves it out; false when the rest cannot be read.
+    fn repair<T: DeserializeOwned>(&mut self, error: &toml::de::Error) -> bool {
         let span = error.span().filter(|span| !span.is_empty());
-        // Named by the original: leaving out an element of an array moves the ones behind it.
+        // The path in the original: removing an element of an array moves the elements after it.
         let place = span.as_ref().map(|span| self.original.locate(span)).unwrap_or_default();
         let here = span.as_ref().map(|span| self.document.locate(span)).unwrap_or_default();
-        let missing = missing_field(error.message()).map(|field| Step::Key(field.to_owned()));
+        let missing = missing_field(error.message()).map(|field| PathStep::Key(field.to_owned()));
         let wrong = [place.as_slice(), missing.as_slice()].concat();
 
         let is_first = !self.misread.contains(&wrong);
-        // A table or array may be wrong only for the entry that was left out of it.
+        // A table or array may be wrong only because an entry was removed from it.
         let is_hollow = missing.is_none()
             && self.removed.iter().any(|path| path.len() == place.len() + 1 && path.starts_with(&place));
         if is_first && !is_hollow {
@@ -292,8 +295,8 @@ impl<'t> Search<'t> {
         self.document.remove(&here)
     }
 
-    /// Puts a value at `path` that fits there, whatever it means: so what stands around it is looked at as well.
-    fn stand_in<T: DeserializeOwned>(&mut self, path: &[Step]) -> bool {
+    /// Puts a value at `path` that fits there, whatever it means, so that its surroundings are checked too.
+    fn stand_in<T: DeserializeOwned>(&mut self, path: &[PathStep]) -> bool {
         let before = self.document.clone();
         let number = self.misread.len();
         for value in stand_ins(number) {
@@ -311,7 +314,7 @@ impl<'t> Search<'t> {
     }
 }
 
-/// Values of which nearly every key takes one, each text another than all others.
+/// Values of which nearly every key accepts one. Each text is unique.
 fn stand_ins<'t>(number: usize) -> impl Iterator<Item = DeValue<'t>> {
     let name = format!("{STAND_IN}{number}");
     let texts = [name.clone(), format!("{name}:1"), format!("unix:{name}"), format!("$.{name}")];
@@ -324,9 +327,9 @@ fn missing_field(message: &str) -> Option<&str> {
     message.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
-/// Text from outside, safe and short enough for a terminal.
+/// Makes text from outside safe and short enough for a terminal.
 fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(LONGEST_SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }
@@ -379,7 +382,7 @@ where
             f.write_str("a string")
         }
 
-        // In here, and not after a String was had, so that the error still points to the element of an array.
+        // Parsed here, and not after deserializing a String, so that the error points to the element of an array.
         fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
             text.parse().map_err(E::custom)
         }
@@ -388,7 +391,7 @@ where
     deserializer.deserialize_str(FromText(PhantomData))
 }
 
-/// For a checked text that may be absent: an empty text is none. [`empty_if_none`] writes it.
+/// For a checked text that may be absent: an empty text is `None`. [`empty_if_none`] writes it.
 pub fn none_if_empty<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: FromStr<Err: fmt::Display>,
@@ -407,13 +410,29 @@ where
     from_text::<OrEmpty<T>, D>(deserializer).map(|OrEmpty(value)| value)
 }
 
-/// For [`none_if_empty`]: writes none as an empty text.
+/// For [`none_if_empty`]: writes `None` as an empty text.
 pub fn empty_if_none<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),
         None => serializer.serialize_str(""),
     }
 }
+
+/// Every mistake in a configuration, as one error.
+#[derive(Debug)]
+pub struct BadConfiguration(pub Vec<Mistake>);
+
+impl fmt::Display for BadConfiguration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            1 => f.write_str("a mistake in the configuration:")?,
+            count => write!(f, "{count} mistakes in the configuration:")?,
+        }
+        self.0.iter().try_for_each(|mistake| write!(f, "\n  {mistake}"))
+    }
+}
+
+impl std::error::Error for BadConfiguration {}
 
 #[cfg(test)]
 mod tests;

@@ -1,46 +1,8 @@
-//! What looking at things found, and how people read it: for the verbs that look.
+//! Findings in columns, for the verbs that look at things.
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
-/// What one look at something found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    pub name: String,
-    pub status: Status,
-    pub detail: String,
-    /// What to do about it; `None` when nothing needs doing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-}
-
-/// How something is. The worst comes last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    Ok,
-    /// It works, though not as well as it could.
-    Warn,
-    Fail,
-}
-
-impl Check {
-    /// All is well.
-    pub fn ok(name: &str, detail: impl Into<String>) -> Self {
-        Self { name: name.into(), status: Status::Ok, detail: detail.into(), advice: None }
-    }
-
-    /// It works, though not as well as it could.
-    pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { name: name.into(), status: Status::Warn, detail: detail.into(), advice: Some(advice.into()) }
-    }
-
-    /// Something must be done.
-    pub fn fail(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { status: Status::Fail, ..Self::warn(name, detail, advice) }
-    }
-}
+pub use ledge_part::check::{Check, Status};
 
 /// The checks in columns, for people.
 pub fn text(checks: &[Check]) -> String {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use ledge_base::toml_check::Mistake;
-use ledge_egress::ip_filter::{self, Passed};
+use ledge_egress::ip_filter::{self, FilterRule};
 use ledge_http::config::ListenAddress;
 
 use super::{BadConfiguration, Exit, Globals, Output};
@@ -94,7 +94,7 @@ pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Re
     match &args.command {
         ConfigCommand::Check { json } => check(globals, *json, out),
         ConfigCommand::SystemdDropIn { clients } => {
-            let resolver = std::fs::read_to_string(ip_filter::RESOLVER).unwrap_or_default();
+            let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
             write!(out, "{}", drop_in(&globals.load_config()?, clients, &resolver)?)?;
             Ok(Exit::Success)
         }
@@ -149,7 +149,7 @@ pub(super) fn open(config: &Config) -> Vec<String> {
     config.http.listen.iter().filter(is_open).map(ToString::to_string).collect()
 }
 
-/// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLVER`].
+/// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLV_CONF`].
 fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Result<String> {
     let mut problems = Vec::new();
     let open = open(config);
@@ -162,7 +162,7 @@ fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Resu
         (true, false) => problems.push("--clients is for nobody: http.listen has no address that others reach".to_owned()),
         _ => {}
     }
-    let passed = ip_filter::passed(&config.egress, &config.behind_proxies(), resolver).unwrap_or_else(|names| {
+    let passed = ip_filter::rules(&config.egress, &config.behind_proxies(), resolver).unwrap_or_else(|names| {
         problems.extend(names.into_iter().map(|name| format!("{name}, so that no line can be made of egress.allow")));
         Vec::new()
     });
@@ -176,7 +176,7 @@ fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Resu
         lines.push(format!("# Who may connect to {}", open.join(", ")));
         lines.extend(clients.iter().map(|network| format!("IPAddressAllow={network}")));
     }
-    for Passed { what, addresses } in &passed {
+    for FilterRule { what, addresses } in &passed {
         lines.push(format!("# {what}"));
         lines.extend(addresses.iter().map(|address| format!("IPAddressAllow={address}")));
     }

@@ -1,22 +1,17 @@
 //! `ledge doctor`
 
 mod access;
-mod audit;
-mod egress;
-mod features;
 mod machine;
 mod models;
 mod mqtt;
-mod runtimes;
-mod tls;
 mod unit;
-mod updates;
 
 use std::io::Write;
 use std::path::Path;
 
 use clap::Args;
-use ledge_egress::{DaemonConnection, EgressCounts};
+use ledge_egress::DaemonConnection;
+use ledge_part::section::Site;
 use serde_json::Value;
 
 use super::checks::{Check, Status, text};
@@ -77,17 +72,17 @@ fn checks(globals: &Globals) -> Vec<Check> {
         }
     };
     checks.extend(machine::checks(&config, Path::new("/")));
-    checks.extend(runtimes::checks(&config.runtimes));
-    checks.extend(tls::check(&config));
-    checks.extend(tls::local(&config));
     checks.extend(unit::check(&config));
     checks.push(access::check(&config));
+    let site = Site {
+        state: &config.state.path,
+        device: &config.device,
+        encryption: &config.encryption,
+        egress: &config.egress,
+        ask_daemon: &|path| own_answer(&config, path),
+    };
+    checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
     checks.extend(mqtt::check(&config));
-    checks.extend(features::check(&config));
-    checks.extend(updates::checks(&config));
-    checks.extend(audit::checks(&config));
-    let counts = EgressCounts::read(&config.state.path).ok().flatten();
-    checks.push(egress::check(&config.egress, &counts.map(|counts| counts.destinations).unwrap_or_default()));
     checks.extend(models::checks(&config));
     checks
 }
@@ -103,33 +98,4 @@ fn own_answer(config: &Config, path: &str) -> Option<Value> {
     let url = own_daemon(&config.http.listen).ok()?;
     let asked = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get(path).await });
     serde_json::from_slice(&asked.ok()?.ok()?.body).ok()
-}
-
-/// A number of bytes for people.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    let mut tenths = u128::from(bytes) * 10;
-    let mut unit = "bytes";
-    for larger in UNITS {
-        if tenths < 10_240 {
-            break;
-        }
-        (tenths, unit) = (tenths / 1024, larger);
-    }
-    if tenths < 1000 && unit != "bytes" {
-        format!("{}.{} {unit}", tenths / 10, tenths % 10)
-    } else {
-        format!("{} {unit}", tenths / 10)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_size_has_two_or_more_digits_and_a_unit() {
-        let sizes = [0, 1023, 1024, 1536, 107_374_182_400, u64::MAX].map(size);
-        assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "100 GiB", "16777215 TiB"]);
-    }
 }

@@ -12,7 +12,7 @@ use ledge_audit as audit;
 use ledge_base::durable;
 use ledge_base::secret::SecretFile;
 use ledge_features as features;
-use ledge_identity::sealing::{self, KEY, KeyId, Sealer, Survey};
+use ledge_identity::sealing::{self, MASTER_KEY_BYTES, MasterKeyId, Sealer, Survey};
 use ledge_updates::store;
 use zeroize::Zeroizing;
 
@@ -76,13 +76,13 @@ pub fn run(globals: &Globals, args: &EncryptionArgs, out: &mut Output) -> anyhow
 /// What one part of this box holds.
 struct Held {
     what: &'static str,
-    keys: BTreeMap<Option<KeyId>, u64>,
+    keys: BTreeMap<Option<MasterKeyId>, u64>,
     damaged: u64,
 }
 
 impl Held {
     /// Says so, with how what is under each key, or under none, stands.
-    fn tell(&self, out: &mut Output, state: impl Fn(Option<KeyId>) -> String) -> io::Result<()> {
+    fn tell(&self, out: &mut Output, state: impl Fn(Option<MasterKeyId>) -> String) -> io::Result<()> {
         let Self { what, keys, damaged } = self;
         if keys.is_empty() && *damaged == 0 {
             writeln!(out, "{what}: none")?;
@@ -101,7 +101,7 @@ impl Held {
 fn surveys(config: &Config) -> anyhow::Result<Vec<Held>> {
     let audit = audit::sealed::survey(&config.audit.path)?;
     let models = store::survey(&config.updates.path)?;
-    let features = features::sealed::survey(&config.features.path)?;
+    let features = features::encryption::survey(&config.features.path)?;
     let held = |what, Survey(keys), damaged| Held { what, keys, damaged };
     Ok(vec![
         held("audit keys", audit, 0),
@@ -209,7 +209,7 @@ fn retire(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
 struct OwnKeys {
     /// Where it lies, behind all links: the key must not get a file of its own beside one.
     path: PathBuf,
-    keys: Zeroizing<Vec<[u8; KEY]>>,
+    keys: Zeroizing<Vec<[u8; MASTER_KEY_BYTES]>>,
     _alone: File,
 }
 
@@ -236,20 +236,20 @@ impl OwnKeys {
     }
 }
 
-fn write(path: &Path, keys: &[[u8; KEY]]) -> anyhow::Result<()> {
+fn write(path: &Path, keys: &[[u8; MASTER_KEY_BYTES]]) -> anyhow::Result<()> {
     durable::replace_alike(path, digits(keys).as_bytes())
         .with_context(|| format!("{} cannot be written", path.display()))
 }
 
-fn random() -> anyhow::Result<Zeroizing<[u8; KEY]>> {
-    let mut key = Zeroizing::new([0; KEY]);
+fn random() -> anyhow::Result<Zeroizing<[u8; MASTER_KEY_BYTES]>> {
+    let mut key = Zeroizing::new([0; MASTER_KEY_BYTES]);
     getrandom::fill(key.as_mut_slice()).map_err(io::Error::from).context("the system has no random numbers")?;
     Ok(key)
 }
 
-fn digits(keys: &[[u8; KEY]]) -> Zeroizing<String> {
+fn digits(keys: &[[u8; MASTER_KEY_BYTES]]) -> Zeroizing<String> {
     // Enough at once: a text that grows leaves copies behind.
-    let mut text = Zeroizing::new(String::with_capacity(keys.len() * (2 * KEY + 1)));
+    let mut text = Zeroizing::new(String::with_capacity(keys.len() * (2 * MASTER_KEY_BYTES + 1)));
     for key in keys {
         for byte in key {
             // A text takes whatever is written to it.
@@ -260,6 +260,6 @@ fn digits(keys: &[[u8; KEY]]) -> Zeroizing<String> {
     text
 }
 
-fn id(key: &[u8; KEY]) -> anyhow::Result<KeyId> {
+fn id(key: &[u8; MASTER_KEY_BYTES]) -> anyhow::Result<MasterKeyId> {
     Sealer::with_keys(&[*key]).current().context("the key cannot be used")
 }

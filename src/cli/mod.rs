@@ -22,15 +22,15 @@ pub mod top;
 pub mod tune;
 pub mod update;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use ledge_base::names;
-use ledge_base::toml_check::Mistake;
+pub use ledge_base::toml_check::BadConfiguration;
 use ledge_features::registry::Registry;
 use ledge_identity::sealing::MasterKeyError;
+use ledge_service::off_thread::block_on;
 
 use crate::config::{Config, Loaded, Sources};
 use crate::daemon::formats::LaterVersion;
@@ -216,27 +216,6 @@ impl Globals {
 /// The feature views that a configuration leads to; every mistake in them is a [`BadConfiguration`].
 fn load_registry(config: &Config) -> Result<Registry, BadConfiguration> {
     Registry::load(&config.features.views, &config.features.path).map_err(BadConfiguration)
-}
-
-/// Every mistake in the configuration. Ends the process with exit code 78.
-#[derive(Debug)]
-pub struct BadConfiguration(pub Vec<Mistake>);
-
-impl fmt::Display for BadConfiguration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.len() {
-            1 => f.write_str("a mistake in the configuration:")?,
-            count => write!(f, "{count} mistakes in the configuration:")?,
-        }
-        self.0.iter().try_for_each(|mistake| write!(f, "\n  {mistake}"))
-    }
-}
-
-impl std::error::Error for BadConfiguration {}
-
-/// Runs what a verb waits for.
-fn block_on<F: Future>(future: F) -> anyhow::Result<F::Output> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
 }
 
 /// How the process ends.

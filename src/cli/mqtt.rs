@@ -69,10 +69,10 @@ const UNNAMED: &str = "unnamed";
 
 /// The topics of this box. Only the server's first start makes a name, so nothing is left behind here.
 pub(super) fn topics(config: &Config) -> anyhow::Result<DeviceTopics> {
-    let looked_after = config.updates.repository.is_some();
+    let has_platform = config.updates.repository.is_some();
     Ok(match device::load(&config.state.path, &config.device)? {
-        Some(identity) => DeviceTopics { device: identity.id, group: identity.group, looked_after },
-        None => DeviceTopics { device: UNNAMED.parse()?, group: config.device.group.clone(), looked_after },
+        Some(identity) => DeviceTopics { device: identity.id, group: identity.group, has_platform },
+        None => DeviceTopics { device: UNNAMED.parse()?, group: config.device.group.clone(), has_platform },
     })
 }
 

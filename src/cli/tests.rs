@@ -185,11 +185,11 @@ fn doctor_reports_a_bad_configuration_and_looks_on() {
             "cores",
             "memory",
             "state",
-            "runtimes",
             "access",
+            "runtimes",
+            "egress",
             "audit log",
             "audit key",
-            "egress",
             "models"
         ]
     );

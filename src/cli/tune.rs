@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_models::repository::profile::{Choice, Effort, Profile};
-use ledge_models::repository::search::{Goal, Measure, Row, Thoroughness, candidates, search};
-use ledge_models::repository::tuning::{self, Load};
+use ledge_models::repository::profile::{Choice, Profile, ProfileSource};
+use ledge_models::repository::search::{Goal, Measure, SearchRow, Thoroughness, candidates, search};
+use ledge_models::repository::tuning::{self, LoadMeasurement};
 use ledge_models::repository::{LoadedModel, Repository};
 use serde_json::{Value, json};
 
@@ -92,8 +92,12 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
         Ok(load) => load,
         Err(reason) => bail!("{} runs in no way: {reason}", args.model),
     };
-    let profile =
-        Profile { choice: best.choice, effort: Effort::Tuned, goal: args.goal.to_string(), measured: figures(load) };
+    let profile = Profile {
+        choice: best.choice,
+        effort: ProfileSource::Tuned,
+        goal: args.goal.to_string(),
+        measured: figures(load),
+    };
     let kept = if args.dry_run { None } else { repository.profiles().put(&own.digest, &profile)? };
     let distance = distance(args.goal, best.choice, &every);
     if args.json {
@@ -129,8 +133,8 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
 }
 
 /// How much worse the choice did than the best, where every way was measured in the same turns: 1.0 is as good.
-fn distance(goal: Goal, choice: Choice, every: &[Row]) -> Option<f64> {
-    let cost = |row: &Row| row.load.as_ref().ok().map(|load| goal.cost(load));
+fn distance(goal: Goal, choice: Choice, every: &[SearchRow]) -> Option<f64> {
+    let cost = |row: &SearchRow| row.load.as_ref().ok().map(|load| goal.cost(load));
     let own = every.iter().find(|row| row.choice == choice).and_then(cost)?;
     let best = every.iter().filter_map(cost).fold(f64::INFINITY, f64::min);
     Some(own / best)
@@ -153,7 +157,7 @@ impl Subject {
         Ok(Self { name: name.clone(), version, digest, runtimes })
     }
 
-    async fn search(&self, repository: &Repository, goal: Goal, how: Thoroughness) -> Vec<Row> {
+    async fn search(&self, repository: &Repository, goal: Goal, how: Thoroughness) -> Vec<SearchRow> {
         let cores = repository.cores().len();
         // Loaded once as it comes, to know whether its first dimension is a batch.
         let simplest = candidates(Goal::Latency, &self.runtimes, cores, None);
@@ -195,7 +199,7 @@ impl Measure for Bench<'_> {
         Ok(())
     }
 
-    async fn measure(&mut self, choice: Choice, time: Duration) -> Result<Load, String> {
+    async fn measure(&mut self, choice: Choice, time: Duration) -> Result<LoadMeasurement, String> {
         let found = self.loaded.iter().find(|(loaded, _)| *loaded == choice);
         let (_, model) = found.ok_or("it is not loaded")?;
         match self.goal {
@@ -224,7 +228,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn figures(load: &Load) -> String {
+fn figures(load: &LoadMeasurement) -> String {
     format!(
         "{:.1} requests/s, p50 {:.2} ms, p99 {:.2} ms",
         load.throughput(),
@@ -233,13 +237,13 @@ fn figures(load: &Load) -> String {
     )
 }
 
-fn table(out: &mut Output, rows: &[Row]) -> anyhow::Result<()> {
+fn table(out: &mut Output, rows: &[SearchRow]) -> anyhow::Result<()> {
     writeln!(
         out,
         "{:<12} {:>7} {:>9} {:>5} {:>12} {:>10} {:>10}",
         "RUNTIME", "THREADS", "INSTANCES", "BATCH", "REQUESTS/S", "P50 MS", "P99 MS"
     )?;
-    for Row { choice, load } in rows {
+    for SearchRow { choice, load } in rows {
         let Choice { runtime, threads, instances, batch } = choice;
         write!(out, "{:<12} {threads:>7} {instances:>9} {batch:>5} ", runtime.as_str())?;
         match load {
@@ -253,8 +257,8 @@ fn table(out: &mut Output, rows: &[Row]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn as_json(rows: &[Row]) -> Vec<Value> {
-    let row = |Row { choice, load }: &Row| match load {
+fn as_json(rows: &[SearchRow]) -> Vec<Value> {
+    let row = |SearchRow { choice, load }: &SearchRow| match load {
         Ok(load) => json!({
             "choice": choice, "requests_per_second": load.throughput(), "requests": load.latencies.len(),
             "p50_ms": ms(load.percentile(0.5)), "p99_ms": ms(load.percentile(0.99)),

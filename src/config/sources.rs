@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use ledge_base::toml_check::{self, Checked, Misread, Mistake, Place};
+use ledge_base::toml_check::{self, Checked, EntryPlace, Misread, Mistake};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_http::LISTENERS_VARIABLE;
@@ -183,7 +183,7 @@ impl Sources {
         let mut signed = configuration::active(&own.config.updates.path);
         // In the place of the version that is live: `.../NAME/VERSION/settings.toml`.
         signed.retain(|file| file.parent().and_then(Path::parent) != release.parent());
-        signed.push(release.join(configuration::FILE));
+        signed.push(release.join(configuration::SETTINGS_FILE));
         self.merge(&signed).map(drop).map_err(|unloaded| unloaded.mistakes)
     }
 
@@ -252,7 +252,7 @@ fn read_signed(path: &Path, merged: &mut Merged) {
             let mut checked = toml_check::check::<Config>(&source, &text);
             let values = checked.places.iter().filter(|(_, place)| !place.is_section);
             let beyond = values.filter(|(key, _)| !configuration::is_settable(key));
-            let mistake = |(_, place): (&String, &Place)| {
+            let mistake = |(_, place): (&String, &EntryPlace)| {
                 let problem = "is for the owner of the box alone: no release may set it";
                 Mistake { line: Some(place.line), ..Mistake::new(&source, &place.key, problem) }
             };
@@ -358,7 +358,7 @@ impl Merged {
         // An array replaces the one below it as a whole.
         let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.places.contains_key(array));
         self.spots.retain(|key, _| !replaced(key));
-        for (key, Place { line, key: in_text, is_section }) in checked.places {
+        for (key, EntryPlace { line, key: in_text, is_section }) in checked.places {
             let spot = Spot { origin: origin(Some(line)), key: in_text, is_section };
             // A section stands where a file has it; a single key of it does not move it.
             if !is_section || spot.origin.line.is_some() || !self.spots.contains_key(&key) {

@@ -12,6 +12,7 @@ use ledge_base::names::DeviceName;
 use ledge_egress::Egress;
 use ledge_identity::device;
 use ledge_identity::sealing::Sealer;
+use ledge_part::Environment;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
@@ -38,36 +39,33 @@ pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
 /// The thread that writes the log.
 pub struct AuditWriter {
     ended: oneshot::Receiver<()>,
-    /// What the parts of the log know of each other.
-    pub state: AuditState,
 }
 
 impl AuditWriter {
     /// Writes what is recorded from now on, and copies it to where it is to go.
     pub fn spawn(
         config: &AuditConfig,
-        device: &DeviceName,
         queue: AuditQueue,
-        egress: &Egress,
-        sealer: Sealer,
-        shutdown: &Shutdown,
+        state: AuditState,
+        environment: &Environment,
     ) -> anyhow::Result<Self> {
+        let Environment { device, sealer, egress, shutdown, .. } = environment;
+        let device = &device.id;
         let (told, ended) = oneshot::channel();
-        let state = AuditState::default();
         // Before the first record is written, so that they get it.
         live::spawn(config, device, egress, &state, shutdown);
         shutdown.spawn(synced(config.clone(), device.clone(), egress.clone(), state.clone(), shutdown.clone()));
-        let (config, device, shared) = (config.clone(), device.clone(), state.clone());
+        let (config, device, sealer) = (config.clone(), device.clone(), sealer.clone());
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
-            let died = Died(shared.clone());
-            Writer::new(&config, &device, queue, shared, sealer).run();
+            let died = Died(state.clone());
+            Writer::new(&config, &device, queue, state, sealer).run();
             std::mem::forget(died);
             // Nobody may wait for it any more.
             let _ = told.send(());
         });
         spawned.context("the thread of the audit log does not start")?;
-        Ok(Self { ended, state })
+        Ok(Self { ended })
     }
 
     /// Waits until all that was recorded is written, at most for `limit`.

@@ -10,10 +10,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ledge_audit::status::AuditState;
-use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_models::repository::{State, UNLOADED};
-use ledge_models::serving::Serving;
+use ledge_models::repository::Repository;
+use ledge_part::Part;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
@@ -26,15 +24,10 @@ const UNWATCHED: Duration = Duration::from_secs(30);
 /// How often the status is looked at.
 const STATUS: Duration = Duration::from_secs(2);
 
-/// What health is known by.
+/// The sources of the health of the daemon.
 pub struct Health {
-    /// The models, and the feature store.
-    pub serving: Serving,
-    /// How the audit log does.
-    pub audit: AuditState,
-    /// What is counted of messages, where there is a broker.
-    pub messages: Option<MessageStatistics>,
-    /// Whether the start is over.
+    pub parts: Vec<Arc<dyn Part>>,
+    pub repository: Repository,
     pub readiness: Arc<Readiness>,
     pub shutdown: Shutdown,
 }
@@ -56,12 +49,9 @@ impl Health {
         // Four times as often as is asked for: one late part is no hanging one.
         let pause = notify::watchdog().map_or(UNWATCHED, |limit| limit / 4);
         loop {
-            tokio::join!(
-                hanging.within(pause, "requests", self.task_ran()),
-                hanging.within(pause, "inference", self.serving.repository().engine().turned()),
-                hanging.within(pause, "audit log", self.audit.turned()),
-                hanging.within(pause, "feature store", self.serving.features().turned()),
-            );
+            let signs = self.parts.iter().map(|part| hanging.within(pause, part.name(), part.sign_of_life()));
+            let of_parts = futures_util::future::join_all(signs);
+            tokio::join!(hanging.within(pause, "requests", self.task_ran()), of_parts);
             notify::alive((!self.readiness.is_ready()).then_some(pause * 4));
             tokio::time::sleep(pause).await;
         }
@@ -98,23 +88,14 @@ impl Health {
     }
 
     fn facts(&self, hanging: &Hanging) -> Facts {
-        let repository = self.serving.repository();
-        let failing = repository.index().into_iter().filter_map(|row| match row.state {
-            State::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED => Some(row.model.to_string()),
-            _ => None,
-        });
-        let mut failing: Vec<String> = failing.collect();
-        failing.dedup();
-        let mut ready: Vec<_> = repository.all_live().into_iter().map(|model| model.name.clone()).collect();
+        let is_starting = !self.readiness.is_ready();
+        let mut ready: Vec<_> = self.repository.all_live().into_iter().map(|model| model.name.clone()).collect();
         ready.dedup();
         Facts {
-            is_starting: !self.readiness.is_ready(),
+            is_starting,
             ready: ready.len(),
             hanging: hanging.0.borrow().iter().copied().collect(),
-            failing,
-            features: self.serving.features().statistics().and_then(|statistics| statistics.reason),
-            audit: self.audit.status().error,
-            is_disconnected: self.messages.as_ref().is_some_and(|messages| !messages.snapshot().connected),
+            troubles: self.parts.iter().rev().filter_map(|part| part.trouble(is_starting)).collect(),
         }
     }
 }
@@ -145,14 +126,8 @@ struct Facts {
     is_starting: bool,
     ready: usize,
     hanging: Vec<&'static str>,
-    /// Models of which a version should answer and does not.
-    failing: Vec<String>,
-    /// Why the feature store answers no reads.
-    features: Option<String>,
-    /// Why the audit log is not written.
-    audit: Option<String>,
-    /// Whether there should be a connection to a broker and is none.
-    is_disconnected: bool,
+    /// Why parts do not do their work, in their own words.
+    troubles: Vec<String>,
 }
 
 impl std::fmt::Display for Facts {
@@ -164,17 +139,8 @@ impl std::fmt::Display for Facts {
         for part in &self.hanging {
             say(format_args!("{part}: nothing moves"))?;
         }
-        if !self.failing.is_empty() {
-            say(format_args!("not loaded: {}", self.failing.join(", ")))?;
-        }
-        if let Some(reason) = &self.audit {
-            say(format_args!("audit log: {reason}"))?;
-        }
-        if let Some(reason) = self.features.as_ref().filter(|_| !self.is_starting) {
-            say(format_args!("feature store: {reason}"))?;
-        }
-        if self.is_disconnected && !self.is_starting {
-            say(format_args!("no connection to the broker"))?;
+        for trouble in &self.troubles {
+            say(format_args!("{trouble}"))?;
         }
         Ok(())
     }
@@ -188,21 +154,13 @@ mod tests {
     fn a_status_says_what_serves_and_what_does_not() {
         let facts = Facts { ready: 3, ..Facts::default() };
         assert_eq!(facts.to_string(), "3 models ready");
-        let facts = Facts { is_starting: true, ready: 1, is_disconnected: true, ..Facts::default() };
+        let facts = Facts { is_starting: true, ready: 1, ..Facts::default() };
         assert_eq!(facts.to_string(), "starting: 1 model ready");
-        let facts = Facts {
-            ready: 2,
-            hanging: vec!["inference"],
-            failing: vec!["a".into(), "b".into()],
-            features: Some("it is being rebuilt".into()),
-            audit: Some("the disk is full".into()),
-            is_disconnected: true,
-            ..Facts::default()
-        };
+        let troubles = vec!["not loaded: a, b".into(), "audit log: the disk is full".into()];
+        let facts = Facts { ready: 2, hanging: vec!["inference"], troubles, ..Facts::default() };
         assert_eq!(
             facts.to_string(),
-            "2 models ready; degraded: inference: nothing moves; not loaded: a, b; audit log: the disk is full; feature \
-             store: it is being rebuilt; no connection to the broker"
+            "2 models ready; degraded: inference: nothing moves; not loaded: a, b; audit log: the disk is full"
         );
     }
 

@@ -7,31 +7,31 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ledge_base::telemetry::system::boot_id;
-use ledge_models::repository::attempts::Finding;
+use ledge_models::repository::attempts::TrialFailure;
 use ledge_models::repository::attempts::log::AttemptLog;
 use ledge_models::repository::{Repository, SeparateTrial, VersionOnDisk};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
-use ledge_updates::trial::{self, TrialError, TrialSettings};
+use ledge_updates::preflight::{self, PreflightError, PreflightSettings};
 
 use crate::config::Config;
 
-struct LoadTrial(TrialSettings);
+struct LoadTrial(PreflightSettings);
 
 impl SeparateTrial for LoadTrial {
-    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), Finding>> {
+    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), TrialFailure>> {
         let settings = self.0.clone();
         let finding = |error| match error {
-            TrialError::Failed(reason) => Finding::Failed(reason.to_string()),
-            TrialError::Interrupted(reason) => Finding::Interrupted(reason.to_string()),
+            PreflightError::Failed(reason) => TrialFailure::Failed(reason.to_string()),
+            PreflightError::Interrupted(reason) => TrialFailure::Interrupted(reason.to_string()),
         };
-        async move { trial::run_version(&settings, version).await.map_err(finding) }.boxed()
+        async move { preflight::run_version(&settings, version).await.map_err(finding) }.boxed()
     }
 }
 
 /// Reads what the last process left, tells what ended it, and has each load noted from here on.
-pub fn guard(repository: &Repository, config: &Config, trials: TrialSettings, audit: &AuditSink) {
+pub fn guard(repository: &Repository, config: &Config, trials: PreflightSettings, audit: &AuditSink) {
     let Some(boot) = boot_id(Path::new("/")) else {
         tracing::warn!(
             "the kernel does not say which boot this is (/proc/sys/kernel/random/boot_id): a model that ends the process \
@@ -48,7 +48,7 @@ pub fn guard(repository: &Repository, config: &Config, trials: TrialSettings, au
         }
     }
     // On as many cores as the load that ended the process.
-    let trials = TrialSettings { threads: config.runtimes.threads, ..trials };
+    let trials = PreflightSettings { threads: config.runtimes.threads, ..trials };
     repository.guard_loads(attempts, Box::new(LoadTrial(trials)));
 }
 

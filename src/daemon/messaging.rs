@@ -18,7 +18,7 @@ use ledge_mqtt::topics::DeviceTopics;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::Updates;
-use ledge_updates::fleet::reported::{self, Facts};
+use ledge_updates::report::{self, DeviceSnapshot};
 use ledge_updates::status::{Milestone, UpdatesStatus};
 use tokio::sync::watch;
 
@@ -43,7 +43,7 @@ impl Messaging {
         let Self { config, device, egress, serving, authenticator, statistics, updates, audit } = self;
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
-        let topics = DeviceTopics { device: id, group, looked_after: updates.is_some() };
+        let topics = DeviceTopics { device: id, group, has_platform: updates.is_some() };
         let reporting = Reporter {
             device,
             serving: serving.clone(),
@@ -101,7 +101,7 @@ impl Reporter {
                 (self.device.clone(), self.serving.repository().clone(), machine.clone(), self.audit.clone());
             // Reading the sensors of the machine may take its time.
             let document = tokio::task::spawn_blocking(move || {
-                reported::document(&Facts::gather(&device, started_ms, &repository, &machine, status, &audit))
+                report::document(&DeviceSnapshot::gather(&device, started_ms, &repository, &machine, status, &audit))
             });
             if let Ok(document) = document.await {
                 self.report.send_replace(document.into());

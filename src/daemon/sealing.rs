@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use ledge_identity::sealing::{EncryptionConfig, KeyId, Reseal, Resealed, Sealer};
+use ledge_identity::sealing::{EncryptionConfig, MasterKeyId, Rekey, Rekeyed, Sealer};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
@@ -25,7 +25,7 @@ pub struct Sealing {
     pub config: EncryptionConfig,
     /// What every store has a clone of.
     pub sealer: Sealer,
-    pub stores: Vec<Arc<dyn Reseal>>,
+    pub stores: Vec<Arc<dyn Rekey>>,
     /// The folder of the update store.
     pub updates: PathBuf,
     /// The folder of compiled models, which hold the weights.
@@ -38,12 +38,12 @@ pub struct Sealing {
 /// The update store, where it is there and could not be opened.
 pub struct ClosedStore;
 
-impl Reseal for ClosedStore {
+impl Rekey for ClosedStore {
     fn what(&self) -> &'static str {
         "models"
     }
 
-    fn reseal(&self, _: &dyn Fn() -> bool, _: &mut Resealed) -> Result<(), String> {
+    fn rekey(&self, _: &dyn Fn() -> bool, _: &mut Rekeyed) -> Result<(), String> {
         Err("the update store is not open".to_owned())
     }
 }
@@ -70,7 +70,7 @@ impl Sealing {
         let sealing = Arc::new(self);
         loop {
             let (own, stopped) = (sealing.clone(), stop.clone());
-            if let Err(panic) = tokio::task::spawn_blocking(move || own.reseal(&|| stopped.is_requested())).await {
+            if let Err(panic) = tokio::task::spawn_blocking(move || own.rekey(&|| stopped.is_requested())).await {
                 tracing::error!(%panic, "not everything is sealed anew, by a fault of Ledge; {AGAIN}");
             }
             tokio::select! {
@@ -93,17 +93,17 @@ impl Sealing {
         }
     }
 
-    fn reseal(&self, stop: &dyn Fn() -> bool) {
+    fn rekey(&self, stop: &dyn Fn() -> bool) {
         // First: cut off in between, the next start would find no plain model and leave what was compiled of it.
         if store::survey(&self.updates).map_or(true, |found| found.keys.0.contains_key(&None)) {
             self.forget_compiled();
         }
         let mut whole = true;
         for store in &self.stores {
-            let (what, mut done) = (store.what(), Resealed::default());
-            let resealed = store.reseal(stop, &mut done);
+            let (what, mut done) = (store.what(), Rekeyed::default());
+            let rekeyed = store.rekey(stop, &mut done);
             self.tell(what, done);
-            if let Err(error) = resealed {
+            if let Err(error) = rekeyed {
                 whole = false;
                 tracing::error!(what, error, "not everything is sealed anew; {AGAIN}");
             }
@@ -122,12 +122,12 @@ impl Sealing {
         }
     }
 
-    fn tell_change(&self, key: KeyId) {
+    fn tell_change(&self, key: MasterKeyId) {
         self.is_change_told.store(true, Ordering::Relaxed);
         self.audit.record_own(AuditEvent::MasterKeyChanged { key: key.to_string() });
     }
 
-    fn tell(&self, what: &'static str, done: Resealed) {
+    fn tell(&self, what: &'static str, done: Rekeyed) {
         if done.old > 0
             && !self.is_change_told.load(Ordering::Relaxed)
             && let Some(key) = self.sealer.current()

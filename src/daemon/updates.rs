@@ -7,21 +7,19 @@ use std::sync::Arc;
 use ledge_base::backoff;
 use ledge_base::names::ModelName;
 use ledge_egress::{Egress, HostPort};
-use ledge_identity::device::DeviceIdentity;
-use ledge_identity::sealing::{Reseal, Sealer};
+use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_models::repository::{ManagedVersion, Repository};
-use ledge_service::audit_event::AuditSink;
-use ledge_service::readiness::Readiness;
-use ledge_service::shutdown::Shutdown;
+use ledge_part::Environment;
 use ledge_updates::Updates;
 use ledge_updates::config::RepositoryAddress;
 use ledge_updates::download::DownloadLimits;
-use ledge_updates::fleet::kept::Kept;
-use ledge_updates::fleet::poller::{Asked, DECIDE, Poller};
 use ledge_updates::handle::UpdaterInbox;
+use ledge_updates::part::UpdatesPart;
 use ledge_updates::platform::Platform;
+use ledge_updates::preflight::PreflightSettings;
+use ledge_updates::rollout::manifest_file::ManifestFile;
+use ledge_updates::rollout::poller::{DECIDE_INTERVAL, Poller, TufPlatform};
 use ledge_updates::source::Source;
-use ledge_updates::trial::TrialSettings;
 use ledge_updates::updater::{self, Parts, Prepared, Updater};
 use tokio::sync::oneshot;
 
@@ -35,20 +33,6 @@ pub struct Found {
     managed: BTreeMap<ModelName, ManagedVersion>,
     /// The handle, and what is behind it, where a platform looks after this box.
     served: Option<(Updates, UpdaterInbox)>,
-}
-
-/// What updates work with.
-pub struct Environment<'a> {
-    pub config: &'a Config,
-    pub device: &'a DeviceIdentity,
-    pub egress: &'a Egress,
-    pub repository: &'a Repository,
-    pub audit: &'a AuditSink,
-    /// When the models are there.
-    pub readiness: &'a Arc<Readiness>,
-    pub sealer: &'a Sealer,
-    /// The end of the daemon.
-    pub shutdown: &'a Shutdown,
 }
 
 impl Found {
@@ -68,7 +52,7 @@ impl Found {
             }
             Err(error) => {
                 tracing::error!(%error, "there are no updates; what they brought serves as far as it can be read");
-                (None, updater::managed_as_it_lies(folder))
+                (None, updater::read_managed(folder))
             }
         };
         Self { prepared, managed, served: configured.then(|| Updates::channel(servers(config))) }
@@ -79,49 +63,52 @@ impl Found {
         repository.manage(self.managed.clone());
     }
 
-    /// The store at `folder`, as one that is sealed anew; `None` where there is none.
-    pub fn sealed_store(&self, folder: &Path) -> Option<Arc<dyn Reseal>> {
-        match &self.prepared {
+    /// Updates for the other parts. Their store is at `folder`; one that could not be opened cannot be encrypted again.
+    pub fn part(&self, folder: &Path) -> UpdatesPart {
+        let store: Option<Arc<dyn Rekey>> = match &self.prepared {
             Some(prepared) => Some(Arc::new(prepared.store.clone())),
-            None => folder.is_dir().then(|| Arc::new(ClosedStore) as Arc<dyn Reseal>),
-        }
+            None => folder.is_dir().then(|| Arc::new(ClosedStore) as Arc<dyn Rekey>),
+        };
+        UpdatesPart { updates: self.handle(), store }
     }
 
     /// The handle, where a platform looks after this box.
-    pub fn updates(&self) -> Option<Updates> {
+    pub fn handle(&self) -> Option<Updates> {
         self.served.as_ref().map(|(updates, _)| updates.clone())
     }
 
     /// Looks after updates from when the models are there until the shutdown, on a thread that may wait for the disk.
-    pub fn spawn(self, with: &Environment<'_>) {
+    pub fn spawn(self, config: &Config, repository: &Repository, environment: &Environment) {
         let (Some((updates, inbox)), Some(prepared)) = (self.served, self.prepared) else { return };
-        let config = &with.config.updates;
-        let Some(source) = Source::configured(config, with.egress) else { return };
-        let platform = Platform::new(config.path.clone(), config.root_file.clone(), with.audit.clone(), source.clone());
+        let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = environment;
+        let preflight = preflight_settings(config, repository, sealer);
+        let config = &config.updates;
+        let Some(source) = Source::configured(config, egress) else { return };
+        let platform = Platform::new(config.path.clone(), config.root_file.clone(), audit.clone(), source.clone());
         let parts = Parts {
-            repository: with.repository.clone(),
+            repository: repository.clone(),
             platform: platform.clone(),
             limits: DownloadLimits::new(config),
-            trials: trial_settings(with.config, with.repository, with.sealer),
+            preflight,
             updates: updates.clone(),
-            audit: with.audit.clone(),
-            shutdown: with.shutdown.clone(),
+            audit: audit.clone(),
+            shutdown: shutdown.clone(),
         };
-        let (orders, looks) = inbox.split();
-        let (other, egress) = (config.clone(), with.egress.clone());
+        let (orders, checks) = inbox.split();
+        let (other, egress) = (config.clone(), egress.clone());
         let connect = move |address: &RepositoryAddress| source_at(address, &other, &egress);
-        let repository = config.repository.as_ref().map(ToString::to_string).unwrap_or_default();
+        let address = config.repository.as_ref().map(ToString::to_string).unwrap_or_default();
         let poller = Poller {
-            asked: Asked::new(platform, source, connect, with.device, Kept::new(&config.path, &repository)),
-            repository,
+            client: TufPlatform::new(platform, source, connect, device, ManifestFile::new(&config.path, &address)),
+            repository: address,
             interval: config.poll_interval(),
-            decide: DECIDE,
-            device: with.device.clone(),
+            decide: DECIDE_INTERVAL,
+            device: device.clone(),
             updates,
-            looks,
+            checks,
             random: backoff::random,
         };
-        let (ready, stop) = (with.readiness.clone(), with.shutdown.clone());
+        let (ready, stop) = (readiness.clone(), shutdown.clone());
         let (ended, end) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
         let thread = std::thread::Builder::new().name("updates".to_owned()).spawn(move || {
@@ -139,8 +126,8 @@ impl Found {
             tracing::error!(%error, "there are no updates: their thread does not start");
             return;
         }
-        let stop = with.shutdown.clone();
-        with.shutdown.spawn(async move {
+        let stop = shutdown.clone();
+        shutdown.spawn(async move {
             // Not essential: models go on being served without updates.
             if end.await.is_err() && !stop.is_requested() {
                 tracing::error!(
@@ -161,12 +148,12 @@ fn servers(config: &Config) -> Vec<HostPort> {
 }
 
 /// How models are tried on this box.
-pub fn trial_settings(config: &Config, repository: &Repository, sealer: &Sealer) -> TrialSettings {
-    TrialSettings {
+pub fn preflight_settings(config: &Config, repository: &Repository, sealer: &Sealer) -> PreflightSettings {
+    PreflightSettings {
         measure: config.runtimes.measure,
         sealer: sealer.clone(),
         own_folders: repository.runtimes().own_folders(),
-        ..TrialSettings::new(config.runtimes.dir.clone(), config.serving.default_timeout())
+        ..PreflightSettings::new(config.runtimes.dir.clone(), config.serving.default_timeout())
     }
 }
 

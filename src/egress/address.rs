@@ -1,4 +1,4 @@
-//! `HOST:PORT`, as the allow-list names destinations.
+//! `HOST:PORT`, the form of a destination in the allow-list.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,18 +7,18 @@ use std::str::FromStr;
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest name that DNS has, in bytes (RFC 1035, section 2.3.4).
-const LONGEST_NAME: usize = 253;
+/// The longest DNS name, in bytes (RFC 1035, section 2.3.4).
+const NAME_BYTES_MAX: usize = 253;
 
-/// The longest part of a name between two dots, in bytes.
-const LONGEST_LABEL: usize = 63;
+/// The longest label of a name, between two dots, in bytes.
+const LABEL_BYTES_MAX: usize = 63;
 
-/// Where a destination is: a name or an IP address. Equal ones are written the same.
+/// The host of a destination: a name or an IP address. Equal hosts have one text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// A name of DNS, in lower case.
+    /// A DNS name, in lower case.
     Name(String),
-    /// An address. An IPv4 address within an IPv6 address is that IPv4 address.
+    /// An address. An IPv4-mapped IPv6 address is stored as the IPv4 address.
     Ip(IpAddr),
 }
 
@@ -30,7 +30,7 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// Why a text is no destination.
+/// A text that is not a destination.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected \"HOST:PORT\" with a name, an IPv4 address or an IPv6 address in brackets, got {text:?}")]
 pub struct InvalidHostPort {
@@ -38,7 +38,7 @@ pub struct InvalidHostPort {
 }
 
 impl Host {
-    /// Whether it is this machine, so that nothing leaves it.
+    /// True if it is this machine, so that nothing leaves it.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Name(name) => name == "localhost",
@@ -54,20 +54,20 @@ impl Host {
     }
 }
 
-/// Whether a text is a host name. One whose last part is a number is none: the system would read `127.1` or
-/// `2130706433` as an address that is not the one in the allow-list.
+/// True if a text is a host name. A name whose last label is a number is refused: the system would read `127.1` or
+/// `2130706433` as an address, which is not the one in the allow-list.
 fn is_name(text: &str) -> bool {
     let label = |label: &str| {
         let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        (1..=LONGEST_LABEL).contains(&label.len()) && !label.starts_with('-') && label.bytes().all(inside)
+        (1..=LABEL_BYTES_MAX).contains(&label.len()) && !label.starts_with('-') && label.bytes().all(inside)
     };
     let last = text.rsplit('.').next().unwrap_or_default();
     let number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") || last.starts_with("0X");
-    text.len() <= LONGEST_NAME && text.split('.').all(label) && !number
+    text.len() <= NAME_BYTES_MAX && text.split('.').all(label) && !number
 }
 
 impl HostPort {
-    /// A destination in two parts. An IPv6 address may have its brackets or not.
+    /// A destination from host and port. An IPv6 address may have brackets.
     pub fn new(host: &str, port: u16) -> Result<Self, InvalidHostPort> {
         let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let host_read = match inner {
@@ -80,7 +80,7 @@ impl HostPort {
         }
     }
 
-    /// The addresses that need no DNS: those of an IP address, and of `localhost`, whatever DNS says of it.
+    /// The addresses that need no DNS: an IP address itself, and those of `localhost`, whatever DNS says.
     pub(super) fn addresses(&self) -> Option<Vec<IpAddr>> {
         match &self.host {
             Host::Ip(address) => Some(vec![*address]),
@@ -93,7 +93,7 @@ impl HostPort {
 }
 
 fn shortened(text: &str) -> String {
-    text.chars().take(LONGEST_NAME + 10).collect()
+    text.chars().take(NAME_BYTES_MAX + 10).collect()
 }
 
 impl FromStr for HostPort {
@@ -102,7 +102,7 @@ impl FromStr for HostPort {
     fn from_str(text: &str) -> Result<Self, InvalidHostPort> {
         let invalid = || InvalidHostPort { text: shortened(text) };
         let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
-        // Without brackets the last group of an IPv6 address would be taken for the port.
+        // Without brackets the last group of an IPv6 address would be read as the port.
         let colons = host.contains(':') && !host.starts_with('[');
         let digits = port.bytes().all(|byte| byte.is_ascii_digit()) && !port.starts_with('0');
         let port = port.parse().ok().filter(|_| digits && !colons).ok_or_else(invalid)?;

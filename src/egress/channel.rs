@@ -1,4 +1,4 @@
-//! A connection on which everything sent is of one content: what an HTTP client is given.
+//! A connection on which everything sent has one content, as an HTTP client needs it.
 
 use std::io;
 use std::pin::Pin;
@@ -9,32 +9,32 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
-use super::account::Account;
 use super::address::HostPort;
+use super::counters::DestinationCounters;
 use super::policy::{Content, Grant};
-use super::tls::{Client, Peer};
+use super::tls::{TlsClient, TlsPeer};
 use super::tunnel;
-use super::{Egress, EgressError, Purpose, TlsSettings, dial, read_settings};
+use super::{Egress, EgressError, Purpose, TlsSettings, connect, read_settings};
 
-/// What an encrypted connection may go over.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A bidirectional stream of bytes: TCP or TLS.
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-/// An open connection that counts what goes over it.
+/// An open connection that counts its traffic.
 pub(super) struct Channel {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     content: Content,
-    account: Arc<Account>,
-    peer: Option<Peer>,
+    counters: Arc<DestinationCounters>,
+    peer: Option<TlsPeer>,
 }
 
-/// Stands in the audit log for a repository that the configuration does not name.
-pub const UNLISTED: &str = "unlisted";
+/// The destination in the audit log for a repository that the configuration does not name.
+pub const UNLISTED_DESTINATION: &str = "unlisted";
 
-/// Where a channel leads, and how.
+/// The destination of a channel, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct Route {
     pub to: HostPort,
     pub tls: Option<TlsSettings>,
     pub proxy: Option<HostPort>,
@@ -43,30 +43,31 @@ pub(super) struct Way {
 }
 
 impl Egress {
-    /// Opens a channel, if the allow-list has the destination, and the proxy on the way there, and both may get what it
-    /// is for: else neither DNS nor the network hear of it.
-    pub(super) async fn channel(&self, way: &Way) -> Result<Channel, EgressError> {
-        let hops = way.proxy.iter().chain([&way.to]);
-        let mut accounts = Vec::new();
+    /// Opens a channel, if the allow-list has the destination and the proxy in between, and permits the content for
+    /// both. Otherwise nothing is sent, not even a DNS query.
+    pub(super) async fn channel(&self, route: &Route) -> Result<Channel, EgressError> {
+        let hops = route.proxy.iter().chain([&route.to]);
+        let mut granted = Vec::new();
         for hop in hops {
-            let grant = self.granted(hop, way)?;
-            let account = self.account(hop, &grant.region);
-            accounts.push((hop, grant, account));
+            let grant = self.granted(hop, route)?;
+            let counters = self.counters(hop, &grant.region);
+            granted.push((hop, grant, counters));
         }
-        let opened = self.open_channel(way, &accounts).await;
+
+        let opened = self.open_channel(route, &granted).await;
         if opened.is_err() {
-            for (_, _, account) in &accounts {
-                account.failures.fetch_add(1, Ordering::Relaxed);
-                account.is_up.store(false, Ordering::Relaxed);
+            for (_, _, counters) in &granted {
+                counters.failures.fetch_add(1, Ordering::Relaxed);
+                counters.is_up.store(false, Ordering::Relaxed);
             }
         }
         opened
     }
 
-    fn granted(&self, hop: &HostPort, way: &Way) -> Result<Grant, EgressError> {
+    fn granted(&self, hop: &HostPort, route: &Route) -> Result<Grant, EgressError> {
         let granted = self.0.config.grant(hop).and_then(|grant| {
-            let grant = grant.limited_to(way.purpose.contents());
-            let content = way.content;
+            let grant = grant.limited_to(route.purpose.contents());
+            let content = route.content;
             if grant.permits(content) {
                 return Ok(grant);
             }
@@ -74,55 +75,67 @@ impl Egress {
                 "{content} may not be sent to {hop}: to allow it, add \"{content}\" to `send` in its [[egress.allow]]"
             ))
         });
-        granted.map_err(|reason| self.denied(self.recorded(hop, way.purpose), way.purpose, reason))
+        granted.map_err(|reason| self.denied(self.recorded(hop, route.purpose), route.purpose, reason))
     }
 
-    /// What the audit log says of a destination that is refused. Whoever asks for a look at another repository can put
-    /// anything into its address, and nothing that a caller sent is in a record. All other addresses are configured.
+    /// The name of a refused destination in the audit log. A caller who asks to check another repository chooses its
+    /// address, and no record holds what a caller sent. All other addresses come from the configuration.
     fn recorded(&self, hop: &HostPort, purpose: Purpose) -> String {
         let is_listed = self.0.config.allow.iter().any(|entry| entry.host == *hop);
-        if is_listed || purpose != Purpose::Updates { hop.to_string() } else { UNLISTED.to_owned() }
+        if is_listed || purpose != Purpose::Updates { hop.to_string() } else { UNLISTED_DESTINATION.to_owned() }
     }
 
-    async fn open_channel(&self, way: &Way, hops: &[(&HostPort, Grant, Arc<Account>)]) -> Result<Channel, EgressError> {
-        let destination = way.to.to_string();
-        let deadline = Instant::now() + self.0.limit;
+    async fn open_channel(
+        &self,
+        route: &Route,
+        hops: &[(&HostPort, Grant, Arc<DestinationCounters>)],
+    ) -> Result<Channel, EgressError> {
+        let destination = route.to.to_string();
+        let deadline = Instant::now() + self.0.connect_timeout;
         let tls_failed = |error| EgressError::Tls { destination: destination.clone(), error };
-        // Before anything is connected: a file that cannot be read is no reason to disturb the other side.
-        let client = match way.tls.clone() {
-            Some(settings) => Some(read_settings(settings, way.to.clone()).await.map_err(tls_failed)?),
+        // Read the files before connecting: an unreadable file must not cause a connection that is dropped at once.
+        let client = match route.tls.clone() {
+            Some(settings) => Some(read_settings(settings, route.to.clone()).await.map_err(tls_failed)?),
             None => None,
         };
-        let mut stream = dial(way.proxy.as_ref().unwrap_or(&way.to), deadline).await?;
-        for (hop, grant, account) in hops {
-            if **hop == way.to
-                && let Some(proxy) = &way.proxy
+
+        let mut stream = connect(route.proxy.as_ref().unwrap_or(&route.to), deadline).await?;
+        for (hop, grant, counters) in hops {
+            if **hop == route.to
+                && let Some(proxy) = &route.proxy
             {
-                let late = |_| EgressError::TimedOut { destination: proxy.to_string(), step: "the proxy's connecting" };
-                let asked = timeout_at(deadline, tunnel::ask(&mut stream, proxy, &way.to)).await.map_err(late)?;
+                let late =
+                    |_| EgressError::TimedOut { destination: proxy.to_string(), step: "connecting through the proxy" };
+                let asked =
+                    timeout_at(deadline, tunnel::open_tunnel(&mut stream, proxy, &route.to)).await.map_err(late)?;
                 let sent = asked?;
                 if let Some((_, _, proxy)) = hops.first() {
-                    proxy.count_sent(way.content, sent);
+                    proxy.count_sent(route.content, sent);
                 }
             }
-            account.opened.fetch_add(1, Ordering::Relaxed);
-            // A copy of the audit log that is recorded each time would have something to copy each time.
-            if way.purpose.is_of_audit() && account.is_up.swap(true, Ordering::Relaxed) {
+            counters.opened.fetch_add(1, Ordering::Relaxed);
+            // Recording each connection that copies the audit log would add a record to copy each time.
+            if route.purpose.is_of_audit() && counters.is_up.swap(true, Ordering::Relaxed) {
                 continue;
             }
-            self.0.audit.record_connection(hop.to_string(), grant.region.clone(), way.purpose.name());
+            self.0.audit.record_connection(hop.to_string(), grant.region.clone(), route.purpose.name());
         }
-        let account = hops.last().map(|(_, _, account)| account.clone()).unwrap_or_default();
+
+        let counters = hops.last().map(|(_, _, counters)| counters.clone()).unwrap_or_default();
         let Some(client) = client else {
-            return Ok(Channel { stream: Box::new(stream), content: way.content, account, peer: None });
+            return Ok(Channel { stream: Box::new(stream), content: route.content, counters, peer: None });
         };
         let late = |_| EgressError::TimedOut { destination: destination.clone(), step: "the TLS handshake" };
-        let (stream, peer) = timeout_at(deadline, shake(client, stream)).await.map_err(late)?.map_err(tls_failed)?;
-        Ok(Channel { stream, content: way.content, account, peer: Some(peer) })
+        let (stream, peer) =
+            timeout_at(deadline, tls_handshake(client, stream)).await.map_err(late)?.map_err(tls_failed)?;
+        Ok(Channel { stream, content: route.content, counters, peer: Some(peer) })
     }
 }
 
-async fn shake(client: Client, stream: tokio::net::TcpStream) -> Result<(Box<dyn Stream>, Peer), super::TlsError> {
+async fn tls_handshake(
+    client: TlsClient,
+    stream: tokio::net::TcpStream,
+) -> Result<(Box<dyn ByteStream>, TlsPeer), super::TlsError> {
     let (stream, peer) = client.connect(stream).await?;
     Ok((Box::new(stream), peer))
 }
@@ -131,7 +144,7 @@ impl AsyncRead for Channel {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.account.count_received(buffer.filled().len() - before);
+        self.counters.count_received(buffer.filled().len() - before);
         polled.map_err(|error| self.explained(error))
     }
 }
@@ -140,7 +153,7 @@ impl AsyncWrite for Channel {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(sent)) = &polled {
-            self.account.count_sent(self.content, *sent);
+            self.counters.count_sent(self.content, *sent);
         }
         polled.map_err(|error| self.explained(error))
     }
@@ -155,7 +168,7 @@ impl AsyncWrite for Channel {
 }
 
 impl Channel {
-    /// An error in words for people where TLS knows better than the system.
+    /// Replaces an error of the system by the TLS alert that caused it, if there was one.
     fn explained(&self, error: io::Error) -> io::Error {
         match &self.peer {
             Some(peer) => peer.explain_later(error),

@@ -1,5 +1,5 @@
-//! From the command line to a daemon, over a Unix socket, HTTPS or plain HTTP. It is no part of the daemon, and what it sends
-//! is what the user of the command line hands it, so the allow-list does not apply.
+//! Connections from the command line to a daemon, over a Unix socket, HTTPS or plain HTTP. The daemon does not use
+//! them, and they send only input of the user of the command line, so the allow-list does not apply.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use ledge_base::secret::SecretFile;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::HostPort;
-use super::tls::{Client, TlsError, TlsSettings};
+use super::tls::{TlsClient, TlsError, TlsSettings};
 
-/// A daemon that does not take the connection within this time is not there.
-pub(super) const CONNECT: Duration = Duration::from_secs(10);
+/// Limit for connecting to a daemon, the TLS handshake included.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a daemon did not answer.
+/// The reason why a daemon did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error("{url:?} is not an address of a daemon: expected https://HOST:PORT, http://HOST:PORT or unix:PATH")]
@@ -30,21 +30,21 @@ pub enum DaemonError {
     #[error("no daemon answers at {url}: {error}")]
     Connect { url: String, error: std::io::Error },
     #[error(
-        "this user may not open {url}: run this as root, or as the user that Ledge runs as: sudo -u ledge ledge ...; or ask \
-         another address of it, with --url and --key-file"
+        "this user may not open {url}: run this as root, or as the user that Ledge runs as: sudo -u ledge ledge ...; \
+         or use another of its addresses, with --url and --key-file"
     )]
     Forbidden { url: String },
-    #[error("there is no safe connection to {url}: {error}")]
+    #[error("the TLS connection to {url} failed: {error}")]
     Tls { url: String, error: TlsError },
-    #[error("the API key is not sent to {url}, where everybody on the way could read it: ask over https://")]
+    #[error("the API key is not sent to {url}, because this connection is not encrypted: use https://")]
     Exposed { url: String },
     #[error("{url} cannot be measured: expected http://HOST:PORT or unix:PATH, on the machine that the server runs on")]
     Measured { url: String },
-    #[error("the exchange with the daemon broke off: {0}")]
+    #[error("the connection to the daemon failed during the request: {0}")]
     Exchange(#[from] hyper::Error),
 }
 
-/// Where a daemon listens.
+/// The socket of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     Tcp { authority: String },
@@ -52,14 +52,14 @@ pub(super) enum Target {
     Unix { path: PathBuf },
 }
 
-/// Where a daemon is, and what it is asked with.
+/// The address of a daemon, and the credential for it.
 #[derive(Debug, Clone)]
 pub struct DaemonAddress {
     /// `https://HOST:PORT`, `http://HOST:PORT` or `unix:PATH`.
     pub url: String,
-    /// The authorities that may have signed its certificate; `None` is those that the system trusts.
+    /// The CAs that may have signed its certificate; `None` is those that the system trusts.
     pub ca: Option<SecretFile>,
-    /// The header `Authorization`.
+    /// The value of the header `Authorization`.
     authorization: Option<HeaderValue>,
 }
 
@@ -70,7 +70,7 @@ impl From<&str> for DaemonAddress {
 }
 
 impl DaemonAddress {
-    /// The same, asked with an API key.
+    /// The same with an API key.
     #[must_use]
     pub fn with_key(mut self, key: &str) -> Self {
         self.authorization = HeaderValue::from_str(&format!("Bearer {key}")).ok().map(|mut header| {
@@ -81,7 +81,7 @@ impl DaemonAddress {
     }
 }
 
-/// A connection to a daemon, for one request after the other.
+/// A connection to a daemon, for one request after another.
 #[derive(Debug)]
 pub struct DaemonConnection {
     sender: http1::SendRequest<Body>,
@@ -89,10 +89,10 @@ pub struct DaemonConnection {
     address: DaemonAddress,
 }
 
-/// What is sent: a whole body, or one that is read while it is sent.
+/// The body of a request: whole, or read while it is sent.
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// A large answer, as it comes.
+/// A large answer, read piece by piece.
 #[derive(Debug)]
 pub struct Download {
     pub status: u16,
@@ -113,15 +113,15 @@ impl Download {
 
 /// A daemon's answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct DaemonAnswer {
     pub status: u16,
     pub body: Bytes,
-    /// After what time another try is worth it, where the daemon says so.
+    /// The daemon's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
 impl DaemonError {
-    /// Why no connection to `url` came about.
+    /// The error for a failed connection to `url`.
     pub(super) fn connecting(url: &str, error: std::io::Error) -> Self {
         let url = url.to_owned();
         if error.kind() == std::io::ErrorKind::PermissionDenied {
@@ -158,7 +158,7 @@ impl DaemonConnection {
         let late = |_| failed(std::io::ErrorKind::TimedOut.into());
         match target(url)? {
             Target::Tcp { authority } => {
-                let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(&authority));
+                let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&authority));
                 let stream = connecting.await.map_err(late)?.map_err(failed)?;
                 let peer = stream.peer_addr().map_err(failed)?.ip();
                 if address.authorization.is_some() && !peer.to_canonical().is_loopback() {
@@ -169,16 +169,16 @@ impl DaemonConnection {
             Target::Tls { at, authority } => {
                 let refused = |error| DaemonError::Tls { url: url.clone(), error };
                 let settings = TlsSettings { ca: address.ca.clone(), ..TlsSettings::default() };
-                let client = Client::read(&settings, &at).map_err(refused)?;
+                let client = TlsClient::read(&settings, &at).map_err(refused)?;
                 let connecting = async {
                     let stream = TcpStream::connect(&authority).await.map_err(failed)?;
                     Ok::<_, DaemonError>(client.connect(stream).await.map_err(refused)?.0)
                 };
-                let stream = tokio::time::timeout(CONNECT, connecting).await.map_err(late)??;
+                let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
                 Self::over(TokioIo::new(stream), authority, address).await
             }
             Target::Unix { path } => {
-                let connecting = tokio::time::timeout(CONNECT, UnixStream::connect(&path));
+                let connecting = tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(&path));
                 let stream = connecting.await.map_err(late)?.map_err(failed)?;
                 Self::over(TokioIo::new(stream), "localhost".to_owned(), address).await
             }
@@ -192,31 +192,36 @@ impl DaemonConnection {
         let (sender, connection) = http1::handshake(stream).await?;
         #[expect(clippy::disallowed_methods, reason = "a command line has no daemon whose shutdown it could join")]
         tokio::spawn(async move {
-            // Its error is also the error of the request that is under way.
+            // Its error is also the error of the current request.
             let _ = connection.await;
         });
         Ok(Self { sender, host, address: address.clone() })
     }
 
     /// Posts `body` and waits for the whole answer.
-    pub async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Answer, DaemonError> {
+    pub async fn post(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<DaemonAnswer, DaemonError> {
         let request = headers.iter().fold(Request::post(path), |request, (name, value)| request.header(*name, *value));
         self.exchange(request, path, whole(body)).await
     }
 
-    /// Asks for `path` and waits for the whole answer.
-    pub async fn get(&mut self, path: &str) -> Result<Answer, DaemonError> {
+    /// Requests `path` and waits for the whole answer.
+    pub async fn get(&mut self, path: &str) -> Result<DaemonAnswer, DaemonError> {
         self.exchange(Request::get(path), path, whole(Bytes::new())).await
     }
 
-    /// Asks for `path`, whose answer is too large to wait for.
+    /// Requests `path`, whose answer is too large to hold in memory.
     pub async fn download(&mut self, path: &str) -> Result<Download, DaemonError> {
         let response = self.send(Request::get(path), path, whole(Bytes::new())).await?;
         Ok(Download { status: response.status().as_u16(), body: response.into_body() })
     }
 
-    /// Posts a body of `length` bytes that is too large to have in memory, and waits for the whole answer.
-    pub async fn upload<S>(&mut self, path: &str, length: u64, body: S) -> Result<Answer, DaemonError>
+    /// Posts a body of `length` bytes that is too large to hold in memory, and waits for the whole answer.
+    pub async fn upload<S>(&mut self, path: &str, length: u64, body: S) -> Result<DaemonAnswer, DaemonError>
     where
         S: Stream<Item = std::io::Result<Bytes>> + Send + 'static,
     {
@@ -225,13 +230,13 @@ impl DaemonConnection {
         self.exchange(request, path, body.boxed_unsync()).await
     }
 
-    async fn exchange(&mut self, request: Builder, path: &str, body: Body) -> Result<Answer, DaemonError> {
+    async fn exchange(&mut self, request: Builder, path: &str, body: Body) -> Result<DaemonAnswer, DaemonError> {
         let response = self.send(request, path, body).await?;
         let status = response.status().as_u16();
         let retry_after = response.headers().get(http::header::RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
         let body = response.into_body().collect().await?.to_bytes();
-        Ok(Answer { status, body, retry_after })
+        Ok(DaemonAnswer { status, body, retry_after })
     }
 
     async fn send(&mut self, request: Builder, path: &str, body: Body) -> Result<Response<Incoming>, DaemonError> {
@@ -240,7 +245,7 @@ impl DaemonConnection {
             request = request.header(http::header::AUTHORIZATION, authorization);
         }
         let request = request.body(body).map_err(|_| DaemonError::Address { url: path.to_owned() })?;
-        // The daemon closes a connection whose body it refused to read.
+        // The daemon closes a connection after it refused to read a body.
         if self.sender.ready().await.is_err() {
             *self = Self::open(&self.address.clone()).await?;
             self.sender.ready().await?;

@@ -1,5 +1,5 @@
-//! An HTTP client for files of one server: it asks and reads, and has nothing of this box to tell. Only one that is made for
-//! the audit log sends anything ([`AuditClient`]).
+//! An HTTP client for files of one server. It requests and reads, and sends nothing about this box. Only the client of
+//! the audit log sends a body ([`AuditClient`]).
 
 mod upload;
 
@@ -20,57 +20,57 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout};
 
 use super::address::HostPort;
-use super::channel::Way;
+use super::channel::Route;
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
 
 pub use upload::{AuditClient, HttpAnswer};
 
-/// The longest head of an answer, in bytes. hyper takes no smaller buffer than 8 KiB.
-const LONGEST_HEAD: usize = 64 << 10;
+/// The longest head of an answer, in bytes. hyper accepts no buffer below 8 KiB.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// The most headers of an answer.
-const MOST_HEADERS: usize = 100;
+const HEADERS_MAX: usize = 100;
 
-/// How long the head of an answer, or a piece of its body, may let wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Limit for the head of an answer, and for each piece of its body.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A link that takes fewer bytes of a file a second than this is taken for broken.
-const SLOWEST: u64 = 2 << 10;
+/// The slowest accepted upload, in bytes a second. A slower link counts as broken.
+const UPLOAD_BYTES_PER_SECOND_MIN: u64 = 2 << 10;
 
-/// How long a connection is kept for the next request. Firewalls forget idle ones without a word.
-const KEPT: Duration = Duration::from_secs(15);
+/// The time for which an idle connection is kept. Firewalls drop idle connections without notice.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How many connections are kept: as many as may be in use at a time.
-const MOST_KEPT: usize = 4;
+/// The most idle connections that are kept: as many as may be in use at a time.
+const IDLE_CONNECTIONS_MAX: usize = 4;
 
-/// The longest `Retry-After` that is believed.
-const LONGEST_PAUSE: Duration = Duration::from_hours(24);
+/// The longest `Retry-After` that is followed.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// Whom an [`HttpClient`] asks, and how it gets there.
+/// The server of an [`HttpClient`], and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     pub at: HostPort,
-    /// TLS, or a connection that anybody on the way can read and change.
+    /// `None` is a connection without encryption.
     pub tls: Option<TlsSettings>,
-    /// A proxy that is asked to connect (HTTP CONNECT). It sees where to, and with TLS nothing else.
+    /// A proxy for HTTP CONNECT. It sees the destination, and with TLS nothing else.
     pub proxy: Option<HostPort>,
 }
 
-/// Gets files from one server. Clones share the connections that are kept for the next requests.
+/// Gets files from one server. Clones share the idle connections.
 #[derive(Debug, Clone)]
-pub struct HttpClient(Arc<Shared>);
+pub struct HttpClient(Arc<HttpClientState>);
 
-struct Shared {
+struct HttpClientState {
     egress: Egress,
-    way: Way,
-    patience: Duration,
-    /// The connections of requests that are over, when they may serve others.
-    kept: Mutex<Vec<(Wire, Instant)>>,
+    route: Route,
+    reply_timeout: Duration,
+    /// Idle connections, each with the time since which it is idle.
+    idle: Mutex<Vec<(HttpConnection, Instant)>>,
 }
 
-/// A connection, and what keeps it going. No task of its own: whoever waits for an answer drives it.
-struct Wire {
+/// A connection and the future that drives it. It has no task: the request that waits for an answer polls it.
+struct HttpConnection {
     sender: http1::SendRequest<Full<Bytes>>,
     connection: Option<Driver>,
 }
@@ -78,46 +78,46 @@ struct Wire {
 /// The future that reads and writes the bytes.
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
-/// An answer, whose body comes piece by piece.
+/// An answer whose body is read piece by piece.
 pub struct HttpDownload {
     pub status: u16,
-    /// Where in the file the body begins: 0 unless the status is 206.
+    /// The offset in the file at which the body begins: 0 unless the status is 206.
     pub start: u64,
-    /// How many bytes the body has, where the server says it.
+    /// The length of the body in bytes, if the server sent it.
     pub length: Option<u64>,
-    /// After what time another try is worth it, where the server says it.
+    /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
     body: Incoming,
-    wire: Option<Wire>,
+    wire: Option<HttpConnection>,
     client: HttpClient,
 }
 
-/// Why there is no answer, or no more of it.
+/// The reason why there is no answer, or no more of it.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error(transparent)]
     Connect(#[from] EgressError),
-    #[error("the exchange with {at} broke off: {reason}")]
+    #[error("the connection to {at} failed during the request: {reason}")]
     Exchange {
         /// `HOST:PORT`.
         at: String,
         reason: String,
     },
-    #[error("{at} has sent nothing for {seconds} s: the link is too bad, or the server hangs")]
+    #[error("{at} sent nothing for {seconds} s: the network is too slow, or the server hangs")]
     Stalled {
         /// `HOST:PORT`.
         at: String,
         seconds: u64,
     },
     #[error(
-        "{at} answers that {path} is elsewhere (status {status}), at {location}: redirects are not followed, configure the address itself"
+        "{at} redirects {path} to {location} (status {status}): redirects are not followed, configure the new address"
     )]
     Redirect {
         /// `HOST:PORT`.
         at: String,
         path: String,
         status: u16,
-        /// As the server has it.
+        /// As the server sent it.
         location: String,
     },
     #[error("the answer of {at} for {path} cannot be used: {reason}")]
@@ -125,38 +125,43 @@ pub enum HttpError {
         /// `HOST:PORT`.
         at: String,
         path: String,
-        /// What is wrong with it.
         reason: String,
     },
 }
 
-/// What a request for a file tells the server.
+/// The headers of a request for a file, and their values.
 pub const REQUEST_HEADERS: [(&str, &str); 5] = [
-    ("path", "what is configured, and the name of the file"),
-    ("host", "the host that is configured"),
+    ("path", "the configured path, and the name of the file"),
+    ("host", "the configured host"),
     ("user-agent", "ledge"),
     ("accept", "*/*"),
-    ("range", "from which byte on, where a part of the file is here"),
+    ("range", "the first byte to send, if a part of the file is here already"),
 ];
 
 impl HttpClient {
     /// A client for one server. Nothing is connected yet.
     pub fn new(egress: Egress, settings: HttpSettings) -> Self {
-        Self::with(egress, settings, Purpose::Updates, Content::Request, PATIENCE)
+        Self::with(egress, settings, Purpose::Updates, Content::Request, REPLY_TIMEOUT)
     }
 
     #[cfg(test)]
-    pub(super) fn with_patience(egress: Egress, settings: HttpSettings, patience: Duration) -> Self {
-        Self::with(egress, settings, Purpose::Updates, Content::Request, patience)
+    pub(super) fn with_reply_timeout(egress: Egress, settings: HttpSettings, reply_timeout: Duration) -> Self {
+        Self::with(egress, settings, Purpose::Updates, Content::Request, reply_timeout)
     }
 
-    fn with(egress: Egress, settings: HttpSettings, purpose: Purpose, content: Content, patience: Duration) -> Self {
+    fn with(
+        egress: Egress,
+        settings: HttpSettings,
+        purpose: Purpose,
+        content: Content,
+        reply_timeout: Duration,
+    ) -> Self {
         let HttpSettings { at, tls, proxy } = settings;
-        let way = Way { to: at, tls, proxy, purpose, content };
-        Self(Arc::new(Shared { egress, way, patience, kept: Mutex::default() }))
+        let route = Route { to: at, tls, proxy, purpose, content };
+        Self(Arc::new(HttpClientState { egress, route, reply_timeout, idle: Mutex::default() }))
     }
 
-    /// Asks for `path`, percent-encoded as it has to be, from its byte `from` on.
+    /// Requests `path`, already percent-encoded, from byte `from` on.
     pub async fn get(&self, path: &str, from: u64) -> Result<HttpDownload, HttpError> {
         let request = || {
             let mut request =
@@ -175,9 +180,9 @@ impl HttpClient {
         from: u64,
         request: impl Fn() -> Result<Request<Full<Bytes>>, HttpError>,
     ) -> Result<HttpDownload, HttpError> {
-        let kept = self.kept().pop().filter(|(_, since)| since.elapsed() < KEPT);
-        if let Some((mut wire, _)) = kept {
-            // A server may close a connection that it kept open at any time: that says nothing of this request.
+        let idle = self.idle().pop().filter(|(_, since)| since.elapsed() < IDLE_TIMEOUT);
+        if let Some((mut wire, _)) = idle {
+            // A server may close an idle connection at any time, so a failure here says nothing about this request.
             match self.exchange(&mut wire, request()?).await {
                 Ok(response) => return self.download(path, from, response, wire),
                 Err(HttpError::Exchange { .. }) => {}
@@ -189,25 +194,29 @@ impl HttpClient {
         self.download(path, from, response, wire)
     }
 
-    async fn connect(&self) -> Result<Wire, HttpError> {
-        let channel = self.0.egress.channel(&self.0.way).await?;
+    async fn connect(&self) -> Result<HttpConnection, HttpError> {
+        let channel = self.0.egress.channel(&self.0.route).await?;
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(LONGEST_HEAD).max_headers(MOST_HEADERS);
+        builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
         let (sender, connection) =
             builder.handshake(TokioIo::new(channel)).await.map_err(|error| self.broken(&error))?;
-        Ok(Wire { sender, connection: Some(Box::pin(connection)) })
+        Ok(HttpConnection { sender, connection: Some(Box::pin(connection)) })
     }
 
-    async fn exchange(&self, wire: &mut Wire, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HttpError> {
-        let Wire { sender, connection } = wire;
-        // A large file takes its time on a slow link, and what the system has taken need not have gone.
+    async fn exchange(
+        &self,
+        wire: &mut HttpConnection,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, HttpError> {
+        let HttpConnection { sender, connection } = wire;
+        // A large body takes long on a slow link, and bytes that the system has taken may not have been sent yet.
         let length = request.body().size_hint().exact().unwrap_or(0);
-        let patience = self.0.patience + Duration::from_secs(length / SLOWEST);
+        let reply_timeout = self.0.reply_timeout + Duration::from_secs(length / UPLOAD_BYTES_PER_SECOND_MIN);
         let answered = async {
             sender.ready().await?;
             sender.send_request(request).await
         };
-        match timeout(patience, driven(connection, answered)).await {
+        match timeout(reply_timeout, drive(connection, answered)).await {
             Ok(answered) => answered.map_err(|error| self.broken(&error)),
             Err(_) => Err(self.stalled()),
         }
@@ -218,43 +227,45 @@ impl HttpClient {
         path: &str,
         from: u64,
         response: Response<Incoming>,
-        wire: Wire,
+        wire: HttpConnection,
     ) -> Result<HttpDownload, HttpError> {
         let status = response.status().as_u16();
         let headers = response.headers();
         let length = text(headers, &CONTENT_LENGTH).and_then(|length| length.parse().ok());
-        // What is put somewhere is told by its status like every other refusal: S3 names the right region behind it.
-        let is_upload = self.0.way.content == Content::Audit;
+        // For an upload the status is returned like every other refusal: the body of S3's redirect names the right
+        // region.
+        let is_upload = self.0.route.content == Content::Audit;
         if response.status().is_redirection() && status != 304 && !is_upload {
-            let location: String = text(headers, &LOCATION).unwrap_or("no address").chars().take(500).collect();
-            return Err(HttpError::Redirect { at: self.at(), path: shown(path), status, location });
+            let location: String = text(headers, &LOCATION).unwrap_or("an unknown address").chars().take(500).collect();
+            return Err(HttpError::Redirect { at: self.at(), path: without_query(path), status, location });
         }
         if let Some(encoding) = text(headers, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
             let reason =
-                format!("it is compressed ({encoding}), which was not asked for: turn that off for these files");
+                format!("it is compressed ({encoding}), which was not requested: turn compression off for these files");
             return Err(self.unusable(path, reason));
         }
+
         let start = match status {
             206 => match text(headers, &CONTENT_RANGE).and_then(range_start) {
                 Some(start) if start <= from => start,
-                _ => return Err(self.unusable(path, "it is not the part of the file that was asked for".to_owned())),
+                _ => return Err(self.unusable(path, "it is not the requested part of the file".to_owned())),
             },
             _ => 0,
         };
         let retry_after = text(headers, &RETRY_AFTER)
             .and_then(|seconds| seconds.trim().parse().ok())
-            .map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE));
+            .map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
         let (body, wire, client) = (response.into_body(), Some(wire), self.clone());
         Ok(HttpDownload { status, start, length, retry_after, body, wire, client })
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<(Wire, Instant)>> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(HttpConnection, Instant)>> {
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As `Host` has it: without the port where it is the usual one, which signed requests to S3 and virtual hosts expect.
+    /// The value of `Host`: without the default port, as signed requests to S3 and virtual hosts expect.
     fn host(&self) -> String {
-        let Way { to, tls, .. } = &self.0.way;
+        let Route { to, tls, .. } = &self.0.route;
         match (tls.is_some(), to.port) {
             (true, 443) | (false, 80) => to.host.to_string(),
             _ => to.to_string(),
@@ -262,15 +273,15 @@ impl HttpClient {
     }
 
     fn at(&self) -> String {
-        self.0.way.to.to_string()
+        self.0.route.to.to_string()
     }
 
     fn stalled(&self) -> HttpError {
-        HttpError::Stalled { at: self.at(), seconds: self.0.patience.as_secs() }
+        HttpError::Stalled { at: self.at(), seconds: self.0.reply_timeout.as_secs() }
     }
 
     fn broken(&self, error: &hyper::Error) -> HttpError {
-        // hyper's own words are of little use without those of what lies below.
+        // hyper's own message says little without its sources.
         let mut reason = error.to_string();
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
@@ -281,17 +292,17 @@ impl HttpClient {
     }
 
     fn unusable(&self, path: &str, reason: String) -> HttpError {
-        HttpError::Answer { at: self.at(), path: shown(path), reason }
+        HttpError::Answer { at: self.at(), path: without_query(path), reason }
     }
 }
 
 impl HttpDownload {
-    /// The next piece of the body; `None` is its end. An end that comes too early is an error.
+    /// The next piece of the body; `None` is its end. A premature end is an error.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
         let Some(wire) = &mut self.wire else { return Ok(None) };
         let (body, client) = (&mut self.body, &self.client);
         loop {
-            match timeout(client.0.patience, driven(&mut wire.connection, body.frame())).await {
+            match timeout(client.0.reply_timeout, drive(&mut wire.connection, body.frame())).await {
                 Err(_) => return Err(client.stalled()),
                 Ok(Some(Err(error))) => return Err(client.broken(&error)),
                 Ok(Some(Ok(frame))) => {
@@ -302,18 +313,19 @@ impl HttpDownload {
                 Ok(None) => break,
             }
         }
-        // The next request may use the connection; one that is over is found out then.
+
+        // Keep the connection for the next request, which notices if the server has closed it.
         if let Some(wire) = self.wire.take().filter(|wire| wire.connection.is_some()) {
-            let mut kept = self.client.kept();
-            kept.retain(|(_, since)| since.elapsed() < KEPT);
-            if kept.len() < MOST_KEPT {
-                kept.push((wire, Instant::now()));
+            let mut idle = self.client.idle();
+            idle.retain(|(_, since)| since.elapsed() < IDLE_TIMEOUT);
+            if idle.len() < IDLE_CONNECTIONS_MAX {
+                idle.push((wire, Instant::now()));
             }
         }
         Ok(None)
     }
 
-    /// All of it, or its beginning where the body has more than `longest` bytes.
+    /// The whole answer; of the body only the first `longest` bytes.
     async fn answer(mut self, longest: usize) -> Result<HttpAnswer, HttpError> {
         let mut body = BytesMut::new();
         while body.len() < longest
@@ -321,7 +333,7 @@ impl HttpDownload {
         {
             body.extend_from_slice(chunk.get(..longest - body.len()).unwrap_or(&chunk));
         }
-        // The end of a body that is read is seen only now, and only then the connection may serve again.
+        // Read the end of a complete body too: only then can the connection be used again.
         if body.len() == longest && self.length == Some(longest as u64) {
             self.chunk().await?;
         }
@@ -329,11 +341,11 @@ impl HttpDownload {
     }
 }
 
-/// Waits for `waited`, and moves the connection on meanwhile.
-async fn driven<F: Future>(connection: &mut Option<Driver>, waited: F) -> F::Output {
+/// Waits for `waited` and polls the connection meanwhile.
+async fn drive<F: Future>(connection: &mut Option<Driver>, waited: F) -> F::Output {
     let mut waited = pin!(waited);
     poll_fn(|cx| {
-        // Its error is also the error of the request that is under way.
+        // Its error is also the error of the current request.
         if connection.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready()) {
             *connection = None;
         }
@@ -345,8 +357,8 @@ async fn driven<F: Future>(connection: &mut Option<Driver>, waited: F) -> F::Out
     .await
 }
 
-/// A path as it may be told: what is behind it may be a signature that somebody else could use.
-fn shown(path: &str) -> String {
+/// A path without its query, which may hold a signature that others could use.
+fn without_query(path: &str) -> String {
     path.split('?').next().unwrap_or_default().to_owned()
 }
 
@@ -360,9 +372,9 @@ fn range_start(text: &str) -> Option<u64> {
     first.trim().parse().ok()
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for HttpClientState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("way", &self.way).finish_non_exhaustive()
+        f.debug_struct("HttpClientState").field("route", &self.route).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The allow-list as addresses, for a filter below this program that knows no names: systemd's `IPAddressAllow=`.
+//! The allow-list as IP addresses, for systemd's filter `IPAddressAllow=`, which takes no names.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,49 +7,52 @@ use std::net::{IpAddr, ToSocketAddrs as _};
 use super::address::{Host, HostPort};
 use super::policy::EgressConfig;
 
-/// Where the system keeps the addresses of those who know names.
-pub const RESOLVER: &str = "/etc/resolv.conf";
+/// The file with the addresses of the system's name servers.
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The addresses that one line of the filter is for.
+/// The addresses of one line of the filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed {
-    /// What is reached there, in words.
+pub struct FilterRule {
+    /// The destination, in words.
     pub what: String,
-    /// Its addresses, in order.
+    /// Its addresses, sorted.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Every address that the allow-list leads to now, those of name servers included where it has names; `resolver` is the
-/// text of [`RESOLVER`]. Destinations that a proxy alone connects to have none: where this box has no DNS but the proxy's,
-/// their names say nothing here. Asks DNS. The error is every name that has no address.
-pub fn passed(
+/// All current addresses of the allow-list, with those of the name servers if it has names; `resolver` is the text of
+/// [`RESOLV_CONF`]. Destinations that only a proxy connects to have no addresses: this box may have no DNS besides the
+/// proxy's, and could not resolve their names. Asks DNS. The error lists every name that has no address.
+pub fn rules(
     config: &EgressConfig,
     behind_proxies: &BTreeMap<HostPort, HostPort>,
     resolver: &str,
-) -> Result<Vec<Passed>, Vec<String>> {
-    passed_with(config, behind_proxies, resolver, |name, port| {
+) -> Result<Vec<FilterRule>, Vec<String>> {
+    rules_with(config, behind_proxies, resolver, |name, port| {
         (name, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect())
     })
 }
 
-fn passed_with(
+fn rules_with(
     config: &EgressConfig,
     behind_proxies: &BTreeMap<HostPort, HostPort>,
     resolver: &str,
     resolve: impl Fn(&str, u16) -> io::Result<Vec<IpAddr>>,
-) -> Result<Vec<Passed>, Vec<String>> {
+) -> Result<Vec<FilterRule>, Vec<String>> {
     let (mut all, mut problems, mut has_names) = (Vec::new(), Vec::new(), false);
     for entry in &config.allow {
         let region = &entry.region;
         if let Some(proxy) = behind_proxies.get(&entry.host) {
-            all.push(Passed { what: format!("{}, in {region}: through {proxy}", entry.host), addresses: Vec::new() });
+            all.push(FilterRule {
+                what: format!("{}, in {region}: through {proxy}", entry.host),
+                addresses: Vec::new(),
+            });
             continue;
         }
         match &entry.host.host {
-            // On this machine, which the filter lets through by itself.
+            // The filter allows loopback in any case.
             host if host.is_loopback() => {}
             Host::Ip(address) => {
-                all.push(Passed { what: format!("{}, in {region}", entry.host), addresses: vec![*address] });
+                all.push(FilterRule { what: format!("{}, in {region}", entry.host), addresses: vec![*address] });
             }
             Host::Name(name) => {
                 has_names = true;
@@ -66,13 +69,14 @@ fn passed_with(
                 };
                 addresses.sort_unstable();
                 addresses.dedup();
-                all.push(Passed { what: format!("{}, in {region}: its addresses of now", entry.host), addresses });
+                all.push(FilterRule { what: format!("{}, in {region}: its current addresses", entry.host), addresses });
             }
         }
     }
+
     let servers = name_servers(resolver);
     if has_names && !servers.is_empty() {
-        all.push(Passed { what: format!("the name servers of {RESOLVER}"), addresses: servers });
+        all.push(FilterRule { what: format!("the name servers of {RESOLV_CONF}"), addresses: servers });
     }
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
@@ -81,7 +85,7 @@ fn passed_with(
 fn name_servers(text: &str) -> Vec<IpAddr> {
     let words = text.lines().map(str::split_whitespace);
     let servers = words.filter_map(|mut words| words.next().filter(|word| *word == "nameserver").and(words.next()));
-    // The zone of a link-local address is no part of the filter's.
+    // The filter takes a link-local address without its zone.
     let addresses = servers.filter_map(|server| server.split('%').next()?.parse::<IpAddr>().ok());
     addresses.filter(|address| !address.is_loopback()).collect()
 }
@@ -101,12 +105,12 @@ mod tests {
     fn behind(proxies: &[[&str; 2]], text: &str, resolver: &str) -> Result<Vec<(String, Vec<String>)>, Vec<String>> {
         let config: EgressConfig = toml_check::parse("f", text).unwrap();
         let proxies = proxies.iter().map(|pair| pair.map(|text| text.parse().unwrap()).into()).collect();
-        let passed = passed_with(&config, &proxies, resolver, |name, _| match name {
+        let passed = rules_with(&config, &proxies, resolver, |name, _| match name {
             "b.example" => Ok(["192.0.2.9", "192.0.2.1", "192.0.2.9"].map(|text| text.parse().unwrap()).into()),
             "empty.example" => Ok(Vec::new()),
             _ => Err(io::Error::other("unknown")),
         })?;
-        let told = |of: Passed| (of.what, of.addresses.iter().map(ToString::to_string).collect());
+        let told = |of: FilterRule| (of.what, of.addresses.iter().map(ToString::to_string).collect());
         Ok(passed.into_iter().map(told).collect())
     }
 
@@ -116,7 +120,7 @@ mod tests {
                         nameserver fe80::1%eth0\nnameserver\n";
         let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let expected = vec![
-            ("b.example:1, in eu: its addresses of now".to_owned(), texts(&["192.0.2.1", "192.0.2.9"])),
+            ("b.example:1, in eu: its current addresses".to_owned(), texts(&["192.0.2.1", "192.0.2.9"])),
             ("[2001:db8::1]:2, in ch".to_owned(), texts(&["2001:db8::1"])),
             ("the name servers of /etc/resolv.conf".to_owned(), texts(&["192.0.2.53", "fe80::1"])),
         ];

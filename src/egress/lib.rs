@@ -12,8 +12,8 @@
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
 //! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else
 //! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
-//! * `account.rs` - bytes sent to and received from each destination since the start
-//! * `kept.rs` - the same since the installation, in one file
+//! * `counters.rs` - bytes sent to and received from each destination since the start
+//! * `stored_counts.rs` - the same since the installation, in one file
 //! * `ip_filter.rs` - the allow-list as addresses, for systemd's filter
 //! * `daemon_connection.rs` - connections from the command line to a daemon, by Unix socket, HTTPS or HTTP
 //! * `raw.rs` - a blocking connection from the command line to a daemon, for measurements
@@ -26,17 +26,17 @@
 //!   destination, and all are counted.
 //! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box.
 //! * Certificates are read at each connection, so a renewed one needs no restart. No TLS session is resumed.
-//! * No connection waits for the file of `kept.rs`.
+//! * No connection waits for the file of `stored_counts.rs`.
 #![forbid(unsafe_code)]
 
-mod account;
+mod counters;
 mod address;
 mod channel;
 mod daemon_connection;
 mod destination;
 mod http;
 pub mod ip_filter;
-mod kept;
+mod stored_counts;
 mod link;
 mod message_stream;
 mod policy;
@@ -59,32 +59,32 @@ use ledge_service::audit_event::{AuditEvent, AuditSink};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use account::Account;
-pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
-pub use channel::UNLISTED;
-pub use daemon_connection::{Answer, DaemonAddress, DaemonConnection, DaemonError, Download};
+pub use channel::UNLISTED_DESTINATION;
+use counters::DestinationCounters;
+pub use counters::DestinationStatistics;
+pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError, Download};
 pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
-pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
-use tls::Client;
-pub use tls::{CertificateTime, LARGEST_LIST, certificates, identity_error, private_key};
+pub use stored_counts::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};
+use tls::TlsClient;
+pub use tls::{CERTIFICATE_FILE_BYTES_MAX, CertificateTime, certificates, identity_error, private_key};
 pub use tls::{TlsError, TlsSettings};
 pub use tls_files::TlsFiles;
 pub use tunnel::fuzz_proxy_answer;
 pub use web_address::{InvalidWebAddress, WebAddress};
 
-/// How long it may take until a connection stands: the name looked up, connected, and the TLS handshake done.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Limit for the DNS lookup, the TCP connection and the TLS handshake together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many addresses of a name are tried. Each gets its share of the time.
-const MOST_ADDRESSES: usize = 8;
+/// The most addresses of a name that are tried. Each gets its share of [`CONNECT_TIMEOUT`].
+const ADDRESSES_MAX: usize = 8;
 
-/// What a connection is for.
+/// The part of Ledge that opens a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     Mqtt,
@@ -102,7 +102,7 @@ impl Purpose {
         [Self::Mqtt, Self::Updates, Self::Audit].into_iter().chain(live_copies).collect()
     }
 
-    /// What such a connection may carry, whatever its destination is allowed.
+    /// The contents that such a connection may carry, whatever the allow-list permits its destination.
     pub fn contents(self) -> &'static [Content] {
         match self {
             Self::Mqtt => &[Content::Protocol, Content::Answer, Content::Presence, Content::Report, Content::Call],
@@ -111,12 +111,12 @@ impl Purpose {
         }
     }
 
-    /// Whether it carries the audit log itself. Such a connection is recorded when it is the first, or after a failure.
+    /// True for connections that carry the audit log itself. They are recorded only when first, or after a failure.
     fn is_of_audit(self) -> bool {
         matches!(self, Self::Audit | Self::LiveCopy(_))
     }
 
-    /// As the audit log has it.
+    /// The name in the audit log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mqtt => "mqtt",
@@ -133,25 +133,27 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// Where to connect to.
+/// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// A name or an IP address.
     pub host: String,
     pub port: u16,
-    /// TLS, or a connection that anybody on the way can read and change.
+    /// `None` is a connection without encryption.
     pub tls: Option<TlsSettings>,
 }
 
-/// What forbids connections under systemd without a word.
-const FILTER: &str = "IPAddressAllow= of the unit, which `ledge config systemd-drop-in` makes";
+/// The filter that blocks connections under systemd without an error of its own.
+const UNIT_FILTER: &str = "IPAddressAllow= of the unit, which `ledge config systemd-drop-in` makes";
 
-/// Why there is no connection.
+/// The reason why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     #[error("{reason}")]
     Denied { reason: String },
-    #[error("{destination}: the name is not found, is it spelled right and does this machine's DNS know it? ({error})")]
+    #[error(
+        "{destination}: DNS does not resolve the name: check its spelling and the DNS server of this machine ({error})"
+    )]
     NotFound {
         /// `HOST:PORT`.
         destination: String,
@@ -163,8 +165,8 @@ pub enum EgressError {
         destination: String,
     },
     #[error(
-        "{destination}: {step} got no answer in time: is the address right, is the machine on, does a firewall drop it, or the \
-         service's own filter ({FILTER})?"
+        "{destination}: {step} timed out: check the address, that the machine is on, and that neither a firewall nor \
+         the service's own filter ({UNIT_FILTER}) drops the connection"
     )]
     TimedOut {
         /// `HOST:PORT`.
@@ -172,7 +174,8 @@ pub enum EgressError {
         step: &'static str,
     },
     #[error(
-        "{destination} may not be connected to from here: the service's own filter or a firewall forbids it ({FILTER})"
+        "{destination}: this box may not connect to it: a firewall or the service's own filter forbids it \
+         ({UNIT_FILTER})"
     )]
     Forbidden {
         /// `HOST:PORT`.
@@ -200,47 +203,49 @@ pub enum EgressError {
     },
 }
 
-/// The way out of this box. Clones share one allow-list and one set of counters.
+/// Opens outbound connections. Clones share one allow-list and one set of counters.
 #[derive(Debug, Clone)]
-pub struct Egress(Arc<Shared>);
+pub struct Egress(Arc<EgressState>);
 
 #[derive(Debug)]
-struct Shared {
+struct EgressState {
     config: EgressConfig,
     audit: AuditSink,
-    limit: Duration,
-    accounts: Mutex<BTreeMap<HostPort, (String, Arc<Account>)>>,
+    connect_timeout: Duration,
+    /// By destination: its region and its counters.
+    counters: Mutex<BTreeMap<HostPort, (String, Arc<DestinationCounters>)>>,
 }
 
 impl Egress {
-    /// A way out to what `config` allows.
+    /// Connections to the destinations that `config` allows.
     pub fn new(config: &EgressConfig, audit: AuditSink) -> Self {
-        Self::with_limit(config, audit, LIMIT)
+        Self::with_timeout(config, audit, CONNECT_TIMEOUT)
     }
 
-    fn with_limit(config: &EgressConfig, audit: AuditSink, limit: Duration) -> Self {
-        // Those that were never connected to as well: their zeros say so.
-        let account = |entry: &Allowed| (entry.host.clone(), (entry.region.to_string(), Arc::default()));
-        let accounts = Mutex::new(config.allow.iter().map(account).collect());
-        Self(Arc::new(Shared { config: config.clone(), audit, limit, accounts }))
+    fn with_timeout(config: &EgressConfig, audit: AuditSink, connect_timeout: Duration) -> Self {
+        // Destinations that were never connected to are listed with zeros.
+        let zeros = |entry: &Allowed| (entry.host.clone(), (entry.region.to_string(), Arc::default()));
+        let counters = Mutex::new(config.allow.iter().map(zeros).collect());
+        Self(Arc::new(EgressState { config: config.clone(), audit, connect_timeout, counters }))
     }
 
-    /// Connects, if the allow-list has the destination: else neither DNS nor the network hear of it.
+    /// Connects, if the allow-list has the destination. Otherwise nothing is sent, not even a DNS query.
     pub async fn connect(&self, to: &Destination, purpose: Purpose) -> Result<(LinkReader, LinkWriter), EgressError> {
         let address = HostPort::new(&to.host, to.port).map_err(|error| error.to_string());
         let granted = address.and_then(|address| self.0.config.grant(&address).map(|grant| (address, grant)));
         let (address, grant) =
             granted.map_err(|reason| self.denied(format!("{}:{}", to.host, to.port), purpose, reason))?;
+
         let grant = grant.limited_to(purpose.contents());
-        let account = self.account(&address, &grant.region);
-        let connected = self.open(&address, to.tls.clone(), &grant, &account, purpose).await;
+        let counters = self.counters(&address, &grant.region);
+        let connected = self.open(&address, to.tls.clone(), &grant, &counters, purpose).await;
         if connected.is_err() {
-            account.failures.fetch_add(1, Ordering::Relaxed);
+            counters.failures.fetch_add(1, Ordering::Relaxed);
         }
         connected
     }
 
-    /// A refusal, audited.
+    /// Records a refusal in the audit log and returns it as an error.
     fn denied(&self, destination: String, purpose: Purpose, reason: String) -> EgressError {
         self.0.audit.record_own(AuditEvent::ConnectionRefused { destination, purpose: purpose.name().into() });
         EgressError::Denied { reason }
@@ -251,95 +256,98 @@ impl Egress {
         to: &HostPort,
         tls: Option<TlsSettings>,
         grant: &Grant,
-        account: &Arc<Account>,
+        counters: &Arc<DestinationCounters>,
         purpose: Purpose,
     ) -> Result<(LinkReader, LinkWriter), EgressError> {
         let destination = to.to_string();
-        let deadline = Instant::now() + self.0.limit;
+        let deadline = Instant::now() + self.0.connect_timeout;
         let tls_failed = |error| EgressError::Tls { destination: destination.clone(), error };
-        // Before anything is connected: a file that cannot be read is no reason to disturb the other side.
+        // Read the files before connecting: an unreadable file must not cause a connection that is dropped at once.
         let client = match tls {
             Some(settings) => Some(read_settings(settings, to.clone()).await.map_err(tls_failed)?),
             None => None,
         };
-        let stream = dial(to, deadline).await?;
-        let socket = stream.as_fd().try_clone_to_owned().map_err(|error| unreachable(to, error))?;
-        account.opened.fetch_add(1, Ordering::Relaxed);
+
+        let stream = connect(to, deadline).await?;
+        let socket = stream.as_fd().try_clone_to_owned().map_err(|error| connect_error(to, error))?;
+        counters.opened.fetch_add(1, Ordering::Relaxed);
         self.0.audit.record_connection(destination.clone(), grant.region.clone(), purpose.name());
-        let (grant, account) = (grant.clone(), account.clone());
+
+        let (grant, counters) = (grant.clone(), counters.clone());
         let Some(client) = client else {
             let (reading, writing) = stream.into_split();
-            return Ok(link::link((Box::new(reading), Box::new(writing)), socket, None, destination, grant, account));
+            return Ok(link::link((Box::new(reading), Box::new(writing)), socket, None, destination, grant, counters));
         };
+
         let late = |_| EgressError::TimedOut { destination: destination.clone(), step: "the TLS handshake" };
         let shaken = timeout_at(deadline, client.connect(stream)).await.map_err(late)?;
         let (stream, peer) = shaken.map_err(tls_failed)?;
         let (reading, writing) = tokio::io::split(stream);
-        Ok(link::link((Box::new(reading), Box::new(writing)), socket, Some(peer), destination, grant, account))
+        Ok(link::link((Box::new(reading), Box::new(writing)), socket, Some(peer), destination, grant, counters))
     }
 
-    fn account(&self, address: &HostPort, region: &str) -> Arc<Account> {
-        let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, account) = accounts.entry(address.clone()).or_insert_with(|| (region.to_owned(), Arc::default()));
-        account.clone()
+    fn counters(&self, address: &HostPort, region: &str) -> Arc<DestinationCounters> {
+        let mut all = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, counters) = all.entry(address.clone()).or_insert_with(|| (region.to_owned(), Arc::default()));
+        counters.clone()
     }
 
-    /// Whether a destination may get such content.
+    /// True if the allow-list lets a destination get such content.
     pub fn permits(&self, to: &Destination, content: Content) -> bool {
         let address = HostPort::new(&to.host, to.port).ok();
         let grant = address.and_then(|address| self.0.config.grant(&address).ok());
         grant.is_some_and(|grant| grant.permits(content))
     }
 
-    /// What went out and came in since the start, by destination.
+    /// Traffic and connections since the start, by destination.
     pub fn statistics(&self) -> Vec<DestinationStatistics> {
-        let accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        accounts.iter().map(|(to, (region, account))| account.read(to.to_string(), region.clone())).collect()
+        let all = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(to, (region, counters))| counters.read(to.to_string(), region.clone())).collect()
     }
 }
 
-/// Reads the files of `settings` where it disturbs nobody.
-async fn read_settings(settings: TlsSettings, to: HostPort) -> Result<Client, TlsError> {
-    let read = tokio::task::spawn_blocking(move || Client::read(&settings, &to));
+/// Reads the files of `settings` on a blocking thread.
+async fn read_settings(settings: TlsSettings, to: HostPort) -> Result<TlsClient, TlsError> {
+    let read = tokio::task::spawn_blocking(move || TlsClient::read(&settings, &to));
     read.await.unwrap_or_else(|error| Err(TlsError::Failed { reason: error.to_string() }))
 }
 
-/// Connects to the first address that takes the connection.
-async fn dial(to: &HostPort, deadline: Instant) -> Result<TcpStream, EgressError> {
+/// Connects to the first address that accepts the connection.
+async fn connect(to: &HostPort, deadline: Instant) -> Result<TcpStream, EgressError> {
     let addresses = match to.addresses() {
         Some(addresses) => addresses.into_iter().map(|address| SocketAddr::new(address, to.port)).collect(),
-        None => look_up(to, deadline).await?,
+        None => resolve(to, deadline).await?,
     };
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for (tried, address) in addresses.iter().enumerate() {
-        // One share more than addresses are left: what comes after needs time as well.
+        // One share more than addresses are left: the TLS handshake needs time as well.
         let shares = u32::try_from(addresses.len() - tried + 1).unwrap_or(u32::MAX);
         let share = deadline.saturating_duration_since(Instant::now()) / shares;
         last = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // Messages are written as a whole; waiting for more would only delay them.
+                // Each message is written whole, so Nagle's algorithm would only delay it.
                 return match stream.set_nodelay(true) {
                     Ok(()) => Ok(stream),
-                    Err(error) => Err(unreachable(to, error)),
+                    Err(error) => Err(connect_error(to, error)),
                 };
             }
             Ok(Err(error)) => error,
             Err(_) => io::ErrorKind::TimedOut.into(),
         };
     }
-    Err(unreachable(to, last))
+    Err(connect_error(to, last))
 }
 
-async fn look_up(to: &HostPort, deadline: Instant) -> Result<Vec<SocketAddr>, EgressError> {
+async fn resolve(to: &HostPort, deadline: Instant) -> Result<Vec<SocketAddr>, EgressError> {
     let destination = to.to_string();
     match timeout_at(deadline, tokio::net::lookup_host((to.host.to_string(), to.port))).await {
-        Ok(Ok(found)) => Ok(found.take(MOST_ADDRESSES).collect()),
+        Ok(Ok(found)) => Ok(found.take(ADDRESSES_MAX).collect()),
         Ok(Err(error)) => Err(EgressError::NotFound { destination, error }),
-        Err(_) => Err(EgressError::TimedOut { destination, step: "looking up the name" }),
+        Err(_) => Err(EgressError::TimedOut { destination, step: "the DNS lookup" }),
     }
 }
 
-fn unreachable(to: &HostPort, error: io::Error) -> EgressError {
+fn connect_error(to: &HostPort, error: io::Error) -> EgressError {
     let destination = to.to_string();
     match error.kind() {
         io::ErrorKind::ConnectionRefused => EgressError::Refused { destination },

@@ -1,4 +1,4 @@
-//! The two halves of an open connection. Bytes get into the writing one only under the name of their [`Content`].
+//! The two halves of an open connection. Bytes are written only under the name of their [`Content`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,48 +9,48 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::account::Account;
+use super::counters::DestinationCounters;
 use super::policy::{Content, Grant};
-use super::tls::Peer;
+use super::tls::TlsPeer;
 
-/// How much is read at a time, in bytes: a TLS record holds up to 16 KiB.
-const READ: usize = 16 << 10;
+/// The size of one read, in bytes: a TLS record holds up to 16 KiB.
+const READ_BYTES: usize = 16 << 10;
 
-/// The memory that the empty draft keeps, in bytes. A large message must not hold its memory for ever.
-const KEPT: usize = 256 << 10;
+/// The most memory that the empty draft keeps, in bytes. A large message must not hold its memory for ever.
+const DRAFT_BYTES_MAX: usize = 256 << 10;
 
-/// How long an orderly end may take.
-const CLOSE: Duration = Duration::from_secs(1);
+/// Limit for an orderly end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-type Reading = Box<dyn AsyncRead + Send + Sync + Unpin>;
-type Writing = Box<dyn AsyncWrite + Send + Sync + Unpin>;
+type ReadHalf = Box<dyn AsyncRead + Send + Sync + Unpin>;
+type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
-/// What reads from a destination.
+/// The half that reads from a destination.
 pub struct LinkReader {
-    stream: Reading,
+    stream: ReadHalf,
     socket: OwnedFd,
-    account: Arc<Account>,
-    peer: Option<Peer>,
+    counters: Arc<DestinationCounters>,
+    peer: Option<TlsPeer>,
 }
 
-/// What writes to a destination.
+/// The half that writes to a destination.
 pub struct LinkWriter {
-    stream: Writing,
-    account: Arc<Account>,
-    peer: Option<Peer>,
+    stream: WriteHalf,
+    counters: Arc<DestinationCounters>,
+    peer: Option<TlsPeer>,
     destination: String,
     grant: Grant,
-    /// What the stream has not taken yet.
+    /// Bytes that the stream has not taken yet.
     queue: BytesMut,
-    /// What is in the queue, in its order: how many bytes of what.
+    /// The contents of the queue in its order, each with its number of bytes.
     contents: VecDeque<(Content, usize)>,
-    /// Bytes that the stream took and may still hold back: TLS encrypts into a buffer.
+    /// Bytes that the stream took and may still buffer: TLS encrypts into a buffer.
     held_back: usize,
-    /// Where a message is written before it is queued. Empty in between.
+    /// The message being written, before it is queued. Empty in between.
     draft: BytesMut,
 }
 
-/// Why nothing was queued.
+/// The reason why nothing was queued.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError<E> {
     #[error(
@@ -59,26 +59,25 @@ pub enum PutError<E> {
     NotPermitted {
         /// `HOST:PORT`.
         destination: String,
-        /// What was to be sent.
         content: Content,
     },
     #[error("{0}")]
     Write(E),
 }
 
-/// The two halves of a connection.
+/// Makes the two halves of a connection.
 pub(super) fn link(
-    (reading, writing): (Reading, Writing),
+    (reading, writing): (ReadHalf, WriteHalf),
     socket: OwnedFd,
-    peer: Option<Peer>,
+    peer: Option<TlsPeer>,
     destination: String,
     grant: Grant,
-    account: Arc<Account>,
+    counters: Arc<DestinationCounters>,
 ) -> (LinkReader, LinkWriter) {
-    let reader = LinkReader { stream: reading, socket, account: account.clone(), peer: peer.clone() };
+    let reader = LinkReader { stream: reading, socket, counters: counters.clone(), peer: peer.clone() };
     let writer = LinkWriter {
         stream: writing,
-        account,
+        counters,
         peer,
         destination,
         grant,
@@ -91,27 +90,29 @@ pub(super) fn link(
 }
 
 impl LinkReader {
-    /// Appends what has come to `buffer`; 0 bytes are the end. Cancel-safe: what was not returned is still to be read.
+    /// Appends received bytes to `buffer`; 0 bytes are the end. Cancel-safe: bytes that were not returned are still to
+    /// be read.
     pub async fn read(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
-        // One with room has the size that its owner wants.
+        // A buffer with room has the size that its owner wants.
         if buffer.capacity() == buffer.len() {
-            buffer.reserve(READ);
+            buffer.reserve(READ_BYTES);
         }
         let read = self.stream.read_buf(buffer).await.map_err(|error| explained(self.peer.as_ref(), error))?;
-        self.account.count_received(read);
+        self.counters.count_received(read);
         Ok(read)
     }
 
-    /// Acknowledges what has come. The system would wait up to 40 ms for something to send that could carry it, and the
-    /// other side may hold back what is next until it is acknowledged (Nagle's algorithm, RFC 9293, section 3.7.4).
+    /// Acknowledges the received bytes at once. The system would wait up to 40 ms for data to send along with the
+    /// acknowledgement, and until then the other side may hold back its next bytes (Nagle's algorithm, RFC 9293,
+    /// section 3.7.4).
     pub fn acknowledge(&self) {
-        // Without it everything comes all the same.
+        // Without it the bytes still arrive, only later.
         let _ = rustix::net::sockopt::set_tcp_quickack(&self.socket, true);
     }
 }
 
 impl LinkWriter {
-    /// Queues what `write` appends to the buffer it is given, as `content`. Nothing is queued when this destination may
+    /// Queues the bytes that `write` appends to its buffer, as `content`. Nothing is queued when this destination may
     /// not get such content, or when `write` fails.
     pub fn put<T, E>(
         &mut self,
@@ -121,7 +122,7 @@ impl LinkWriter {
         if !self.grant.permits(content) {
             return Err(PutError::NotPermitted { destination: self.destination.clone(), content });
         }
-        // A buffer of its own: `write` can neither see nor change what is already queued under another name.
+        // A separate buffer: `write` can neither see nor change bytes that are queued under another name.
         let value = match write(&mut self.draft) {
             Ok(value) => value,
             Err(error) => {
@@ -129,6 +130,7 @@ impl LinkWriter {
                 return Err(PutError::Write(error));
             }
         };
+
         match self.contents.back_mut() {
             Some((last, bytes)) if *last == content => *bytes += self.draft.len(),
             _ => self.contents.push_back((content, self.draft.len())),
@@ -138,7 +140,8 @@ impl LinkWriter {
         } else {
             self.queue.extend_from_slice(&self.draft);
         }
-        if self.draft.capacity() > KEPT {
+
+        if self.draft.capacity() > DRAFT_BYTES_MAX {
             self.draft = BytesMut::new();
         }
         self.draft.clear();
@@ -150,15 +153,15 @@ impl LinkWriter {
         self.queue.len() + self.held_back
     }
 
-    /// Hands everything queued to the system. Cancel-safe: it may be dropped while it waits and called again; nothing is
-    /// lost or sent twice.
+    /// Hands everything queued to the system. Cancel-safe: it may be cancelled while it waits and called again; nothing
+    /// is lost or sent twice.
     pub async fn flush(&mut self) -> io::Result<()> {
         self.hand_over().await.map_err(|error| explained(self.peer.as_ref(), error))
     }
 
     async fn hand_over(&mut self) -> io::Result<()> {
         while !self.queue.is_empty() {
-            // Between this and the next line nothing waits: what was taken has left the queue.
+            // No `.await` between the write and the removal of the written bytes from the queue.
             let taken = self.stream.write(&self.queue).await?;
             if taken == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
@@ -166,7 +169,7 @@ impl LinkWriter {
             self.take(taken);
         }
         self.queue = BytesMut::new();
-        // Also when the queue was empty: a flush before may have been dropped at this point.
+        // Also when the queue was empty: an earlier flush may have been cancelled at this point.
         self.stream.flush().await?;
         self.held_back = 0;
         Ok(())
@@ -180,7 +183,7 @@ impl LinkWriter {
             && let Some((content, bytes)) = self.contents.front_mut()
         {
             let part = left.min(*bytes);
-            self.account.count_sent(*content, part);
+            self.counters.count_sent(*content, part);
             *bytes -= part;
             left -= part;
             if *bytes == 0 {
@@ -189,19 +192,19 @@ impl LinkWriter {
         }
     }
 
-    /// Ends the connection in order: what is queued is sent and the end announced, if that takes a second at most.
+    /// Ends the connection in order, within a second: sends the queue and announces the end.
     pub async fn close(mut self) {
         let closing = async {
             self.hand_over().await?;
             self.stream.shutdown().await
         };
-        // An end that fails is an end.
-        let _ = tokio::time::timeout(CLOSE, closing).await;
+        // If it fails, the connection ends all the same.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
     }
 }
 
-/// An error in words for people where TLS knows better than the system.
-fn explained(peer: Option<&Peer>, error: io::Error) -> io::Error {
+/// Replaces an error of the system by the TLS alert that caused it, if there was one.
+fn explained(peer: Option<&TlsPeer>, error: io::Error) -> io::Error {
     match peer {
         Some(peer) => peer.explain_later(error),
         None => error,

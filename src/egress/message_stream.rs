@@ -1,4 +1,4 @@
-//! A connection for messages that nobody answers, such as those of syslog.
+//! A connection for messages without replies, such as those of syslog.
 
 use std::io;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::address::HostPort;
-use super::channel::{Channel, Way};
+use super::channel::{Channel, Route};
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
 
-/// How long the other side may let a write wait.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit for a write that the other side does not take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long an orderly end may take.
-const CLOSE: Duration = Duration::from_secs(1);
+/// Limit for an orderly end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An open connection that carries records of the audit log.
 pub struct MessageStream {
     channel: Channel,
-    patience: Duration,
+    write_timeout: Duration,
 }
 
 impl MessageStream {
-    /// Connects, if the allow-list has the destination and it may get the audit log. Without TLS it is refused unless the
-    /// destination is this machine.
+    /// Connects, if the allow-list has the destination and permits it the audit log. A connection without TLS is
+    /// refused unless the destination is this machine.
     pub async fn open(
         egress: &Egress,
         to: &HostPort,
@@ -34,17 +34,19 @@ impl MessageStream {
         purpose: Purpose,
     ) -> Result<Self, EgressError> {
         if tls.is_none() && !to.host.is_loopback() {
-            let reason = format!("records of the audit log go to {to} only over an encrypted connection");
+            let reason = format!(
+                "records of the audit log are sent to {to} only over an encrypted connection: set up TLS for it"
+            );
             return Err(egress.denied(to.to_string(), purpose, reason));
         }
-        let way = Way { to: to.clone(), tls, proxy: None, purpose, content: Content::Audit };
-        Ok(Self { channel: egress.channel(&way).await?, patience: PATIENCE })
+        let route = Route { to: to.clone(), tls, proxy: None, purpose, content: Content::Audit };
+        Ok(Self { channel: egress.channel(&route).await?, write_timeout: WRITE_TIMEOUT })
     }
 
-    /// Hands whole messages to the system. When that fails, or is given up, a part of them may have gone: the connection is
-    /// of no use any more. When it succeeds, nobody knows whether they arrive.
+    /// Hands whole messages to the system. After a failure or a cancellation a part of them may have been sent, so the
+    /// connection cannot be used any more. Success does not mean that they arrive.
     pub async fn send(&mut self, messages: &[u8]) -> io::Result<()> {
-        // The system takes a first write to a connection that the other side has closed, and it goes nowhere.
+        // The system accepts a first write to a connection that the other side has closed, and the bytes are lost.
         if let Some(error) = self.ended().now_or_never() {
             return Err(error);
         }
@@ -52,10 +54,10 @@ impl MessageStream {
             self.channel.write_all(messages).await?;
             self.channel.flush().await
         };
-        timeout(self.patience, sending).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        timeout(self.write_timeout, sending).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Waits until the other side ends the connection. What it sends is not looked at. Cancel-safe.
+    /// Waits until the other side ends the connection. Received bytes are discarded. Cancel-safe.
     pub async fn ended(&mut self) -> io::Error {
         let mut buffer = [0; 512];
         loop {
@@ -67,10 +69,10 @@ impl MessageStream {
         }
     }
 
-    /// Ends the connection in order, if that takes a second at most.
+    /// Ends the connection in order, within a second.
     pub async fn close(mut self) {
-        // An end that fails is an end.
-        let _ = timeout(CLOSE, self.channel.shutdown()).await;
+        // If it fails, the connection ends all the same.
+        let _ = timeout(CLOSE_TIMEOUT, self.channel.shutdown()).await;
     }
 }
 

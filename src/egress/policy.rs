@@ -1,4 +1,4 @@
-//! The section `[egress]` of the configuration: what may leave this box, and where to.
+//! The section `[egress]` of the configuration: the contents that may leave this box, and their destinations.
 
 use std::fmt;
 
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use super::address::HostPort;
 
-/// The region of what is on this box.
-pub const LOCAL: &str = "local";
+/// The region of destinations on this box.
+pub const LOCAL_REGION: &str = "local";
 
-/// Everything that may leave this box, and nothing else.
+/// The closed list of contents that may leave this box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Content {
-    /// Handshakes, acknowledgements, subscriptions and keep-alives: nobody's data. Every destination may get it.
+    /// Handshakes, acknowledgements, subscriptions and keep-alives: no data. Every destination may get it.
     #[serde(skip)]
     Protocol,
-    /// Answers to inference calls, errors included, and what bindings make of them.
+    /// Answers to inference calls, errors included, and the messages that bindings publish.
     #[serde(rename = "answers")]
     Answer,
-    /// Whether this box is there.
+    /// The online state of this box.
     #[serde(rename = "presence")]
     Presence,
-    /// What this box runs and how it does.
+    /// The versions that this box runs, and its condition.
     #[serde(rename = "reports")]
     Report,
     /// Inference calls to a box elsewhere, as `ledge bench` makes them. The daemon answers calls and makes none.
@@ -31,7 +31,7 @@ pub enum Content {
     /// Requests for files of the update repository: their names, and nothing of this box.
     #[serde(rename = "requests")]
     Request,
-    /// Records of the audit log, and what proves them.
+    /// Records of the audit log, and their proofs.
     #[serde(rename = "audit")]
     Audit,
 }
@@ -41,7 +41,7 @@ impl Content {
     pub const ALL: [Self; 7] =
         [Self::Protocol, Self::Answer, Self::Presence, Self::Report, Self::Call, Self::Request, Self::Audit];
 
-    /// As the configuration and the metrics have it.
+    /// The name in the configuration and the metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Protocol => "protocol",
@@ -61,11 +61,11 @@ impl fmt::Display for Content {
     }
 }
 
-/// Where data may go.
+/// The destinations that may get data.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EgressConfig {
-    /// The regions where data may be. Empty: any that an entry names.
+    /// The regions where data may be. Empty allows every region that an entry names.
     pub residency: Vec<RegionName>,
     pub allow: Vec<Allowed>,
 }
@@ -76,7 +76,7 @@ pub struct EgressConfig {
 pub struct Allowed {
     pub host: HostPort,
     pub region: RegionName,
-    /// What may be sent there beside the protocol itself.
+    /// The contents that may be sent there, besides the protocol itself.
     #[serde(default = "everything")]
     pub send: Vec<Content>,
 }
@@ -85,23 +85,23 @@ fn everything() -> Vec<Content> {
     Content::ALL.into_iter().filter(|content| *content != Content::Protocol).collect()
 }
 
-/// What a destination may get.
+/// The permission to send to a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     pub region: String,
-    /// What may be sent there beside the protocol itself.
+    /// The contents that may be sent there, besides the protocol itself.
     send: Vec<Content>,
 }
 
 impl Grant {
-    /// Whether `content` may be sent there.
+    /// True if `content` may be sent there.
     pub fn permits(&self, content: Content) -> bool {
         content == Content::Protocol || self.send.contains(&content)
     }
 }
 
 impl Grant {
-    /// The same without what is not among `contents`.
+    /// The same, limited to `contents`.
     pub(super) fn limited_to(mut self, contents: &[Content]) -> Self {
         self.send.retain(|content| contents.contains(content));
         self
@@ -109,7 +109,7 @@ impl Grant {
 }
 
 impl EgressConfig {
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    /// Mistakes between well-formed values: the key within the section, and the remedy.
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         for (index, entry) in self.allow.iter().enumerate() {
@@ -117,10 +117,15 @@ impl EgressConfig {
                 problems.push((format!("allow[{index}].host"), format!("{} is named twice", entry.host)));
             }
             let region = entry.region.as_str();
-            let problem = if region == LOCAL {
-                format!("{LOCAL:?} is what never leaves this box: take another word, such as \"lan\"")
+            let problem = if region == LOCAL_REGION {
+                format!(
+                    "{LOCAL_REGION:?} is reserved for data that stays on this box: use another name, such as \"lan\""
+                )
             } else if !self.is_resident(&entry.region) {
-                format!("{region:?} is none of egress.residency, where data may be: {}", list(&self.residency))
+                format!(
+                    "{region:?} is not in egress.residency, the regions where data may be: {}",
+                    list(&self.residency)
+                )
             } else {
                 continue;
             };
@@ -129,29 +134,32 @@ impl EgressConfig {
         problems
     }
 
-    /// Whether data may be in a region.
+    /// True if data may be in a region.
     pub fn is_resident(&self, region: &RegionName) -> bool {
         self.residency.is_empty() || self.residency.contains(region)
     }
 
-    /// The same for a region that was counted, where what stays on this box has its own name.
+    /// The same for a region of the counters, where data that stays on this box has its own region.
     pub fn is_counted_resident(&self, region: &RegionName) -> bool {
-        region.as_str() == LOCAL || self.is_resident(region)
+        region.as_str() == LOCAL_REGION || self.is_resident(region)
     }
 
-    /// What `to` may get, or what to set so that it may be connected to.
+    /// The contents that `to` may get. The error names the setting that would allow the connection.
     ///
-    /// An entry counts before the rule that what stays on this box needs none: behind a port of this box may be a tunnel.
+    /// An entry takes precedence over the rule that loopback needs none: a port of this box may be the end of a tunnel.
     pub fn grant(&self, to: &HostPort) -> Result<Grant, String> {
         if let Some(entry) = self.allow.iter().find(|entry| entry.host == *to) {
             if !self.is_resident(&entry.region) {
                 let (region, residency) = (entry.region.as_str(), list(&self.residency));
-                return Err(format!("{to} is in {region:?}, and egress.residency says where data may be: {residency}"));
+                return Err(format!(
+                    "{to} is in {region:?}, which is not in egress.residency, the regions where data may be: \
+                     {residency}"
+                ));
             }
             return Ok(Grant { region: entry.region.as_str().to_owned(), send: entry.send.clone() });
         }
         if to.host.is_loopback() {
-            return Ok(Grant { region: LOCAL.to_owned(), send: everything() });
+            return Ok(Grant { region: LOCAL_REGION.to_owned(), send: everything() });
         }
         let regions = match self.residency.as_slice() {
             [] => "a word for where it is, such as eu or lan".to_owned(),
@@ -208,7 +216,7 @@ mod tests {
         let config = config("residency = ['eu']\n[[allow]]\nhost = '127.0.0.1:8883'\nregion = 'eu'\nsend = []");
         for local in ["127.0.0.1:1883", "127.1.2.3:8883", "[::1]:1", "localhost:1"] {
             let granted = grant(&config, local).unwrap();
-            assert!(granted.region == LOCAL && granted.permits(Content::Answer), "{local}");
+            assert!(granted.region == LOCAL_REGION && granted.permits(Content::Answer), "{local}");
         }
         let tunnel = grant(&config, "127.0.0.1:8883").unwrap();
         assert!(tunnel.region == "eu" && !tunnel.permits(Content::Answer));
@@ -221,7 +229,7 @@ mod tests {
         );
         assert!(grant(&config, "a:1").is_ok());
         let refused = grant(&config, "b:1").unwrap_err();
-        assert_eq!(refused, "b:1 is in \"us\", and egress.residency says where data may be: eu");
+        assert_eq!(refused, "b:1 is in \"us\", which is not in egress.residency, the regions where data may be: eu");
     }
 
     #[test]
@@ -250,8 +258,11 @@ mod tests {
         );
         let expected = [
             ("allow[1].host", "a:1 is named twice"),
-            ("allow[1].region", "\"us\" is none of egress.residency, where data may be: eu"),
-            ("allow[2].region", "\"local\" is what never leaves this box: take another word, such as \"lan\""),
+            ("allow[1].region", "\"us\" is not in egress.residency, the regions where data may be: eu"),
+            (
+                "allow[2].region",
+                "\"local\" is reserved for data that stays on this box: use another name, such as \"lan\"",
+            ),
         ];
         assert_eq!(config.problems(), expected.map(|(key, problem)| (key.to_owned(), problem.to_owned())));
     }

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
 
-/// A way out by the TOML text of the section, and the audit events.
+/// An `Egress` from the TOML text of the section, and its audit events.
 fn egress(text: &str) -> (Egress, AuditQueue) {
     let (audit, events) = AuditSink::channel();
     (Egress::new(&toml_check::parse("f", text).unwrap(), audit), events)
@@ -51,14 +51,14 @@ fn put(writer: &mut LinkWriter, content: Content, bytes: &[u8]) -> Result<(), Pu
 fn what_the_filter_of_the_unit_may_have_stopped_says_so() {
     let at = HostPort::new("192.0.2.1", 1).unwrap();
     for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::TimedOut] {
-        let said = unreachable(&at, kind.into()).to_string();
+        let said = connect_error(&at, kind.into()).to_string();
         assert!(said.contains("ledge config systemd-drop-in"), "{said}");
     }
 }
 
 #[test]
 fn what_is_not_in_the_allow_list_is_refused_without_dns_and_network() {
-    // No sockets and no timers: whoever begins to connect panics.
+    // This runtime has no sockets and no timers: an attempt to connect panics.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (egress, mut events) = egress("[[allow]]\nhost = 'allowed.invalid:1883'\nregion = 'eu'");
     let connect = |host: &str, port| runtime.block_on(egress.connect(&to(host, port), Purpose::Mqtt));
@@ -116,12 +116,12 @@ async fn a_closed_port_is_told_in_words() {
 
 #[tokio::test]
 async fn a_name_that_dns_does_not_know_is_told_in_words() {
-    // RFC 6761 keeps the name for this. Without any DNS server the system may take longer than the limit to say so.
+    // RFC 6761 reserves the name for this. Without any DNS server the system may need longer than the timeout.
     let (egress, mut events) = egress("[[allow]]\nhost = 'no-such-host.invalid:1883'\nregion = 'eu'");
     let error = egress.connect(&to("no-such-host.invalid", 1883), Purpose::Mqtt).await.unwrap_err();
     let (not_found, late) = (
-        "no-such-host.invalid:1883: the name is not found, is it spelled right",
-        "no-such-host.invalid:1883: looking up the name got no answer in time",
+        "no-such-host.invalid:1883: DNS does not resolve the name: check its spelling",
+        "no-such-host.invalid:1883: the DNS lookup timed out",
     );
     let told = error.to_string();
     assert!(told.starts_with(not_found) || told.starts_with(late), "{told}");
@@ -186,7 +186,7 @@ async fn counters_tell_contents_apart_and_survive_reconnects() {
         }
         put(&mut writer, Content::Report, b"").unwrap();
         writer.flush().await.unwrap();
-        // Queued and never sent: it never left.
+        // Queued and never sent, so it is not counted.
         put(&mut writer, Content::Presence, b"offline").unwrap();
         drop(writer);
         server.read_exact(&mut vec![0; 10_103]).await.unwrap();
@@ -196,6 +196,7 @@ async fn counters_tell_contents_apart_and_survive_reconnects() {
         while reader.read(&mut buffer).await.unwrap_or(0) > 0 {}
         assert_eq!(buffer, "1234");
     }
+
     let [unused, used] = <[_; 2]>::try_from(egress.statistics()).unwrap();
     assert_eq!((used.destination, used.region.as_str()), (format!("127.0.0.1:{port}"), "eu"));
     assert_eq!((used.connections, used.failures, used.received), (2, 0, 8));
@@ -209,7 +210,7 @@ fn unlike(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).flat_map(|n| blake3::hash(&n.to_le_bytes()).as_bytes()[..8].to_vec()).take(bytes).collect()
 }
 
-/// A listener whose connections hold little: who sends much to it has to wait.
+/// A listener whose connections have a small receive buffer: a large write to it has to wait.
 fn narrow_listener() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -217,7 +218,7 @@ fn narrow_listener() -> TcpListener {
     socket.listen(1).unwrap()
 }
 
-/// Drops every flush as soon as it waits, while the other side reads in small pieces.
+/// Cancels every flush as soon as it waits, while the other side reads in small pieces.
 async fn every_flush_cancelled(egress: &Egress, mut writer: LinkWriter, mut server: impl AsyncRead + Unpin) {
     let parts = [(Content::Answer, unlike(6 << 20)), (Content::Report, unlike(1 << 20))];
     for (content, bytes) in &parts {

@@ -1,4 +1,4 @@
-//! TLS as a client, and the files that both sides of it read.
+//! TLS as a client, and the files that TLS clients and servers read.
 
 use std::io;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use tokio_rustls::client::TlsStream;
 
 use super::address::{Host, HostPort};
 
-/// The largest file of certificates or of lists of revoked ones, in bytes: an authority with a million revoked ones has a list
-/// of some 40 MB.
-pub const LARGEST_LIST: u64 = 64 << 20;
+/// The largest file of certificates or of a revocation list, in bytes: the list of a CA with a million revoked
+/// certificates has some 40 MB.
+pub const CERTIFICATE_FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// How the other side is recognized, and how this side is. The files are read at each connection, so that a renewed
-/// certificate needs no restart.
+/// The CA for the server's certificate, and the certificate of this client. The files are read at each connection, so
+/// that a renewed certificate needs no restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsSettings {
     /// A PEM file with the CA certificates that are trusted instead of the system's.
     pub ca: Option<SecretFile>,
-    /// A PEM file with the client's certificate, its issuers behind it.
+    /// A PEM file with the client's certificate, followed by its issuers.
     pub certificate: Option<SecretFile>,
     /// A PEM file with the key of that certificate.
     pub key: Option<SecretFile>,
 }
 
-/// Why there is no encrypted connection.
+/// The reason why there is no encrypted connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error(transparent)]
@@ -41,7 +41,7 @@ pub enum TlsError {
     NoCertificate { file: SecretFile },
     #[error("{file} holds a certificate that cannot be used: {reason}")]
     BadCertificate { file: SecretFile, reason: String },
-    /// A file without a key, or with one that cannot be used.
+    /// A file without a key, or with an unusable one.
     #[error("{file} holds no private key in PEM format that can be used (one with a passphrase cannot): {reason}")]
     BadKey { file: SecretFile, reason: String },
     #[error("a client certificate and its key go together: set both `certificate_file` and `key_file`, or neither")]
@@ -69,7 +69,7 @@ pub enum TlsError {
     CertificateRequired,
     #[error("the server does not accept the client certificate in {certificate} (TLS alert {alert})")]
     CertificateRefused { certificate: SecretFile, alert: String },
-    #[error("the server does not speak TLS on this port: take its TLS port (MQTT: 8883), or configure no TLS")]
+    #[error("the server does not speak TLS on this port: use its TLS port (MQTT: 8883), or turn TLS off for it")]
     NotTls,
     #[error("the server closed the connection during the TLS handshake: does it speak TLS on this port? ({reason})")]
     Closed { reason: io::Error },
@@ -77,19 +77,19 @@ pub enum TlsError {
     Failed { reason: String },
 }
 
-/// Settings that were read, ready to connect.
-pub(super) struct Client {
+/// A TLS client whose files are read, ready to connect.
+pub(super) struct TlsClient {
     connector: TlsConnector,
     name: ServerName<'static>,
-    peer: Peer,
+    peer: TlsPeer,
 }
 
-/// The time at which certificates are judged: that of the clock, but never before what is known to have passed.
+/// The time at which certificates are checked: the clock's, but never before the proven time.
 #[derive(Debug)]
 pub struct CertificateTime {
     /// The clock, in milliseconds since the Unix epoch.
     pub system_ms: fn() -> u64,
-    /// What is known to have passed.
+    /// The proven time.
     pub floor: &'static Floor,
 }
 
@@ -100,20 +100,20 @@ impl TimeProvider for CertificateTime {
     }
 }
 
-/// What is needed to say why a connection failed.
+/// The details of a connection that explain its failure.
 #[derive(Debug, Clone)]
-pub(super) struct Peer {
+pub(super) struct TlsPeer {
     trusted: String,
     certificate: Option<SecretFile>,
 }
 
-impl Client {
-    /// Reads the files. It blocks.
+impl TlsClient {
+    /// Reads the files. Blocks.
     pub(super) fn read(settings: &TlsSettings, to: &HostPort) -> Result<Self, TlsError> {
         Self::read_at(settings, to, CertificateTime { system_ms: clock::unix_millis, floor: &clock::FLOOR })
     }
 
-    /// As [`Self::read`], with certificates judged at `time`.
+    /// As [`Self::read`], with certificates checked at `time`.
     pub(super) fn read_at(settings: &TlsSettings, to: &HostPort, time: CertificateTime) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let failed = |error: Error| TlsError::Failed { reason: error.to_string() };
@@ -121,6 +121,7 @@ impl Client {
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(failed)?
             .with_root_certificates(roots(settings.ca.as_ref())?);
+
         let mut config = match (&settings.certificate, &settings.key) {
             (None, None) => builder.with_no_client_auth(),
             (Some(certificate), Some(key)) => builder
@@ -128,8 +129,9 @@ impl Client {
                 .map_err(|error| identity_error(error, certificate, key))?,
             _ => return Err(TlsError::Half),
         };
-        // Each connection reads its files anew, so there is nothing to resume.
+        // Each connection reads its files again, so there is nothing to resume.
         config.resumption = rustls::client::Resumption::disabled();
+
         let name = match &to.host {
             Host::Ip(address) => ServerName::IpAddress((*address).into()),
             Host::Name(name) => ServerName::try_from(name.clone())
@@ -139,12 +141,12 @@ impl Client {
             Some(file) => format!("a CA in {file}"),
             None => "a CA that this machine trusts".to_owned(),
         };
-        let peer = Peer { trusted, certificate: settings.certificate.clone() };
+        let peer = TlsPeer { trusted, certificate: settings.certificate.clone() };
         Ok(Self { connector: Arc::new(config).into(), name, peer })
     }
 
-    /// Shakes hands over `stream`.
-    pub(super) async fn connect<S>(self, stream: S) -> Result<(TlsStream<S>, Peer), TlsError>
+    /// Does the handshake over `stream`.
+    pub(super) async fn connect<S>(self, stream: S) -> Result<(TlsStream<S>, TlsPeer), TlsError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -155,8 +157,8 @@ impl Client {
     }
 }
 
-impl Peer {
-    /// Why a handshake failed.
+impl TlsPeer {
+    /// The error for a failed handshake.
     fn explain(&self, error: io::Error) -> TlsError {
         match of_rustls(&error) {
             Some(Error::InvalidMessage(_)) => TlsError::NotTls,
@@ -167,8 +169,8 @@ impl Peer {
         }
     }
 
-    /// An error after the handshake. Since TLS 1.3 the server judges a client's certificate when the client is done, so
-    /// its verdict comes instead of the first answer.
+    /// The error after a handshake. In TLS 1.3 the server checks the client's certificate after the client has finished
+    /// the handshake, so a refusal comes in place of the first answer.
     pub(super) fn explain_later(&self, error: io::Error) -> io::Error {
         match of_rustls(&error) {
             Some(Error::AlertReceived(alert)) => io::Error::new(error.kind(), self.alert(*alert)),
@@ -196,7 +198,7 @@ impl Peer {
                 TlsError::CertificateRefused { certificate: certificate.clone(), alert: format!("{alert:?}") }
             }
             None if about_certificate => TlsError::CertificateRequired,
-            // What TLS 1.2 answers for want of a certificate, among other things.
+            // TLS 1.2 answers this for a missing certificate, among other reasons.
             None if alert == Alert::HandshakeFailure => TlsError::Failed {
                 reason: "the server answered with the alert HandshakeFailure: does it want a client certificate?"
                     .into(),
@@ -207,7 +209,7 @@ impl Peer {
 
     fn certificate_error(&self, fault: &CertificateError) -> TlsError {
         match fault {
-            // A bad signature is what a CA makes that was made anew under its old name.
+            // A CA that was created again under its old name causes a bad signature.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 TlsError::Untrusted { trusted: self.trusted.clone() }
             }
@@ -225,7 +227,7 @@ impl Peer {
     }
 }
 
-/// The names in a certificate as people write them: rustls has `DnsName("x")`.
+/// The names in a certificate without the syntax of rustls, which has `DnsName("x")`.
 fn names(presented: &[String]) -> String {
     let name = |text: &String| text.split('"').nth(1).unwrap_or(text).to_owned();
     match presented {
@@ -234,13 +236,13 @@ fn names(presented: &[String]) -> String {
     }
 }
 
-/// Two faults that certificates made by hand often have, which the library names only by a word.
+/// A message for two faults of self-made certificates that the library names by one word only.
 fn fault_in_words(fault: &CertificateError) -> String {
     let text = format!("{fault:?}");
     if text.contains("CaUsedAsEndEntity") {
-        "it is a CA's own; let that CA sign one for the server (not self-signed, CA:FALSE)".to_owned()
+        "it is a CA certificate; have that CA issue one for the server (CA:FALSE, not self-signed)".to_owned()
     } else if text.contains("UnsupportedCertVersion") {
-        "it is of X.509 version 1; issue one of version 3, with a subjectAltName".to_owned()
+        "it has X.509 version 1; issue one of version 3, with a subjectAltName".to_owned()
     } else {
         fault.to_string()
     }
@@ -259,14 +261,14 @@ fn roots(ca: Option<&SecretFile>) -> Result<RootCertStore, TlsError> {
         }
         return Ok(roots);
     }
-    // One that cannot be read leaves the others; what is missed then is told by the handshake.
+    // Skip unreadable certificates of the system: if a needed one is missing, the handshake reports it.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() { Err(TlsError::NoSystemCa) } else { Ok(roots) }
 }
 
-/// Reads a PEM file of certificates, of which there is at least one. It blocks.
+/// Reads a PEM file with at least one certificate. Blocks.
 pub fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let pem = file.read_at_most(LARGEST_LIST)?;
+    let pem = file.read_at_most(CERTIFICATE_FILE_BYTES_MAX)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if found.is_empty() => Err(TlsError::NoCertificate { file: file.clone() }),
@@ -275,14 +277,14 @@ pub fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, T
     }
 }
 
-/// Reads a PEM file with a private key. It blocks.
+/// Reads a PEM file with a private key. Blocks.
 pub fn private_key(file: &SecretFile) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = file.read()?;
     PrivateKeyDer::from_pem_slice(&pem)
         .map_err(|error| TlsError::BadKey { file: file.clone(), reason: error.to_string() })
 }
 
-/// Says in words why a certificate and its key cannot be used.
+/// The error for a certificate and key that rustls does not accept.
 pub fn identity_error(error: Error, certificate: &SecretFile, key: &SecretFile) -> TlsError {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {

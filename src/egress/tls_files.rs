@@ -1,4 +1,4 @@
-//! The files of a TLS client as a section of the configuration: the same wherever this box connects to.
+//! The files of a TLS client as a section of the configuration, which all outbound connections share.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::tls::TlsSettings;
 
-/// Whom a server must be signed by, and how this box proves who it is.
+/// The CA of the server, and the certificate of this box.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsFiles {
-    /// The authorities that may have signed the server's certificate; `None` is those that the system trusts.
+    /// The CAs that may have signed the server's certificate; `None` is those that the system trusts.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub ca_file: Option<SecretFile>,
-    /// The certificate of this box, and those between it and its authority.
+    /// The certificate of this box, and its intermediate CAs.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub certificate_file: Option<SecretFile>,
     /// The key of the certificate.
@@ -30,13 +30,13 @@ impl TlsFiles {
         files.into_iter().flatten().for_each(|file| file.resolve(root));
     }
 
-    /// For a connection.
+    /// The settings of a connection.
     pub fn settings(&self) -> TlsSettings {
         let Self { ca_file, certificate_file, key_file } = self.clone();
         TlsSettings { ca: ca_file, certificate: certificate_file, key: key_file }
     }
 
-    /// The keys, as in a section that has this one as `tls`, and what they are set to.
+    /// The keys within a section that has this one as `tls`, and their values.
     pub fn keys(&self) -> [(&'static str, Option<&SecretFile>); 3] {
         [
             ("tls.ca_file", self.ca_file.as_ref()),

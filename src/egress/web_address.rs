@@ -1,4 +1,4 @@
-//! The address of something on a web server, as it stands in the configuration.
+//! The address of a file or folder on a web server, as the configuration has it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use super::HostPort;
 pub struct WebAddress {
     pub tls: bool,
     pub at: HostPort,
-    /// The path, which begins with a slash; percent-encoded.
+    /// The path with its leading slash, percent-encoded.
     pub path: String,
 }
 
-/// Why a text is no address.
+/// A text that is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected https://HOST[:PORT]/PATH, got {text:?}")]
 pub struct InvalidWebAddress {

@@ -1,6 +1,6 @@
 //! Encrypted backups: the stream of a backup as an age file (age-encryption.org/v1), to a recipient or a passphrase.
 //!
-//! The box needs nothing but the recipient's public key; the identity that opens the backup lies elsewhere.
+//! The box needs only the recipient's public key; the identity that opens the backup is kept elsewhere.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,10 +11,11 @@ use age::stream::StreamReader;
 pub use age::stream::StreamWriter;
 use age::{DecryptError, Decryptor, Encryptor, scrypt, x25519};
 
-/// Scrypt with more than 2^22 takes minutes and gigabytes: nobody asks for that but whoever wants the memory gone.
-const MAX_WORK_FACTOR: u8 = 22;
+/// The largest scrypt work factor, as a power of two: more takes minutes and gigabytes, and would be an attack on
+/// memory.
+const WORK_FACTOR_MAX: u8 = 22;
 
-/// Whom a backup is encrypted to.
+/// The recipient of an encrypted backup.
 #[derive(Clone)]
 pub enum BackupRecipient {
     /// A public key, `age1…`.
@@ -22,23 +23,19 @@ pub enum BackupRecipient {
     Passphrase(SecretString),
 }
 
-/// What opens a backup.
+/// The secret that opens a backup.
 pub enum BackupIdentity {
     /// Secret keys, `AGE-SECRET-KEY-1…`.
     Keys(Vec<x25519::Identity>),
     Passphrase(SecretString),
 }
 
-/// Why a backup is not encrypted or does not open.
+/// Reasons why a backup is not encrypted or does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupCipherError {
-    #[error("{text:?} is no age recipient: expected age1…, as `age-keygen` prints it ({reason})")]
-    Recipient {
-        text: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    #[error("it has no age identity: expected a line AGE-SECRET-KEY-1…, as `age-keygen` writes it")]
+    #[error("{text:?} is not an age recipient: expected age1…, as `age-keygen` prints it ({reason})")]
+    Recipient { text: String, reason: String },
+    #[error("no age identity found: expected a line AGE-SECRET-KEY-1…, as `age-keygen` writes it")]
     Identity,
     #[error("the passphrase is empty")]
     Passphrase,
@@ -76,12 +73,12 @@ impl BackupRecipient {
         parsed.map(Self::Key).map_err(wrong)
     }
 
-    /// Whoever knows the passphrase, which is the first line of `content`.
+    /// A passphrase, which is the first line of `content`.
     pub fn passphrase(content: &str) -> Result<Self, BackupCipherError> {
         passphrase(content).map(Self::Passphrase)
     }
 
-    /// Encrypts what is written, into `output`. [`StreamWriter::finish`] has to follow.
+    /// Encrypts a stream into `output`. [`StreamWriter::finish`] has to follow.
     pub fn encrypt<W: Write>(&self, output: W) -> Result<StreamWriter<W>, BackupCipherError> {
         let encryptor = match self {
             Self::Key(key) => Encryptor::with_recipients(iter::once(key as &dyn age::Recipient))
@@ -108,21 +105,21 @@ impl BackupIdentity {
         passphrase(content).map(Self::Passphrase)
     }
 
-    /// Opens what was encrypted to it.
+    /// Decrypts a stream.
     pub fn decrypt<R: Read>(&self, input: R) -> Result<StreamReader<R>, BackupCipherError> {
         let told = |error: DecryptError| BackupCipherError::Open(error.to_string());
         let decryptor = Decryptor::new(input).map_err(told)?;
         match self {
-            Self::Keys(_) if decryptor.is_scrypt() => {
-                Err(BackupCipherError::Open("it was encrypted with a passphrase".into()))
-            }
+            Self::Keys(_) if decryptor.is_scrypt() => Err(BackupCipherError::Open(
+                "it was encrypted with a passphrase: use the passphrase, not an identity".into(),
+            )),
             Self::Keys(keys) => decryptor.decrypt(keys.iter().map(|key| key as &dyn age::Identity)).map_err(told),
-            Self::Passphrase(_) if !decryptor.is_scrypt() => {
-                Err(BackupCipherError::Open("it was encrypted to a recipient: its identity opens it".into()))
-            }
+            Self::Passphrase(_) if !decryptor.is_scrypt() => Err(BackupCipherError::Open(
+                "it was encrypted to a recipient: use the identity of that recipient, not a passphrase".into(),
+            )),
             Self::Passphrase(passphrase) => {
                 let mut identity = scrypt::Identity::new(passphrase.clone());
-                identity.set_max_work_factor(MAX_WORK_FACTOR);
+                identity.set_max_work_factor(WORK_FACTOR_MAX);
                 decryptor.decrypt(iter::once(&identity as &dyn age::Identity)).map_err(told)
             }
         }

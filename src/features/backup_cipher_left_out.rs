@@ -1,17 +1,17 @@
-//! In the place of `backup_cipher.rs` in a build without the feature `age`: backups are plain, and whatever asks for an
-//! encrypted one gets an error that says why.
+//! Replaces `backup_cipher.rs` in a build without the feature `age`: backups are plain, and a request for an encrypted
+//! one fails with an error that says why.
 
 use std::io::{self, Read, Write};
 
-/// Nobody: no recipient can be made.
+/// A recipient. It has no value in this build.
 #[derive(Debug, Clone)]
 pub enum BackupRecipient {}
 
-/// Nothing: no identity can be made.
+/// An identity. It has no value in this build.
 #[derive(Debug)]
 pub enum BackupIdentity {}
 
-/// Nowhere: no stream can be made.
+/// An encrypted stream. It has no value in this build.
 #[derive(Debug)]
 pub struct StreamWriter<W>(BackupRecipient, W);
 

@@ -2,10 +2,10 @@
 
 use std::io::{self, BufRead};
 
-/// What an age file begins with.
+/// The first bytes of an age file.
 const AGE_MAGIC: &[u8] = b"age-encryption.org/v1\n";
 
-/// Whether a stream is an encrypted backup, without reading on.
+/// True for an encrypted backup. Consumes nothing of the stream.
 pub fn is_encrypted(stream: &mut impl BufRead) -> io::Result<bool> {
     Ok(stream.fill_buf()?.starts_with(AGE_MAGIC))
 }

@@ -1,4 +1,4 @@
-//! The rows of one feature view out of a backup, for whoever has no store: by names, with values.
+//! The rows of one feature view in a backup, by names and with values, for readers without a store.
 
 use std::io::Read;
 
@@ -13,19 +13,19 @@ use super::view::{FieldId, ViewId};
 pub struct BackupRows<R> {
     reader: SnapshotReader<R>,
     view: ViewId,
-    places: Vec<Place>,
+    places: Vec<ColumnSource>,
 }
 
-/// Where a column is in a row.
+/// The source of a column's values in a row.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum ColumnSource {
     Key(usize),
     Field(FieldId),
-    /// Declared since the backup: null in every row.
-    Nowhere,
+    /// The column was declared after the backup: null in every row.
+    Null,
 }
 
-/// A row: a value for each column that was asked for, and its event time in microseconds since the Unix epoch.
+/// A row: a value for each requested column, and its event time in microseconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BackupRow {
     /// The values; `None` is null.
@@ -33,7 +33,7 @@ pub struct BackupRow {
     pub event_us: i64,
 }
 
-/// Why there are no rows to be had.
+/// Reasons why no rows can be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupRowsError {
     #[error(transparent)]
@@ -47,30 +47,30 @@ pub enum BackupRowsError {
 }
 
 impl<R: Read> BackupRows<R> {
-    /// The columns of a view, join keys or features.
+    /// Reads these columns of a view, join keys or features.
     pub fn new<'c>(reader: R, view: &str, columns: impl IntoIterator<Item = &'c str>) -> Result<Self, BackupRowsError> {
         let reader = SnapshotReader::new(reader)?;
         let catalog = Catalog::from_json(&reader.header().catalog)?;
         let stored = catalog.stored_view(view).ok_or_else(|| BackupRowsError::View(view.to_owned()))?;
         let place = |column: &str| {
-            let key = stored.join_keys.iter().position(|(name, _)| **name == *column).map(Place::Key);
+            let key = stored.join_keys.iter().position(|(name, _)| **name == *column).map(ColumnSource::Key);
             let field =
-                || stored.fields.iter().find(|(_, name, _)| **name == *column).map(|(id, ..)| Place::Field(*id));
-            key.or_else(field).unwrap_or(Place::Nowhere)
+                || stored.fields.iter().find(|(_, name, _)| **name == *column).map(|(id, ..)| ColumnSource::Field(*id));
+            key.or_else(field).unwrap_or(ColumnSource::Null)
         };
         Ok(Self { reader, view: stored.id, places: columns.into_iter().map(place).collect() })
     }
 
-    /// The next row. `None` comes only when all of the backup was read, and found whole.
+    /// The next row. `None` comes only when the whole backup was read, and found complete.
     #[expect(clippy::should_implement_trait, reason = "an error ends it for good, which an iterator does not promise")]
     pub fn next(&mut self) -> Result<Option<BackupRow>, BackupRowsError> {
         while let Some((key, bytes)) = self.reader.next()? {
             if key.view() == self.view {
                 let row = Record::decode(&key, &bytes)?.row;
-                let value = |place: &Place| match place {
-                    Place::Key(at) => row.entity.get(*at).cloned(),
-                    Place::Field(id) => row.value(*id).cloned(),
-                    Place::Nowhere => None,
+                let value = |place: &ColumnSource| match place {
+                    ColumnSource::Key(at) => row.entity.get(*at).cloned(),
+                    ColumnSource::Field(id) => row.value(*id).cloned(),
+                    ColumnSource::Null => None,
                 };
                 return Ok(Some(BackupRow { values: self.places.iter().map(value).collect(), event_us: row.event_us }));
             }

@@ -1,4 +1,4 @@
-//! Callers who read and push: the feature views that are theirs, and the record of what they touched.
+//! Callers who read and push: the feature views that they may use, and the audit record of the rows that they used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use super::online::FeatureError;
 use super::value::Value;
 use super::view::FeatureView;
 
-/// A caller who reads or pushes, and the feature views that are theirs.
+/// A caller who reads or pushes, and the feature views that they may use.
 #[derive(Debug, Clone)]
 pub struct FeatureCaller {
     /// The name in records and messages.
     pub principal: Principal,
-    /// The feature views whose values they may have.
+    /// The feature views that they may read and push.
     pub views: ViewScope,
-    /// The model that reads for them; `None` where they are answered with the values.
+    /// The model that reads for them; `None` where they receive the values themselves.
     pub model: Option<ModelName>,
 }
 
 /// Rows of a view that were read or are to be written, for the audit log.
 #[derive(Debug)]
-pub struct Touched {
+pub struct TouchedRows {
     view: Arc<str>,
     rows: u64,
     tags: Vec<Tag>,
 }
 
-impl Touched {
+impl TouchedRows {
     /// The rows of these entities.
     pub fn new<'e>(key: Option<&TagKey>, view: &FeatureView, entities: impl Iterator<Item = &'e [Value]>) -> Self {
         let mut rows = 0;
@@ -53,12 +53,12 @@ fn tag(key: &TagKey, view: &FeatureView, entity: &[Value]) -> Tag {
 }
 
 impl FeatureCaller {
-    /// One who may read and push everything, such as a binding, whose file names its views.
+    /// A caller who may read and push everything, such as a binding, whose file names its views.
     pub fn unlimited(principal: Principal) -> Self {
         Self { principal, views: ViewScope::ALL, model: None }
     }
 
-    /// Refuses feature views that are not for this caller, and records that they were asked for.
+    /// Refuses feature views that this caller may not use, and records the attempt.
     pub(super) fn admit<'v>(
         &self,
         mut views: impl Iterator<Item = &'v Arc<FeatureView>>,
@@ -69,9 +69,9 @@ impl FeatureCaller {
         Err(FeatureError::OutOfScope { view: view.name.to_string(), principal: self.principal.to_string() })
     }
 
-    /// Records what was read or pushed in so many calls.
-    pub(super) fn record(&self, action: FeatureAction, calls: u64, touched: &[Touched], audit: &AuditSink) {
-        for Touched { view, rows, tags } in touched {
+    /// Records the rows that were read or pushed in `calls` calls.
+    pub(super) fn record(&self, action: FeatureAction, calls: u64, touched: &[TouchedRows], audit: &AuditSink) {
+        for TouchedRows { view, rows, tags } in touched {
             let key =
                 FeatureKey { action, view: view.clone(), model: self.model.clone(), principal: self.principal.clone() };
             audit.record_features(key, calls, *rows, tags);
@@ -79,26 +79,26 @@ impl FeatureCaller {
     }
 }
 
-/// A push on its way to the disk. It is recorded when this is dropped, so also where the caller hung up meanwhile.
-pub struct Pushing<'a> {
+/// A push that is being written. It is recorded on drop, so also when the caller hung up meanwhile.
+pub struct PushRecord<'a> {
     caller: FeatureCaller,
-    touched: Vec<Touched>,
+    touched: Vec<TouchedRows>,
     audit: &'a AuditSink,
 }
 
-impl<'a> Pushing<'a> {
-    /// A push that the writer has taken.
-    pub fn new(caller: FeatureCaller, touched: Vec<Touched>, audit: &'a AuditSink) -> Self {
+impl<'a> PushRecord<'a> {
+    /// Creates the record for a push that the writer accepted.
+    pub fn new(caller: FeatureCaller, touched: Vec<TouchedRows>, audit: &'a AuditSink) -> Self {
         Self { caller, touched, audit }
     }
 
-    /// Nothing of it was written.
+    /// Drops the record: no row was written.
     pub fn failed(mut self) {
         self.touched.clear();
     }
 }
 
-impl Drop for Pushing<'_> {
+impl Drop for PushRecord<'_> {
     fn drop(&mut self) {
         self.caller.record(FeatureAction::Push, 1, &self.touched, self.audit);
     }
@@ -133,7 +133,7 @@ mod tests {
             store.push(push, FeatureCaller::unlimited(Principal::User(7)))
         };
         let mut rows = || queue.take_features().into_values().map(|counts| counts.rows).sum::<u64>();
-        // The writer has it, and the caller is gone before the answer.
+        // The writer has the push, and the caller hung up before the reply.
         drop(push(1).now_or_never());
         assert_eq!(rows(), 1);
         push(2).await.unwrap();
@@ -141,8 +141,8 @@ mod tests {
         store.close();
         push(3).await.unwrap_err();
         assert_eq!(rows(), 0);
-        let touched = vec![Touched { view: "spend".into(), rows: 1, tags: Vec::new() }];
-        Pushing::new(FeatureCaller::unlimited(Principal::User(7)), touched, &store.shared.audit).failed();
+        let touched = vec![TouchedRows { view: "spend".into(), rows: 1, tags: Vec::new() }];
+        PushRecord::new(FeatureCaller::unlimited(Principal::User(7)), touched, &store.inner.audit).failed();
         assert_eq!(rows(), 0);
     }
 }

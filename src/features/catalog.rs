@@ -1,7 +1,8 @@
-//! The numbers that views and fields have in the store. A name keeps its number for ever, and no number is given twice:
-//! what is on disk never changes its meaning with what is declared.
+//! The numbers of views and fields in the store. A name keeps its number for ever, and no number is reused: files on
+//! disk never change their meaning with the declarations.
 //!
-//! Kept in two files, written one after the other: after a power cut, or with either of them damaged, the other one tells.
+//! Kept in two files, written one after the other: after a power cut, or with either of them damaged, the other one is
+//! used.
 
 mod translation;
 
@@ -20,13 +21,13 @@ use super::value::{ScalarType, ValueType};
 use super::view::{FeatureView, FieldId, ViewId};
 pub use translation::{StoredView, Translation};
 
-/// The two files.
-const FILES: [&str; 2] = ["catalog.json", "catalog.copy.json"];
+/// The names of the two files.
+const FILE_NAMES: [&str; 2] = ["catalog.json", "catalog.copy.json"];
 
 /// The version of their form.
 const FORMAT: u32 = 1;
 
-/// Every view that the store ever had rows of.
+/// The numbers of every view that was ever declared.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalog {
@@ -66,20 +67,20 @@ fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok,
     serializer.collect_str(value)
 }
 
-/// What is around a catalog on disk.
+/// The form of a catalog on disk.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope {
     format: u32,
-    /// Of the catalog's text, in hexadecimal.
+    /// The hash of the catalog's text, in hexadecimal.
     blake3: String,
     catalog: Box<RawValue>,
 }
 
-/// Why there is no catalog to be had.
+/// Reasons why a catalog cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// A text is no catalog, or not as it was written.
+    /// The text is no catalog, or was changed.
     #[error("it is damaged")]
     Damaged,
     #[error("it has a form that this version of Ledge cannot read")]
@@ -88,17 +89,17 @@ pub enum CatalogError {
     Read(#[source] io::Error),
     #[error(
         "neither {} nor {} of the feature store can be used ({reason}): restore a backup with `ledge features restore`, or move {folder} away to start with an empty store",
-        FILES[0], FILES[1]
+        FILE_NAMES[0], FILE_NAMES[1]
     )]
     Lost {
         /// The folder of the store.
         folder: String,
-        /// What is wrong with them.
+        /// The problems of both files.
         reason: String,
     },
 }
 
-/// Why a view cannot have the place in the store that its name has.
+/// Reasons why a declared view does not fit the stored view of its name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     #[error(
@@ -118,15 +119,16 @@ pub enum Conflict {
         "the join keys of feature view '{view}' were {was} and are {is} now: give the view another name, such as '{view}_v2'; what is stored keeps its keys"
     )]
     JoinKeys { view: Arc<str>, was: String, is: String },
-    #[error("feature view '{view}' has had more features than there are numbers for: give the view another name")]
+    #[error("feature view '{view}' has used up all 65535 feature numbers: give the view another name")]
     Exhausted { view: Arc<str> },
 }
 
 impl Catalog {
-    /// Gives a view and its fields their numbers, new ones to what is new.
+    /// Sets the numbers of a view and its fields, with new numbers for new names.
     pub fn admit(&mut self, view: &mut FeatureView) -> Result<(), Vec<Conflict>> {
         let join_keys: Vec<KeyEntry> =
             view.join_keys.iter().map(|key| KeyEntry { name: key.name.clone(), value_type: key.value_type }).collect();
+
         let exhausted = || vec![Conflict::Exhausted { view: view.name.clone() }];
         let mut changed = false;
         if !self.views.contains_key(&view.name) {
@@ -136,12 +138,14 @@ impl Catalog {
             self.views.insert(view.name.clone(), entry);
             changed = true;
         }
+
         let Some(entry) = self.views.get_mut(&view.name) else { return Err(exhausted()) };
         let mut conflicts = Vec::new();
         if entry.join_keys != join_keys {
             let (was, is) = (shown(&entry.join_keys), shown(&join_keys));
             conflicts.push(Conflict::JoinKeys { view: view.name.clone(), was, is });
         }
+
         view.id = ViewId(entry.id);
         for (index, field) in view.fields.iter_mut().enumerate() {
             if let Some(known) = entry.fields.get(&field.name) {
@@ -162,29 +166,30 @@ impl Catalog {
             field.id = FieldId(id);
             changed = true;
         }
+
         self.generation += u64::from(changed);
         if conflicts.is_empty() { Ok(()) } else { Err(conflicts) }
     }
 
-    /// Grows with every change.
+    /// A counter that grows with every change.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The names of all views that ever were, with their numbers.
+    /// The names of all views that were ever declared, with their numbers.
     pub fn views(&self) -> impl Iterator<Item = (&Arc<str>, ViewId)> {
         self.views.iter().map(|(name, entry)| (name, ViewId(entry.id)))
     }
 
-    /// As it is written to disk, its checksum included.
+    /// The text that is written to disk, with its checksum.
     pub fn to_json(&self) -> String {
-        // Plain maps with texts as keys always have a form in JSON.
+        // Serializing maps with strings as keys cannot fail.
         let text = serde_json::to_string(self).unwrap_or_default();
         let blake3 = blake3::hash(text.as_bytes()).to_hex();
         format!(r#"{{"format":{FORMAT},"blake3":"{blake3}","catalog":{text}}}"#)
     }
 
-    /// Reads what [`Self::to_json`] wrote, and nothing that differs from it.
+    /// Reads the output of [`Self::to_json`], and nothing that differs from it.
     pub fn from_json(text: &str) -> Result<Self, CatalogError> {
         let envelope: Envelope = serde_json::from_str(text).map_err(|_| CatalogError::Damaged)?;
         let content = envelope.catalog.get();
@@ -198,13 +203,13 @@ impl Catalog {
         if catalog.to_json() == text { Ok(catalog) } else { Err(CatalogError::Damaged) }
     }
 
-    /// Reads the catalog of the store in `folder`: empty when there is no store. The flag says whether both files are as
-    /// they should be.
+    /// Reads the catalog of the store in `folder`: empty when there is no store. The flag is true when both files are
+    /// good and equal.
     pub fn read(folder: &Path) -> Result<(Self, bool), CatalogError> {
         let copies = paths(folder).map(|path| read_copy(&path));
         let mut reasons = Vec::new();
         let mut good: Vec<Self> = Vec::new();
-        for (copy, name) in copies.into_iter().zip(FILES) {
+        for (copy, name) in copies.into_iter().zip(FILE_NAMES) {
             match copy {
                 Ok(Some(catalog)) => good.push(catalog),
                 Ok(None) => {}
@@ -216,8 +221,8 @@ impl Catalog {
             return Ok((newest, whole));
         }
         if reasons.is_empty() && has_data(folder) {
-            // With new numbers its rows would be taken for those of other views.
-            reasons.push("both are missing, and there is a store".to_owned());
+            // With new numbers the stored rows would be assigned to the wrong views.
+            reasons.push("both are missing, but the store has data".to_owned());
         }
         if reasons.is_empty() {
             return Ok((Self::default(), true));
@@ -225,8 +230,8 @@ impl Catalog {
         Err(CatalogError::Lost { folder: folder.display().to_string(), reason: reasons.join("; ") })
     }
 
-    /// Makes it the catalog of the store in `folder`, which is made when it is not there. When this returns `Ok`, it
-    /// survives a power cut; when it fails, there is this one or the one before.
+    /// Saves the catalog in the store's `folder`, which is created if it does not exist. When this returns `Ok`, it
+    /// survives a power cut; when it fails, this catalog or the one before is there.
     pub fn save(&self, folder: &Path) -> io::Result<()> {
         if !folder.is_dir() {
             std::fs::create_dir_all(folder)?;
@@ -238,7 +243,7 @@ impl Catalog {
 }
 
 fn paths(folder: &Path) -> [PathBuf; 2] {
-    FILES.map(|name| folder.join(name))
+    FILE_NAMES.map(|name| folder.join(name))
 }
 
 fn read_copy(path: &Path) -> Result<Option<Catalog>, CatalogError> {
@@ -251,7 +256,7 @@ fn read_copy(path: &Path) -> Result<Option<Catalog>, CatalogError> {
     }
 }
 
-/// Whether a store has been at work in a folder: it keeps everything in folders of its own.
+/// True when a store used the folder: it keeps everything in subfolders.
 fn has_data(folder: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else { return false };
     entries.flatten().any(|entry| entry.path().is_dir() && entry.file_name() != "lost+found")

@@ -1,13 +1,13 @@
-//! One key for each entity, whatever the view: whoever destroys it has erased the entity.
+//! One encryption key for each entity, in all views: destroying the key erases the entity.
 //!
-//! The keys are in small files of their own, sealed as a whole under the master key, so that another master key needs no
-//! value to be written anew. Each file is there twice: one bad place anywhere loses nothing.
+//! The keys are in small files of their own, each encrypted as a whole under the master key, so that another master key
+//! requires no value to be rewritten. Each file exists twice: one bad place anywhere loses nothing.
 //!
 //! ```text
 //! keys/a/, keys/b/        the two copies
 //!   head                  the secret behind the tags, and which shards there are
 //!   00.keys .. ff.keys    the keys by the first byte of their entity's tag
-//!   added-<number>        keys that were made since, in pieces of one fsync each
+//!   added-<number>        keys that were made since then, in pieces of one fsync each
 //! ```
 //!
 //! A key is on the disk before a row that needs it is acknowledged.
@@ -24,44 +24,44 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use ledge_identity::sealing::{OpenError, Sealer};
 
-use super::seal::KEY;
+use super::seal::KEY_BYTES;
 use super::value::Value;
 use super::wire::{Damaged, put_value, put_varint};
-use files::{Added, Disk};
+use files::{AddedFile, KeyFiles};
 pub use files::{copies, is_added};
 use form::{Head, KeyEntry, SHARDS, Tag, shard_of, shard_of_tag};
 use table::Shard;
 
-/// Added keys go into the shards when there are so many of them, and a quarter of all.
-const FOLDED: usize = 16_384;
-/// And when they are in so many files: whatever rewrites keys leaves one.
-const ADDED_FILES: usize = 64;
+/// Added keys are folded into the shards when they are at least this many, and a quarter of all.
+const FOLD_KEYS_MIN: usize = 16_384;
+/// They are also folded when they are in more files than this: each rewrite of keys leaves one.
+const ADDED_FILES_MAX: usize = 64;
 
-/// Why the keys cannot be read or written.
+/// Reasons why keys cannot be read, written or made.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     #[error("the key file {} cannot be read or written: {source}", file.display())]
     Io { file: PathBuf, source: io::Error },
-    #[error("the key file {} cannot be used, nor can its copy in keys/b ({reason}): {affected}. Put either copy back; without it what those keys sealed is lost", file.display())]
+    #[error("neither the key file {} nor its copy in keys/b can be used ({reason}): {affected}. Put either copy back; without it the values encrypted with those keys are lost", file.display())]
     Lost {
         /// The first copy.
         file: PathBuf,
         reason: String,
-        /// Whose keys are in it.
+        /// A description of the entities whose keys are in it.
         affected: String,
     },
-    /// There are none, and a file of the store says that there were.
-    #[error("its keys are missing, though it was sealed with them: put the folder {} back. Whoever wants to begin anew without what they sealed moves the store's whole folder away", folder.display())]
+    /// There are no keys, but a file of the store is encrypted.
+    #[error("the keys of the feature store are missing, and its values are encrypted with them: put the folder {} back. To start with an empty store instead, move the store's whole folder away", folder.display())]
     Missing {
         /// The folder that they were in.
         folder: PathBuf,
     },
     #[error(transparent)]
     Sealed(OpenError),
-    #[error("its values are sealed, and encryption.master_key_file is not set")]
+    #[error("the values of the feature store are encrypted, but encryption.master_key_file is not set")]
     Off,
-    /// There is no random number, or no number for another key.
-    #[error("no key can be made")]
+    /// The system has no random numbers, or all key numbers are used.
+    #[error("no key for another entity can be made: no random numbers, or all key numbers are used")]
     Exhausted,
 }
 
@@ -69,48 +69,48 @@ pub enum KeysError {
 #[derive(Debug)]
 pub struct EntityKeys {
     sealer: Sealer,
-    disk: Disk,
+    disk: KeyFiles,
     store: [u8; 16],
     secret: [u8; 32],
     complete: AtomicBool,
     shards: Vec<RwLock<Shard>>,
-    adding: Mutex<Adding>,
-    /// The keys that were used since a census began, while there is one.
+    adding: Mutex<NewKeys>,
+    /// The keys that were used since a census began, while one runs.
     used: Mutex<Option<HashSet<u32>>>,
     counting: AtomicBool,
-    /// Whoever rewrites files holds it; taken before `adding`.
-    rewriting: Mutex<Rewriting>,
+    /// Held while files are rewritten; locked before `adding`.
+    rewriting: Mutex<RewriteState>,
 }
 
-/// New keys on their way to the disk.
+/// New keys that are not in a shard file yet.
 #[derive(Debug, Default)]
-struct Adding {
-    /// Made, and not on the disk yet.
+struct NewKeys {
+    /// Keys that are not on the disk yet.
     waiting: Vec<KeyEntry>,
-    /// The file that takes them.
-    file: Option<Added>,
+    /// The file that receives them.
+    file: Option<AddedFile>,
     /// The number of the next such file.
     next_file: u32,
-    /// How many such files there are, and keys in them.
+    /// The number of such files, and of keys in them.
     files: usize,
     keys: usize,
-    /// Whether they are about to go into the shards.
+    /// True when a fold was requested.
     fold_asked: bool,
 }
 
 #[derive(Debug)]
-struct Rewriting {
+struct RewriteState {
     head: Head,
-    /// Destroyed in memory, and not yet on the disk.
+    /// The numbers of keys that are removed from memory, and not yet from the disk.
     doomed: Vec<u32>,
 }
 
-/// Keys, and what was found of their files.
+/// The keys of a store, and the repairs of their files.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedKeys {
     pub keys: EntityKeys,
-    /// Files of which one copy was bad. They are whole again.
-    pub mended: Vec<String>,
+    /// Files of which one copy was damaged, with the reason. They are repaired.
+    pub repaired: Vec<String>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,21 +118,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EntityKeys {
-    /// Whether the store in `folder` has keys.
+    /// True when the store in `folder` has keys.
     pub fn exist(folder: &Path) -> Result<bool, KeysError> {
-        Disk::new(folder).exists()
+        KeyFiles::new(folder).exists()
     }
 
-    /// Opens the keys of the store in `folder`, or makes them where there are none: whoever calls knows that nothing there was
-    /// ever sealed, or it is lost.
-    pub fn open(folder: &Path, sealer: Sealer) -> Result<Opened, KeysError> {
-        let disk = Disk::new(folder);
+    /// Opens the keys of the store in `folder`, or creates the first files. The caller has made sure that nothing there
+    /// was ever encrypted, or that it is lost.
+    pub fn open(folder: &Path, sealer: Sealer) -> Result<OpenedKeys, KeysError> {
+        let disk = KeyFiles::new(folder);
         if !sealer.is_on() {
             return Err(KeysError::Off);
         }
-        let mut mended = Vec::new();
+
+        let mut repaired = Vec::new();
         let head = if disk.exists()? {
-            disk.read_head(&sealer, &mut mended)?
+            disk.read_head(&sealer, &mut repaired)?
         } else {
             let mut head = Head { store: [0; 16], secret: [0; 32], complete: false, present: [false; SHARDS] };
             let random = getrandom::fill(&mut head.store).and_then(|()| getrandom::fill(&mut head.secret));
@@ -141,20 +142,22 @@ impl EntityKeys {
             disk.write_head(&sealer, &head)?;
             head
         };
+
         let mut shards = Vec::with_capacity(SHARDS);
         for (number, present) in head.present.iter().enumerate() {
             let mut shard = Shard::new(number);
             if *present {
-                let (next, entries) = disk.read_shard(&sealer, &head, number, &mut mended)?;
+                let (next, entries) = disk.read_shard(&sealer, &head, number, &mut repaired)?;
                 shard.merge(next, entries);
             }
             shards.push(shard);
         }
+
         let numbers = disk.added()?;
         let mut added: Vec<Vec<KeyEntry>> = vec![Vec::new(); SHARDS];
         let mut keys = 0;
         for number in &numbers {
-            for entry in disk.read_added(&sealer, &head, *number, &mut mended)? {
+            for entry in disk.read_added(&sealer, &head, *number, &mut repaired)? {
                 keys += 1;
                 if let Some(shard) = added.get_mut(shard_of(entry.id)) {
                     shard.push(entry);
@@ -164,8 +167,10 @@ impl EntityKeys {
         for (shard, entries) in shards.iter_mut().zip(added) {
             shard.merge(1, entries);
         }
+
         let next_file = numbers.last().map_or(1, |last| last + 1);
-        let adding = Adding { next_file, files: numbers.len(), keys, ..Adding::default() };
+        let adding = NewKeys { next_file, files: numbers.len(), keys, ..NewKeys::default() };
+
         let keys = Self {
             sealer,
             store: head.store,
@@ -175,10 +180,10 @@ impl EntityKeys {
             adding: Mutex::new(adding),
             used: Mutex::default(),
             counting: AtomicBool::new(false),
-            rewriting: Mutex::new(Rewriting { head, doomed: Vec::new() }),
+            rewriting: Mutex::new(RewriteState { head, doomed: Vec::new() }),
             disk,
         };
-        Ok(Opened { keys, mended })
+        Ok(OpenedKeys { keys, repaired })
     }
 
     /// The tag of an entity: names and values of its join keys, in any order.
@@ -191,17 +196,17 @@ impl EntityKeys {
             text.extend_from_slice(name.as_bytes());
             put_value(&mut text, value);
         }
-        let mut tag = [0; form::TAG];
-        tag.copy_from_slice(&blake3::keyed_hash(&self.secret, &text).as_bytes()[..form::TAG]);
+        let mut tag = [0; form::TAG_BYTES];
+        tag.copy_from_slice(&blake3::keyed_hash(&self.secret, &text).as_bytes()[..form::TAG_BYTES]);
         tag
     }
 
-    /// Whether everything in the store is sealed.
+    /// True when everything in the store is encrypted.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Relaxed)
     }
 
-    /// Says that everything is, on the disk too.
+    /// Records that everything is encrypted, on the disk too.
     pub fn set_complete(&self) -> Result<(), KeysError> {
         let mut rewriting = lock(&self.rewriting);
         let head = Head { complete: true, ..rewriting.head.clone() };
@@ -211,7 +216,7 @@ impl EntityKeys {
         Ok(())
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
@@ -221,19 +226,19 @@ impl EntityKeys {
     }
 
     /// The key of a number.
-    pub fn key(&self, id: u32) -> Result<[u8; KEY], Damaged> {
+    pub fn key(&self, id: u32) -> Result<[u8; KEY_BYTES], Damaged> {
         let shard = self.shard(shard_of(id)).ok_or(Damaged::KeyMissing)?;
         shard.read().unwrap_or_else(PoisonError::into_inner).by_id(id).map(|entry| entry.key)
     }
 
     /// The numbers of an entity's keys.
-    pub fn of(&self, tag: &Tag) -> Vec<u32> {
+    pub fn key_ids(&self, tag: &Tag) -> Vec<u32> {
         let Some(shard) = self.shard(shard_of_tag(tag)) else { return Vec::new() };
         shard.read().unwrap_or_else(PoisonError::into_inner).by_tag(tag).map(|entry| entry.id).collect()
     }
 
     /// The key of an entity, and its number. A new one is not on the disk before [`Self::persist`].
-    pub fn find_or_make(&self, tag: &Tag) -> Result<(u32, [u8; KEY]), KeysError> {
+    pub fn find_or_make(&self, tag: &Tag) -> Result<(u32, [u8; KEY_BYTES]), KeysError> {
         let found = self.find_or_add(tag)?;
         if self.counting.load(Ordering::Acquire) {
             self.use_key(found.0);
@@ -241,26 +246,27 @@ impl EntityKeys {
         Ok(found)
     }
 
-    /// Begins to take note of which keys are in use: [`Self::use_key`] of each record, and whatever is sealed meanwhile.
+    /// Begins a census of the keys in use: [`Self::use_key`] of each record, and all keys used for encryption
+    /// meanwhile.
     pub fn begin_census(&self) {
         *lock(&self.used) = Some(HashSet::new());
         self.counting.store(true, Ordering::Release);
     }
 
-    /// Takes note of a key.
+    /// Marks a key as used.
     pub fn use_key(&self, id: u32) {
         if let Some(used) = lock(&self.used).as_mut() {
             used.insert(id);
         }
     }
 
-    /// How many keys nothing was seen to use so far.
+    /// The number of keys that are not marked as used so far.
     pub fn unused(&self) -> usize {
         self.count().saturating_sub(lock(&self.used).as_ref().map_or(usize::MAX, HashSet::len))
     }
 
-    /// Ends the census; with `forget`, forgets the keys that nothing uses, and says how many. Whoever seals calls it, so that
-    /// none is in use by then. [`Self::destroy`] has to follow.
+    /// Ends the census. With `forget`, drops the unused keys and returns how many. Only the thread that encrypts calls
+    /// this, so that none of them is in use by then. [`Self::destroy`] has to follow.
     pub fn end_census(&self, forget: bool) -> usize {
         self.counting.store(false, Ordering::Release);
         let Some(used) = lock(&self.used).take().filter(|_| forget) else { return 0 };
@@ -273,13 +279,13 @@ impl EntityKeys {
         unused.len()
     }
 
-    fn find_or_add(&self, tag: &Tag) -> Result<(u32, [u8; KEY]), KeysError> {
+    fn find_or_add(&self, tag: &Tag) -> Result<(u32, [u8; KEY_BYTES]), KeysError> {
         let shard = self.shard(shard_of_tag(tag)).ok_or(KeysError::Exhausted)?;
         let found = |shard: &Shard| shard.by_tag(tag).last().map(|entry| (entry.id, entry.key));
         if let Some(found) = found(&shard.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(found);
         }
-        let mut key = [0; KEY];
+        let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key).map_err(|_| KeysError::Exhausted)?;
         let mut adding = lock(&self.adding);
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
@@ -291,13 +297,13 @@ impl EntityKeys {
         Ok((entry.id, key))
     }
 
-    /// Brings every key that was made to the disk: one write and one fsync for each copy, and nothing without a new key.
+    /// Writes every new key to the disk: one write and one fsync for each copy, and nothing without a new key.
     pub fn persist(&self) -> Result<(), KeysError> {
         let mut adding = lock(&self.adding);
         if adding.waiting.is_empty() {
             return Ok(());
         }
-        let Adding { waiting, file, next_file, files, keys, .. } = &mut *adding;
+        let NewKeys { waiting, file, next_file, files, keys, .. } = &mut *adding;
         let mut added = if let Some(added) = file.take() {
             added
         } else {
@@ -314,21 +320,21 @@ impl EntityKeys {
                 waiting.shrink_to(1024);
                 Ok(())
             }
-            // Nobody knows what of it is on the disk: the next attempt takes another file.
+            // It is unknown how much of it is on the disk: the next attempt uses another file.
             Err(error) => Err(error),
         }
     }
 
-    /// Whether so many keys were added that [`Self::fold`] is worth it. It says so once.
+    /// True when so many keys were added that [`Self::fold`] is due. Returns true once.
     pub fn is_fold_due(&self) -> bool {
         let mut adding = lock(&self.adding);
-        let many = adding.files > ADDED_FILES || (adding.keys >= FOLDED && adding.keys >= self.count() / 4);
+        let many = adding.files > ADDED_FILES_MAX || (adding.keys >= FOLD_KEYS_MIN && adding.keys >= self.count() / 4);
         let due = many && !adding.fold_asked;
         adding.fold_asked |= due;
         due
     }
 
-    /// What seals the files.
+    /// The encryption of the files.
     pub fn sealer(&self) -> &Sealer {
         &self.sealer
     }
@@ -337,7 +343,7 @@ impl EntityKeys {
     pub fn fold(&self) -> Result<(), KeysError> {
         let mut rewriting = lock(&self.rewriting);
         lock(&self.adding).fold_asked = false;
-        let (numbers, keys) = self.quiesce()?;
+        let (numbers, keys) = self.close_added()?;
         let mut touched = [false; SHARDS];
         for number in &numbers {
             for entry in self.read_added(&rewriting.head, *number)? {
@@ -350,20 +356,20 @@ impl EntityKeys {
         self.remove_added(&numbers, keys)
     }
 
-    /// Seals every file under the current master key. No value is touched, and whenever the power goes every file opens
-    /// with the one or the other key.
-    pub fn reseal(&self) -> Result<u64, KeysError> {
+    /// Encrypts every file again under the current master key. No value is rewritten, and after a power cut at any
+    /// moment every file opens with the one or the other master key.
+    pub fn rekey(&self) -> Result<u64, KeysError> {
         let mut rewriting = lock(&self.rewriting);
-        let (numbers, keys) = self.quiesce()?;
+        let (numbers, keys) = self.close_added()?;
         self.rewrite(&mut rewriting, &[true; SHARDS])?;
         self.remove_added(&numbers, keys)?;
         self.disk.write_head(&self.sealer, &rewriting.head)?;
         Ok(self.count() as u64)
     }
 
-    /// Forgets keys, in memory alone: nothing is sealed with them any more. [`Self::destroy`] has to follow.
+    /// Drops keys, in memory only: nothing is encrypted with them any more. [`Self::destroy`] has to follow.
     pub fn doom(&self, ids: &[u32]) {
-        // Both, so that no key is doomed while it is on its way to the disk.
+        // Lock both, so that no doomed key is being written to the disk.
         let mut rewriting = lock(&self.rewriting);
         let mut adding = lock(&self.adding);
         let gone: HashSet<u32> = ids.iter().copied().collect();
@@ -380,13 +386,14 @@ impl EntityKeys {
         }
     }
 
-    /// Takes doomed keys out of every file. When this returns `Ok`, no file has them, and that survives a power cut.
+    /// Removes doomed keys from every file. When this returns `Ok`, no file has them, and that survives a power cut.
     pub fn destroy(&self) -> Result<(), KeysError> {
         let mut rewriting = lock(&self.rewriting);
         if rewriting.doomed.is_empty() {
             return Ok(());
         }
-        let (numbers, _) = self.quiesce()?;
+        let (numbers, _) = self.close_added()?;
+
         let doomed: HashSet<u32> = rewriting.doomed.iter().copied().collect();
         let mut touched = [false; SHARDS];
         for id in &doomed {
@@ -394,7 +401,8 @@ impl EntityKeys {
                 *touched = true;
             }
         }
-        // The shards first: they know which numbers were given.
+
+        // The shards first: they record which numbers were given.
         self.rewrite(&mut rewriting, &touched)?;
         for number in numbers {
             let mut entries = self.read_added(&rewriting.head, number)?;
@@ -408,20 +416,21 @@ impl EntityKeys {
                 adding.keys = adding.keys.saturating_sub(before - entries.len());
             }
         }
+
         rewriting.doomed.clear();
         Ok(())
     }
 
     fn read_added(&self, head: &Head, number: u32) -> Result<Vec<KeyEntry>, KeysError> {
-        let mut mended = Vec::new();
-        let entries = self.disk.read_added(&self.sealer, head, number, &mut mended);
-        for mended in mended {
-            tracing::warn!(mended, "a key file of the feature store is mended from its copy");
+        let mut repaired = Vec::new();
+        let entries = self.disk.read_added(&self.sealer, head, number, &mut repaired);
+        for repaired in repaired {
+            tracing::warn!(repaired, "a key file of the feature store was damaged, and is restored from its copy");
         }
         entries
     }
 
-    /// Removes files with added keys, so many in all, which the shards have by now.
+    /// Removes files of added keys, `keys` in all, which the shards have by now.
     fn remove_added(&self, numbers: &[u32], keys: usize) -> Result<(), KeysError> {
         numbers.iter().try_for_each(|number| self.disk.remove_added(*number))?;
         let mut adding = lock(&self.adding);
@@ -430,15 +439,16 @@ impl EntityKeys {
         Ok(())
     }
 
-    /// The added files, to none of which anything is added any more, and how many keys they have.
-    fn quiesce(&self) -> Result<(Vec<u32>, usize), KeysError> {
+    /// Closes the open file of added keys. Returns the numbers of all such files, which are final now, and how many
+    /// keys they have.
+    fn close_added(&self) -> Result<(Vec<u32>, usize), KeysError> {
         let mut adding = lock(&self.adding);
         adding.file = None;
         Ok((self.disk.added()?, adding.keys))
     }
 
-    /// Writes shards as they are in memory.
-    fn rewrite(&self, rewriting: &mut Rewriting, touched: &[bool; SHARDS]) -> Result<(), KeysError> {
+    /// Writes the content of shards in memory to their files.
+    fn rewrite(&self, rewriting: &mut RewriteState, touched: &[bool; SHARDS]) -> Result<(), KeysError> {
         let mut head = rewriting.head.clone();
         let numbers = touched.iter().enumerate().filter(|(number, touched)| {
             let empty = || {

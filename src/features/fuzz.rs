@@ -1,14 +1,14 @@
-//! What must hold whatever comes; fed by `tests/it/fuzz.rs` and `fuzz/`.
+//! Properties that hold for any input; fed by `tests/it/fuzz.rs` and `fuzz/`.
 
 use serde_json::Value as Json;
 
 use super::catalog::Catalog;
-use super::engine::{acknowledged, erased};
+use super::engine::{acknowledged, tombstones};
 use super::value::{ScalarType, Value, ValueType};
 use super::{record, registry};
 
-/// Feeds arbitrary bytes to the reader of declarations: it ends with views or mistakes, and the same text declares the same.
-/// True when there are no mistakes.
+/// Feeds arbitrary bytes to the reader of declarations: it ends with views or mistakes, and the same text gives the
+/// same declarations. True when there are no mistakes.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
@@ -16,7 +16,8 @@ pub fn fuzz_feature_views(data: &[u8]) -> bool {
     registry::fuzz(data)
 }
 
-/// Feeds arbitrary bytes to the readers of rows and records: the same is written as was read. True when they are one of them.
+/// Feeds arbitrary bytes to the readers of rows and records: content that was read is written the same. True when they
+/// are valid.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
@@ -24,8 +25,8 @@ pub fn fuzz_feature_records(data: &[u8]) -> bool {
     record::fuzz(data)
 }
 
-/// Feeds arbitrary bytes to the reader of the catalog, as the whole file and below its checksum: a catalog is read only from
-/// exactly what is written of it. True when they are one.
+/// Feeds arbitrary bytes to the reader of the catalog, as the whole file and as the content behind a valid checksum:
+/// only the exact bytes that are written of a catalog are accepted. True when they are one.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
@@ -43,7 +44,7 @@ pub fn fuzz_feature_catalog(data: &[u8]) -> bool {
     accepted
 }
 
-/// Feeds arbitrary bytes to the readers of key files, below their seal; true when there are keys or a head in them.
+/// Feeds arbitrary bytes to the readers of decrypted key files; true when there are keys or a head in them.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
@@ -51,8 +52,8 @@ pub fn fuzz_feature_keys(data: &[u8]) -> bool {
     super::entity_keys::form::fuzz(data) > 0
 }
 
-/// Feeds arbitrary bytes as JSON to every type of value: a value is the same after it was written and read again. True when
-/// it is a value of some type.
+/// Feeds arbitrary bytes as JSON to every type of value: a value is the same after it was written and read again. True
+/// when it is a value of some type.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
@@ -71,18 +72,17 @@ pub fn fuzz_feature_values(data: &[u8]) -> bool {
     accepted
 }
 
-/// Feeds arbitrary bytes to the reader of how far pushes were acknowledged; true when they say it.
+/// Feeds arbitrary bytes to the reader of the position of the last acknowledged push; true when they are valid.
 ///
-/// # Panics
-/// When they are read and not exactly what is written of them, which is a bug.
+/// When accepted bytes differ from what is written of them, which is a bug.
 pub fn fuzz_acknowledged(data: &[u8]) -> bool {
     acknowledged::fuzz(data)
 }
 
-/// Feeds arbitrary bytes to the reader of the list of erased entities, below its seal; true when they are one.
+/// Feeds arbitrary bytes to the reader of the decrypted tombstones; true when they are valid.
 ///
 /// # Panics
 /// When it is not the same after it was written and read again, which is a bug.
 pub fn fuzz_erased_entities(data: &[u8]) -> bool {
-    erased::fuzz(data)
+    tombstones::fuzz(data)
 }

@@ -1,9 +1,9 @@
-//! The journal: what the feature store acknowledged, in the order in which it did.
+//! The journal: the acknowledged changes of the feature store, in order.
 //!
-//! A folder of segments, each a header and groups. A group is written with one write and one fsync, and the next one only
-//! afterwards. So a bad place with a whole group, or a whole successor of its segment, behind it had been acknowledged, and
-//! that is damage: it is reported, and never cut. A bad end of the last segment is what a power cut left of a write that
-//! nobody was told of, and is cut off.
+//! A folder of segments, each a header and groups. A group is written with one write and one fsync, and the next one
+//! only afterwards. So a bad place followed by a complete group, or by a complete next segment, was acknowledged
+//! before, and that is damage: it is reported, and never cut. A bad end of the last segment is the rest of an
+//! unacknowledged write after a power cut, and is cut off.
 
 mod chain;
 mod damage;
@@ -24,30 +24,29 @@ use ledge_base::durable;
 
 use super::key::IndexKey;
 pub use chain::list;
-use chain::{Chain, End, SegmentReader, Step, file_name};
-pub use damage::{Damage, Reason};
-pub use format::MAX_GROUP;
-use format::{HEADER, Header, Previous, encode_group, group_length};
+use chain::{Chain, SegmentEnd, SegmentReader, SegmentStep, file_name};
+pub use damage::{Damage, DamageReason};
+pub use format::GROUP_BYTES_MAX;
+use format::{HEADER_BYTES, PreviousSegment, SegmentHeader, encode_group, group_length};
 pub use replay::{ReplayError, replay, verify};
 
-/// One entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its sequence number, which no other entry ever has.
+    /// The sequence number, unique for ever.
     pub seq: u64,
     pub key: IndexKey,
     pub change: Change,
-    /// The latest event time that was believed when it was written, in microseconds since the Unix epoch: by the box's clock
-    /// of then. `i64::MAX` where that was not set, and in what earlier versions wrote.
+    /// The latest event time that the box's clock allowed when the entry was written, in microseconds since the Unix
+    /// epoch. `i64::MAX` where the clock was not set, and in entries of earlier versions.
     pub latest_us: i64,
 }
 
-/// What happens to a record.
+/// The change of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A row is merged into it, as [`super::record::Row::encode`] wrote it.
     Put(Bytes),
-    /// Likewise, sealed under the key of its entity.
+    /// Likewise, encrypted under the key of its entity, which has this number.
     PutSealed(u32, Bytes),
     Delete,
 }
@@ -58,19 +57,19 @@ pub struct Journal {
     folder: PathBuf,
     segment_bytes: u64,
     /// In order. All but the last one never change again.
-    segments: Vec<Kept>,
+    segments: Vec<AcknowledgedSegment>,
     /// The file of the last segment. Without one, the next append begins a new segment.
-    writer: Option<Writer>,
+    writer: Option<SegmentWriter>,
     /// The next segment begins with this sequence number at least.
     least_seq: u64,
-    /// What the first segment states of those before it, none of which is left.
-    before_first: Option<Previous>,
+    /// The statement of the first segment about the segments before it, none of which is left.
+    before_first: Option<PreviousSegment>,
     buffer: Vec<u8>,
 }
 
-/// What is acknowledged of a segment.
+/// The acknowledged part of a segment.
 #[derive(Debug)]
-struct Kept {
+struct AcknowledgedSegment {
     first_seq: u64,
     length: u64,
     next_seq: u64,
@@ -79,69 +78,75 @@ struct Kept {
 }
 
 #[derive(Debug)]
-struct Writer {
+struct SegmentWriter {
     file: File,
     mark: u64,
 }
 
-/// A journal, and what was found.
+/// A journal, and the report of its opening.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedJournal {
     pub journal: Journal,
-    pub report: Report,
+    pub report: OpenReport,
 }
 
-/// What opening found.
+/// The result of opening a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct OpenReport {
     /// The first sequence number that can still be replayed; `None` without any segment.
     pub first_seq: Option<u64>,
     /// The sequence number that the next entry gets.
     pub next_seq: u64,
-    /// How many bytes at the end were cut off, none of which had been acknowledged.
+    /// The number of bytes that were cut off at the end, none of them acknowledged.
     pub cut_off: u64,
-    /// Acknowledged entries that should follow its last one. Each is also in `damage`.
+    /// The acknowledged entries that are missing at the end. They are also in `damage`.
     pub lacking: Option<Range<u64>>,
-    /// Where acknowledged entries may be lost.
+    /// The places where acknowledged entries may be lost.
     pub damage: Vec<Damage>,
 }
 
-/// Why the journal cannot be opened or appended to.
+/// Reasons why the journal cannot be opened or appended to.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("the journal in {} cannot be read", folder.display())]
     Read { folder: PathBuf, source: io::Error },
     #[error("the journal {} cannot be written", file.display())]
     Write { file: PathBuf, source: io::Error },
-    #[error("the journal {} was written by a later version of Ledge", file.display())]
+    #[error("the journal {} was written by a later version of Ledge: install that version or a newer one", file.display())]
     Newer { file: PathBuf },
-    #[error("more than {} MiB at once cannot be written to the journal", MAX_GROUP >> 20)]
+    #[error("a write to the journal is limited to {} MiB", GROUP_BYTES_MAX >> 20)]
     TooLarge,
     #[error("the journal has used up its sequence numbers")]
     Exhausted,
 }
 
 impl JournalError {
-    /// Whether it is room that lacks, and nothing else.
+    /// True when the only problem is a full disk.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Write { source, .. } if durable::is_full(source))
     }
 }
 
 impl Journal {
-    /// Opens the journal in `folder`, which is created when it is not there.
+    /// Opens the journal in `folder`, which is created if it does not exist.
     ///
-    /// The names and headers of all segments are checked, and the last segment to its end; what is damaged further down
-    /// is found by [`replay`] and [`verify`]. The last group counts if it is whole: it is fsynced before this returns.
-    /// When the last segment is damaged, it stays as it is, and a new one begins behind it. The next sequence number is
-    /// `least_seq` at least, and `acknowledged`, and beyond all that were ever seen.
+    /// The names and headers of all segments are checked, and the last segment to its end; damage further down is found
+    /// by [`replay`] and [`verify`]. The last group counts if it is complete: it is fsynced before this returns. When
+    /// the last segment is damaged, it stays unchanged, and a new one begins behind it. The next sequence number is at
+    /// least `least_seq` and `acknowledged`, and beyond all that were ever seen.
     ///
-    /// Where entries before `acknowledged` should follow the last one, its bad end is no write that nobody was told of: that
-    /// is damage. The new segment, after which nothing here shows what is lacking, waits for [`Self::ready`].
-    pub fn open(folder: &Path, segment_bytes: u64, least_seq: u64, acknowledged: u64) -> Result<Opened, JournalError> {
+    /// If entries before `acknowledged` are missing, a bad end is not an unacknowledged write but damage. The new
+    /// segment, which would hide the gap, is created only by [`Self::ready`].
+    pub fn open(
+        folder: &Path,
+        segment_bytes: u64,
+        least_seq: u64,
+        acknowledged: u64,
+    ) -> Result<OpenedJournal, JournalError> {
         let unreadable = |source| JournalError::Read { folder: folder.to_owned(), source };
         durable::create_folder(folder).map_err(unreadable)?;
-        let Chain { segments, unborn } = Chain::look(folder).map_err(unreadable)?;
+        let Chain { segments, unfinished } = Chain::read(folder).map_err(unreadable)?;
+
         let mut journal = Self {
             folder: folder.to_owned(),
             segment_bytes,
@@ -151,40 +156,43 @@ impl Journal {
             before_first: None,
             buffer: Vec::new(),
         };
+
         let mut cut_off = 0;
         let mut end = 1;
-        if let Some(unborn) = unborn {
-            std::fs::remove_file(&unborn.path).map_err(unreadable)?;
+        if let Some(unfinished) = unfinished {
+            std::fs::remove_file(&unfinished.path).map_err(unreadable)?;
             durable::sync_folder(folder).map_err(unreadable)?;
-            journal.least_seq = journal.least_seq.max(unborn.first_seq);
-            cut_off = unborn.length;
+            journal.least_seq = journal.least_seq.max(unfinished.first_seq);
+            cut_off = unfinished.length;
         }
+
         let mut found = Vec::new();
         for segment in segments {
-            let kept = Kept {
+            let kept = AcknowledgedSegment {
                 first_seq: segment.first_seq,
                 length: segment.length,
                 next_seq: segment.first_seq,
                 path: segment.path.clone(),
                 damaged: false,
             };
+
             let kept = match &segment.end {
-                End::Stated(stated) if segment.header.is_ok() && segment.length >= stated.length => {
-                    Kept { length: stated.length, next_seq: stated.next_seq, ..kept }
+                SegmentEnd::Stated(stated) if segment.header.is_ok() && segment.length >= stated.length => {
+                    AcknowledgedSegment { length: stated.length, next_seq: stated.next_seq, ..kept }
                 }
                 _ => {
                     let (mut damage, mut torn) = (Vec::new(), 0);
                     let mut reader = SegmentReader::new(&segment).map_err(unreadable)?;
                     while let Some(step) = reader.step().map_err(unreadable)? {
                         match step {
-                            Step::Damage(one) => damage.push(one),
-                            Step::Torn(bytes) => torn = bytes,
-                            Step::Entries(_) => {}
+                            SegmentStep::Damage(one) => damage.push(one),
+                            SegmentStep::Torn(bytes) => torn = bytes,
+                            SegmentStep::Entries(_) => {}
                         }
                     }
                     let (length, next_seq) = reader.position();
-                    if matches!(segment.end, End::Last) && next_seq < acknowledged {
-                        let (file, reason) = (segment.path.clone(), Reason::Short);
+                    if matches!(segment.end, SegmentEnd::Last) && next_seq < acknowledged {
+                        let (file, reason) = (segment.path.clone(), DamageReason::Short);
                         let to_seq = Some(acknowledged);
                         damage.push(Damage { file, offset: length, from_seq: next_seq, to_seq, reason });
                     }
@@ -196,50 +204,56 @@ impl Journal {
                     }
                     let damaged = damage.iter().any(|damage| damage.file == segment.path);
                     found.append(&mut damage);
-                    if let (End::Last, false, Ok(header)) = (&segment.end, damaged, &segment.header) {
-                        let opened = Writer::open(&segment.path, header.mark, length, folder).map_err(unreadable)?;
+                    if let (SegmentEnd::Last, false, Ok(header)) = (&segment.end, damaged, &segment.header) {
+                        let opened =
+                            SegmentWriter::open(&segment.path, header.mark, length, folder).map_err(unreadable)?;
                         journal.writer = Some(opened).filter(|_| header.is_current);
                     }
-                    Kept { length, next_seq, damaged, ..kept }
+                    AcknowledgedSegment { length, next_seq, damaged, ..kept }
                 }
             };
+
             end = kept.next_seq;
             journal.least_seq = journal.least_seq.max(kept.next_seq);
             if kept.damaged {
-                // Its name is taken, and how far it went is not known for certain.
+                // Its name is taken, and its true end is unknown.
                 journal.least_seq = journal.least_seq.max(kept.first_seq.saturating_add(1));
             }
             if segment.header.is_ok_and(|header| !header.is_current) {
-                // So is the name of one of an earlier version, which may be empty.
+                // The name of a segment of an earlier version is taken, too, and it may be empty.
                 journal.least_seq = journal.least_seq.max(kept.first_seq.saturating_add(1));
             }
             journal.segments.push(kept);
         }
+
         if journal.segments.is_empty() && acknowledged > 1 {
-            // No entry is left, and none is lost behind the ones that were told as lost.
-            journal.before_first = Some(Previous { first_seq: 1, length: HEADER as u64, next_seq: 1 });
-            let (file, reason, from_seq) = (folder.to_owned(), Reason::Empty, least_seq.clamp(1, acknowledged));
+            // No entry is left, and none is missing beyond those that are reported here.
+            journal.before_first = Some(PreviousSegment { first_seq: 1, length: HEADER_BYTES as u64, next_seq: 1 });
+            let (file, reason, from_seq) = (folder.to_owned(), DamageReason::Empty, least_seq.clamp(1, acknowledged));
             found.push(Damage { file, offset: 0, from_seq, to_seq: Some(acknowledged), reason });
         }
+
         let lacking = (end < acknowledged).then_some(end..acknowledged);
-        let begins_anew = |last: &Kept| last.damaged || journal.writer.is_none() || last.next_seq < journal.least_seq;
-        // When this fails the next append tries again, and says why.
+        let begins_anew =
+            |last: &AcknowledgedSegment| last.damaged || journal.writer.is_none() || last.next_seq < journal.least_seq;
+        // If this fails, the next append tries again and reports the reason.
         if lacking.is_none() && journal.segments.last().is_some_and(begins_anew) {
             let _ = journal.start_segment();
         }
+
         let first_seq = journal.segments.first().map(|first| first.first_seq);
-        let report = Report { first_seq, next_seq: journal.next_seq(), cut_off, lacking, damage: found };
-        Ok(Opened { journal, report })
+        let report = OpenReport { first_seq, next_seq: journal.next_seq(), cut_off, lacking, damage: found };
+        Ok(OpenedJournal { journal, report })
     }
 
-    /// Appends changes as one group, with one write and one fsync, and says which sequence numbers they got. Event times up to
-    /// `latest_us` are believed just now.
+    /// Appends changes as one group, with one write and one fsync, and returns their sequence numbers. Event times up
+    /// to `latest_us` are trusted now.
     ///
-    /// When this returns `Ok`, all of them survive a power cut.
-    /// When it fails, none of them counts: the segment is cut back to what was acknowledged. When that fails too, or the
-    /// fsync had failed, nothing is written to the segment again, its sequence numbers are not used again, and the header
-    /// of the next segment states how much of it counts. Only if the process ends before the next append succeeds, and the
-    /// segment could not be cut, such a group may be found whole when the journal is opened.
+    /// When this returns `Ok`, all of them survive a power cut. When it fails, none of them counts: the segment is cut
+    /// back to its acknowledged length. When that fails too, or the fsync had failed, nothing is written to the segment
+    /// again, its sequence numbers are not used again, and the header of the next segment states how much of it counts.
+    /// Only if the process ends before the next append succeeds, and the segment could not be cut, such a group may be
+    /// found complete when the journal is opened.
     pub fn append(
         &mut self,
         changes: &[(IndexKey, Change)],
@@ -250,16 +264,21 @@ impl Journal {
         if changes.is_empty() {
             return Ok(RangeInclusive::new(first_seq, first_seq - 1));
         }
-        let full = |last: &Kept| last.length > HEADER as u64 && last.length + length as u64 > self.segment_bytes;
+
+        let full = |last: &AcknowledgedSegment| {
+            last.length > HEADER_BYTES as u64 && last.length + length as u64 > self.segment_bytes
+        };
         if self.writer.is_none() || self.segments.last().is_none_or(full) {
             self.start_segment()?;
         }
+
         let (Some(writer), Some(last)) = (&mut self.writer, self.segments.last_mut()) else {
             return Err(JournalError::Exhausted);
         };
         let first_seq = last.next_seq;
         let next_seq = first_seq.checked_add(changes.len() as u64).ok_or(JournalError::Exhausted)?;
         encode_group(&mut self.buffer, writer.mark, first_seq, changes, latest_us);
+
         let failed = match writer.file.write_all(&self.buffer) {
             Ok(()) => writer.file.sync_data().err().map(|source| (source, false)),
             Err(source) => Some((source, true)),
@@ -269,15 +288,16 @@ impl Journal {
             self.undo(may_go_on, next_seq);
             return Err(JournalError::Write { file, source });
         }
+
         last.length += self.buffer.len() as u64;
         last.next_seq = next_seq;
-        // One large group is no reason to keep so much memory.
+        // Release the memory of an unusually large group.
         self.buffer.shrink_to(1 << 20);
         Ok(first_seq..=next_seq - 1)
     }
 
-    /// Makes sure that a segment is there to append to. The sequence number that the next entry will have, whatever else
-    /// happens: what is sealed for it opens as no other entry.
+    /// Ensures that there is a segment to append to. Returns the sequence number that the next entry will have in any
+    /// case: a row encrypted for it decrypts as no other entry.
     pub fn ready(&mut self) -> Result<u64, JournalError> {
         if self.writer.is_none() {
             self.start_segment()?;
@@ -285,8 +305,9 @@ impl Journal {
         Ok(self.next_seq())
     }
 
-    /// Cuts the last segment back to what was acknowledged. After a failed fsync nobody knows what of the file is on
-    /// disk, and the next fsync would not say: then it is left alone, and so are the sequence numbers below `next_seq`.
+    /// Cuts the last segment back to its acknowledged length. After a failed fsync it is unknown what of the file is on
+    /// disk, and the next fsync would not report it: then the segment is left alone, and so are the sequence numbers
+    /// below `next_seq`.
     fn undo(&mut self, may_go_on: bool, next_seq: u64) {
         let (Some(mut writer), Some(last)) = (self.writer.take(), self.segments.last()) else { return };
         let cut = writer.cut(last.length);
@@ -294,7 +315,7 @@ impl Journal {
             self.writer = Some(writer);
         } else {
             self.least_seq = self.least_seq.max(next_seq);
-            // When this fails the next append tries again, and says why.
+            // If this fails, the next append tries again and reports the reason.
             let _ = self.start_segment();
         }
     }
@@ -304,18 +325,27 @@ impl Journal {
         self.writer = None;
         let previous = self.segments.last();
         let first_seq = previous.map_or(1, |last| last.next_seq).max(self.least_seq);
-        let previous =
-            previous.map(|last| Previous { first_seq: last.first_seq, length: last.length, next_seq: last.next_seq });
+        let previous = previous.map(|last| PreviousSegment {
+            first_seq: last.first_seq,
+            length: last.length,
+            next_seq: last.next_seq,
+        });
         let previous = previous.or(self.before_first);
         let path = self.folder.join(file_name(first_seq));
-        let writer = Writer::create(&path, &self.folder, first_seq, previous)
+        let writer = SegmentWriter::create(&path, &self.folder, first_seq, previous)
             .map_err(|source| JournalError::Write { file: path.clone(), source })?;
         self.writer = Some(writer);
-        self.segments.push(Kept { first_seq, length: HEADER as u64, next_seq: first_seq, path, damaged: false });
+        self.segments.push(AcknowledgedSegment {
+            first_seq,
+            length: HEADER_BYTES as u64,
+            next_seq: first_seq,
+            path,
+            damaged: false,
+        });
         Ok(())
     }
 
-    /// The sequence number that the next entry gets, and after the last one that is in the journal.
+    /// The sequence number of the next entry: one more than that of the last entry in the journal, or higher.
     pub fn next_seq(&self) -> u64 {
         match self.segments.last() {
             Some(last) => last.next_seq,
@@ -323,8 +353,8 @@ impl Journal {
         }
     }
 
-    /// Begins a new segment at a later sequence number: after a restore, whose records have sequence numbers of their own.
-    /// An earlier one changes nothing. When this returns `Ok`, it survives a power cut.
+    /// Begins a new segment at a later sequence number: after a restore, whose records have sequence numbers of their
+    /// own. An earlier number changes nothing. When this returns `Ok`, it survives a power cut.
     pub fn skip_to(&mut self, seq: u64) -> Result<(), JournalError> {
         if seq <= self.next_seq() {
             return Ok(());
@@ -341,8 +371,8 @@ impl Journal {
         }
     }
 
-    /// Notes what [`replay`] or [`verify`] found. Nothing is appended to a damaged segment again, and
-    /// [`Self::remove_before`] sets it aside.
+    /// Marks segments as damaged that [`replay`] or [`verify`] found. Nothing is appended to a damaged segment again,
+    /// and [`Self::remove_before`] sets it aside.
     pub fn note_damage(&mut self, damage: &[Damage]) -> Result<(), JournalError> {
         for segment in &mut self.segments {
             segment.damaged |= damage.iter().any(|damage| damage.file == segment.path);
@@ -356,8 +386,8 @@ impl Journal {
 
     /// Removes the segments all of whose entries come before `seq`, the oldest first, and never the last one.
     ///
-    /// A damaged one is kept for whoever wants to look at it, as `journal-….log.damaged`, until the next one is. A file
-    /// that somebody else has set aside is no error.
+    /// A damaged one is kept for inspection, as `journal-….log.damaged`, until the next one is. A file that was moved
+    /// by somebody else is no error.
     pub fn remove_before(&mut self, seq: u64) -> io::Result<()> {
         while let [first, next, ..] = self.segments.as_slice()
             && next.first_seq <= seq
@@ -381,36 +411,36 @@ impl Journal {
         durable::rename(path, &path.with_extension("log.damaged"))
     }
 
-    /// How many bytes of its files count.
+    /// The number of acknowledged bytes in all files.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.length).sum()
     }
 
-    /// How many segments it has.
+    /// The number of segments.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 }
 
-impl Writer {
+impl SegmentWriter {
     /// Opens a segment of which `length` bytes count, and cuts off the rest.
     fn open(path: &Path, mark: u64, length: u64, folder: &Path) -> io::Result<Self> {
         let mut writer = Self { file: OpenOptions::new().read(true).write(true).open(path)?, mark };
-        // Even when nothing is cut: a process that was killed may have written the last group and not yet fsynced it.
+        // Needed even when nothing is cut: a killed process may have written the last group without fsync.
         writer.cut(length)?;
         durable::sync_folder(folder)?;
         Ok(writer)
     }
 
-    fn create(path: &Path, folder: &Path, first_seq: u64, previous: Option<Previous>) -> io::Result<Self> {
-        // What a failed attempt left, if anything.
+    fn create(path: &Path, folder: &Path, first_seq: u64, previous: Option<PreviousSegment>) -> io::Result<Self> {
+        // Remove the leftovers of a failed attempt.
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mark = getrandom::u64()? | 1;
         let mut writer = Self { file: OpenOptions::new().write(true).create_new(true).open(path)?, mark };
-        let written = writer.file.write_all(&Header::new(mark, first_seq, previous).encode());
+        let written = writer.file.write_all(&SegmentHeader::new(mark, first_seq, previous).encode());
         let written = written.and_then(|()| writer.file.sync_data()).and_then(|()| durable::sync_folder(folder));
         if let Err(error) = written {
             let _ = std::fs::remove_file(path);

@@ -1,4 +1,4 @@
-//! Index keys: the view, and a keyed hash of the entity key, so that the store's files do not name entities by their keys.
+//! Index keys: the view, and a keyed hash of the entity key, so that the store's files do not contain entity keys.
 
 use super::value::Value;
 use super::view::ViewId;
@@ -43,12 +43,11 @@ impl std::fmt::Debug for HashKey {
 }
 
 impl HashKey {
-    /// From its bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// What tells it from another one and gives nothing away.
+    /// An identifier of the secret that reveals nothing about it.
     pub fn id(&self) -> [u8; 8] {
         let hash = blake3::keyed_hash(&self.0, b"ledge hash key id");
         let mut id = [0; 8];

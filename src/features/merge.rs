@@ -1,18 +1,18 @@
-//! What a pushed row makes of an entity's record. Pure: the same rows in the same order make the same record, so that the
-//! journal can be replayed, and replaying what is in the record already changes nothing.
+//! Merges a pushed row into an entity's record. Pure: the same rows in the same order make the same record, so that the
+//! journal can be replayed, and replaying entries that are in the record already changes nothing.
 
 use std::time::Duration;
 
-use super::record::{Header, Record, Row};
+use super::record::{Record, RecordHeader, Row};
 use super::view::FeatureView;
 use super::window::{Added, Damaged, WindowState};
 
-/// What came of a row.
+/// The outcome of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merged {
     /// It is the newest of its entity, or entered its aggregates.
     Accepted,
-    /// It is older than what the entity had.
+    /// It is older than the newest row of the entity.
     Outdated,
     /// It had entered the aggregates before.
     Duplicate,
@@ -20,20 +20,20 @@ pub enum Merged {
     TooLate,
 }
 
-/// Merges the row of journal entry `seq` into what there was. `None` leaves the record as it is.
+/// Merges the row of journal entry `seq` into the record. `None` leaves the record unchanged.
 ///
-/// Of two rows the one with the later event counts; of two for the same moment the one that was pushed later. An older row
-/// still enters the aggregates, within the view's lateness, and then the record has its entry as well. A row that the
-/// aggregates refuse is no news of the entity either: it came before, or is older than the newest one, or of its moment
-/// when so much was that nobody knows any more whether it came before.
+/// Of two rows the one with the later event time counts; of two with the same time the one that was pushed later. An
+/// older row still enters the aggregates, within the view's lateness, and the record then has its entry as well. A row
+/// that the aggregates refuse does not become the newest row either: it is a duplicate, or older than the newest one,
+/// or of the same time when so many rows were that duplicates can no longer be detected.
 ///
-/// `latest_us` is the latest event time that was believed when the row was written. A record of a later time is from a future
-/// that the clock took back: whatever row has a believable time takes its place, and what its aggregates have of that future
-/// goes.
+/// `latest_us` is the latest event time that was trusted when the row was written. A record of a later time is from a
+/// future that the clock left again: any row with a trusted time replaces it, and the parts of its aggregates from that
+/// future are removed.
 ///
-/// A record that has the entry in it already is left alone. Entries behind the last one that is in it were refused, and are
-/// refused again for the same reasons when the journal is replayed. `keep_us` is how long a row is kept after its ttl has
-/// passed.
+/// A record that has the entry already is not changed. Entries behind the last one that is in it were refused, and are
+/// refused again for the same reasons when the journal is replayed. `keep_us` is how long a row is kept after its ttl
+/// has passed.
 pub fn merge(
     view: &FeatureView,
     old: Option<&Record>,
@@ -46,6 +46,7 @@ pub fn merge(
     if plain == Merged::Duplicate {
         return Ok((None, plain));
     }
+
     let older = old.filter(|old| is_older(row.event_us, old.row.event_us, latest_us));
     let mut windows = Vec::new();
     if view.aggregations.is_empty() {
@@ -63,14 +64,15 @@ pub fn merge(
             Added::TooLate => return Ok((None, Merged::TooLate)),
         }
     }
+
     let newest = older.map_or(row, |old| &old.row).clone();
     let purge_us = purge_us(view, newest.event_us, keep_us);
     Ok((Some(Record { seq, purge_us, row: newest, windows }), Merged::Accepted))
 }
 
-/// What comes of a row of a view without aggregates; when it is accepted, it takes the place of the record. The record's
-/// header decides: nothing else needs to be read.
-pub fn supersede(old: Option<Header>, event_us: i64, seq: u64, latest_us: i64) -> Merged {
+/// The outcome of a row of a view without aggregates; an accepted row replaces the record. The record's header is
+/// enough to decide.
+pub fn supersede(old: Option<RecordHeader>, event_us: i64, seq: u64, latest_us: i64) -> Merged {
     match old {
         Some(old) if old.seq >= seq => Merged::Duplicate,
         Some(old) if is_older(event_us, old.event_us, latest_us) => Merged::Outdated,
@@ -78,12 +80,13 @@ pub fn supersede(old: Option<Header>, event_us: i64, seq: u64, latest_us: i64) -
     }
 }
 
-/// Whether a row is older than what there is, as far as its time is believed.
+/// True when a row is older than the current one, as far as both times are trusted.
 pub fn is_older(event_us: i64, old_us: i64, latest_us: i64) -> bool {
     event_us < old_us && (old_us <= latest_us || event_us > latest_us)
 }
 
-/// When a row may be removed. Its aggregates are over by then: a window that has its moment ends within twice its length.
+/// The time from which a row may be removed. Its aggregates are empty by then: a window with its event ends within
+/// twice its length.
 pub fn purge_us(view: &FeatureView, event_us: i64, keep_us: i64) -> i64 {
     let Some(ttl_us) = view.ttl_us() else { return i64::MAX };
     let longest = view.aggregations.iter().map(|aggregation| aggregation.time_window).max();

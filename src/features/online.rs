@@ -1,5 +1,5 @@
-//! What is asked of the store and what it answers, whatever the protocol. Values from outside are JSON values until the
-//! view says what they are.
+//! Requests, answers and errors of the store, independent of the protocol. Values from outside are JSON values until
+//! the view gives them a type.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use serde_json::Value as Json;
 use super::value::Value;
 use super::view::Feature;
 
-/// Columns of untyped values, all of one length: what a data frame is in JSON.
+/// Columns of untyped values, all of one length: a data frame in JSON.
 pub type Columns = Vec<(String, Vec<Json>)>;
 
-/// The column in which Feast's client sends event times to `/write-to-online-store`, whatever the view calls it.
+/// The column in which Feast's client sends event times to `/write-to-online-store`, whatever the view calls its own.
 pub const EVENT_TIMESTAMP: &str = "event_timestamp";
 
-/// About how much memory the cells of columns take.
+/// The approximate memory of the cells of columns, in bytes.
 pub fn bytes_of(columns: &Columns) -> usize {
     fn cell(value: &Json) -> usize {
         let beside = match value {
@@ -27,7 +27,7 @@ pub fn bytes_of(columns: &Columns) -> usize {
     columns.iter().flat_map(|(_, cells)| cells).map(cell).sum()
 }
 
-/// Which features are wanted.
+/// The features to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     /// `VIEW:FEATURE`, or a whole `VIEW`.
@@ -40,7 +40,7 @@ pub enum Selection {
 #[derive(Debug, Clone, PartialEq)]
 pub struct OnlineRequest {
     pub selection: Selection,
-    /// Of which entities: a column for each join key.
+    /// The entities: a column for each join key.
     pub entities: Columns,
 }
 
@@ -65,9 +65,8 @@ pub struct FeatureColumn {
 pub struct Cell {
     /// The value; there is one exactly when the status is PRESENT.
     pub value: Option<Value>,
-    /// What is known of it.
     pub status: FieldStatus,
-    /// When the row happened that it comes from, in microseconds since the Unix epoch; 0 without a row.
+    /// The event time of its row, in microseconds since the Unix epoch; 0 without a row.
     pub event_us: i64,
 }
 
@@ -97,7 +96,7 @@ impl FieldStatus {
     }
 }
 
-/// Where a push goes.
+/// The target of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PushTarget {
     /// Every view of a push source.
@@ -113,12 +112,12 @@ pub struct Push {
     pub columns: Columns,
 }
 
-/// What came of a push that is durable.
+/// The outcomes of the rows of a durable push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pushed {
     /// Rows that are now the newest of their entity, or entered its aggregates.
     pub accepted: usize,
-    /// Rows older than what their entity had, without aggregates to enter.
+    /// Rows older than the newest row of their entity, in a view without aggregates.
     pub outdated: usize,
     /// Rows that had entered the aggregates before.
     pub duplicate: usize,
@@ -142,14 +141,14 @@ pub enum Ignored {
     Fields(usize),
 }
 
-/// What an erasure removed.
+/// The number of records and views that an erasure removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
     pub records: u64,
     pub views: u64,
 }
 
-/// Why the store did not do what was asked.
+/// Errors of the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureError {
     #[error("there is no feature store here: declare feature views in {folder}")]
@@ -162,19 +161,19 @@ pub enum FeatureError {
     UnknownService { service: String },
     #[error("Unable to find push source '{source_name}'.")]
     UnknownSource { source_name: String },
-    /// A feature view that is not for the caller.
+    /// A feature view that the caller may not use.
     #[error(
-        "feature view '{view}' is not for {principal}, whose access does not list it (`ledge keys create NAME \
+        "{principal} may not use feature view '{view}': add it to the caller's access (`ledge keys create NAME \
          --feature-view {view}`, or feature_views in access.users and access.certificates)"
     )]
     OutOfScope { view: String, principal: String },
-    #[error("'{text}' is no feature reference: expected VIEW:FEATURE")]
+    #[error("'{text}' is not a feature reference: expected VIEW:FEATURE")]
     Reference { text: String },
     #[error("column '{column}' is missing, which feature view '{view}' needs{}", and_unknown(unknown))]
     MissingColumn {
         column: String,
         view: String,
-        /// Columns that are there and that no view knows: one of them may be meant.
+        /// Columns of the request that no view has: one of them may be a misspelling of the missing one.
         unknown: Vec<String>,
     },
     /// A push without a single feature, which would set all of them to null.
@@ -183,21 +182,20 @@ pub enum FeatureError {
         views: String,
         /// Their features that are columns.
         features: Vec<String>,
-        /// Columns that are there and that no view knows.
+        /// Columns of the request that no view has.
         unknown: Vec<String>,
     },
     #[error("{reason}")]
     Columns { reason: String },
-    /// A value that is not what its column takes.
+    /// A value that does not fit the type of its column.
     #[error("column '{column}', row {row}: {reason}")]
     Value {
         column: String,
         /// The row, from 0.
         row: usize,
-        /// What is wrong with it.
         reason: String,
     },
-    #[error("row {row} makes a record of {bytes} bytes in feature view '{view}', and {most} is the most")]
+    #[error("row {row} is too large for feature view '{view}': {bytes} bytes, and the limit is {most}")]
     TooLarge {
         view: String,
         /// The row, from 0.
@@ -207,31 +205,28 @@ pub enum FeatureError {
     },
     #[error("the feature store is not ready: {reason}")]
     Unavailable { reason: String },
-    #[error("{waiting} pushes wait to be written; try again")]
+    #[error("the feature store is overloaded: {waiting} pushes wait to be written; try again later")]
     Overloaded { waiting: usize },
-    /// The disk is full; what was acknowledged is there, and reads go on.
+    /// The disk is full. Acknowledged rows are safe, and reads continue.
     #[error(
         "the disk is full: {free_mb} MB are free in {folder}, and the feature store keeps {kept_mb} MB (features.min_free_mb)"
     )]
     DiskFull { folder: String, free_mb: u64, kept_mb: u64 },
-    /// A backup that cannot take the place of what is there.
+    /// A backup that cannot be restored.
     #[error("the backup cannot be restored, and nothing has changed: {reason}")]
-    Backup {
-        /// What is wrong with it.
-        reason: String,
-    },
+    Backup { reason: String },
     /// An entity was not erased, or not from every file yet.
-    #[error("the entity is not erased for good yet: {reason}. Ask again")]
+    #[error("the entity is not completely erased yet: {reason}. Send the erasure again")]
     NotErased { reason: String },
-    /// The journal could not be written; nothing of the push is there.
+    /// The journal could not be written; no row of the push is stored.
     #[error("the push could not be written: {reason}")]
     NotWritten { reason: String },
 }
 
 /// The most names in one message.
-const MOST_LISTED: usize = 8;
+const LISTED_NAMES_MAX: usize = 8;
 
-/// Names for a message, the first few of many. A name may be anything of any length.
+/// Names for a message, only the first few of many. A name may have any content and length.
 pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
     let shown = |name: &S| {
         let name = name.as_ref();
@@ -242,8 +237,8 @@ pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
             format!("'{}'", short.escape_debug())
         }
     };
-    let first: Vec<_> = names.iter().take(MOST_LISTED).map(shown).collect();
-    let more = names.len().saturating_sub(MOST_LISTED);
+    let first: Vec<_> = names.iter().take(LISTED_NAMES_MAX).map(shown).collect();
+    let more = names.len().saturating_sub(LISTED_NAMES_MAX);
     if more == 0 { first.join(", ") } else { format!("{} and {more} more", first.join(", ")) }
 }
 

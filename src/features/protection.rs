@@ -1,5 +1,5 @@
-//! Rows and records sealed under the keys of their entities, or plain where sealing is off. What is between the store and
-//! its keys.
+//! Encryption of rows and records under the keys of their entities, or plain where encryption is off. The layer between
+//! the store and its keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::catalog::Catalog;
 use super::entity_keys::form::Tag;
 use super::entity_keys::{EntityKeys, KeysError};
 use super::key::IndexKey;
-use super::record::{Record, Row, Seal, Stored};
-use super::seal::{self, Place};
+use super::record::{Record, Row, Seal, StoredRecord};
+use super::seal::{self, SealContext};
 use super::value::Value;
 use super::view::ViewId;
 use super::wire::Damaged;
@@ -19,14 +19,14 @@ use super::wire::Damaged;
 /// The names of a view's join keys.
 type Names = Arc<[Arc<str>]>;
 
-/// Seals and opens, or passes through.
+/// Encrypts and decrypts, or passes plain bytes through.
 #[derive(Debug)]
 pub struct Protection {
     keys: Option<EntityKeys>,
     views: ArcSwap<HashMap<ViewId, Names>>,
 }
 
-/// The body of a row or a record, and how it is sealed.
+/// The body of a row or a record, and its encryption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
     pub seal: Seal,
@@ -35,21 +35,21 @@ pub struct Body {
 }
 
 impl Body {
-    /// One that is not sealed.
+    /// A plain body.
     pub fn plain(bytes: bytes::Bytes) -> Self {
         Self { seal: Seal::default(), bytes }
     }
 }
 
 impl Protection {
-    /// With the keys of a store, or without any.
+    /// Creates the layer with the keys of a store, or without any.
     pub fn new(keys: Option<EntityKeys>, catalog: &Catalog) -> Self {
         let protection = Self { keys, views: ArcSwap::default() };
         protection.learn(catalog);
         protection
     }
 
-    /// Takes note of the views that there are.
+    /// Updates the names of the join keys of all views.
     pub fn learn(&self, catalog: &Catalog) {
         let names = catalog.stored_views().map(|view| {
             let names: Names = view.join_keys.iter().map(|(name, _)| name.clone()).collect();
@@ -58,17 +58,17 @@ impl Protection {
         self.views.store(Arc::new(names.collect()));
     }
 
-    /// The keys; `None` where sealing is off.
+    /// The keys; `None` where encryption is off.
     pub fn keys(&self) -> Option<&EntityKeys> {
         self.keys.as_ref()
     }
 
-    /// Whether everything is sealed; what is not is refused then.
+    /// True when everything is encrypted; plain values are refused then.
     pub fn is_complete(&self) -> bool {
         self.keys.as_ref().is_some_and(EntityKeys::is_complete)
     }
 
-    /// `off`; `pending` while what was plain is still to be sealed; `on`.
+    /// `off`; `pending` while plain values are still to be encrypted; `on`.
     pub fn as_str(&self) -> &'static str {
         match &self.keys {
             None => "off",
@@ -77,7 +77,7 @@ impl Protection {
         }
     }
 
-    /// Brings new keys to the disk.
+    /// Writes new keys to the disk.
     pub fn persist(&self) -> Result<(), KeysError> {
         self.keys.as_ref().map_or(Ok(()), EntityKeys::persist)
     }
@@ -88,77 +88,78 @@ impl Protection {
         if let Some(names) = views.get(&view).filter(|names| names.len() == entity.len()) {
             return keys.tag(names.iter().map(|name| &**name).zip(entity));
         }
-        // Of a view that nobody knows, no two entities share a key all the same.
+        // Entities of an unknown view get separate keys, too.
         let names: Vec<String> = (0..entity.len()).map(|at| format!("{}/{at}", view.0)).collect();
         keys.tag(names.iter().map(String::as_str).zip(entity))
     }
 
     /// The numbers of the keys of an entity of a view.
     pub fn keys_of(&self, view: ViewId, entity: &[Value]) -> Vec<u32> {
-        self.keys.as_ref().map(|keys| keys.of(&self.tag(keys, view, entity))).unwrap_or_default()
+        self.keys.as_ref().map(|keys| keys.key_ids(&self.tag(keys, view, entity))).unwrap_or_default()
     }
 
-    /// Seals a body for its place.
-    pub fn seal(&self, place: &Place<'_>, entity: &[Value], plain: bytes::Bytes) -> Result<Body, KeysError> {
+    /// Encrypts a body for its context.
+    pub fn seal(&self, context: &SealContext<'_>, entity: &[Value], plain: bytes::Bytes) -> Result<Body, KeysError> {
         let Some(keys) = &self.keys else { return Ok(Body::plain(plain)) };
-        let (id, key) = keys.find_or_make(&self.tag(keys, place.key.view(), entity))?;
-        let sealed = seal::seal(&key, place, &plain).map_err(|_| KeysError::Exhausted)?;
+        let (id, key) = keys.find_or_make(&self.tag(keys, context.key.view(), entity))?;
+        let sealed = seal::seal(&key, context, &plain).map_err(|_| KeysError::Exhausted)?;
         Ok(Body { seal: Seal::of_entity(id), bytes: sealed.into() })
     }
 
-    /// Opens a body.
-    pub fn open(&self, place: &Place<'_>, seal: Seal, body: &[u8]) -> Result<Vec<u8>, Damaged> {
+    /// Decrypts a body.
+    pub fn open(&self, context: &SealContext<'_>, seal: Seal, body: &[u8]) -> Result<Vec<u8>, Damaged> {
         if seal == Seal::default() {
             return if self.is_complete() { Err(Damaged::Plain) } else { Ok(body.to_vec()) };
         }
         let keys = self.keys.as_ref().ok_or(Damaged::KeyMissing)?;
-        seal::open(&keys.key(seal.key_id)?, place, body)
+        seal::open(&keys.key(seal.key_id)?, context, body)
     }
 
-    /// A row of the journal.
+    /// Decodes a row of the journal.
     pub fn row(&self, key: &IndexKey, seq: u64, body: &Body) -> Result<Row, Damaged> {
         if body.seal == Seal::default() {
             return if self.is_complete() { Err(Damaged::Plain) } else { Row::decode(&body.bytes) };
         }
-        Row::decode(&self.open(&Place { key, seq, windows: false }, body.seal, &body.bytes)?)
+        Row::decode(&self.open(&SealContext { key, seq, windows: false }, body.seal, &body.bytes)?)
     }
 
-    /// A record of the index or a snapshot.
+    /// Decodes a record of the index or a snapshot.
     pub fn record(&self, key: &IndexKey, bytes: &[u8]) -> Result<Record, Damaged> {
-        let Stored { header, seal, windows, body } = Stored::verify(key, bytes)?;
+        let StoredRecord { header, seal, windows, body } = StoredRecord::verify(key, bytes)?;
         let record = if seal == Seal::default() {
             if self.is_complete() {
                 return Err(Damaged::Plain);
             }
             Record::of_body(header, body)?
         } else {
-            Record::of_body(header, &self.open(&Place { key, seq: header.seq, windows }, seal, body)?)?
+            Record::of_body(header, &self.open(&SealContext { key, seq: header.seq, windows }, seal, body)?)?
         };
-        // What stands before the body is not sealed.
+        // The header is not encrypted.
         if record.row.event_us == header.event_us { Ok(record) } else { Err(Damaged::Forged) }
     }
 
-    /// Whether a record is of an entity that was erased.
+    /// True for a record of an erased entity.
     pub fn is_erased(&self, key: &IndexKey, bytes: &[u8]) -> bool {
         let Some(keys) = &self.keys else { return false };
-        let seal = Stored::verify(key, bytes).map(|stored| stored.seal).unwrap_or_default();
+        let seal = StoredRecord::verify(key, bytes).map(|stored| stored.seal).unwrap_or_default();
         seal != Seal::default() && keys.key(seal.key_id) == Err(Damaged::Erased)
     }
 
-    /// A record as index and snapshots keep it.
+    /// Encodes a record for index and snapshots.
     pub fn encode(&self, key: &IndexKey, record: &Record) -> Result<Vec<u8>, KeysError> {
         if self.keys.is_none() {
             return Ok(record.encode(key));
         }
         let windows = !record.windows.is_empty();
-        let place = Place { key, seq: record.seq, windows };
-        let body = self.seal(&place, &record.row.entity, record.body().into())?;
+        let context = SealContext { key, seq: record.seq, windows };
+        let body = self.seal(&context, &record.row.entity, record.body().into())?;
         Ok(record.header().with_body(key, body.seal, windows, &body.bytes))
     }
 
-    /// The same for a record that may be sealed already: `None` when it stays as it is.
+    /// Encrypts an encoded record; `None` when it stays as it is, because it is encrypted already, or encryption is
+    /// off.
     pub fn sealed(&self, key: &IndexKey, bytes: &[u8]) -> Result<Option<Vec<u8>>, Unsealable> {
-        if self.keys.is_none() || Stored::verify(key, bytes)?.seal != Seal::default() {
+        if self.keys.is_none() || StoredRecord::verify(key, bytes)?.seal != Seal::default() {
             return Ok(None);
         }
         let record = Record::decode(key, bytes)?;
@@ -166,7 +167,7 @@ impl Protection {
     }
 }
 
-/// Why a record was not sealed.
+/// Reasons why a record was not encrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsealable {
     #[error(transparent)]
@@ -197,27 +198,31 @@ mod tests {
         let protection = protection(&folder);
         let hash_key = HashKey::new([3; 32]);
         let key = |view: u32, entity: i64| hash_key.index_key(ViewId(view), &[Value::Int64(entity)]);
+
         let mine = protection.encode(&key(1, 1), &record(1, 7)).unwrap();
         let other = protection.encode(&key(1, 2), &record(2, 8)).unwrap();
         assert_eq!(protection.record(&key(1, 1), &mine), Ok(record(1, 7)));
+
         let parts = |bytes: &[u8], at: IndexKey| {
-            let stored = Stored::verify(&at, bytes).unwrap();
+            let stored = StoredRecord::verify(&at, bytes).unwrap();
             (stored.header, stored.seal, stored.body.to_vec())
         };
         let (header, seal, body) = parts(&mine, key(1, 1));
         let (other_header, other_seal, other_body) = parts(&other, key(1, 2));
-        // With checksums that are right, as only whoever meddles writes them.
+
+        // With correct checksums, as after deliberate tampering.
         for (place, header, seal, body) in [
             (key(1, 2), header, seal, &body),
             (key(2, 1), header, seal, &body),
             (key(1, 1), other_header, seal, &body),
             (key(1, 1), header, other_seal, &body),
             (key(1, 1), header, seal, &other_body),
-            (key(1, 1), super::super::record::Header { event_us: 6, ..header }, seal, &body),
+            (key(1, 1), super::super::record::RecordHeader { event_us: 6, ..header }, seal, &body),
         ] {
             let forged = header.with_body(&place, seal, false, body);
             assert_eq!(protection.record(&place, &forged), Err(Damaged::Forged));
         }
+
         let with_windows = header.with_body(&key(1, 1), seal, true, &body);
         assert_eq!(protection.record(&key(1, 1), &with_windows), Err(Damaged::Forged));
     }
@@ -242,7 +247,7 @@ mod tests {
         let protection = protection(&folder);
         let key = HashKey::new([3; 32]).index_key(ViewId(1), &[Value::Int64(1)]);
         let bytes = protection.encode(&key, &record(1, 7)).unwrap();
-        let stored = Stored::verify(&key, &bytes).unwrap();
+        let stored = StoredRecord::verify(&key, &bytes).unwrap();
         let unknown = Seal::of_entity(stored.seal.key_id + 1);
         let missing = stored.header.with_body(&key, unknown, false, stored.body);
         assert_eq!(protection.record(&key, &missing), Err(Damaged::KeyMissing));

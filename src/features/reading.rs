@@ -1,4 +1,4 @@
-//! Reads: which records, and what of them.
+//! Reads: from names to records to cells.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::time::Instant;
 use ledge_base::clock;
 use ledge_service::audit_event::feature::FeatureAction;
 
-use super::caller::{FeatureCaller, Touched};
-use super::engine::{Engine, State};
+use super::caller::{FeatureCaller, TouchedRows};
+use super::engine::{Engine, StoreState};
 use super::key::IndexKey;
 use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
 use super::protection::Protection;
@@ -21,56 +21,56 @@ use super::value::Value;
 use super::view::{Feature, FeatureIndex, FeatureView};
 use super::window::WindowState;
 
-/// Reads that are expected to take so long at most are done where they are asked for, in nanoseconds. Waking another thread
-/// and being woken by it costs more than that on a busy machine.
-const BRIEF_NS: u64 = 100_000;
+/// The longest expected time of a read that runs on the caller's thread, in nanoseconds. Waking another thread and
+/// being woken by it costs more than that on a busy machine.
+const BRIEF_READ_MAX_NS: u64 = 100_000;
 
-/// What is reckoned for one record at least, in nanoseconds: what was read last may have been unusually near.
-const LEAST_GET_NS: u64 = 2_000;
+/// The least time that is expected for one record, in nanoseconds: the last reads may have been unusually fast.
+const GET_MIN_NS: u64 = 2_000;
 
 /// A read of features of entities.
 #[derive(Debug)]
-struct Wanted {
+struct ReadRequest {
     entities: Columns,
-    /// How many entities there are.
+    /// The number of entities.
     count: usize,
     features: Vec<Feature>,
     views: Vec<Arc<FeatureView>>,
     caller: FeatureCaller,
 }
 
-/// A read, as far as it can be prepared without the index.
+/// A read that is prepared as far as possible without the index.
 #[derive(Debug)]
-pub struct Plan {
-    wanted: Wanted,
-    views: Vec<Rows>,
+pub struct ReadPlan {
+    wanted: ReadRequest,
+    views: Vec<ViewRows>,
 }
 
-/// A read of so many entities that they are read a slice at a time.
+/// A read of many entities, one slice at a time.
 #[derive(Debug)]
 pub struct LongRead {
     engine: Arc<Engine>,
-    wanted: Wanted,
-    /// The first entity that is not read yet.
+    wanted: ReadRequest,
+    /// The first entity that was not read yet.
     next: usize,
 }
 
-/// The rows wanted of one view.
+/// The entities to read from one view, and their index keys.
 #[derive(Debug)]
-struct Rows {
+struct ViewRows {
     view: Arc<FeatureView>,
     entities: Vec<Vec<Value>>,
     keys: Vec<IndexKey>,
 }
 
-/// What was found of an entity.
-struct Found {
+/// The record of an entity, decoded as far as the read needs.
+struct EntityRecord {
     record: Record,
     windows: Option<WindowState>,
     expired: bool,
 }
 
-impl Wanted {
+impl ReadRequest {
     fn new(engine: &Engine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
         let features = engine.registry.load().select(&request.selection)?;
         let mut views: Vec<Arc<FeatureView>> = Vec::new();
@@ -84,24 +84,28 @@ impl Wanted {
         Ok(Self { entities: request.entities, count, features, views, caller })
     }
 
-    /// Where in the index the entities of `range` are.
-    fn rows(&self, engine: &Engine, range: &Range<usize>) -> Result<Vec<Rows>, FeatureError> {
+    /// The index keys of the entities of `range`, for each view.
+    fn rows(&self, engine: &Engine, range: &Range<usize>) -> Result<Vec<ViewRows>, FeatureError> {
         let rows = |view: &Arc<FeatureView>| {
             let entities = typed::entities(view, &self.entities, range.clone())?;
             let keys = entities.iter().map(|entity| engine.hash_key.index_key(view.id, entity)).collect();
-            Ok(Rows { view: view.clone(), entities, keys })
+            Ok(ViewRows { view: view.clone(), entities, keys })
         };
         self.views.iter().map(rows).collect()
     }
 
-    /// Reads, and records it: as a call of its own where it is the first part of one.
-    fn columns(&self, engine: &Engine, views: &[Rows], is_first: bool) -> Result<Vec<FeatureColumn>, FeatureError> {
+    /// Reads, and writes the audit record: as a call of its own where it is the first slice of one.
+    fn columns(&self, engine: &Engine, views: &[ViewRows], is_first: bool) -> Result<Vec<FeatureColumn>, FeatureError> {
         let state = engine.state.load_full();
-        let State::Ready(index) = &*state else { return Err(FeatureError::Unavailable { reason: state.reason() }) };
+        let StoreState::Ready(index) = &*state else {
+            return Err(FeatureError::Unavailable { reason: state.reason() });
+        };
+
         let now_us = clock::unix_micros();
-        let believed = now_us..=engine.believed_until(now_us);
+        let believed = now_us..=engine.trusted_until(now_us);
         let started = Instant::now();
         let mut records = Vec::with_capacity(views.len());
+
         for rows in views {
             let wants_windows = self.features.iter().any(|feature| {
                 feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
@@ -115,13 +119,16 @@ impl Wanted {
                 FeatureError::Unavailable { reason: error.to_string() }
             })?);
         }
+
         let keys: usize = views.iter().map(|rows| rows.keys.len()).sum();
         engine.counters.timed(keys, started.elapsed());
+
         let tag_key = engine.audit.tag_key();
         let touched =
-            |rows: &Rows| Touched::new(tag_key.as_deref(), &rows.view, rows.entities.iter().map(Vec::as_slice));
+            |rows: &ViewRows| TouchedRows::new(tag_key.as_deref(), &rows.view, rows.entities.iter().map(Vec::as_slice));
         let touched: Vec<_> = views.iter().map(touched).collect();
         self.caller.record(FeatureAction::Read, u64::from(is_first), &touched, &engine.audit);
+
         let column = |feature: &Feature| {
             let at = views.iter().position(|rows| rows.view.id == feature.view.id);
             let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
@@ -145,20 +152,20 @@ impl Wanted {
 }
 
 impl LongRead {
-    /// Finds out what is asked for.
+    /// Resolves the names of a request.
     pub(super) fn new(
         engine: &Arc<Engine>,
         request: OnlineRequest,
         caller: FeatureCaller,
     ) -> Result<Self, FeatureError> {
-        let wanted = Wanted::new(engine, request, caller)?;
-        // Columns that are missing are told before anything is read.
+        let wanted = ReadRequest::new(engine, request, caller)?;
+        // Report missing columns before anything is read.
         wanted.rows(engine, &(0..0))?;
         Counters::count(&engine.counters.reads);
         Ok(Self { engine: engine.clone(), wanted, next: 0 })
     }
 
-    /// The features that are wanted.
+    /// The requested features.
     pub fn features(&self) -> &[Feature] {
         &self.wanted.features
     }
@@ -168,9 +175,9 @@ impl LongRead {
         self.wanted.join_keys()
     }
 
-    /// Reads the features of the next entities, about as many as make so many cells; `None` behind the last one.
+    /// Reads the features of the next entities, about as many as give `cells` cells; `None` after the last one.
     pub fn next(&mut self, cells: usize) -> Result<Option<Vec<FeatureColumn>>, FeatureError> {
-        let Wanted { count, features, .. } = &self.wanted;
+        let ReadRequest { count, features, .. } = &self.wanted;
         if self.next == *count {
             return Ok(None);
         }
@@ -183,25 +190,24 @@ impl LongRead {
     }
 }
 
-impl Plan {
-    /// Finds out what is asked for.
+impl ReadPlan {
+    /// Resolves the names of a request.
     pub fn new(engine: &Engine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
-        let wanted = Wanted::new(engine, request, caller)?;
+        let wanted = ReadRequest::new(engine, request, caller)?;
         let views = wanted.rows(engine, &(0..wanted.count))?;
         Ok(Self { wanted, views })
     }
 
-    /// Whether it will take no longer than asking another thread.
+    /// True when the read takes no longer than waking another thread.
     pub fn is_brief(&self, engine: &Engine) -> bool {
-        // sled's lock is one for all its stores, and making one durable holds it.
+        // sled has one lock for all its stores, and syncing one of them holds it.
         if engine.compacting.load(Relaxed) {
             return false;
         }
         let keys: usize = self.views.iter().map(|rows| rows.keys.len()).sum();
-        (keys as u64).saturating_mul(engine.counters.usual_get_ns.load(Relaxed).max(LEAST_GET_NS)) <= BRIEF_NS
+        (keys as u64).saturating_mul(engine.counters.usual_get_ns.load(Relaxed).max(GET_MIN_NS)) <= BRIEF_READ_MAX_NS
     }
 
-    /// Reads.
     pub fn answer(self, engine: &Engine) -> Result<OnlineFeatures, FeatureError> {
         let columns = self.wanted.columns(engine, &self.views, true)?;
         Counters::count(&engine.counters.reads);
@@ -217,32 +223,35 @@ fn find(
     view: &FeatureView,
     wants_windows: bool,
     believed: &RangeInclusive<i64>,
-) -> Result<Option<Found>, IndexError> {
+) -> Result<Option<EntityRecord>, IndexError> {
     let Some(bytes) = index.get(key)? else { return Ok(None) };
-    let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("of a record, {error}"));
+    let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("a record cannot be used: {error}"));
     let record = match protection.record(key, &bytes) {
         Ok(record) => record,
         Err(Damaged::Erased) => return Ok(None),
         Err(error) => return Err(damaged(&error)),
     };
-    // Two entities with one hash: it has never been seen, and would be an answer about somebody else.
+
+    // Two entities with the same hash were never seen, but would give a caller the values of somebody else.
     if record.row.entity != entity {
         return Ok(None);
     }
+
     let windows = if wants_windows && !record.windows.is_empty() {
         Some(WindowState::decode(&record.windows).map_err(|error| damaged(&error))?)
     } else {
         None
     };
-    // Nobody knows how old a row is whose time the clock took back.
+
+    // The age of a row from a future that the clock left again is unknown.
     let event_us = record.row.event_us;
     let expired =
         view.ttl_us().is_some_and(|ttl| event_us.saturating_add(ttl) < *believed.start() || event_us > *believed.end());
-    Ok(Some(Found { record, windows, expired }))
+    Ok(Some(EntityRecord { record, windows, expired }))
 }
 
-/// One feature of what was found.
-fn cell(feature: &Feature, found: Option<&Found>, now_us: i64) -> Cell {
+/// One feature of one entity.
+fn cell(feature: &Feature, found: Option<&EntityRecord>, now_us: i64) -> Cell {
     let Some(found) = found else { return Cell { value: None, status: FieldStatus::NotFound, event_us: 0 } };
     let event_us = found.record.row.event_us;
     if found.expired {
@@ -252,7 +261,7 @@ fn cell(feature: &Feature, found: Option<&Found>, now_us: i64) -> Cell {
         FeatureIndex::Field(at) => {
             feature.view.fields.get(at).and_then(|field| found.record.row.value(field.id)).cloned()
         }
-        // A record from before the view had aggregates has none: nothing has entered them.
+        // A record from before the view had aggregates has none: no event has entered them.
         FeatureIndex::Aggregation(at) => match &found.windows {
             Some(windows) => windows.evaluate(&feature.view, at, now_us),
             None => WindowState::default().evaluate(&feature.view, at, now_us),

@@ -1,8 +1,8 @@
-//! Rows and records as bytes. The row is what the journal keeps of a push; the record is what the index and the snapshots
-//! keep of an entity: the newest row, and the aggregates.
+//! Rows and records as bytes. The journal has the row of each push; index and snapshots have the record of each entity:
+//! the newest row, and the aggregates.
 //!
-//! All integers are little-endian. Every row and record names a key and a cipher: the body may be sealed under the key of
-//! its entity ([`super::protection`]). What is here reads and writes plain ones.
+//! All integers are little-endian. Every row and record names a key and a cipher: the body may be encrypted under the
+//! key of its entity ([`super::protection`]). This file reads and writes plain ones.
 
 use super::key::IndexKey;
 use super::seal;
@@ -11,12 +11,12 @@ use super::view::FieldId;
 pub use super::wire::Damaged;
 use super::wire::{Reader, put_value, put_varint};
 
-/// How a body is enciphered, and with which key.
+/// The encryption of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seal {
-    /// Which key; 0 is none.
+    /// The number of the key; 0 is none.
     pub key_id: u32,
-    /// Which cipher; 0 is none.
+    /// The number of the cipher; 0 is none.
     pub cipher: u8,
 }
 
@@ -25,40 +25,40 @@ pub struct Seal {
 pub struct Row {
     /// The values of the join keys, in the view's order.
     pub entity: Vec<Value>,
-    /// When it happened, in microseconds since the Unix epoch.
+    /// The event time, in microseconds since the Unix epoch.
     pub event_us: i64,
     /// Its values that are not null, by the number of the field, ascending.
     pub values: Vec<(FieldId, Value)>,
 }
 
-/// What is kept of an entity.
+/// The record of an entity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// The sequence number of the last journal entry that is in it.
+    /// The sequence number of the last journal entry that was merged.
     pub seq: u64,
-    /// When it may be removed, in microseconds since the Unix epoch; `i64::MAX` is never.
+    /// The time from which it may be removed, in microseconds since the Unix epoch; `i64::MAX` is never.
     pub purge_us: i64,
     pub row: Row,
     /// The aggregates, as [`super::window::WindowState`] wrote them; empty without any.
     pub windows: Vec<u8>,
 }
 
-/// The largest record, in bytes. sled never gives back the room of values above twice that
-/// (measured with 0.34.7: 5 MB of live values took 305 MB).
-pub const MAX_RECORD: usize = 64 << 10;
+/// The largest record, in bytes. sled never frees the space of values above twice that (measured with 0.34.7: 5 MB of
+/// live values took 305 MB).
+pub const RECORD_BYTES_MAX: usize = 64 << 10;
 
 /// The largest row that a record can have, in bytes.
-pub const MAX_ROW: usize = MAX_RECORD - HEADER - CHECKSUM;
+pub const ROW_BYTES_MAX: usize = RECORD_BYTES_MAX - HEADER_BYTES - CHECKSUM_BYTES;
 
 /// The version of the record's form.
 const FORMAT: u8 = 1;
 
 /// Bytes before the body of a record, and after it.
-const HEADER: usize = 32;
-const CHECKSUM: usize = 4;
+const HEADER_BYTES: usize = 32;
+const CHECKSUM_BYTES: usize = 4;
 
 impl Row {
-    /// As the journal keeps it.
+    /// The bytes of the row, for the journal.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + self.values.len() * 8);
         self.encode_into(&mut bytes);
@@ -87,7 +87,7 @@ impl Row {
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
         let event_us = i64::from_le_bytes(reader.array()?);
-        // Each value takes two bytes at least, so a count cannot ask for more memory than there are bytes.
+        // Each value takes two bytes at least, so a count cannot request more memory than there are bytes.
         let count = reader.count(2)?;
         let entity = (0..count).map(|_| reader.value()).collect::<Result<_, _>>()?;
         let count = reader.count(3)?;
@@ -110,20 +110,20 @@ impl Row {
 }
 
 impl Record {
-    /// As index and snapshots keep it under `key`, which the checksum covers too: a record found under another key is
-    /// damage.
+    /// The bytes of the record, for index and snapshots. The checksum covers `key`, too: a record found under another
+    /// key is damage.
     pub fn encode(&self, key: &IndexKey) -> Vec<u8> {
         self.header().with_body(key, Seal::default(), false, &self.body())
     }
 
-    /// What stands before its body.
-    pub fn header(&self) -> Header {
-        Header { seq: self.seq, event_us: self.row.event_us, purge_us: self.purge_us }
+    /// Its header.
+    pub fn header(&self) -> RecordHeader {
+        RecordHeader { seq: self.seq, event_us: self.row.event_us, purge_us: self.purge_us }
     }
 
-    /// Reads what [`Self::encode`] wrote under the same key.
+    /// Reads the output of [`Self::encode`] under the same key.
     pub fn decode(key: &IndexKey, bytes: &[u8]) -> Result<Self, Damaged> {
-        let stored = Stored::verify(key, bytes)?;
+        let stored = StoredRecord::verify(key, bytes)?;
         if stored.seal != Seal::default() {
             return Err(Damaged::Unknown);
         }
@@ -139,16 +139,16 @@ impl Record {
     }
 
     /// Reads what [`Self::body`] wrote.
-    pub fn of_body(header: Header, body: &[u8]) -> Result<Self, Damaged> {
+    pub fn of_body(header: RecordHeader, body: &[u8]) -> Result<Self, Damaged> {
         let mut reader = Reader::new(body);
         let row = Row::read(&mut reader)?;
         Ok(Self { seq: header.seq, purge_us: header.purge_us, row, windows: reader.rest().to_vec() })
     }
 }
 
-/// What stands before the body of a record.
+/// The header of a record, before its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct RecordHeader {
     /// [`Record::seq`].
     pub seq: u64,
     /// [`Row::event_us`].
@@ -167,36 +167,36 @@ pub fn event_us(record: &[u8]) -> i64 {
     record.get(16..24).and_then(|bytes| bytes.try_into().ok()).map_or(0, i64::from_le_bytes)
 }
 
-impl Header {
-    /// The record that has this body: what [`Row::encode`] wrote, with the same event time, and the aggregates. Of a sealed one, `windows` says whether aggregates are in it.
+impl RecordHeader {
+    /// The bytes of a record with this body: the output of [`Row::encode`], with the same event time, and the
+    /// aggregates. For an encrypted body, `windows` says if it has aggregates.
     pub fn with_body(&self, key: &IndexKey, seal: Seal, windows: bool, body: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER + body.len() + CHECKSUM);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + CHECKSUM_BYTES);
         bytes.extend_from_slice(&[FORMAT, seal.cipher, u8::from(windows), 0]);
         bytes.extend_from_slice(&seal.key_id.to_le_bytes());
         bytes.extend_from_slice(&self.seq.to_le_bytes());
         bytes.extend_from_slice(&self.event_us.to_le_bytes());
         bytes.extend_from_slice(&self.purge_us.to_le_bytes());
         bytes.extend_from_slice(body);
-        end(key, bytes)
+        with_checksum(key, bytes)
     }
 }
 
-/// A record as it is kept: its body may be sealed.
+/// A stored record. Its body may be encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored<'b> {
-    /// What stands before the body.
-    pub header: Header,
-    /// How the body is sealed.
+pub struct StoredRecord<'b> {
+    pub header: RecordHeader,
+    /// The encryption of the body.
     pub seal: Seal,
-    /// Of a sealed one, whether aggregates are in it.
+    /// True for an encrypted body with aggregates.
     pub windows: bool,
     pub body: &'b [u8],
 }
 
-impl<'b> Stored<'b> {
+impl<'b> StoredRecord<'b> {
     /// Checks a record without reading its body.
     pub fn verify(key: &IndexKey, bytes: &'b [u8]) -> Result<Self, Damaged> {
-        let at = bytes.len().checked_sub(CHECKSUM).filter(|&at| at >= HEADER).ok_or(Damaged::Malformed)?;
+        let at = bytes.len().checked_sub(CHECKSUM_BYTES).filter(|&at| at >= HEADER_BYTES).ok_or(Damaged::Malformed)?;
         let (content, sum) = bytes.split_at(at);
         if checksum(key, content).to_le_bytes() != sum {
             return Err(Damaged::Checksum);
@@ -208,7 +208,7 @@ impl<'b> Stored<'b> {
         if format != FORMAT || !known || zero != 0 {
             return Err(Damaged::Unknown);
         }
-        let header = Header {
+        let header = RecordHeader {
             seq: u64::from_le_bytes(reader.array()?),
             event_us: i64::from_le_bytes(reader.array()?),
             purge_us: i64::from_le_bytes(reader.array()?),
@@ -218,26 +218,26 @@ impl<'b> Stored<'b> {
 }
 
 impl Seal {
-    /// Under the key of an entity.
+    /// Encryption under the key of an entity.
     pub fn of_entity(key_id: u32) -> Self {
         Self { key_id, cipher: seal::CIPHER }
     }
 
-    /// Whether this version can open it, given the key.
+    /// True when this version can decrypt it, given the key.
     pub fn is_known(self) -> bool {
         self == Self::default() || (self.cipher == seal::CIPHER && self.key_id != 0)
     }
 }
 
-fn end(key: &IndexKey, mut bytes: Vec<u8>) -> Vec<u8> {
+fn with_checksum(key: &IndexKey, mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = checksum(key, &bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
     bytes
 }
 
 /// Checks a record without reading its body.
-pub fn verify(key: &IndexKey, bytes: &[u8]) -> Result<Header, Damaged> {
-    Stored::verify(key, bytes).map(|stored| stored.header)
+pub fn verify(key: &IndexKey, bytes: &[u8]) -> Result<RecordHeader, Damaged> {
+    StoredRecord::verify(key, bytes).map(|stored| stored.header)
 }
 
 fn checksum(key: &IndexKey, content: &[u8]) -> u32 {
@@ -247,13 +247,13 @@ fn checksum(key: &IndexKey, content: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Feeds arbitrary bytes to the readers of rows and records, for a fuzzer: whatever they are, it ends with an answer, and what
-/// was read is read again from what it is written as. True when they are one of them.
+/// Feeds arbitrary bytes to the readers of rows and records, for a fuzzer: reading ends with a result, and content that
+/// was read is the same after it was written and read again. True when the bytes are a row or a record.
 pub fn fuzz(data: &[u8]) -> bool {
     let key = IndexKey::try_from([0; IndexKey::LENGTH].as_slice());
     let Ok(key) = key else { return false };
     let mut accepted = false;
-    // As they are, and below a checksum that matches, without which hardly any bytes get further.
+    // As they are, and with a correct checksum, without which hardly any bytes get further.
     let _ = verify(&key, data);
     let sum = checksum(&key, data).to_le_bytes();
     let sealed = [data, sum.as_slice()].concat();

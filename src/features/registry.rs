@@ -1,5 +1,5 @@
-//! The declared entities, feature views and feature services: `feature_views.d/*.toml`, with the numbers that the store's
-//! [`Catalog`] gives them.
+//! The declared entities, feature views and feature services: `feature_views.d/*.toml`, with the numbers that the
+//! store's [`Catalog`] gives them.
 
 mod declared;
 mod duration;
@@ -17,28 +17,28 @@ use super::catalog::{Catalog, Conflict};
 use super::online::{FeatureError, PushTarget, Selection};
 use super::view::{Feature, FeatureIndex, FeatureService, FeatureView, ViewId};
 use declared::Declared;
-use file::Sources;
+use file::SourceFiles;
 
-/// What is declared.
+/// The current declarations.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
-    views: BTreeMap<Arc<str>, Known>,
+    views: BTreeMap<Arc<str>, RegisteredView>,
     by_id: HashMap<ViewId, Arc<FeatureView>>,
     sources: HashMap<Arc<str>, Vec<Arc<FeatureView>>>,
     services: BTreeMap<Arc<str>, (Arc<FeatureService>, Vec<Feature>)>,
     catalog: Catalog,
-    /// Whether the store has another catalog, or one with a damaged copy.
+    /// True when the catalog on disk differs, or has a damaged copy.
     unsaved: bool,
 }
 
-/// A view, and where its features are.
+/// A view, and the positions of its features.
 #[derive(Debug, Clone)]
-struct Known {
+struct RegisteredView {
     view: Arc<FeatureView>,
     features: HashMap<Arc<str>, FeatureIndex>,
 }
 
-impl Known {
+impl RegisteredView {
     fn new(view: FeatureView) -> Self {
         let features = view.feature_names().filter_map(|name| Some((name.clone(), view.feature(name)?))).collect();
         Self { view: Arc::new(view), features }
@@ -52,30 +52,30 @@ impl Known {
 }
 
 impl Registry {
-    /// Reads every `*.toml` of `views`, a folder that does not exist declaring nothing, and the catalog of the store in
+    /// Reads every `*.toml` of `views`, where a missing folder declares nothing, and the catalog of the store in
     /// `store`; or reports every mistake in all of them. Nothing is written.
     pub fn load(views: &Path, store: &Path) -> Result<Self, Vec<Mistake>> {
-        let read = Sources::read(views);
+        let read = SourceFiles::read(views);
         let (catalog, whole, lost) = match Catalog::read(store) {
             Ok((catalog, whole)) => (catalog, whole, None),
             Err(error) => (Catalog::default(), true, Some(Mistake::new(store.display().to_string(), "", error))),
         };
         match (Self::build(&read, catalog), lost) {
             (Err(mistakes), lost) => Err(mistakes.into_iter().chain(lost).collect()),
-            // Without a view nobody asks for the catalog.
+            // Without a view the catalog is not needed.
             (Ok(registry), Some(lost)) if !registry.is_empty() => Err(vec![lost]),
             (Ok(registry), _) => Ok(Self { unsaved: registry.unsaved || !whole, ..registry }),
         }
     }
 
-    /// Reads the declarations of one text, for a store that has nothing in it yet.
+    /// Reads the declarations of one text, for an empty store.
     pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
-        let mut read = Sources::default();
+        let mut read = SourceFiles::default();
         read.add("views.toml".into(), text);
         Self::build(&read, Catalog::default())
     }
 
-    fn build(read: &Sources, mut catalog: Catalog) -> Result<Self, Vec<Mistake>> {
+    fn build(read: &SourceFiles, mut catalog: Catalog) -> Result<Self, Vec<Mistake>> {
         let Declared { views, services, mut mistakes, .. } = Declared::check(read);
         let generation = catalog.generation();
         let mut registry = Self::default();
@@ -90,22 +90,25 @@ impl Registry {
             }
             registry.add_view(view);
         }
+
         for service in services {
             registry.add_service(service);
         }
+
         mistakes.extend_from_slice(&read.mistakes);
         if !mistakes.is_empty() {
             // The files are read in the order of their names.
             mistakes.sort_by(|one, other| (&one.source, one.line).cmp(&(&other.source, other.line)));
             return Err(mistakes);
         }
+
         registry.unsaved = catalog.generation() != generation;
         registry.catalog = catalog;
         Ok(registry)
     }
 
     fn add_view(&mut self, view: FeatureView) {
-        let known = Known::new(view);
+        let known = RegisteredView::new(view);
         let view = &known.view;
         self.by_id.insert(view.id, view.clone());
         self.sources.entry(view.source.name.clone()).or_default().push(view.clone());
@@ -117,7 +120,7 @@ impl Registry {
         self.services.insert(service.name.clone(), (Arc::new(service), features));
     }
 
-    /// Whether nothing is declared.
+    /// True when no feature view is declared.
     pub fn is_empty(&self) -> bool {
         self.views.is_empty()
     }
@@ -137,11 +140,11 @@ impl Registry {
         self.known(name).map(|known| &known.view)
     }
 
-    fn known(&self, view: &str) -> Result<&Known, FeatureError> {
+    fn known(&self, view: &str) -> Result<&RegisteredView, FeatureError> {
         self.views.get(view).ok_or_else(|| FeatureError::UnknownView { view: view.into() })
     }
 
-    /// A view by its number in the store; `None` when it is declared no more.
+    /// A view by its number in the store; `None` when it is no longer declared.
     pub fn view_by_id(&self, id: ViewId) -> Option<&Arc<FeatureView>> {
         self.by_id.get(&id)
     }
@@ -151,7 +154,7 @@ impl Registry {
         self.sources.get(name).cloned().ok_or_else(|| FeatureError::UnknownSource { source_name: name.into() })
     }
 
-    /// The views that a push is for.
+    /// The target views of a push.
     pub fn targets(&self, target: &PushTarget) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
         match target {
             PushTarget::Source(name) => self.source(name),
@@ -159,7 +162,7 @@ impl Registry {
         }
     }
 
-    /// The features that a selection means, in its order.
+    /// The features of a selection, in its order.
     pub fn select(&self, selection: &Selection) -> Result<Vec<Feature>, FeatureError> {
         match selection {
             Selection::Features(references) => self.references(references),
@@ -172,7 +175,7 @@ impl Registry {
 
     /// One feature.
     pub fn feature(&self, view: &str, feature: &str) -> Result<Feature, FeatureError> {
-        let Known { view, features } = self.known(view)?;
+        let RegisteredView { view, features } = self.known(view)?;
         let unknown = || FeatureError::UnknownFeature { view: view.name.to_string(), feature: feature.into() };
         Ok(Feature { view: view.clone(), index: *features.get(feature).ok_or_else(unknown)? })
     }
@@ -193,26 +196,26 @@ impl Registry {
         &self.catalog
     }
 
-    /// How many views the store knows and nobody declares any more. Their rows stay until they expire.
+    /// The number of views in the catalog that are no longer declared. Their rows stay until they expire.
     pub fn undeclared(&self) -> usize {
         self.catalog.views().filter(|(_, id)| !self.by_id.contains_key(id)).count()
     }
 
-    /// Keeps the catalog in the store's folder, which is made when there is none; writes nothing when nothing is new. To be
-    /// called before any row is written: the rows refer to it.
+    /// Saves the catalog in the store's folder, which is created if it does not exist; writes nothing when nothing is
+    /// new. Must be called before any row is written, as rows refer to it.
     pub fn save(&self, store: &Path) -> io::Result<()> {
         if self.unsaved { self.catalog.save(store) } else { Ok(()) }
     }
 }
 
-/// Feeds arbitrary bytes to the reader of declarations, for a fuzzer: whatever they are, it ends with views or mistakes, and
-/// the same text declares the same. True when there are no mistakes.
+/// Feeds arbitrary bytes to the reader of declarations, for a fuzzer: it ends with views or mistakes, and the same text
+/// gives the same declarations. True when there are no mistakes.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
 pub fn fuzz(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
-    let mut read = Sources::default();
+    let mut read = SourceFiles::default();
     read.add("views.toml".into(), text);
     let Ok(registry) = Registry::build(&read, Catalog::default()) else { return false };
     let again = Registry::build(&read, registry.catalog.clone());

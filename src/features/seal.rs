@@ -1,9 +1,9 @@
-//! Rows and records under the key of their entity. The only file of the store that knows the cipher.
+//! Encryption of rows and records under the key of their entity. The only file of the store that knows the cipher.
 //!
-//! AES-256-GCM-SIV (RFC 8452). The nonce is the sequence number of the journal entry and whether aggregates are in it, so it
-//! takes no room. No entry's number is given twice, with two exceptions: a push that could not be written leaves its number
-//! to the next one, and a row is sealed anew when the index is built under another hash key. Under GCM-SIV a nonce that
-//! comes twice gives away nothing but whether the same bytes were sealed for the same place.
+//! AES-256-GCM-SIV (RFC 8452). The nonce is the sequence number of the journal entry and a flag for aggregates, so it
+//! takes no space. No entry's number is used twice, with two exceptions: a push that could not be written leaves its
+//! number to the next one, and a row is encrypted again when the index is built under another hash key. Under GCM-SIV a
+//! repeated nonce reveals only if the same bytes were encrypted in the same context.
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 
@@ -13,19 +13,20 @@ use super::wire::Damaged;
 /// The number of the cipher in a [`super::record::Seal`].
 pub const CIPHER: u8 = 1;
 /// The length of an entity's key, in bytes.
-pub const KEY: usize = 32;
+pub const KEY_BYTES: usize = 32;
 
-/// What is sealed, so that it opens nowhere else: not as another entity, in another view, or as of another time.
+/// The context of an encrypted body, which decrypts in no other: not as another entity, in another view, or as of
+/// another time.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'k> {
+pub struct SealContext<'k> {
     /// The view and the entity.
     pub key: &'k IndexKey,
     pub seq: u64,
-    /// Whether it is a record with aggregates, and not a row alone.
+    /// True for a record with aggregates, false for a row only.
     pub windows: bool,
 }
 
-impl Place<'_> {
+impl SealContext<'_> {
     fn associated(&self) -> [u8; IndexKey::LENGTH + 9] {
         let mut bytes = [0; IndexKey::LENGTH + 9];
         let (key, rest) = bytes.split_at_mut(IndexKey::LENGTH);
@@ -45,24 +46,24 @@ impl Place<'_> {
     }
 }
 
-fn cipher(key: &[u8; KEY]) -> Result<LessSafeKey, Damaged> {
+fn cipher(key: &[u8; KEY_BYTES]) -> Result<LessSafeKey, Damaged> {
     UnboundKey::new(&AES_256_GCM_SIV, key).map(LessSafeKey::new).map_err(|_| Damaged::Forged)
 }
 
-/// Seals the bytes of a row or a record.
-pub fn seal(key: &[u8; KEY], place: &Place<'_>, plain: &[u8]) -> Result<Vec<u8>, Damaged> {
+/// Encrypts the bytes of a row or a record.
+pub fn seal(key: &[u8; KEY_BYTES], context: &SealContext<'_>, plain: &[u8]) -> Result<Vec<u8>, Damaged> {
     let mut body = Vec::with_capacity(plain.len() + AES_256_GCM_SIV.tag_len());
     body.extend_from_slice(plain);
     cipher(key)?
-        .seal_in_place_append_tag(place.nonce(), Aad::from(place.associated()), &mut body)
+        .seal_in_place_append_tag(context.nonce(), Aad::from(context.associated()), &mut body)
         .map_err(|_| Damaged::Forged)?;
     Ok(body)
 }
 
-/// Opens what [`seal`] made for the same place.
-pub fn open(key: &[u8; KEY], place: &Place<'_>, sealed: &[u8]) -> Result<Vec<u8>, Damaged> {
+/// Decrypts the output of [`seal`] for the same context.
+pub fn open(key: &[u8; KEY_BYTES], context: &SealContext<'_>, sealed: &[u8]) -> Result<Vec<u8>, Damaged> {
     let mut body = sealed.to_vec();
-    let opened = cipher(key)?.open_in_place(place.nonce(), Aad::from(place.associated()), &mut body);
+    let opened = cipher(key)?.open_in_place(context.nonce(), Aad::from(context.associated()), &mut body);
     let length = opened.map_err(|_| Damaged::Forged)?.len();
     body.truncate(length);
     Ok(body)
@@ -81,17 +82,17 @@ mod tests {
     #[test]
     #[ignore = "figures: run it with --release"]
     fn what_sealing_and_opening_take() {
-        let place = Place { key: &key(1), seq: 3, windows: false };
+        let context = SealContext { key: &key(1), seq: 3, windows: false };
         for size in [64, 256, 4096] {
             let plain = vec![7; size];
-            let sealed = seal(&[7; KEY], &place, &plain).unwrap();
+            let sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
             let each = |work: &dyn Fn()| {
                 let started = std::time::Instant::now();
                 (0..20_000).for_each(|_| work());
                 started.elapsed() / 20_000
             };
-            let sealing = each(&|| drop(seal(&[7; KEY], &place, &plain).unwrap()));
-            let opening = each(&|| drop(open(&[7; KEY], &place, &sealed).unwrap()));
+            let sealing = each(&|| drop(seal(&[7; KEY_BYTES], &context, &plain).unwrap()));
+            let opening = each(&|| drop(open(&[7; KEY_BYTES], &context, &sealed).unwrap()));
             println!("{size} bytes: sealed in {sealing:?}, opened in {opening:?}");
         }
     }
@@ -100,26 +101,26 @@ mod tests {
         #[test]
         fn what_is_sealed_opens_in_its_place_and_in_no_other(plain in prop::collection::vec(any::<u8>(), 0..100), seq in 1..u64::MAX) {
             let (here, there) = (key(1), key(2));
-            let place = Place { key: &here, seq, windows: false };
-            let sealed = seal(&[7; KEY], &place, &plain).unwrap();
-            prop_assert_eq!(open(&[7; KEY], &place, &sealed), Ok(plain));
+            let context = SealContext { key: &here, seq, windows: false };
+            let sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
+            prop_assert_eq!(open(&[7; KEY_BYTES], &context, &sealed), Ok(plain));
             for other in [
-                Place { key: &there, ..place },
-                Place { seq: seq - 1, ..place },
-                Place { windows: true, ..place },
+                SealContext { key: &there, ..context },
+                SealContext { seq: seq - 1, ..context },
+                SealContext { windows: true, ..context },
             ] {
-                prop_assert_eq!(open(&[7; KEY], &other, &sealed), Err(Damaged::Forged));
+                prop_assert_eq!(open(&[7; KEY_BYTES], &other, &sealed), Err(Damaged::Forged));
             }
-            prop_assert_eq!(open(&[8; KEY], &place, &sealed), Err(Damaged::Forged));
+            prop_assert_eq!(open(&[8; KEY_BYTES], &context, &sealed), Err(Damaged::Forged));
         }
 
         #[test]
         fn a_changed_byte_is_noticed(plain in prop::collection::vec(any::<u8>(), 0..60), at: prop::sample::Index, change in 1..=255_u8) {
-            let place = Place { key: &key(1), seq: 3, windows: true };
-            let mut sealed = seal(&[7; KEY], &place, &plain).unwrap();
+            let context = SealContext { key: &key(1), seq: 3, windows: true };
+            let mut sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
             let at = at.index(sealed.len());
             sealed[at] ^= change;
-            prop_assert_eq!(open(&[7; KEY], &place, &sealed), Err(Damaged::Forged));
+            prop_assert_eq!(open(&[7; KEY_BYTES], &context, &sealed), Err(Damaged::Forged));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the store counts.
+//! Counters and figures of the store.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +9,11 @@ use super::merge::Merged;
 use super::online::{FieldStatus, Pushed};
 use super::view::ViewId;
 
-/// Counters since the start. Kept by the threads that do the work, read by whoever asks.
+/// Counters since the start, updated by all threads of the store.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub cells: [AtomicU64; 4],
-    /// How long one record takes to read, of late, in nanoseconds.
+    /// The recent mean time of reading one record, in nanoseconds.
     pub usual_get_ns: AtomicU64,
     pub reads: AtomicU64,
     pub groups: AtomicU64,
@@ -25,23 +25,23 @@ pub(super) struct Counters {
     pub damage_found: AtomicU64,
     pub entries_lost: AtomicU64,
     pub taken_back: AtomicU64,
-    /// Rows without an event time that got a later one than the clock's, as that was behind; since it last was right.
+    /// Rows without an event time that got one ahead of the clock, because it was behind; since it was last right.
     pub stamped_ahead: AtomicU64,
     pub snapshots: AtomicU64,
     pub journal_bytes: AtomicU64,
-    /// The journal's bytes when the last snapshot was begun, as far as they are kept.
-    pub journal_then: AtomicU64,
+    /// The bytes of the journal from before the last snapshot that are still kept.
+    pub journal_bytes_at_snapshot: AtomicU64,
     pub journal_next_seq: AtomicU64,
     pub index_bytes: AtomicU64,
     pub snapshot_bytes: AtomicU64,
     pub snapshot_created_ms: AtomicU64,
     pub last_recovery_us: AtomicU64,
-    pub views: Mutex<HashMap<ViewId, OfView>>,
+    pub views: Mutex<HashMap<ViewId, ViewCounters>>,
 }
 
-/// What is counted for each view.
+/// The counters of one view.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct OfView {
+pub(super) struct ViewCounters {
     pub rows: u64,
     pub newest_us: i64,
     pub pushed: Pushed,
@@ -55,7 +55,7 @@ pub struct ViewStatistics {
     pub rows: u64,
     /// The newest event time pushed since the start, in microseconds since the Unix epoch; 0 without one.
     pub newest_us: i64,
-    /// What came of the rows pushed since the start.
+    /// The outcomes of the rows pushed since the start.
     pub pushed: Pushed,
     /// Columns of pushes since the start that it does not have.
     pub ignored: u64,
@@ -66,7 +66,7 @@ pub struct ViewStatistics {
 pub struct FeatureStatistics {
     /// `opening`, `ready`, `rebuilding`, `restoring`, `closed`.
     pub state: &'static str,
-    /// What it does just now, in words, where reads are not answered.
+    /// The reason why reads are refused, if they are.
     pub reason: Option<String>,
     /// Each declared view.
     pub views: Vec<ViewStatistics>,
@@ -87,9 +87,9 @@ pub struct FeatureStatistics {
     pub rebuilds: u64,
     /// Places where files were found damaged.
     pub damage_found: u64,
-    /// Acknowledged entries of the journal that nothing has any more.
+    /// Acknowledged journal entries that are lost.
     pub entries_lost: u64,
-    /// Rows that took the place of one with a later event time, which the clock took back.
+    /// Rows that replaced one with a later event time, from a future that the clock left again.
     pub taken_back: u64,
     /// Bytes of the journal, the index and the snapshots.
     pub journal_bytes: u64,
@@ -99,9 +99,9 @@ pub struct FeatureStatistics {
     pub snapshot_created_ms: u64,
     /// The next entry of the journal.
     pub journal_next_seq: u64,
-    /// How long the last opening or rebuild took, in microseconds.
+    /// The duration of the last opening or rebuild, in microseconds.
     pub last_recovery_us: u64,
-    /// `off`; `pending` while what was plain is still to be sealed; `on`.
+    /// `off`; `pending` while plain values are still to be encrypted; `on`.
     pub sealing: &'static str,
     pub keys: u64,
 }
@@ -111,7 +111,7 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes note of how long the reading of so many records took.
+    /// Updates the mean time of reading one record.
     pub fn timed(&self, records: usize, took: Duration) {
         if let Some(each) = u64::try_from(took.as_nanos()).ok().and_then(|took| took.checked_div(records as u64)) {
             let usual = self.usual_get_ns.load(Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Counters {
         }
     }
 
-    pub fn with_views<T>(&self, work: impl FnOnce(&mut HashMap<ViewId, OfView>) -> T) -> T {
+    pub fn with_views<T>(&self, work: impl FnOnce(&mut HashMap<ViewId, ViewCounters>) -> T) -> T {
         work(&mut self.views.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -144,7 +144,7 @@ impl FeatureStatistics {
 }
 
 impl Pushed {
-    /// Rows by what came of them.
+    /// The number of rows by outcome.
     pub fn outcomes(&self) -> [(&'static str, usize); 4] {
         let Self { accepted, outdated, duplicate, too_late } = *self;
         [("accepted", accepted), ("outdated", outdated), ("duplicate", duplicate), ("too_late", too_late)]

@@ -1,10 +1,10 @@
 //! The index: the newest record of each entity, in sled. The only code that knows sled.
 //!
-//! It is fast and not to be trusted with what was acknowledged. sled 0.34.7's flush does not survive a power cut, and after a
-//! torn page it may not open at all, or panic, or report corruption much later (measured: 16 of 20 modelled power cuts lost
-//! data). After a flipped byte it may open without a word and lack what it had (seen here). So every call is guarded, every
-//! record has a checksum, what is in there is added up ([`Tally`]), and [`IndexError::Damaged`] leads to a rebuild from
-//! snapshot and journal, never to "not found".
+//! sled is fast, and not trusted with acknowledged rows. sled 0.34.7's flush does not survive a power cut, and after a
+//! torn page it may not open at all, or panic, or report corruption much later (measured: 16 of 20 modelled power cuts
+//! lost data). After a flipped byte it may open without an error and lack records (seen here). So every call is
+//! guarded, every record has a checksum, the content is added up ([`Tally`]), and [`IndexError::Damaged`] leads to a
+//! rebuild from snapshot and journal, never to "not found".
 
 use std::fs::File;
 use std::io;
@@ -21,30 +21,31 @@ use sled::{Db, IVec, Tree};
 use super::key::IndexKey;
 use super::record;
 
-/// Opening takes milliseconds, and under a second with a million entities; a damaged store may never open.
-const OPEN_LIMIT: Duration = Duration::from_mins(2);
+/// The longest time for opening: it takes milliseconds, and under a second with a million entities; a damaged store may
+/// never open.
+const OPEN_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// sled holds its lock for a while after it was closed: its threads end behind its back.
-const LOCK_LIMIT: Duration = Duration::from_secs(10);
+/// The longest wait for sled's lock: its threads hold it for a while after the store was closed.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How sled tells that somebody has the lock.
-const LOCKED: &str = "could not acquire lock";
+/// The text in sled's error when the lock is held.
+const LOCKED_ERROR_TEXT: &str = "could not acquire lock";
 
-/// Expiry is kept to the hour, so that pushing to an entity again seldom moves its entry.
+/// The precision of expiry: an hour, so that pushing to an entity again seldom moves its expiry entry.
 const EXPIRY_STEP_US: i64 = 3_600_000_000;
 
-/// The entries of the tree `meta`.
-const APPLIED: &[u8] = b"applied";
-const COMPLETE: &[u8] = b"complete";
-const HASH_KEY: &[u8] = b"hash key";
+/// The keys of the tree `meta`.
+const META_APPLIED: &[u8] = b"applied";
+const META_COMPLETE: &[u8] = b"complete";
+const META_HASH_KEY: &[u8] = b"hash key";
 
-/// Why the index did not do what was asked.
+/// Errors of the index.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IndexError {
-    /// It, or what it gave back, is not as it was written.
+    /// The index, or a record from it, is not as it was written.
     #[error("the index is damaged: {reason}")]
     Damaged {
-        /// sled's words, or what was found.
+        /// The message of sled, or of the failed check.
         reason: String,
     },
     #[error("the index cannot be read or written: {reason}")]
@@ -52,7 +53,7 @@ pub enum IndexError {
 }
 
 impl IndexError {
-    /// Damage that was found.
+    /// An error for damage that was found.
     pub fn damaged(reason: impl Into<String>) -> Self {
         Self::Damaged { reason: reason.into() }
     }
@@ -67,13 +68,13 @@ impl From<sled::Error> for IndexError {
     }
 }
 
-/// Whether the system refuses. Any other error, such as a file that ends too early, is damage: another attempt would find
-/// the same.
+/// True when the system refused the operation. Any other error, such as a file that ends too early, is damage: another
+/// attempt would find the same.
 fn is_of_the_system(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     let kinds =
         [Kind::StorageFull, Kind::QuotaExceeded, Kind::PermissionDenied, Kind::ReadOnlyFilesystem, Kind::OutOfMemory];
-    kinds.contains(&error.kind()) || error.to_string().contains(LOCKED)
+    kinds.contains(&error.kind()) || error.to_string().contains(LOCKED_ERROR_TEXT)
 }
 
 /// The index of a store: one generation of it, in a folder of its own.
@@ -87,25 +88,25 @@ pub struct Index {
 }
 
 impl Drop for Index {
-    /// The last one to close sled may wait for ever, or panic, over a damaged store. Whoever lets go of an index here must not:
-    /// a thread of its own does it.
+    /// Closing sled may hang, or panic, over a damaged store. A separate thread closes it, so that the caller does
+    /// neither.
     fn drop(&mut self) {
         let last = (self.rows.clone(), self.expiry.clone(), self.meta.clone(), self.db.clone());
         let close = move || {
-            // The others go when `drop` has returned.
+            // The other handles are dropped when `drop` has returned.
             while Arc::strong_count(&last.3) > 1 {
                 thread::park_timeout(Duration::from_millis(1));
             }
             let _ = catch_unwind(AssertUnwindSafe(|| drop(last)));
         };
         if let Err(error) = thread::Builder::new().name("features-close".into()).spawn(close) {
-            tracing::warn!(%error, "no thread closes an index of the feature store");
+            tracing::warn!(%error, "cannot start the thread that closes an index of the feature store");
         }
     }
 }
 
-/// How many records there are, and a sum over their contents that does not depend on their order: two sets of records that
-/// agree in it are the same.
+/// The number of records, and a sum over their contents that does not depend on their order: two sets of records with
+/// the same tally are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
     pub records: u64,
@@ -114,13 +115,13 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a record in.
+    /// Adds a record.
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) {
         self.records += 1;
         self.sum = self.sum.wrapping_add(digest(key, record));
     }
 
-    /// Counts a record out.
+    /// Subtracts a record.
     pub fn subtract(&mut self, key: &IndexKey, record: &[u8]) {
         self.records = self.records.saturating_sub(1);
         self.sum = self.sum.wrapping_sub(digest(key, record));
@@ -131,7 +132,7 @@ impl Tally {
 fn digest(key: &IndexKey, record: &[u8]) -> u64 {
     let sum = record.last_chunk().map_or(0, |sum| u32::from_le_bytes(*sum));
     let key = key.as_bytes().last_chunk().map_or(0, |key| u64::from_le_bytes(*key));
-    // Mixed, so that records whose checksums were exchanged do not add up to the same (SplitMix64's constants).
+    // Mix the bits, so that records whose checksums were exchanged do not give the same sum (SplitMix64's constants).
     let mut mixed = key ^ (u64::from(sum) << 32 | u64::from(sum));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -139,7 +140,7 @@ fn digest(key: &IndexKey, record: &[u8]) -> u64 {
 }
 
 /// A record as the index keeps it.
-pub type Stored = IVec;
+pub type RecordBytes = IVec;
 
 /// Changes of records and of when they expire.
 #[derive(Debug, Default)]
@@ -170,18 +171,18 @@ impl Changes {
         self.expired.extend(expiry_key(purge_us, key));
     }
 
-    /// Removes an expiry entry that no record stands behind.
+    /// Removes an expiry entry without a record.
     pub fn forget_expiry(&mut self, entry: &[u8]) {
         self.expired.extend(ExpiryKey::try_from(entry));
     }
 
-    /// Says that every journal entry up to `seq` is in the index.
+    /// Records that every journal entry up to `seq` is in the index.
     pub fn applied(&mut self, seq: u64) {
         self.applied = Some(seq);
     }
 }
 
-/// When an entry may be swept, to the hour, and what it is for.
+/// The expiry entry of a record: the hour from which on it may be swept, and its key.
 pub fn expiry_key(purge_us: i64, key: &IndexKey) -> Option<ExpiryKey> {
     let step = u64::try_from(purge_us.checked_add(EXPIRY_STEP_US)? / EXPIRY_STEP_US).ok()?;
     let mut entry = [0; 8 + IndexKey::LENGTH];
@@ -192,16 +193,16 @@ pub fn expiry_key(purge_us: i64, key: &IndexKey) -> Option<ExpiryKey> {
 }
 
 impl Index {
-    /// Opens the index in `folder`, or makes one. sled may panic or hang over a damaged one: it is opened on a thread of
-    /// its own, and given up after a time.
+    /// Opens the index in `folder`, or creates one. sled may panic or hang over a damaged one: it is opened on a thread
+    /// of its own, and given up after a time.
     pub fn open(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let (sender, receiver) = mpsc::channel();
         let path = folder.to_owned();
         let open = move || {
-            let until = Instant::now() + LOCK_LIMIT;
+            let until = Instant::now() + LOCK_TIMEOUT;
             loop {
                 match guard(|| Self::open_here(&path, cache_bytes)) {
-                    Err(IndexError::Io { reason }) if reason.contains(LOCKED) && Instant::now() < until => {
+                    Err(IndexError::Io { reason }) if reason.contains(LOCKED_ERROR_TEXT) && Instant::now() < until => {
                         thread::park_timeout(Duration::from_millis(5));
                     }
                     done => return drop(sender.send(done)),
@@ -210,9 +211,9 @@ impl Index {
         };
         let thread = thread::Builder::new().name("features-open".into()).spawn(open);
         thread.map_err(|error| IndexError::Io { reason: error.to_string() })?;
-        match receiver.recv_timeout(OPEN_LIMIT) {
+        match receiver.recv_timeout(OPEN_TIMEOUT) {
             Ok(done) => done,
-            Err(_) => Err(IndexError::damaged(format!("it did not open within {} s", OPEN_LIMIT.as_secs()))),
+            Err(_) => Err(IndexError::damaged(format!("it did not open within {} s", OPEN_TIMEOUT.as_secs()))),
         }
     }
 
@@ -222,6 +223,7 @@ impl Index {
         if !is_new {
             remove_unfinished(folder).map_err(io)?;
         }
+
         let config = sled::Config::default().path(folder).cache_capacity(cache_bytes).flush_every_ms(Some(200));
         let db = config.open()?;
         let tree = |name: &str| db.open_tree(name);
@@ -232,8 +234,9 @@ impl Index {
             folder: folder.to_owned(),
             db: Arc::new(db.clone()),
         };
+
         if is_new {
-            // A power cut in the first moments would leave a store that does not open.
+            // Without this, a power cut in the first moments would leave a store that does not open.
             index.flush()?;
             for entry in std::fs::read_dir(folder).map_err(io)? {
                 let path = entry.map_err(io)?.path();
@@ -242,6 +245,7 @@ impl Index {
             durable::sync_folder(folder).map_err(io)?;
             folder.parent().map_or(Ok(()), durable::sync_folder).map_err(io)?;
         }
+
         Ok(index)
     }
 
@@ -251,12 +255,12 @@ impl Index {
     }
 
     /// The record of an entity, as it was written. Its checksum is not checked here.
-    pub fn get(&self, key: &IndexKey) -> Result<Option<Stored>, IndexError> {
+    pub fn get(&self, key: &IndexKey) -> Result<Option<RecordBytes>, IndexError> {
         guard(|| Ok(self.rows.get(key.as_bytes())?))
     }
 
-    /// Makes changes, each record as a whole, in an order in which a part of them does no harm: the sweep forgets expiry
-    /// entries without a record, and the journal brings what comes after the entry that is noted last. So there is no
+    /// Makes changes, each record as a whole, in an order in which a partial write is harmless: the sweep removes
+    /// expiry entries without a record, and the journal has the entries after the recorded last one. So there is no
     /// transaction, which took twice the time, and for which sled lets every reader wait.
     pub fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
         guard(|| {
@@ -273,18 +277,18 @@ impl Index {
                 self.expiry.remove(entry)?;
             }
             if let Some(applied) = changes.applied {
-                self.meta.insert(APPLIED, &applied.to_be_bytes())?;
+                self.meta.insert(META_APPLIED, &applied.to_be_bytes())?;
             }
             Ok(())
         })
     }
 
-    /// Calls `each` with every record, whose checksum is right, until it says no.
+    /// Calls `each` with every record, after checking its checksum, until it returns an error.
     pub fn scan<E: From<IndexError>>(&self, each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>) -> Result<(), E> {
         self.scan_prefix(&[], each)
     }
 
-    /// As [`Self::scan`], for the records whose keys begin so.
+    /// As [`Self::scan`], for the records whose keys begin with `prefix`.
     pub fn scan_prefix<E: From<IndexError>>(
         &self,
         prefix: &[u8],
@@ -294,7 +298,8 @@ impl Index {
         while let Some(entry) = guard(|| Ok(records.next().transpose()?))? {
             let (key, bytes) = entry;
             let key = IndexKey::try_from(&*key).map_err(|_| IndexError::damaged("a key has the wrong length"))?;
-            record::verify(&key, &bytes).map_err(|error| IndexError::damaged(format!("of a record, {error}")))?;
+            record::verify(&key, &bytes)
+                .map_err(|error| IndexError::damaged(format!("a record cannot be used: {error}")))?;
             each(key, &bytes)?;
         }
         Ok(())
@@ -314,9 +319,9 @@ impl Index {
         })
     }
 
-    /// The last journal entry that is in it, all before included. 0 is none.
+    /// The last journal entry that is in the index, with all before it. 0 is none.
     pub fn applied(&self) -> Result<u64, IndexError> {
-        self.number(APPLIED).map(Option::unwrap_or_default)
+        self.number(META_APPLIED).map(Option::unwrap_or_default)
     }
 
     fn number(&self, key: &[u8]) -> Result<Option<u64>, IndexError> {
@@ -325,27 +330,27 @@ impl Index {
         bytes.map(number).transpose().map_err(|_| IndexError::damaged("a number in it is malformed"))
     }
 
-    /// Whether it was built to the end.
+    /// True when the index is complete.
     pub fn is_complete(&self) -> Result<bool, IndexError> {
-        guard(|| Ok(self.meta.contains_key(COMPLETE)?))
+        guard(|| Ok(self.meta.contains_key(META_COMPLETE)?))
     }
 
-    /// Whether its index keys were made with the key of this id.
+    /// True when its index keys were made with the hash key of this id.
     pub fn is_keyed_by(&self, hash_key: [u8; 8]) -> Result<bool, IndexError> {
-        guard(|| Ok(self.meta.get(HASH_KEY)?.is_some_and(|id| *id == hash_key)))
+        guard(|| Ok(self.meta.get(META_HASH_KEY)?.is_some_and(|id| *id == hash_key)))
     }
 
-    /// Says that it is built to the end, on the disk too.
+    /// Marks the index complete, on the disk too.
     pub fn set_complete(&self, hash_key: [u8; 8]) -> Result<(), IndexError> {
         guard(|| {
-            self.meta.insert(HASH_KEY, &hash_key)?;
+            self.meta.insert(META_HASH_KEY, &hash_key)?;
             self.flush()?;
-            self.meta.insert(COMPLETE, &[])?;
+            self.meta.insert(META_COMPLETE, &[])?;
             self.flush()
         })
     }
 
-    /// Brings what was written to the disk. sled's own flush leaves it in the drive's cache.
+    /// Syncs all changes to the disk. sled's own flush leaves them in the drive's cache.
     pub fn flush(&self) -> Result<(), IndexError> {
         guard(|| {
             self.db.flush()?;
@@ -355,8 +360,7 @@ impl Index {
     }
 }
 
-/// Removes what sled left of a summary of its file that it could not write to the end, as on a full disk: it would take it
-/// for a damaged one.
+/// Removes sled's unfinished summary of its file, as after a full disk: sled would take it for a damaged one.
 fn remove_unfinished(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -367,7 +371,7 @@ fn remove_unfinished(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs what calls sled; a panic in there is damage, unless it is for want of room.
+/// Runs a call to sled. A panic counts as damage, unless the disk is full.
 fn guard<T>(work: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done,

@@ -1,4 +1,4 @@
-//! Untyped columns into rows of a view.
+//! Converts untyped columns to rows of a view.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use super::record::Row;
 use super::value::{Value, ValueType};
 use super::view::{FeatureView, Field, JoinKey};
 
-/// Feast's names for the time at which a row was made, in its client and in its examples. A row has one next to its event
-/// time, and the online store of Feast does not keep it either.
-const CREATED: [&str; 3] = ["created", "created_timestamp", "created_ts"];
+/// Feast's names for the creation time of a row, in its client and in its examples. A row has it next to its event
+/// time, and Feast's online store does not keep it either.
+const CREATED_COLUMNS: [&str; 3] = ["created", "created_timestamp", "created_ts"];
 
-/// The columns of a push to `views` that none of them has. Those that Feast adds to every row do not count.
+/// The columns of a push to `views` that none of them has, without those that Feast adds to every row.
 pub fn unknown(views: &[Arc<FeatureView>], columns: &Columns) -> Vec<String> {
     let has_time = views.iter().all(|view| column(columns, &view.source.timestamp_field).is_some());
-    let is_feasts = |name: &str| CREATED.contains(&name) || (name == EVENT_TIMESTAMP && has_time);
+    let is_feasts = |name: &str| CREATED_COLUMNS.contains(&name) || (name == EVENT_TIMESTAMP && has_time);
     let names = columns.iter().map(|(name, _)| name);
     names.filter(|name| !views.iter().any(|view| view.has_column(name)) && !is_feasts(name)).cloned().collect()
 }
 
-/// Refuses a push to `views` that has no feature of any of them: its rows would be null in every column, and take the place
-/// of those with values. `unknown` are the columns that no view has.
+/// Refuses a push to `views` without any of their features: its rows would be null in every column, and replace those
+/// with values. `unknown` are the columns that no view has.
 pub fn require_feature(views: &[Arc<FeatureView>], columns: &Columns, unknown: &[String]) -> Result<(), FeatureError> {
     let fields = || views.iter().flat_map(|view| &view.fields).map(|field| &field.name);
     if fields().any(|name| column(columns, name).is_some()) {
@@ -39,12 +39,13 @@ pub fn require_feature(views: &[Arc<FeatureView>], columns: &Columns, unknown: &
     Err(FeatureError::NoFeature { views, features, unknown: unknown.to_vec() })
 }
 
-/// The rows of a push to `view`. A row without an event time happened at `now_us`; one that happened after `latest_us` is
-/// refused, since it would stay the newest for as long. Columns that the view does not know are left alone.
+/// The rows of a push to `view`. A row without an event time gets `now_us`; one with an event time after `latest_us` is
+/// refused, since it would stay the newest for as long. Columns that the view does not have are ignored.
 pub fn rows(view: &FeatureView, columns: &Columns, now_us: i64, latest_us: i64) -> Result<Vec<Row>, FeatureError> {
     let count = length(columns)?;
-    // Found once for all rows; in the order of their numbers, which is that of a row's values.
+    // Look the columns up once for all rows, in the order of the numbers, which is that of a row's values.
     let keys = key_columns(view, columns)?;
+
     let mut fields: Vec<(&Field, &[Json])> = Vec::with_capacity(view.fields.len());
     for field in &view.fields {
         match column(columns, &field.name) {
@@ -54,20 +55,23 @@ pub fn rows(view: &FeatureView, columns: &Columns, now_us: i64, latest_us: i64) 
         }
     }
     fields.sort_unstable_by_key(|(field, _)| field.id);
+
     let time = &view.source.timestamp_field;
     let times = column(columns, time);
+
     let row = |row: usize| {
         let event_us = match times.and_then(|cells| cells.get(row)) {
             None | Some(Json::Null) => now_us,
-            Some(cell) => event_time(cell, latest_us).map_err(|reason| bad(time, row, reason))?,
+            Some(cell) => event_time(cell, latest_us).map_err(|reason| bad_value(time, row, reason))?,
         };
         let mut values = Vec::with_capacity(fields.len());
         for (field, cells) in &fields {
             let value = Value::from_json(field.value_type, cells.get(row).unwrap_or(&Json::Null));
-            values.extend(value.map_err(|reason| bad(&field.name, row, reason))?.map(|value| (field.id, value)));
+            values.extend(value.map_err(|reason| bad_value(&field.name, row, reason))?.map(|value| (field.id, value)));
         }
         Ok(Row { entity: entity(&keys, row)?, event_us, values })
     };
+
     (0..count).map(row).collect()
 }
 
@@ -89,7 +93,7 @@ fn entity(keys: &[(&JoinKey, &[Json])], row: usize) -> Result<Vec<Value>, Featur
     let value = |(key, cells): &(&JoinKey, &[Json])| {
         let value = Value::from_json(ValueType::Scalar(key.value_type), cells.get(row).unwrap_or(&Json::Null));
         let value = value.and_then(|value| value.ok_or_else(|| "a join key cannot be null".to_owned()));
-        value.map_err(|reason| bad(&key.name, row, reason))
+        value.map_err(|reason| bad_value(&key.name, row, reason))
     };
     keys.iter().map(value).collect()
 }
@@ -102,14 +106,14 @@ fn missing(view: &FeatureView, column: &str) -> FeatureError {
     FeatureError::MissingColumn { column: column.into(), view: view.name.to_string(), unknown: Vec::new() }
 }
 
-fn bad(column: &str, row: usize, reason: String) -> FeatureError {
+fn bad_value(column: &str, row: usize, reason: String) -> FeatureError {
     FeatureError::Value { column: column.into(), row, reason }
 }
 
 /// The number of rows, which all columns share.
 pub fn length(columns: &Columns) -> Result<usize, FeatureError> {
     let Some((first, cells)) = columns.first() else {
-        return Err(FeatureError::Columns { reason: "there is no column".into() });
+        return Err(FeatureError::Columns { reason: "the request has no columns".into() });
     };
     match columns.iter().find(|(_, other)| other.len() != cells.len()) {
         Some((name, other)) => Err(FeatureError::Columns {
@@ -119,16 +123,16 @@ pub fn length(columns: &Columns) -> Result<usize, FeatureError> {
     }
 }
 
-/// When a row happened, in microseconds since the Unix epoch.
+/// The event time in a cell, in microseconds since the Unix epoch.
 fn event_time(cell: &Json, latest_us: i64) -> Result<i64, String> {
     let event_us = match cell {
-        Json::String(text) => clock::parse_micros(text).ok_or_else(|| format!("{text:?} is no time in RFC 3339"))?,
+        Json::String(text) => clock::parse_micros(text).ok_or_else(|| format!("{text:?} is not a time in RFC 3339"))?,
         Json::Number(number) => {
             let event_us = match number.as_i64() {
                 Some(number) => from_integer(number),
                 None => number.as_f64().and_then(from_float),
             };
-            event_us.ok_or_else(|| format!("{number} is no time since the Unix epoch"))?
+            event_us.ok_or_else(|| format!("{number} is not a time since the Unix epoch"))?
         }
         _ => return Err("expected a time in RFC 3339, or a number since the Unix epoch".into()),
     };
@@ -138,14 +142,14 @@ fn event_time(cell: &Json, latest_us: i64) -> Result<i64, String> {
     if event_us > latest_us {
         let (event, latest) = (clock::rfc3339_micros(event_us), clock::rfc3339_micros(latest_us));
         return Err(format!(
-            "{event} is too far ahead of this box's clock: {latest} is the latest (features.max_ahead_s)"
+            "{event} is too far ahead of this box's clock: the latest accepted time is {latest} (features.max_ahead_s)"
         ));
     }
     Ok(event_us)
 }
 
-/// Seconds, milliseconds, microseconds or nanoseconds, told apart by size: as seconds, 100 thousand million is the year
-/// 5138, and as milliseconds it is 1973.
+/// The limit between seconds, milliseconds, microseconds and nanoseconds, which are distinguished by size: as seconds,
+/// 100 thousand million is the year 5138, and as milliseconds it is 1973.
 const SECONDS_BELOW: i64 = 100_000_000_000;
 
 fn from_integer(number: i64) -> Option<i64> {
@@ -158,7 +162,7 @@ fn from_integer(number: i64) -> Option<i64> {
     })
 }
 
-/// The same for a number with a fraction, which is how many languages tell the time.
+/// As [`from_integer`], for a number with a fraction, as many languages write times.
 #[expect(clippy::cast_precision_loss, reason = "the limits are exact")]
 #[expect(clippy::cast_possible_truncation, reason = "below 1e19 / 1000")]
 fn from_float(number: f64) -> Option<i64> {

@@ -6,7 +6,7 @@ mod text;
 use std::fmt;
 use std::str::FromStr;
 
-/// The type of one value that is no list. The names are those of Feast's Python types.
+/// The type of a single value. The names are those of Feast's Python types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ScalarType {
     /// Any bytes; base64 in JSON.

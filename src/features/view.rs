@@ -1,4 +1,4 @@
-//! What is declared: entities, feature views, feature services, in Feast's words. Valid by construction: only
+//! The declarations: entities, feature views, feature services, in Feast's words. Valid by construction: only
 //! [`super::registry`] makes them.
 
 use std::sync::Arc;
@@ -22,18 +22,18 @@ pub struct FeatureView {
     pub name: Arc<str>,
     pub description: String,
     pub entities: Vec<Arc<str>>,
-    /// What a row is for, by name: together they are the entity key.
+    /// The join keys, by name: together they are the entity key of a row.
     pub join_keys: Vec<JoinKey>,
     /// The columns that are pushed, each a feature.
     pub fields: Vec<Field>,
     /// Aggregates over the events that are pushed, each a feature.
     pub aggregations: Vec<Aggregation>,
-    /// How long a row counts after its event; `None` is for ever.
+    /// The time for which a row counts after its event; `None` is for ever.
     pub ttl: Option<Duration>,
-    /// How late an event may come, measured from the newest event of its entity, and still enter the aggregates.
+    /// The most by which an event may be older than the newest event of its entity and still enter the aggregates.
     pub lateness: Duration,
-    /// Where rows come from.
-    pub source: Source,
+    /// The push source of the rows.
+    pub source: PushSource,
 }
 
 /// A part of an entity key.
@@ -51,7 +51,7 @@ pub struct Field {
     pub id: FieldId,
     pub name: Arc<str>,
     pub value_type: ValueType,
-    /// Whether a push may leave the column out, which is then null.
+    /// True when a push may omit the column, which is then null.
     pub optional: bool,
     pub description: String,
 }
@@ -64,20 +64,20 @@ pub struct Aggregation {
     /// The index of the column in [`FeatureView::fields`].
     pub column: usize,
     pub function: Function,
-    /// How long the window is.
+    /// The length of the window.
     pub time_window: Duration,
-    /// The steps in which it moves.
+    /// The length of the steps in which the window moves.
     pub slide_interval: Duration,
-    /// Whether it ends now or with the last whole window.
+    /// The end of the window: now, or the end of the last complete window.
     pub kind: Kind,
     /// The type of the result.
     pub value_type: ValueType,
 }
 
-/// What is computed over a window.
+/// The function computed over a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
-    /// How many values that are not null. Int64.
+    /// The number of values that are not null. Int64.
     Count,
     /// Their sum. Float64.
     Sum,
@@ -91,23 +91,23 @@ pub enum Function {
     Last,
     /// The sample standard deviation (n - 1); null below two values. Float64.
     Std,
-    /// An estimate of how many different ones. Int64.
+    /// An estimate of the number of distinct values. Int64.
     CountDistinct,
 }
 
-/// Where a window ends.
+/// The end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Kind {
-    /// With the step that now is in: the last `time_window`, the present included.
+    /// The end of the current step: the last `time_window`, the present included.
     #[default]
     Sliding,
-    /// With the last window that is over: windows of `time_window` one after the other since the epoch.
+    /// The end of the last complete window: windows of `time_window` one after the other since the epoch.
     Tumbling,
 }
 
-/// Where the rows of a view come from: Feast's push source.
+/// The source of a view's rows: Feast's push source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct PushSource {
     /// The name that pushes use.
     pub name: Arc<str>,
     /// The column with the event time; a push without it counts as of now.
@@ -123,7 +123,7 @@ pub struct FeatureService {
     pub features: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// Where in a view a feature is.
+/// The position of a feature in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FeatureIndex {
     /// An index into [`FeatureView::fields`].
@@ -140,7 +140,7 @@ pub struct Feature {
 }
 
 impl FeatureView {
-    /// The place of a feature by its name.
+    /// The position of a feature by its name.
     pub fn feature(&self, name: &str) -> Option<FeatureIndex> {
         let field = self.fields.iter().position(|field| &*field.name == name).map(FeatureIndex::Field);
         field.or_else(|| {
@@ -154,14 +154,14 @@ impl FeatureView {
         self.fields.iter().map(|field| &field.name).chain(self.aggregations.iter().map(|aggregate| &aggregate.name))
     }
 
-    /// Tells whether a push may have a column of this name: a join key, a feature, or the event time.
+    /// True when a push may have a column of this name: a join key, a feature, or the event time.
     pub fn has_column(&self, name: &str) -> bool {
         self.join_keys.iter().any(|key| &*key.name == name)
             || self.fields.iter().any(|field| &*field.name == name)
             || &*self.source.timestamp_field == name
     }
 
-    /// How long a row counts after its event, in microseconds.
+    /// The time for which a row counts after its event, in microseconds.
     pub fn ttl_us(&self) -> Option<i64> {
         self.ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX))
     }

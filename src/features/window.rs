@@ -1,57 +1,57 @@
-//! Aggregates over windows of event time, kept up with every event. Pure: the time is passed in.
+//! Aggregates over windows of event time, updated with every event. Pure: the time is passed in.
 //!
-//! # What counts
+//! # Events that count
 //!
 //! Event time is cut into **steps** of an aggregation's `slide_interval`, which begin at multiples of it since the Unix
 //! epoch. Of every step with events there is a bucket, and aggregations of the same column and step share them.
 //!
-//! * **Sliding**: as of a moment the window is the `time_window` that ends with the step the moment is in: the steps that
-//!   begin at or after `end - time_window` and before `end`. Events of later steps do not count yet. A window that is
-//!   no multiple of its step has as many whole steps as fit.
-//! * **Tumbling**: the last window that is over, out of those that begin at multiples of `time_window`. Its
-//!   `slide_interval` is its `time_window`.
-//! * **Null** counts nowhere, and NaN is taken for null. Infinities count. An event without a value of a column still
-//!   is an event: it moves the watermark.
+//! * **Sliding**: at any time the window is the `time_window` that ends with the current step: the steps that begin at
+//!   or after `end - time_window` and before `end`. Events of later steps do not count yet. A window that is no
+//!   multiple of its step has as many complete steps as fit.
+//! * **Tumbling**: the last complete window, of those that begin at multiples of `time_window`. Its `slide_interval` is
+//!   its `time_window`.
+//! * **Null** counts nowhere, and NaN is treated as null. Infinities count. An event without a value of a column is
+//!   still an event: it moves the watermark.
 //!
-//! # Late, out of order, and again
+//! # Late, out of order, and repeated events
 //!
-//! The **watermark** is the newest event time taken of the entity. An event older than the watermark by more than the
-//! view's `lateness` is too late and counts nowhere; every other one enters exactly, in whatever order events come.
+//! The **watermark** is the newest event time of the entity. An event older than the watermark by more than the view's
+//! `lateness` is too late and counts nowhere; every other one counts exactly, in whatever order events arrive.
 //!
-//! An event that comes **again** changes nothing. Its identity is its event time and a 64-bit hash of its values, so two
-//! events of the same microsecond both count when they differ in any value, and are one event when they do not. A push
-//! without an event time happens anew each time. Identities are kept as far back as the lateness reaches (with a lateness of
-//! zero: those at the watermark), and at most 2048 of them, or fewer (but 256) where the buckets leave no more room. When
-//! there are more, the oldest are forgotten, and what is not newer than a forgotten one is too late from then on: lateness
-//! gives way, exactness does not.
+//! A **repeated** event changes nothing. Its identity is its event time and a 64-bit hash of its values, so two events
+//! of the same microsecond both count when they differ in any value, and are one event when they do not. A push without
+//! an event time is a new event each time. Identities are kept as far back as the lateness reaches (with a lateness of
+//! zero: those at the watermark), and at most 2048 of them, or fewer (but 256) where the buckets leave less space. When
+//! there are more, the oldest are dropped, and events that are not newer than a dropped one are too late from then on:
+//! lateness is reduced, exactness is not.
 //!
-//! Buckets go when no window as of the watermark less the lateness, or later, has them. So reads are exact for every
-//! moment from there on; where devices' clocks run ahead of this one's, the lateness should be no less than they do.
+//! Buckets are dropped when no window at the watermark less the lateness, or later, has them. So reads are exact for
+//! every time from there on; where devices' clocks run ahead of this one's, the lateness should be at least as long.
 //!
 //! # A clock that was ahead
 //!
-//! An event time far ahead moves the watermark there, and buckets and identities of before go. When the clock takes that back,
-//! so does [`WindowState::take_back`] with the steps of that future, and the aggregates go on with what is left. Of the step in
-//! which it begins only a later `last` goes: the other functions cannot be parted, and keep its later events, which are not
-//! known again.
+//! An event time far ahead moves the watermark there, and drops earlier buckets and identities. When the clock is set
+//! back, [`WindowState::take_back`] drops the steps of that future, and the aggregates continue with the rest. Of the
+//! step in which it begins only a later `last` is dropped: the other functions cannot be separated, and keep its later
+//! events, which are no longer recognized as repeated.
 //!
-//! # How exact
+//! # Exactness
 //!
 //! * **Count** and **count distinct** of nothing are 0, as in SQL. Every other function of nothing is null.
-//! * **Sum** and **mean** of integers, booleans (0 or 1) and timestamps are exact until the result becomes a double; of floats
-//!   they are compensated (Neumaier), so that hardly more than the last rounding is lost. One beyond the largest double is
-//!   infinite, and of infinities of both signs it is null.
+//! * **Sum** and **mean** of integers, booleans (0 or 1) and timestamps are exact until the result becomes a double; of
+//!   floats they are compensated (Neumaier), so that hardly more than the last rounding is lost. A sum beyond the
+//!   largest double is infinite, and that of infinities of both signs is null.
 //! * **Min** and **max** are exact, as doubles.
 //! * **Std** is the sample standard deviation by Welford and Chan, null below two values. Its relative error is about
 //!   1e-16 times the mean over the deviation.
-//! * **Last** is the newest by event time; of one moment, the one that was pushed later.
-//! * **Count distinct** is exact as long as no step of the window has more than 24 different values. Beyond, it is a
+//! * **Last** is the newest by event time; of the same time, the one that was pushed later.
+//! * **Count distinct** is exact as long as no step of the window has more than 24 distinct values. Beyond, it is a
 //!   `HyperLogLog` estimate with a standard error of 6.5 % (256 registers), and less below 500.
 //!
 //! # When the declaration changes
 //!
-//! The bytes say what they hold. What is no longer declared is dropped with the next event; a new aggregation begins with
-//! the next event, and so does the part of a window that is longer than it was.
+//! The bytes describe their content. Parts that are no longer declared are dropped with the next event; a new
+//! aggregation begins with the next event, and so does the additional part of a window that became longer.
 
 mod bucket;
 mod distinct;
@@ -70,13 +70,13 @@ use super::value::Value;
 use super::view::{FeatureView, FieldId, Function};
 use super::wire::{put_value, put_varint};
 use bucket::{Bucket, Sample};
-use limits::{Span, Track as Declared};
+use limits::{DeclaredTrack, Span};
 
-/// What came of an event.
+/// The outcome of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
     New,
-    /// It had been counted before.
+    /// It was counted before.
     Duplicate,
     /// It is older than the stated lateness allows.
     TooLate,
@@ -85,11 +85,11 @@ pub enum Added {
 /// The aggregates of one entity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WindowState {
-    /// The newest event time taken; `None` before the first.
+    /// The newest event time; `None` before the first event.
     watermark_us: Option<i64>,
-    /// Events before it are too late, whatever the lateness: it is just behind the newest identity that was forgotten.
+    /// Events before it are too late, whatever the lateness: it is just after the newest identity that was dropped.
     floor_us: i64,
-    /// The events that would be known again, ascending: event time, and the hash of the values.
+    /// The events that would be recognized as repeated, ascending: event time, and the hash of the values.
     identities: Vec<(i64, u64)>,
     tracks: Vec<Track>,
 }
@@ -99,13 +99,13 @@ pub struct WindowState {
 struct Track {
     column: FieldId,
     interval_us: i64,
-    /// What buckets may have: what was declared at the last event.
+    /// The parts that buckets may have: those declared at the last event.
     parts: u8,
     /// Ascending by number; none is empty.
     buckets: Vec<Bucket>,
 }
 
-/// Why a state cannot be read.
+/// A state that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the window state is damaged")]
 pub struct Damaged;
@@ -117,7 +117,7 @@ impl Default for WindowState {
 }
 
 impl WindowState {
-    /// Reads what [`Self::encode`] wrote. No bytes are the state before the first event.
+    /// Reads the output of [`Self::encode`]. No bytes are the state before the first event.
     pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
         encoding::decode(bytes)
     }
@@ -127,8 +127,8 @@ impl WindowState {
         encoding::encode(self, into);
     }
 
-    /// Takes an event at `event_us` (microseconds since the epoch), unless it was taken before or is too late: then the state
-    /// stays as it is.
+    /// Adds an event at `event_us` (microseconds since the epoch). A repeated event, and one that is too late, leave
+    /// the state unchanged.
     pub fn add(&mut self, view: &FeatureView, event_us: i64, values: &[(FieldId, Value)]) -> Added {
         let lateness_us = limits::micros(view.lateness);
         let oldest_us = self.watermark_us.map_or(i64::MIN, |watermark| watermark.saturating_sub(lateness_us));
@@ -153,7 +153,7 @@ impl WindowState {
             let value = values.iter().find(|(field, _)| *field == declared.column).map(|(_, value)| value);
             let Some(sample) = value.and_then(Sample::new) else { continue };
             let at = at.unwrap_or_else(|| {
-                let &Declared { column, interval_us, parts, .. } = declared;
+                let &DeclaredTrack { column, interval_us, parts, .. } = declared;
                 self.tracks.push(Track { column, interval_us, parts, buckets: Vec::new() });
                 self.tracks.len() - 1
             });
@@ -165,9 +165,10 @@ impl WindowState {
         Added::New
     }
 
-    /// Forgets the steps that begin after `latest_us`: a clock that was ahead gave them their times. Of the step that it is in
-    /// a later `last` is forgotten, and the other functions keep the later events. What the clock had made too late or forgotten
-    /// before cannot be had again; the event at `event_us` that comes now, and what is newer, is not too late for that.
+    /// Drops the steps that begin after `latest_us`, whose times come from a clock that was ahead. Of the step that has
+    /// `latest_us`, a later `last` is dropped, and the other functions keep the later events. Events that were dropped
+    /// or refused because of that future are lost; the event at `event_us` that is added now, and newer ones, are not
+    /// too late.
     pub fn take_back(&mut self, latest_us: i64, event_us: i64) {
         if self.watermark_us.is_none_or(|watermark| watermark <= latest_us) {
             return;
@@ -178,7 +179,7 @@ impl WindowState {
         }
         self.tracks.retain(|track| !track.buckets.is_empty());
         if self.floor_us > latest_us {
-            // Which events of before are counted is forgotten: none from after the last step that has one.
+            // The identities of earlier events are dropped: accept only events after the last step that has one.
             let end = self.tracks.iter().filter_map(Track::end_us).max();
             self.floor_us = end.map_or(i64::MIN, |end| end.min(event_us));
         }
@@ -190,25 +191,25 @@ impl WindowState {
         }
     }
 
-    /// The value of an aggregation, by its index in the view, as of `now_us`.
+    /// The value of an aggregation, by its index in the view, at `now_us`.
     pub fn evaluate(&self, view: &FeatureView, aggregation: usize, now_us: i64) -> Option<Value> {
         let aggregation = view.aggregations.get(aggregation)?;
         let field = view.fields.get(aggregation.column)?;
         let span = Span::of(aggregation);
         let track = self.tracks.iter().find(|track| track.column == field.id && track.interval_us == span.interval_us);
         let buckets = track.map_or(&[][..], |track| track.within(&span, now_us));
-        // A `last` from before the column had another type is not what is declared.
+        // A `last` from before the column's type changed is not valid any more.
         bucket::result(aggregation.function, buckets)
             .filter(|value| aggregation.function != Function::Last || value.value_type() == field.value_type)
     }
 
-    /// The columns that it has values of.
+    /// The columns with values.
     pub fn columns(&self) -> impl Iterator<Item = FieldId> {
         self.tracks.iter().map(|track| track.column)
     }
 
-    /// The same in a store where the fields have other numbers. Identities are made with the numbers: they are forgotten, and
-    /// what is not newer than the newest of them is too late from then on.
+    /// Renumbers the fields, for another store. Identities depend on the numbers: they are dropped, and events that are
+    /// not newer than the newest of them are too late from then on.
     pub fn renumber(&mut self, number: impl Fn(FieldId) -> Option<FieldId>) {
         self.tracks.retain_mut(|track| match number(track.column) {
             Some(column) => {
@@ -220,13 +221,13 @@ impl WindowState {
         self.forget(i64::MAX, 0);
     }
 
-    /// Forgets the identities before `horizon_us`, and the oldest when there are more than `most`.
+    /// Drops the identities before `horizon_us`, and the oldest when there are more than `most`.
     fn forget(&mut self, horizon_us: i64, most: usize) {
         let late = self.identities.partition_point(|(event_us, _)| *event_us < horizon_us);
         let excess = self.identities.len().saturating_sub(most);
         let Some(last) = late.max(excess).checked_sub(1) else { return };
         let Some(&(newest_us, _)) = self.identities.get(last) else { return };
-        // The others of that moment go too, as events at it are too late now.
+        // Drop the others of the same time too, as events of that time are too late now.
         let forgotten = self.identities.partition_point(|(event_us, _)| *event_us <= newest_us);
         self.identities.drain(..forgotten);
         self.floor_us = self.floor_us.max(newest_us.saturating_add(1));
@@ -234,12 +235,12 @@ impl WindowState {
 }
 
 impl Track {
-    fn is(&self, declared: &Declared) -> bool {
+    fn is(&self, declared: &DeclaredTrack) -> bool {
         self.column == declared.column && self.interval_us == declared.interval_us
     }
 
-    /// Drops what no window needs as of `horizon_us` or later, and what is no longer declared.
-    fn trim(&mut self, declared: &Declared, horizon_us: i64) {
+    /// Drops the buckets that no window needs at `horizon_us` or later, and the parts that are no longer declared.
+    fn trim(&mut self, declared: &DeclaredTrack, horizon_us: i64) {
         let first = horizon_us.div_euclid(self.interval_us).saturating_sub(declared.back);
         let over = self.buckets.partition_point(|bucket| bucket.number < first);
         self.buckets.drain(..over);
@@ -264,7 +265,7 @@ impl Track {
         }
     }
 
-    /// Drops the steps that begin after `latest_us`, and of the one that it is in the newest value, if that is from later on.
+    /// Drops the steps that begin after `latest_us`, and the newest value of the step that has it, if that is later.
     fn take_back(&mut self, latest_us: i64) {
         let interval_us = self.interval_us;
         self.buckets.retain_mut(|bucket| {
@@ -277,12 +278,12 @@ impl Track {
         });
     }
 
-    /// When the last step with an event ends.
+    /// The end of the last step with an event.
     fn end_us(&self) -> Option<i64> {
         self.buckets.last().map(|bucket| bucket.number.saturating_add(1).saturating_mul(self.interval_us))
     }
 
-    /// The buckets of the window as of `now_us`.
+    /// The buckets of the window at `now_us`.
     fn within(&self, span: &Span, now_us: i64) -> &[Bucket] {
         let (first, last) = span.steps(now_us);
         let begin = self.buckets.partition_point(|bucket| bucket.number < first);
@@ -291,8 +292,8 @@ impl Track {
     }
 }
 
-/// What tells an event from the others of its moment. BLAKE3, as values come from outside: nobody should be able to make one
-/// event hide another.
+/// The hash that distinguishes an event from others of the same time. BLAKE3, as values come from outside: nobody
+/// should be able to make one event hide another.
 fn identity(values: &[(FieldId, Value)]) -> u64 {
     let mut bytes = Vec::with_capacity(16 + values.len() * 12);
     for (field, value) in values {

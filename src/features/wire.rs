@@ -2,26 +2,26 @@
 
 use super::value::Value;
 
-/// Why bytes are no row or record.
+/// Reasons why bytes cannot be read as a row or record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damaged {
-    /// They end too early, or have a length, type or text that cannot be.
+    /// They end too early, or have an impossible length, type or text.
     #[error("it is malformed")]
     Malformed,
     #[error("its checksum does not match")]
     Checksum,
-    /// A later version of Ledge wrote them, or they are sealed.
-    #[error("it has a form that this version cannot read")]
+    /// A later version of Ledge wrote them, or they are encrypted.
+    #[error("it has a form that this version of Ledge cannot read")]
     Unknown,
-    /// They do not open with their key: they were changed, or belong to another entity, view or time.
-    #[error("it was changed since it was sealed, or it belongs elsewhere")]
+    /// They do not decrypt with their key: they were changed, or belong to another entity, view or time.
+    #[error("it was changed since it was encrypted, or moved here from another place")]
     Forged,
-    #[error("it is not sealed, and everything in this store is")]
+    #[error("it is not encrypted, but everything in this store should be")]
     Plain,
-    /// Their key was never made here: a file with keys is lost.
-    #[error("its key is missing")]
+    /// Their key was never made here, or its file is lost.
+    #[error("its encryption key is missing")]
     KeyMissing,
-    /// Their entity was erased, and their key with it. That is no damage.
+    /// Their entity was erased, and its key with it. This is not damage.
     #[error("its entity was erased")]
     Erased,
 }
@@ -54,12 +54,14 @@ pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
             }
         }};
     }
+
     macro_rules! one {
         ($tag:literal, $value:expr) => {{
             bytes.push($tag);
             bytes.extend_from_slice(&$value.to_le_bytes());
         }};
     }
+
     match value {
         Value::Bytes(value) => {
             bytes.push(1);
@@ -102,8 +104,8 @@ pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// A length in four bytes, of what is known to be far below 4 GiB.
-#[expect(clippy::cast_possible_truncation, reason = "whoever calls this has checked the length")]
+/// A length in four bytes. The caller has checked that it is far below 4 GiB.
+#[expect(clippy::cast_possible_truncation, reason = "the caller has checked the length")]
 pub fn length32(length: usize) -> [u8; 4] {
     debug_assert!(u32::try_from(length).is_ok());
     (length as u32).to_le_bytes()
@@ -119,12 +121,12 @@ impl<'b> Reader<'b> {
         Self(bytes)
     }
 
-    /// Whether everything is read.
+    /// True when everything is read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What has not been read.
+    /// The bytes that were not read yet.
     pub fn rest(&self) -> &'b [u8] {
         self.0
     }
@@ -160,7 +162,7 @@ impl<'b> Reader<'b> {
         Err(Damaged::Malformed)
     }
 
-    /// How many things of at least `size` bytes follow; more than there is room for is damage.
+    /// Reads the number of items of at least `size` bytes that follow. More than the remaining bytes allow is damage.
     pub fn count(&mut self, size: usize) -> Result<usize, Damaged> {
         let count = usize::try_from(self.varint()?).map_err(|_| Damaged::Malformed)?;
         if count.checked_mul(size).is_some_and(|bytes| bytes <= self.0.len()) {

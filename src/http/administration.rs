@@ -9,11 +9,12 @@ use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ledge_audit::status::AuditState;
+use ledge_part::body;
+use ledge_part::failure::Failure;
 use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
-use super::reply::Failure;
-use super::{App, body};
+use super::App;
 
 /// How long an answer waits for its audit records. A disk that takes longer is as good as none.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -33,7 +34,7 @@ pub struct Audited {
 pub async fn audited(State(Audited { app, recorded_as }): State<Audited>, request: Request, next: Next) -> Response {
     if let Some(refusal) = refusal(app.audit()) {
         let (parts, body) = request.into_parts();
-        body::turn_down(&parts.headers, body, app.config()).await;
+        body::turn_down(&parts.headers, body, app.web().limits()).await;
         return refusal.into_response();
     }
     let mark = app.serving().audit().mark();

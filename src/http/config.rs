@@ -7,11 +7,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::toml_check::{from_text, in_range};
+use ledge_part::check::Check;
+use ledge_part::section::{Section, Site};
+use ledge_part::web::BodyLimits;
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::browser::HostName;
 use super::tls::config::HttpTlsConfig;
+use crate::doctor;
 
 /// The longest path of a Unix socket that Linux takes, in bytes.
 const MAX_SOCKET_PATH: usize = 107;
@@ -80,20 +84,14 @@ impl HttpConfig {
         Duration::from_millis(self.header_timeout_ms)
     }
 
-    /// [`Self::body_timeout_ms`].
-    pub fn body_timeout(&self) -> Duration {
-        Duration::from_millis(self.body_timeout_ms)
+    /// The limits of one body.
+    pub fn body_limits(&self) -> BodyLimits {
+        BodyLimits { max_bytes: self.max_body_bytes, timeout: Duration::from_millis(self.body_timeout_ms) }
     }
 
     /// [`Self::write_timeout_ms`].
     pub fn write_timeout(&self) -> Duration {
         Duration::from_millis(self.write_timeout_ms)
-    }
-
-    /// Makes relative paths relative to `root`: those of Unix sockets, and of the files for TLS.
-    pub fn resolve(&mut self, root: &Path) {
-        self.resolve_sockets(root);
-        self.tls.resolve(root);
     }
 
     /// Makes the paths of Unix sockets relative to `root`.
@@ -111,46 +109,6 @@ impl HttpConfig {
             ListenAddress::Tcp(at) | ListenAddress::Tls(at) => beyond_loopback(at),
             ListenAddress::Unix(_) => false,
         })
-    }
-
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
-    pub fn problems(&self) -> Vec<(String, String)> {
-        let mut problems = Vec::new();
-        if self.listen.is_empty() {
-            problems
-                .push(("listen".into(), "is empty, so nobody could ask anything: name at least one address".into()));
-        }
-        for (index, address) in self.listen.iter().enumerate() {
-            let problem = if self.listen.iter().take(index).any(|earlier| earlier.takes_from(address)) {
-                format!("{address} is named twice")
-            } else {
-                match address {
-                    ListenAddress::Tcp(tcp) if beyond_loopback(tcp) => format!(
-                        "{tcp} can be reached from the network, where everybody on the way could read along: set it to \
-                         https://{tcp} with a certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
-                        port = tcp.port(),
-                    ),
-                    ListenAddress::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
-                        format!(
-                            "the path {} is longer than the {MAX_SOCKET_PATH} bytes a socket may have",
-                            path.display()
-                        )
-                    }
-                    _ => continue,
-                }
-            };
-            problems.push((format!("listen[{index}]"), problem));
-        }
-        if self.max_memory_bytes < self.max_body_bytes {
-            let reason = format!(
-                "is smaller than http.max_body_bytes ({}), so the largest body would never find room: set it to a multiple of that",
-                self.max_body_bytes
-            );
-            problems.push(("max_memory_bytes".into(), reason));
-        }
-        problems
-            .extend(self.tls.problems(self.serves_tls()).into_iter().map(|(key, problem)| (key.to_owned(), problem)));
-        problems
     }
 
     /// How many files connections may have open, over TCP and over Unix sockets.
@@ -309,6 +267,56 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListenA
     }
 
     deserializer.deserialize_any(OneOrMany)
+}
+
+impl Section for HttpConfig {
+    fn resolve(&mut self, root: &Path) {
+        self.resolve_sockets(root);
+        self.tls.resolve(root);
+    }
+
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        if self.listen.is_empty() {
+            problems
+                .push(("listen".into(), "is empty, so nobody could ask anything: name at least one address".into()));
+        }
+        for (index, address) in self.listen.iter().enumerate() {
+            let problem = if self.listen.iter().take(index).any(|earlier| earlier.takes_from(address)) {
+                format!("{address} is named twice")
+            } else {
+                match address {
+                    ListenAddress::Tcp(tcp) if beyond_loopback(tcp) => format!(
+                        "{tcp} can be reached from the network, where everybody on the way could read along: set it to \
+                         https://{tcp} with a certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
+                        port = tcp.port(),
+                    ),
+                    ListenAddress::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
+                        format!(
+                            "the path {} is longer than the {MAX_SOCKET_PATH} bytes a socket may have",
+                            path.display()
+                        )
+                    }
+                    _ => continue,
+                }
+            };
+            problems.push((format!("listen[{index}]"), problem));
+        }
+        if self.max_memory_bytes < self.max_body_bytes {
+            let reason = format!(
+                "is smaller than http.max_body_bytes ({}), so the largest body would never find room: set it to a multiple of that",
+                self.max_body_bytes
+            );
+            problems.push(("max_memory_bytes".into(), reason));
+        }
+        problems
+            .extend(self.tls.problems(self.serves_tls()).into_iter().map(|(key, problem)| (key.to_owned(), problem)));
+        problems
+    }
+
+    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
+        doctor::https(self, site).into_iter().chain(doctor::local_access(self)).collect()
+    }
 }
 
 #[cfg(test)]

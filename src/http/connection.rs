@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ledge_identity::authentication::Peer;
+use ledge_part::reply;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -27,7 +28,6 @@ use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
 use super::places::Places;
 use super::refusal::{Calls, Refusing};
-use super::reply;
 use super::stall::Impatient;
 use super::tls::{ServerTls, TlsCaller};
 

@@ -14,17 +14,19 @@ use ledge_features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_o
 use ledge_features::view::{FeatureService, FeatureView};
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::Access;
-use ledge_protocol::call::LARGE_JSON;
+use ledge_part::body::{self, Received};
+use ledge_part::failure::Failure;
+use ledge_part::held::{self, ReturnsMemory};
+use ledge_part::reply::{json, json_bytes};
+use ledge_part::route::PathParts;
+use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
 use ledge_protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
 use ledge_protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall, PushCall, PushMode};
 use ledge_service::off_thread::off_thread;
 use serde::Serialize;
 
 use super::App;
-use super::body::{self, Received};
-use super::held::{self, ReturnsMemory};
-use super::models::PathParts;
-use super::reply::{Failure, FeastFailure, json, json_bytes};
+use super::reply::FeastFailure;
 
 /// Says what came of the rows of a push: Feast's answer has no place for it.
 const PUSHED: &str = "x-ledge-pushed";
@@ -52,7 +54,7 @@ pub async fn get_online_features(
     request: Request,
 ) -> Result<Response, FeastFailure> {
     let (parts, body) = request.into_parts();
-    let Received { bytes, account } = body::read(&parts, body, &app).await.map_err(Failure::into_feast)?;
+    let Received { bytes, account } = body::read(&parts, body, app.web()).await.map_err(FeastError::from)?;
     let store = app.serving().features();
     let call = decode(bytes, &account, feast::decode_online_features).await?;
     let caller = caller(principal, &access);
@@ -80,7 +82,7 @@ async fn long_answer(
     let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
     let mut hold = account.hold();
     loop {
-        hold.cover(answer.bytes()).map_err(|error| Failure::from(error).into_feast())?;
+        hold.cover(answer.bytes()).map_err(|error| FeastError::from(Failure::from(error)))?;
         let turn = store.long_read_turn().await;
         let slice = off_thread(&account, move || {
             let _turn = turn;
@@ -95,7 +97,7 @@ async fn long_answer(
         }
     }
     drop(read);
-    hold.resize(answer.bytes()).map_err(|error| Failure::from(error).into_feast())?;
+    hold.resize(answer.bytes()).map_err(|error| FeastError::from(Failure::from(error)))?;
     let pieces = answer.into_pieces();
     let Some(encoding) = body::accepted(headers) else {
         let body = Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, Infallible>)));
@@ -194,7 +196,7 @@ fn percent_encoded(name: &str) -> String {
 /// `POST /materialize` and `/materialize-incremental`: there is nothing to materialize from.
 pub async fn materialize(State(app): State<App>, request: Request) -> FeastFailure {
     let (parts, body) = request.into_parts();
-    body::turn_down(&parts.headers, body, app.config()).await;
+    body::turn_down(&parts.headers, body, app.web().limits()).await;
     let message =
         "Ledge has no offline store to materialize from: rows come in by /push, /write-to-online-store or MQTT";
     FeastError::new(StatusCode::NOT_IMPLEMENTED.as_u16(), message).into()
@@ -202,7 +204,7 @@ pub async fn materialize(State(app): State<App>, request: Request) -> FeastFailu
 
 async fn received(app: &App, request: Request) -> Result<Received, FeastError> {
     let (parts, body) = request.into_parts();
-    body::read(&parts, body, app).await.map_err(Failure::into_feast)
+    body::read(&parts, body, app.web()).await.map_err(FeastError::from)
 }
 
 /// Decodes a body, a large one off the async thread.
@@ -211,12 +213,12 @@ async fn decode<T: Send + 'static>(
     account: &Account,
     decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
 ) -> Result<T, FeastError> {
-    if body.len() > LARGE_JSON { off_thread(account, move || decode(&body)).await } else { decode(&body) }
+    if body.len() > INLINE_JSON_BYTES_MAX { off_thread(account, move || decode(&body)).await } else { decode(&body) }
 }
 
 /// Counts the cells of a frame, of which there are never too many to be made first.
 fn held(account: &Account, columns: &Columns) -> Result<Hold, FeastError> {
-    account.take(bytes_of(columns)).map_err(|error| Failure::from(error).into_feast())
+    account.take(bytes_of(columns)).map_err(|error| FeastError::from(Failure::from(error)))
 }
 
 #[derive(Serialize)]

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use ledge_part::body::{accepted, encoding};
 use ledge_protocol::decode;
 
-use super::body::{accepted, encoding};
 use super::guard::presented;
 use super::terms::HeaderTerms;
 

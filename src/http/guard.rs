@@ -9,11 +9,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ledge_base::names::{FeatureName, ModelName};
 use ledge_identity::access::{Access, Role};
-use ledge_identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
+use ledge_identity::authentication::{Caller, CredentialError, Lacking, Peer, Proof, RequestPermit};
+use ledge_part::failure::Failure;
+use ledge_part::route::{ErrorForm, RouteRule, Scope};
+use ledge_part::{body, held};
 
-use super::reply::{Failure, FeastFailure};
-use super::routes::{Form, Route, Scope};
-use super::{App, body, browser, held};
+use super::reply::FeastFailure;
+use super::{App, browser};
 
 /// Where clients that know no bearer tokens put an API key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -24,11 +26,11 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\""
 /// The same where one was presented and is not good (RFC 6750, 3).
 const INVALID: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\", error=\"invalid_token\"");
 
-/// What stands before one route.
+/// What stands before one rule.
 #[derive(Debug, Clone)]
 pub struct Guard {
     pub app: App,
-    pub route: &'static Route,
+    pub rule: RouteRule,
 }
 
 /// A refusal.
@@ -40,8 +42,8 @@ pub(super) struct Denied {
 }
 
 /// Lets a request through to its handler, which is told who asks.
-pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Request, next: Next) -> Response {
-    match admit(&app, route, &mut request).await {
+pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Request, next: Next) -> Response {
+    match admit(&app, &rule, &mut request).await {
         Ok(place) => {
             let response = next.run(request).await;
             // Under way until the caller has the answer.
@@ -53,13 +55,13 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
             if is_waiting {
                 drop(request);
             } else if is_known {
-                body::discard(request.into_body(), app.config()).await;
+                body::discard(request.into_body(), app.web().limits()).await;
             } else {
                 body::discard_small(request.into_body()).await;
             }
-            let mut response = match route.form {
-                Form::Ledge => failure.into_response(),
-                Form::Feast => FeastFailure::from(failure.into_feast()).into_response(),
+            let mut response = match rule.form {
+                ErrorForm::Ledge => failure.into_response(),
+                ErrorForm::Feast => FeastFailure::from(failure).into_response(),
             };
             if let Some(challenge) = challenge {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
@@ -69,7 +71,7 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
     }
 }
 
-async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place, Denied> {
+async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, Denied> {
     let caller = authenticate(app, request)?;
     let limited = |limited: ledge_identity::authentication::Limited| Denied {
         failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
@@ -77,17 +79,17 @@ async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place,
         is_known: true,
     };
     let place = caller.enter(Instant::now()).map_err(limited)?;
-    let lacking = match caller.lacks(route.needs, None) {
-        None if caller.access.is_scoped() => out_of_scope(route, &caller, request).await?,
+    let lacking = match caller.lacks(rule.needs, None) {
+        None if caller.access.is_scoped() => out_of_scope(rule, &caller, request).await?,
         lacking => lacking,
     };
     if let Some(lacking) = lacking {
-        return Err(denied(app, route, &caller, lacking));
+        return Err(denied(app, rule, &caller, lacking));
     }
     refuse_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
-    if matches!(route.scope, Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
+    if matches!(rule.scope, Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
         extensions.insert(access);
     }
     extensions.insert(principal);
@@ -116,21 +118,23 @@ fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
     // A connection has a peer; who has none is nobody.
     let Some(peer) = request.extensions().get::<Peer>() else { return Err(nobody()) };
     app.authenticator().caller(peer, key).map_err(|refused| match &refused {
-        Refused::TooMany { wait } => Denied {
+        CredentialError::TooMany { wait } => Denied {
             failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
             challenge: None,
             is_known: false,
         },
-        Refused::Unreadable => Denied {
+        CredentialError::Unreadable => Denied {
             failure: Failure::new(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
             challenge: None,
             is_known: false,
         },
-        Refused::Malformed | Refused::Unknown | Refused::Expired | Refused::Revoked => Denied {
-            failure: Failure::new(StatusCode::UNAUTHORIZED, refused.to_string()),
-            challenge: Some(INVALID),
-            is_known: false,
-        },
+        CredentialError::Malformed | CredentialError::Unknown | CredentialError::Expired | CredentialError::Revoked => {
+            Denied {
+                failure: Failure::new(StatusCode::UNAUTHORIZED, refused.to_string()),
+                challenge: Some(INVALID),
+                is_known: false,
+            }
+        }
     })
 }
 
@@ -173,9 +177,9 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     is_bearer.then(|| token.trim_ascii())
 }
 
-/// What a caller that is for a part of the box lacks for this route.
-async fn out_of_scope(route: &Route, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
-    let part = match route.scope {
+/// What a caller that is for a part of the box lacks for this rule.
+async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
+    let part = match rule.scope {
         // The handlers of values know which feature views they are of.
         Scope::Listed | Scope::Values | Scope::Other => return Ok(None),
         Scope::Box => return Ok(Some(Lacking::Model)),
@@ -191,28 +195,28 @@ async fn out_of_scope(route: &Route, caller: &Caller, request: &mut Request) -> 
     if caller.access.models().is_none() {
         return Ok(None);
     }
-    let is_model = route.scope == Scope::Model || value("kind") == Some("models");
+    let is_model = rule.scope == Scope::Model || value("kind") == Some("models");
     // What is no name of a model is none of the caller's.
     let model = value(part).filter(|_| is_model).and_then(|name| name.parse::<ModelName>().ok());
     Ok(match model {
-        Some(model) => caller.lacks(route.needs, Some(&model)),
+        Some(model) => caller.lacks(rule.needs, Some(&model)),
         None => Some(Lacking::Model),
     })
 }
 
-fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied {
-    let need = route.needs.first().map_or("public", |need| need.as_str());
+fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Denied {
+    let need = rule.needs.first().map_or("public", |need| need.as_str());
     let what = if lacking == Lacking::Model { "model_scope" } else { need };
     app.serving().audit().record_denied(&caller.principal, what);
-    let (principal, method, path) = (&caller.principal, route.method, route.path);
+    let (principal, method, path) = (&caller.principal, rule.method, rule.path);
     if lacking == Lacking::Model {
         let part = part(&caller.access);
         let message = format!("{method} {path} is not for {principal}, whose access is for {part} only");
         return Denied { failure: Failure::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true };
     }
-    let roles = one_of(route.roles().map(|role| role.as_str().to_owned()).collect());
+    let roles = one_of(rule.roles().map(|role| role.as_str().to_owned()).collect());
     let needs = format!("{method} {path} needs the role {roles}");
-    let least = route.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
+    let least = rule.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
     let make = format!("`ledge keys create NAME --role {least}` on the box makes one");
     let (status, message) = match &caller.proof {
         Proof::None => (

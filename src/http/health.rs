@@ -2,10 +2,11 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use ledge_part::reply::json;
 use ledge_protocol::metadata::{Live, Ready, ServerMetadata};
 
 use super::App;
-use super::reply::{json, not_ready};
+use super::reply::not_ready;
 
 /// The extensions of the protocol that every route together makes up.
 const EXTENSIONS: [&str; 6] =

@@ -8,14 +8,17 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Access;
-use ledge_protocol::call::{self, Call, Form, HEADER_LENGTH};
+use ledge_part::body::{self, Received};
+use ledge_part::failure::Failure;
+use ledge_part::held;
+use ledge_part::reply::json_bytes;
+use ledge_part::route::PathParts;
+use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::decode;
 
-use super::body::{self, Received};
-use super::models::{PathParts, target};
-use super::reply::{Failure, json_bytes};
+use super::App;
+use super::models::target;
 use super::terms::HeaderTerms;
-use super::{App, held};
 
 /// Says what the response cache did.
 const CACHE: &str = "x-ledge-cache";
@@ -34,14 +37,14 @@ pub async fn infer(
     if body::is_large(&parts.headers) {
         let priority = HeaderTerms::read(&parts.headers, arrived)?.priority;
         if let Some(refused) = app.serving().refusal(&target.model, target.version, priority, &principal) {
-            body::turn_down(&parts.headers, body, app.config()).await;
+            body::turn_down(&parts.headers, body, app.web().limits()).await;
             return Err(refused.into());
         }
     }
-    let Received { bytes: body, account } = body::read(&parts, body, &app).await?;
-    let form = Form::of(content_type(&parts.headers), header_length(&parts.headers)?);
+    let Received { bytes: body, account } = body::read(&parts, body, app.web()).await?;
+    let form = BodyKind::of(content_type(&parts.headers), header_length(&parts.headers)?);
     let HeaderTerms { priority, deadline } = HeaderTerms::read(&parts.headers, arrived)?;
-    let call = Call {
+    let call = InferenceCall {
         target,
         body,
         form,

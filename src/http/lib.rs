@@ -67,22 +67,20 @@
 #![forbid(unsafe_code)]
 
 mod administration;
-mod audit;
-mod body;
 mod browser;
 pub mod config;
 mod connection;
+mod doctor;
 mod features;
-mod features_admin;
 pub mod fuzz;
 mod guard;
 mod handover;
 mod health;
-mod held;
 mod infer;
 mod metrics;
 mod models;
 mod openapi;
+mod part;
 mod places;
 mod refusal;
 mod reply;
@@ -90,9 +88,7 @@ pub mod routes;
 mod stall;
 mod terms;
 pub mod tls;
-mod updates;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
@@ -100,66 +96,61 @@ use axum::extract::{OriginalUri, Request};
 use axum::http::StatusCode;
 use axum::middleware::map_response;
 use axum::response::Response;
+use bytes::Bytes;
 use ledge_audit::status::AuditState;
 use ledge_base::memory_budget::MemoryBudget;
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::machine::MachineMonitor;
-use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_egress::Egress;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
+use ledge_part::reply::error;
+use ledge_part::web::Web;
+use ledge_part::{Part, held};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
-use ledge_updates::Updates;
 
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, VARIABLE as LISTENERS_VARIABLE};
-use reply::{Failure, error};
 pub use tls::ServerTls;
 
-/// What every handler may use.
+/// What every handler of the API may use. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct App {
     shared: Arc<Shared>,
 }
 
-/// The parts that the handlers call.
+/// The parts of the daemon that the API calls.
 #[derive(Debug)]
 pub struct Parts {
     pub serving: Serving,
-    /// Whether the daemon is ready.
     pub readiness: Arc<Readiness>,
     pub authenticator: Authenticator,
-    pub egress: Egress,
-    /// What MQTT counts; `None` where it is off.
-    pub messages: Option<MessageStatistics>,
-    /// Signed updates; `None` where no platform looks after this box.
-    pub updates: Option<Updates>,
-    /// How the audit log does.
+    /// Its state decides whether changes of the box are accepted.
     pub audit: AuditState,
-    /// The folder of the audit log.
-    pub audit_path: PathBuf,
-    /// TLS, where it is served.
-    pub tls: Option<ServerTls>,
-    /// The section `[http]`.
+    /// All parts of the daemon, for their routes and metrics.
+    pub all: Vec<Arc<dyn Part>>,
     pub config: HttpConfig,
-    /// The end of the daemon.
     pub shutdown: Shutdown,
 }
 
 #[derive(Debug)]
 struct Shared {
     parts: Parts,
-    memory: MemoryBudget,
+    web: Web,
     machine: MachineMonitor,
+    /// What `GET /openapi.json` answers.
+    description: Bytes,
 }
 
 impl App {
-    /// Over its parts.
     pub fn new(parts: Parts) -> Self {
         let memory = MemoryBudget::new(parts.config.max_memory_bytes);
-        Self { shared: Arc::new(Shared { parts, memory, machine: MachineMonitor::default() }) }
+        let audit = parts.serving.audit().clone();
+        let web = Web::new(parts.config.body_limits(), memory, audit, parts.shutdown.clone());
+        let rules = parts.all.iter().flat_map(|part| part.routes(&web)).map(|route| route.rule);
+        let description = openapi::with_undescribed(rules);
+        Self { shared: Arc::new(Shared { parts, web, machine: MachineMonitor::default(), description }) }
     }
 
     fn serving(&self) -> &Serving {
@@ -178,61 +169,31 @@ impl App {
         &self.shared.parts.authenticator
     }
 
-    fn egress(&self) -> &Egress {
-        &self.shared.parts.egress
-    }
-
-    fn messages(&self) -> Option<&MessageStatistics> {
-        self.shared.parts.messages.as_ref()
-    }
-
-    fn updates(&self) -> Option<&Updates> {
-        self.shared.parts.updates.as_ref()
-    }
-
     fn audit(&self) -> &AuditState {
         &self.shared.parts.audit
     }
 
-    fn audit_path(&self) -> &Path {
-        &self.shared.parts.audit_path
+    fn parts(&self) -> &[Arc<dyn Part>] {
+        &self.shared.parts.all
     }
 
-    fn tls(&self) -> Option<&ServerTls> {
-        self.shared.parts.tls.as_ref()
-    }
-
-    fn memory(&self) -> &MemoryBudget {
-        &self.shared.memory
+    fn web(&self) -> &Web {
+        &self.shared.web
     }
 
     fn config(&self) -> &HttpConfig {
         &self.shared.parts.config
     }
-
-    /// Runs `work` to its end even when the caller hangs up meanwhile: a load that is cut off half-way would leave its
-    /// state behind.
-    async fn to_the_end<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, Failure> {
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.shared.parts.shutdown.spawn(async move {
-            let _ = sender.send(work.await);
-        });
-        receiver.await.map_err(|_| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the work ended without a result"))
-    }
 }
 
 /// Every route. Whether one exists is no secret: the description of all of them is public.
-pub fn router(app: App) -> Router {
+pub fn router(app: &App) -> Router {
     // Nobody's: what is read from the box at no small length is the same for all.
-    let account = app.memory().account(Principal::Others);
-    routes::router(&app)
+    let account = app.web().memory().account(Principal::Others);
+    routes::router(app)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_verb)
         .layer(map_response(move |answer| std::future::ready(held::counted(answer, &account))))
-        .with_state(app)
 }
 
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::request::Parts;
 use axum::response::Response;
 use ledge_base::names::{InvalidName, ModelVersion};
 use ledge_base::principal::Principal;
@@ -14,31 +13,23 @@ use ledge_engine::backend::{Port, Runtime};
 use ledge_identity::access::Access;
 use ledge_models::repository::model_config::{self, PortConfig};
 use ledge_models::repository::statistics::{BatchTotals, Counters, Total};
-use ledge_models::repository::{LoadedModel, State as Loaded};
+use ledge_models::repository::{LoadedModel, VersionState};
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::join_keys;
+use ledge_part::body;
+use ledge_part::failure::Failure;
+use ledge_part::reply::json;
+use ledge_part::route::PathParts;
 use ledge_protocol::Target;
 use ledge_protocol::metadata::{
     self as documents, BatchStatistics, Duration, DynamicBatching, IndexRequest, IndexRow, InferenceStatistics,
-    InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelState, ModelStatistics,
-    OutputConfig, QueuePolicy, Ready, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
+    InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelResponseCache,
+    ModelState, ModelStatistics, OutputConfig, QueuePolicy, Ready, StatisticsReply, TimeoutAction, UnloadRequest,
+    VersionPolicy,
 };
 
-use super::reply::{Failure, json, not_ready};
-use super::{App, body};
-
-/// The named parts of a path, percent-decoded; what is not UTF-8 is a 400 like any other.
-#[derive(Debug)]
-pub struct PathParts(pub HashMap<String, String>);
-
-impl<S: Send + Sync> FromRequestParts<S> for PathParts {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let path = Path::from_request_parts(parts, state).await;
-        path.map(|Path(parts)| Self(parts)).map_err(|error| Failure::new(StatusCode::BAD_REQUEST, error.body_text()))
-    }
-}
+use super::App;
+use super::reply::not_ready;
 
 /// The model and version that a path names. What cannot be a version is one that no model has.
 pub fn target(path: &HashMap<String, String>) -> Result<Target, Failure> {
@@ -148,7 +139,7 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
             max_queue_size: model.queue_limit() as u64,
         },
     });
-    config.response_cache = model.config.response_cache.enable.then_some(ResponseCache { enable: true });
+    config.response_cache = model.config.response_cache.enable.then_some(ModelResponseCache { enable: true });
     Ok(json(&config))
 }
 
@@ -214,20 +205,20 @@ pub async fn index(
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let wanted = IndexRequest::decode(&body::read(&parts, body, &app).await?.bytes)?;
+    let wanted = IndexRequest::decode(&body::read(&parts, body, app.web()).await?.bytes)?;
     let rows = app
         .serving()
         .repository()
         .index()
         .into_iter()
-        .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == Loaded::Ready));
+        .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == VersionState::Ready));
     let rows: Vec<IndexRow> = rows
         .map(|row| {
             let state = ModelState::from(&row.state);
             let reason = match row.state {
-                Loaded::Ready | Loaded::Loading => row.note,
-                Loaded::Unloading => None,
-                Loaded::Unavailable(reason) => Some(reason),
+                VersionState::Ready | VersionState::Loading => row.note,
+                VersionState::Unloading => None,
+                VersionState::Unavailable(reason) => Some(reason),
             };
             IndexRow::new(row.model, row.version, state, reason)
         })
@@ -244,7 +235,7 @@ pub async fn load(
 ) -> Result<StatusCode, Failure> {
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
-    let wanted = LoadRequest::decode(&body::read(&parts, body, &app).await?.bytes)?;
+    let wanted = LoadRequest::decode(&body::read(&parts, body, app.web()).await?.bytes)?;
     let sent: BTreeSet<&str> =
         wanted.files.iter().map(String::as_str).chain(wanted.config.as_ref().map(|_| "config")).collect();
     if !sent.is_empty() {
@@ -263,7 +254,7 @@ pub async fn load(
             .await
             .inspect(|()| serving.warn_of_undeclared_features(Some(&name)))
     };
-    app.to_the_end(load).await??;
+    app.web().to_the_end(load).await??;
     Ok(StatusCode::OK)
 }
 
@@ -277,8 +268,8 @@ pub async fn unload(
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
     // There are no ensembles, so there are no dependents to unload.
-    UnloadRequest::decode(&body::read(&parts, body, &app).await?.bytes)?;
+    UnloadRequest::decode(&body::read(&parts, body, app.web()).await?.bytes)?;
     let repository = app.serving().repository().clone();
-    app.to_the_end(async move { repository.unload(&name, &principal).await }).await??;
+    app.web().to_the_end(async move { repository.unload(&name, &principal).await }).await??;
     Ok(StatusCode::OK)
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
 use hyper::body::{Frame, SizeHint};
-use ledge_protocol::call::ErrorBody;
+use ledge_part::failure::ErrorBody;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;

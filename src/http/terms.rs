@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, StatusCode};
 use ledge_models::scheduling::terms::Priority;
-
-use super::reply::Failure;
+use ledge_part::failure::Failure;
 
 /// How urgent the call is: `interactive`, `batch`, or a level as in Triton.
 const PRIORITY: &str = "x-ledge-priority";

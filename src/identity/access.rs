@@ -1,4 +1,4 @@
-//! Roles and what each may do. Who has none may do nothing.
+//! Roles and their permissions. A caller without a role has no permission.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,26 +10,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::listed_names;
 
-/// What a request asks for. Every route needs exactly one of these.
+/// The permission that a route needs; every route needs exactly one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Permission {
-    /// Whether this box lives: nobody needs a credential for that.
+    /// Health checks, which need no credential.
     Public,
-    /// To look at models, figures and states.
+    /// Reading models, metrics and states.
     View,
     Infer,
     ReadFeatures,
     WriteFeatures,
-    /// To load and unload models, and to step into updates.
+    /// Loading and unloading models, and intervening in updates.
     Operate,
-    /// To take data out or away, and to change what is trusted.
+    /// Exporting and deleting data, and changing the trusted metadata.
     Administer,
-    /// To read the audit log itself.
+    /// Reading the audit log itself.
     Audit,
 }
 
 impl Permission {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 8] = [
         Self::Public,
         Self::View,
@@ -56,26 +56,26 @@ impl Permission {
     }
 }
 
-/// What somebody is to this box.
+/// A named set of permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// Looks at models, figures and states.
+    /// Reads models, metrics and states.
     Viewer,
-    /// Asks models, and reads features.
+    /// Calls models, and reads features.
     Infer,
     FeatureWriter,
-    /// Looks after models and updates.
+    /// Manages models and updates.
     Operator,
     Admin,
     Auditor,
 }
 
 impl Role {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 6] =
         [Self::Viewer, Self::Infer, Self::FeatureWriter, Self::Operator, Self::Admin, Self::Auditor];
 
-    /// As it is written in the configuration.
+    /// The name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
@@ -87,7 +87,7 @@ impl Role {
         }
     }
 
-    /// What it may do.
+    /// Its permissions.
     pub fn permissions(self) -> &'static [Permission] {
         match self {
             Self::Viewer => &[Permission::Public, Permission::View],
@@ -106,7 +106,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a text is no role.
+/// A text that is not a role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected one of viewer, infer, feature-writer, operator, admin, auditor, got {text:?}")]
 pub struct InvalidRole {
@@ -134,7 +134,8 @@ impl Serialize for Role {
     }
 }
 
-/// The feature views whose values somebody may read and push. As a list, `["*"]` is all of them, those to come included.
+/// The feature views whose values a caller may read and push. In a list, `["*"]` stands for all views, future ones
+/// included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewScope(Option<Arc<[FeatureName]>>);
 
@@ -152,7 +153,7 @@ impl ViewScope {
         self.0.as_deref()
     }
 
-    /// Whether a feature view is in it.
+    /// True if a feature view is in it.
     pub fn has(&self, view: &str) -> bool {
         self.views().is_none_or(|views| views.iter().any(|listed| listed.as_str() == view))
     }
@@ -177,18 +178,18 @@ impl Serialize for ViewScope {
     }
 }
 
-/// What a caller may do, with which models and with the values of which feature views.
+/// The permissions of a caller, and the models and feature views that they are limited to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access {
     roles: Arc<[Role]>,
-    /// `None` is every model, those to come included.
+    /// `None` is every model, future ones included.
     models: Option<Arc<[ModelName]>>,
     feature_views: ViewScope,
 }
 
 impl Access {
-    /// What these roles may do; `models` is `None` for all. Without `feature_views` it is for all of them, or for none where
-    /// `models` names some: a key for one model must not read what the box knows of everybody.
+    /// The access of these roles; `models` is `None` for all. Without `feature_views` it covers all views, or none if
+    /// `models` names some: a key for one model must not read the features of all entities.
     pub fn new(
         roles: impl IntoIterator<Item = Role>,
         models: Option<Vec<ModelName>>,
@@ -201,7 +202,7 @@ impl Access {
         Self { roles: roles.into(), models: models.map(Into::into), feature_views: feature_views.unwrap_or(derived) }
     }
 
-    /// Everything: the daemon itself.
+    /// All permissions, for the daemon itself.
     pub fn everything() -> Self {
         Self::new([Role::Admin], None, None)
     }
@@ -211,32 +212,32 @@ impl Access {
         &self.roles
     }
 
-    /// The models that it is for; `None` is all.
+    /// The models that it covers; `None` is all.
     pub fn models(&self) -> Option<&[ModelName]> {
         self.models.as_deref()
     }
 
-    /// The feature views that it is for.
+    /// The feature views that it covers.
     pub fn feature_views(&self) -> &ViewScope {
         &self.feature_views
     }
 
-    /// Whether it is for a part of the box alone: some models, or some feature views.
+    /// True if it covers only some models or some feature views.
     pub fn is_scoped(&self) -> bool {
         self.models.is_some() || self.feature_views != ViewScope::ALL
     }
 
-    /// Whether this may be done, as far as no model is concerned.
+    /// True if the roles have a permission, whatever the model.
     pub fn allows(&self, permission: Permission) -> bool {
         permission == Permission::Public || self.roles.iter().any(|role| role.permissions().contains(&permission))
     }
 
-    /// Whether this may be done with that model.
+    /// True if the roles have a permission and the model is in scope.
     pub fn allows_model(&self, permission: Permission, model: &ModelName) -> bool {
         self.allows(permission) && self.has_model(model)
     }
 
-    /// Whether that model is in its scope.
+    /// True if a model is in scope.
     pub fn has_model(&self, model: &ModelName) -> bool {
         self.models().is_none_or(|models| models.contains(model))
     }

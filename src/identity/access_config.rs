@@ -1,4 +1,4 @@
-//! The section `[access]` of the configuration: who may do what without an API key.
+//! The section `[access]` of the configuration: permissions of callers without an API key.
 
 use std::fmt;
 use std::fs;
@@ -13,21 +13,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::access::{Access, Role, ViewScope};
 use super::listed_names;
 
-/// Where this system lists its users.
-const USERS: &str = "/etc/passwd";
+/// The list of users of this system.
+const PASSWD_FILE: &str = "/etc/passwd";
 
-/// The longest name of a certificate, in bytes: it stands in log lines and audit records.
-const LONGEST_NAME: usize = 256;
+/// The longest name of a certificate, in bytes: it appears in log lines and audit records.
+const CERTIFICATE_NAME_BYTES_MAX: usize = 256;
 
-/// Who may do what without an API key.
+/// The permissions of callers without an API key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessConfig {
-    /// The roles of whoever connects over TCP from this machine.
+    /// The roles of callers over TCP from this machine.
     pub loopback: Vec<Role>,
-    /// The roles of whoever may open the Unix socket.
+    /// The roles of callers over the Unix socket.
     pub socket: Vec<Role>,
-    /// Users of this machine, known by their ids on the Unix socket.
+    /// Users of this machine, whose ids the Unix socket reports.
     pub users: Vec<UserAccess>,
     pub certificates: Vec<CertificateAccess>,
     pub mqtt: MqttAccess,
@@ -53,7 +53,7 @@ pub struct UserAccess {
     /// The name, or the number.
     pub user: UserName,
     pub roles: Vec<Role>,
-    /// The models it is for; without it, or with `["*"]`, all of them.
+    /// The models it covers; without it, or with `["*"]`, all of them.
     #[serde(default = "all_models", deserialize_with = "listed_names::read", serialize_with = "write_models")]
     pub models: Option<Vec<ModelName>>,
     /// The feature views whose values it may read and push. Without it all of them, or none where `models` names some.
@@ -68,7 +68,7 @@ pub struct CertificateAccess {
     /// The common name of its subject, or one of its alternative names.
     pub name: CertificateName,
     pub roles: Vec<Role>,
-    /// The models it is for; without it, or with `["*"]`, all of them.
+    /// The models it covers; without it, or with `["*"]`, all of them.
     #[serde(default = "all_models", deserialize_with = "listed_names::read", serialize_with = "write_models")]
     pub models: Option<Vec<ModelName>>,
     /// The feature views whose values it may read and push. Without it all of them, or none where `models` names some.
@@ -86,9 +86,9 @@ pub struct CertificateAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MqttAccess {
-    /// What they may do: ask models, and have bindings push features.
+    /// Their roles: calling models, and pushing features through bindings.
     pub roles: Vec<Role>,
-    /// The models they may ask; `["*"]` is all of them.
+    /// The models they may call; `["*"]` is all of them.
     #[serde(deserialize_with = "listed_names::read", serialize_with = "write_models")]
     pub models: Option<Vec<ModelName>>,
 }
@@ -100,14 +100,14 @@ impl Default for MqttAccess {
 }
 
 impl MqttAccess {
-    /// As access.
+    /// The access that this section grants.
     pub fn access(&self) -> Access {
         Access::new(self.roles.iter().copied(), self.models.clone(), None)
     }
 }
 
 impl AccessConfig {
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    /// Mistakes between well-formed values: the key within the section, and the remedy.
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         for (index, entry) in self.users.iter().enumerate() {
@@ -125,18 +125,19 @@ impl AccessConfig {
         }
         let useful = [Role::Infer, Role::FeatureWriter, Role::Admin];
         for (index, role) in self.mqtt.roles.iter().enumerate().filter(|(_, role)| !useful.contains(role)) {
-            let problem = format!("{role} may do nothing over MQTT: set infer, feature-writer or admin");
+            let problem = format!("the role {role} grants nothing over MQTT: use infer, feature-writer or admin");
             problems.push((format!("mqtt.roles[{index}]"), problem));
         }
         problems
     }
 
-    /// What is of no use and no mistake, such as a user who has left: the key within the section, and what to do about it.
+    /// Entries without effect that are not mistakes, such as a user who has left: the key within the section, and the
+    /// remedy.
     pub fn warnings(&self) -> Vec<(String, String)> {
         let warning = |(index, entry): (usize, &UserAccess)| {
             let problem = format!(
-                "there is no user {:?} in {USERS}, so nobody has these roles: take it out, or write the number of a user that \
-                 this machine knows from elsewhere",
+                "there is no user {:?} in {PASSWD_FILE}, so nobody gets these roles: remove the entry, or give the \
+                 number of the user if it comes from another source, such as LDAP",
                 entry.user.0
             );
             entry.user.uid().is_none().then(|| (format!("users[{index}].user"), problem))
@@ -144,11 +145,11 @@ impl AccessConfig {
         self.users.iter().enumerate().filter_map(warning).collect()
     }
 
-    /// Why nobody beyond loopback could get in, if so. `keys` is the store of API keys.
+    /// The problem that no caller beyond loopback could be authenticated, if so. `keys` is the store of API keys.
     pub fn lets_nobody_in(&self, keys: &Path) -> Option<String> {
-        let problem = "nobody from the network could get in: make an API key (ledge keys create NAME --role infer), or list \
-                       client certificates in access.certificates";
-        // Whoever may not look does not know.
+        let problem = "no caller from the network could be authenticated: create an API key (ledge keys create NAME \
+                       --role infer), or list client certificates in access.certificates";
+        // Without permission to look, assume that there are keys.
         let is_without_keys = matches!(keys.try_exists(), Ok(false));
         (self.certificates.is_empty() && is_without_keys).then(|| problem.to_owned())
     }
@@ -167,7 +168,7 @@ fn write_models<S: Serializer>(models: &Option<Vec<ModelName>>, serializer: S) -
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserName(String);
 
-/// Why a text names no user.
+/// A text that is not the name or number of a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected the name or the number of a user, got {text:?}")]
 pub struct InvalidUserName {
@@ -175,12 +176,12 @@ pub struct InvalidUserName {
 }
 
 impl UserName {
-    /// Its number, by this system's list of users.
+    /// Its number, from this system's list of users.
     pub fn uid(&self) -> Option<u32> {
         if let Ok(number) = self.0.parse() {
             return Some(number);
         }
-        let users = fs::read_to_string(USERS).ok()?;
+        let users = fs::read_to_string(PASSWD_FILE).ok()?;
         uid_in(&users, &self.0)
     }
 }
@@ -200,7 +201,7 @@ impl FromStr for UserName {
         let valid = !text.is_empty()
             && text.len() <= 256
             && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b':' | b'/' | b','));
-        // A number is as short as it can be, so that no user has two.
+        // A number has no leading zeros, so that each user has one text.
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         let is_canonical = !is_number || text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
         if valid && is_canonical {
@@ -223,13 +224,13 @@ impl Serialize for UserName {
     }
 }
 
-/// A name in a certificate: printable, without blanks at its ends.
+/// A name in a certificate: printable, without spaces at its ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateName(String);
 
-/// Why a text is no name of a certificate.
+/// A text that is not the name of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected 1 to {LONGEST_NAME} printable characters, got {text:?}")]
+#[error("expected 1 to {CERTIFICATE_NAME_BYTES_MAX} printable characters, got {text:?}")]
 pub struct InvalidCertificateName {
     text: String,
 }
@@ -246,7 +247,7 @@ impl FromStr for CertificateName {
 
     fn from_str(text: &str) -> Result<Self, InvalidCertificateName> {
         let valid = !text.is_empty()
-            && text.len() <= LONGEST_NAME
+            && text.len() <= CERTIFICATE_NAME_BYTES_MAX
             && text.trim() == text
             && !text.chars().any(char::is_control);
         if valid {

@@ -1,7 +1,7 @@
-//! An API key as its holder presents it: `ledge_<id>_<secret>`.
+//! The text form of an API key: `ledge_<id>_<secret>`.
 //!
-//! The id names the key in the store and is no secret. The secret is 256 random bits, so a fast hash of it is as good as
-//! a slow one: there is nothing to guess from.
+//! The id names the key in the store and is not secret. The secret is 256 random bits, which cannot be guessed, so a
+//! fast hash of it is as good as a slow one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,67 +11,67 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What every key begins with, so that tools that look for leaked secrets know one when they see it.
-const PREFIX: &str = "ledge_";
+/// The beginning of every key, by which scanners for leaked secrets recognize it.
+const KEY_PREFIX: &str = "ledge_";
 const ID_DIGITS: usize = 8;
-const SECRET: usize = 32;
+const SECRET_BYTES: usize = 32;
 
 /// The name of a key in the store: 32 random bits, as eight hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct KeyId(u32);
+pub struct ApiKeyId(u32);
 
-/// A key. Never shown by accident: only [`ApiKey::reveal`] writes it out.
+/// A key. `Debug` hides the secret: only [`ApiKey::reveal`] writes it out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey {
-    id: KeyId,
-    secret: [u8; SECRET],
+    id: ApiKeyId,
+    secret: [u8; SECRET_BYTES],
 }
 
-/// Why a text is no key. It never holds the text, which may be nearly one.
+/// A text that is not a key. The error does not hold the text, which may be a key with a typing error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no key of Ledge, which has the form ledge_ID_SECRET")]
-pub struct InvalidKey;
+#[error("it is not an API key of Ledge: expected ledge_ID_SECRET")]
+pub struct InvalidApiKey;
 
-/// Why a text is no id.
+/// A text that is not a key id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected eight hexadecimal digits (0-9, a-f)")]
-pub struct InvalidKeyId;
+pub struct InvalidApiKeyId;
 
 impl ApiKey {
-    /// A new key, from the system's random numbers.
+    /// Makes a new key from the system's random numbers.
     pub fn generate() -> Result<Self, getrandom::Error> {
-        let (mut id, mut secret) = ([0; 4], [0; SECRET]);
+        let (mut id, mut secret) = ([0; 4], [0; SECRET_BYTES]);
         getrandom::fill(&mut id)?;
         getrandom::fill(&mut secret)?;
-        Ok(Self { id: KeyId(u32::from_be_bytes(id)), secret })
+        Ok(Self { id: ApiKeyId(u32::from_be_bytes(id)), secret })
     }
 
-    /// Which key it claims to be.
-    pub fn id(&self) -> KeyId {
+    /// The id in the key, which is not verified yet.
+    pub fn id(&self) -> ApiKeyId {
         self.id
     }
 
-    /// What the store keeps of it. Two hashes are compared in constant time: so `blake3::Hash` does.
+    /// The hash of the secret, for the store. `blake3::Hash` compares in constant time.
     pub fn hash(&self) -> blake3::Hash {
         blake3::hash(&self.secret)
     }
 
-    /// The key itself, to be shown to its holder once.
+    /// The key as text, to be shown to its holder once.
     pub fn reveal(&self) -> String {
-        format!("{PREFIX}{}_{}", self.id, URL_SAFE_NO_PAD.encode(self.secret))
+        format!("{KEY_PREFIX}{}_{}", self.id, URL_SAFE_NO_PAD.encode(self.secret))
     }
 
-    /// Reads what somebody presented.
-    pub fn parse(presented: &[u8]) -> Result<Self, InvalidKey> {
-        let rest = presented.strip_prefix(PREFIX.as_bytes()).ok_or(InvalidKey)?;
-        let (id, rest) = rest.split_at_checked(ID_DIGITS).ok_or(InvalidKey)?;
-        let id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok()).ok_or(InvalidKey)?;
-        let encoded = rest.strip_prefix(b"_").ok_or(InvalidKey)?;
-        let mut secret = [0; SECRET];
-        // Strict: no padding, no other alphabet, no stray bits at the end. A key has one form.
+    /// Reads a presented key.
+    pub fn parse(presented: &[u8]) -> Result<Self, InvalidApiKey> {
+        let rest = presented.strip_prefix(KEY_PREFIX.as_bytes()).ok_or(InvalidApiKey)?;
+        let (id, rest) = rest.split_at_checked(ID_DIGITS).ok_or(InvalidApiKey)?;
+        let id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok()).ok_or(InvalidApiKey)?;
+        let encoded = rest.strip_prefix(b"_").ok_or(InvalidApiKey)?;
+        let mut secret = [0; SECRET_BYTES];
+        // Strict: no padding, no other alphabet, no stray bits at the end. A key has exactly one text.
         match URL_SAFE_NO_PAD.decode_slice(encoded, &mut secret) {
-            Ok(SECRET) => Ok(Self { id, secret }),
-            _ => Err(InvalidKey),
+            Ok(SECRET_BYTES) => Ok(Self { id, secret }),
+            _ => Err(InvalidApiKey),
         }
     }
 }
@@ -83,53 +83,53 @@ impl fmt::Debug for ApiKey {
 }
 
 impl FromStr for ApiKey {
-    type Err = InvalidKey;
+    type Err = InvalidApiKey;
 
-    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+    fn from_str(text: &str) -> Result<Self, InvalidApiKey> {
         Self::parse(text.as_bytes())
     }
 }
 
-impl fmt::Display for KeyId {
+impl fmt::Display for ApiKeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", self.0)
     }
 }
 
-impl FromStr for KeyId {
-    type Err = InvalidKeyId;
+impl FromStr for ApiKeyId {
+    type Err = InvalidApiKeyId;
 
-    fn from_str(text: &str) -> Result<Self, InvalidKeyId> {
+    fn from_str(text: &str) -> Result<Self, InvalidApiKeyId> {
         let is_hex = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let number = (is_hex && text.len() == ID_DIGITS).then(|| u32::from_str_radix(text, 16).ok()).flatten();
-        number.map(Self).ok_or(InvalidKeyId)
+        number.map(Self).ok_or(InvalidApiKeyId)
     }
 }
 
-impl Serialize for KeyId {
+impl Serialize for ApiKeyId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for KeyId {
+impl<'de> Deserialize<'de> for ApiKeyId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }
 }
 
-/// Reads a key for the fuzzers. Says whether it is one.
+/// Reads a key for the fuzzers; true when it is one.
 ///
 /// # Panics
 ///
-/// When a key has two forms.
+/// When a key has two texts.
 pub fn fuzz_key(data: &[u8]) -> bool {
     match ApiKey::parse(data) {
         Ok(key) => {
             assert_eq!(key.reveal().as_bytes(), data);
             true
         }
-        Err(InvalidKey) => false,
+        Err(InvalidApiKey) => false,
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
         let (one, two) = (ApiKey::generate().unwrap(), ApiKey::generate().unwrap());
         assert_ne!(one, two);
         let shown = format!("{one:?}");
-        assert!(!shown.contains(&one.reveal()[15..]) && shown.contains("KeyId"), "{shown}");
+        assert!(!shown.contains(&one.reveal()[15..]) && shown.contains("ApiKeyId"), "{shown}");
         assert_eq!(one.reveal().len(), 58);
     }
 
@@ -166,7 +166,7 @@ mod tests {
             &good.replace("abcd", "ABCD"),
             &good.replace("ledge", "LEDGE"),
             &good.replace("ledge_", "ledge-"),
-            // Bits that no byte needs.
+            // Stray bits after the last byte.
             &format!("{}B", &good[..57]),
             &good.replace('A', "+"),
         ] {
@@ -176,15 +176,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_is_read_as_it_was_written(id: u32, secret: [u8; SECRET]) {
-            let key = ApiKey { id: KeyId(id), secret };
+        fn a_key_is_read_as_it_was_written(id: u32, secret: [u8; SECRET_BYTES]) {
+            let key = ApiKey { id: ApiKeyId(id), secret };
             prop_assert_eq!(key.reveal().parse(), Ok(key.clone()));
             prop_assert_eq!(key.id().to_string().parse(), Ok(key.id()));
         }
 
         #[test]
-        fn one_changed_character_is_another_key_or_none(id: u32, secret: [u8; SECRET], at in 0_usize..58, to: u8) {
-            let key = ApiKey { id: KeyId(id), secret };
+        fn one_changed_character_is_another_key_or_none(id: u32, secret: [u8; SECRET_BYTES], at in 0_usize..58, to: u8) {
+            let key = ApiKey { id: ApiKeyId(id), secret };
             let mut bytes = key.reveal().into_bytes();
             prop_assume!(bytes[at] != to);
             bytes[at] = to;

@@ -1,10 +1,10 @@
-//! Who a caller is and what it may do, by what it presents and how it comes.
+//! The identity and access of a caller, by its credential and its connection.
 //!
-//! What it costs on the way to an answer: nothing is read there. Without a key it is a comparison of the peer; with one,
-//! BLAKE3 of 32 bytes and a look-up. Who presents a right key is never slowed down by others that fail.
+//! Authentication reads no file while a call waits. Without a key it is a comparison of the peer; with one, BLAKE3 of
+//! 32 bytes and a look-up. Failed attempts of others never slow down a caller with a valid key.
 
-mod failures;
-mod gate;
+mod failed_attempts;
+mod request_limiter;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,12 +21,12 @@ use ledge_service::audit_event::AuditSink;
 
 use super::access::{Access, Permission};
 use super::access_config::AccessConfig;
-use super::api_key::{ApiKey, KeyId};
+use super::api_key::{ApiKey, ApiKeyId};
 use super::certificate::PeerCertificate;
-use super::keys::{self, KeyRecord, KeysError, Recorded, SecretHash, Stamp};
-use failures::{Failures, Source};
-use gate::Gate;
-pub use gate::{Limited, Place};
+use super::keys::{self, KeyRecord, KeysError, RecordedKeys, SecretHash, Stamp};
+use failed_attempts::{AttemptSource, FailedAttempts};
+use request_limiter::RequestLimiter;
+pub use request_limiter::{Limited, RequestPermit};
 
 /// The other end of a connection, as far as the transport can tell.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub enum Peer {
     Address {
         /// The address; the port is left out.
         ip: IpAddr,
-        /// What it presented when the connection was made.
+        /// The certificate that it presented when the connection was made.
         certificate: Option<Arc<PeerCertificate>>,
     },
     /// A process behind the Unix socket, by its user id (`SO_PEERCRED`).
@@ -47,7 +47,7 @@ impl Peer {
         Self::Address { ip: ip.to_canonical(), certificate: None }
     }
 
-    /// As a principal, where it presents nothing else.
+    /// The principal of a caller who presents nothing else.
     pub fn principal(&self) -> Principal {
         match self {
             Self::Address { ip, .. } => Principal::Peer(*ip),
@@ -56,7 +56,7 @@ impl Peer {
     }
 }
 
-/// Whom a caller is counted as: over IPv6 one customer has 2^64 addresses. Loopback is itself.
+/// The network that a caller is counted as: over IPv6 one customer has 2^64 addresses. Loopback stays as it is.
 pub fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
@@ -66,15 +66,15 @@ pub fn network(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// By what a caller is known.
+/// The proof of a caller's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// By nothing: it may do what the way that it came is for.
+    /// No proof: it has the access of its transport.
     None,
     User,
-    /// By a certificate that is listed.
+    /// A certificate listed in `access.certificates`.
     Certificate,
-    /// By a certificate that is not: it may do no more than without.
+    /// A certificate that is not listed: it grants nothing more.
     UnlistedCertificate(Arc<PeerCertificate>),
     Key,
 }
@@ -84,19 +84,18 @@ pub enum Proof {
 pub struct Caller {
     pub principal: Principal,
     pub access: Access,
-    /// By what it is known.
     pub proof: Proof,
-    gate: Option<Arc<Gate>>,
+    limiter: Option<Arc<RequestLimiter>>,
 }
 
 impl Caller {
-    /// Lets a request in, unless those of this caller are used up. Its place among those under way is free again when what
-    /// is given is dropped.
-    pub fn enter(&self, now: Instant) -> Result<Place, Limited> {
-        self.gate.as_ref().map_or_else(|| Ok(Place::default()), |gate| gate.enter(now))
+    /// Admits a request, unless this caller is at its limits. The request counts as running until the permit is
+    /// dropped.
+    pub fn enter(&self, now: Instant) -> Result<RequestPermit, Limited> {
+        self.limiter.as_ref().map_or_else(|| Ok(RequestPermit::default()), |limiter| limiter.enter(now))
     }
 
-    /// Why it may not do this, if it may not. One of `any` is enough; a `model` must be in its scope.
+    /// The missing permission or model, if any. One permission of `any` is enough; a `model` must be in scope.
     pub fn lacks(&self, any: &[Permission], model: Option<&ModelName>) -> Option<Lacking> {
         if !any.iter().any(|permission| self.access.allows(*permission)) {
             return Some(Lacking::Permission);
@@ -106,37 +105,37 @@ impl Caller {
     }
 }
 
-/// What a caller lacks.
+/// The reason why a caller may not make a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacking {
     Permission,
-    /// The model, which is not among those that it is for.
+    /// The model is not in its scope.
     Model,
 }
 
-/// Why what was presented lets nobody in.
+/// The reason why a presented API key is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum CredentialError {
     #[error("the API key is malformed: expected ledge_ID_SECRET, as `ledge keys create` printed it")]
     Malformed,
-    /// There is no key with this id, or its secret is another one. Which of both is nobody's business.
-    #[error("the API key is not known here")]
+    /// No key has this id, or its secret differs. The answer does not say which.
+    #[error("unknown API key")]
     Unknown,
     #[error("the API key has expired: ask for another one")]
     Expired,
     #[error("the API key was revoked: ask for another one")]
     Revoked,
     /// The store cannot be read, so no key can be checked.
-    #[error("API keys cannot be checked now: the log of the service says why")]
+    #[error("API keys cannot be checked now: see the log of the service for the reason")]
     Unreadable,
-    #[error("too many attempts with a wrong API key failed: try again in {} s", wait.as_secs() + 1)]
+    #[error("too many failed attempts with a wrong API key: try again in {} s", wait.as_secs() + 1)]
     TooMany {
-        /// When another may be made.
+        /// The time until the next attempt.
         wait: Duration,
     },
 }
 
-impl Refused {
+impl CredentialError {
     /// Its name in the audit log.
     fn cause(&self) -> &'static str {
         match self {
@@ -150,62 +149,62 @@ impl Refused {
     }
 }
 
-/// Who may come in.
+/// Authenticates callers. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Authenticator {
-    shared: Arc<Shared>,
+    shared: Arc<AuthenticatorState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AuthenticatorState {
     loopback: Access,
     socket: Access,
     mqtt: Access,
-    /// The user that this process runs as.
+    /// The user of this process.
     own_uid: u32,
     users: HashMap<u32, Access>,
-    certificates: HashMap<String, Listed>,
+    certificates: HashMap<String, Holder>,
     path: PathBuf,
-    keys: ArcSwap<Keys>,
-    failures: Mutex<Failures>,
+    keys: ArcSwap<LoadedKeys>,
+    failures: Mutex<FailedAttempts>,
     audit: AuditSink,
 }
 
 #[derive(Debug)]
-struct Listed {
+struct Holder {
     principal: Principal,
     access: Access,
-    gate: Option<Arc<Gate>>,
+    limiter: Option<Arc<RequestLimiter>>,
 }
 
-/// Which file was read last.
+/// The file that was read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// It could not be read, and is to be tried again although it may not change.
+enum LastRead {
+    /// It could not be read, and is read again even if it does not change.
     Unread,
-    /// The one with this stamp; `None` is that there was none.
+    /// The file with this stamp; `None` when there was no file.
     File(Option<Stamp>),
 }
 
-/// The store as it was read last.
+/// The content of the store when it was read last.
 #[derive(Debug)]
-struct Keys {
-    seen: Seen,
+struct LoadedKeys {
+    seen: LastRead,
     /// `None` when it cannot be read.
-    known: Option<HashMap<KeyId, Known>>,
-    /// What was revoked, and when. An older store that takes the place of a newer one revives nothing.
-    revoked: BTreeMap<KeyId, u64>,
+    known: Option<HashMap<ApiKeyId, KnownKey>>,
+    /// The revoked keys with their times, so that an older store which replaces a newer one makes none valid again.
+    revoked: BTreeMap<ApiKeyId, u64>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownKey {
     record: KeyRecord,
-    holder: Listed,
+    holder: Holder,
 }
 
 impl Authenticator {
-    /// Over the section `[access]` and the store of API keys in `state`. A store that cannot be read is told, and lets nobody
-    /// in by key.
+    /// An authenticator from the section `[access]` and the store of API keys in `state`. An unreadable store is
+    /// logged, and every key is refused.
     pub fn open(config: &AccessConfig, state: &Path, audit: AuditSink) -> Self {
         let now = Instant::now();
         let access = |roles: &[_], models: &Option<_>, views: &Option<_>| {
@@ -214,18 +213,19 @@ impl Authenticator {
         let listed = |entry: &super::access_config::CertificateAccess| {
             let name = entry.name.as_str();
             let owner = format!("the certificate '{name}' (access.certificates)");
-            let listed = Listed {
+            let listed = Holder {
                 principal: Principal::Certificate(name.into()),
                 access: access(&entry.roles, &entry.models, &entry.feature_views),
-                gate: Gate::new(owner, entry.max_rate, entry.max_concurrent, now),
+                limiter: RequestLimiter::new(owner, entry.max_rate, entry.max_concurrent, now),
             };
             (name.to_owned(), listed)
         };
         let user = |entry: &super::access_config::UserAccess| {
             Some((entry.user.uid()?, access(&entry.roles, &entry.models, &entry.feature_views)))
         };
+
         let authenticator = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(AuthenticatorState {
                 loopback: access(&config.loopback, &None, &None),
                 socket: access(&config.socket, &None, &None),
                 mqtt: config.mqtt.access(),
@@ -233,10 +233,10 @@ impl Authenticator {
                 users: config.users.iter().filter_map(user).collect(),
                 certificates: config.certificates.iter().map(listed).collect(),
                 path: state.join(keys::FILE),
-                keys: ArcSwap::from_pointee(Keys {
-                    seen: Seen::Unread,
+                keys: ArcSwap::from_pointee(LoadedKeys {
+                    seen: LastRead::Unread,
                     known: Some(HashMap::new()),
-                    revoked: Recorded::load(state.to_owned()).revoked(),
+                    revoked: RecordedKeys::load(state.to_owned()).revoked(),
                 }),
                 failures: Mutex::default(),
                 audit,
@@ -246,22 +246,22 @@ impl Authenticator {
         authenticator
     }
 
-    /// Who this is. `key` is what was presented as one.
-    pub fn caller(&self, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, Refused> {
+    /// Authenticates a caller over HTTP. `key` is the presented API key.
+    pub fn caller(&self, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, CredentialError> {
         let Some(key) = key else { return Ok(self.without_key(peer)) };
         let source = match peer {
-            Peer::Address { ip, .. } => Source::network(*ip),
-            Peer::User(uid) => Source::User(*uid),
+            Peer::Address { ip, .. } => AttemptSource::network(*ip),
+            Peer::User(uid) => AttemptSource::User(*uid),
         };
         self.by_key(key).map_err(|refused| self.failed(&peer.principal(), source, refused))
     }
 
-    /// Who sent a message: the holder of `key`, or whoever `sender` is.
-    pub fn mqtt_caller(&self, sender: Principal, key: Option<&[u8]>) -> Result<Caller, Refused> {
+    /// Authenticates the sender of an MQTT message: the holder of `key`, else `sender`.
+    pub fn mqtt_caller(&self, sender: Principal, key: Option<&[u8]>) -> Result<Caller, CredentialError> {
         match key {
             None => Ok(anonymous(sender, &self.shared.mqtt)),
-            // The broker does not tell one client from the other.
-            Some(key) => self.by_key(key).map_err(|refused| self.failed(&sender, Source::Broker, refused)),
+            // The broker does not tell its clients apart.
+            Some(key) => self.by_key(key).map_err(|refused| self.failed(&sender, AttemptSource::Broker, refused)),
         }
     }
 
@@ -291,73 +291,77 @@ impl Authenticator {
         }
     }
 
-    fn by_key(&self, presented: &[u8]) -> Result<Caller, Refused> {
-        let key = ApiKey::parse(presented).map_err(|_| Refused::Malformed)?;
+    fn by_key(&self, presented: &[u8]) -> Result<Caller, CredentialError> {
+        let key = ApiKey::parse(presented).map_err(|_| CredentialError::Malformed)?;
         let keys = self.shared.keys.load();
-        let known = keys.known.as_ref().ok_or(Refused::Unreadable)?;
+        let known = keys.known.as_ref().ok_or(CredentialError::Unreadable)?;
         let hash = SecretHash(key.hash());
-        // In constant time, as `blake3::Hash` compares; that there is a key of an id is no secret.
-        let found = known.get(&key.id()).filter(|known| known.record.blake3 == hash).ok_or(Refused::Unknown)?;
+        // `blake3::Hash` compares in constant time; the existence of an id is not secret.
+        let found = known.get(&key.id()).filter(|known| known.record.blake3 == hash).ok_or(CredentialError::Unknown)?;
         if found.record.revoked_ms.is_some() {
-            return Err(Refused::Revoked);
+            return Err(CredentialError::Revoked);
         }
-        // Never before what is proven: a clock that was put back revives no key.
+        // Never before the proven time: a clock that was set back makes no expired key valid again.
         let now = || clock::FLOOR.plausible_millis(clock::unix_millis());
         if found.record.expires_ms.is_some_and(|expires| expires <= now()) {
-            return Err(Refused::Expired);
+            return Err(CredentialError::Expired);
         }
         Ok(found.holder.caller(Proof::Key))
     }
 
-    /// Counts an attempt that failed. Beyond some of them it is told to wait, and recorded no more.
-    fn failed(&self, principal: &Principal, source: Source, refused: Refused) -> Refused {
+    /// Counts and records a failed attempt. Above the limit the caller has to wait, and the attempt is not recorded
+    /// singly.
+    fn failed(&self, principal: &Principal, source: AttemptSource, refused: CredentialError) -> CredentialError {
         let refused = match refused {
-            // No fault of whoever asks; the damage itself is recorded.
-            Refused::Unreadable => return refused,
-            // Whoever has the secret does not guess.
-            Refused::Expired | Refused::Revoked => refused,
+            // Not the caller's fault; the damage itself is recorded.
+            CredentialError::Unreadable => return refused,
+            // The caller has the secret and is not guessing.
+            CredentialError::Expired | CredentialError::Revoked => refused,
             _ => {
                 let failures = self.shared.failures.lock();
                 // Nothing panics under this lock.
                 let allowed = failures.unwrap_or_else(PoisonError::into_inner).take(source, Instant::now());
-                allowed.err().map_or(refused, |wait| Refused::TooMany { wait })
+                allowed.err().map_or(refused, |wait| CredentialError::TooMany { wait })
             }
         };
         self.shared.audit.record_unauthenticated(principal, refused.cause());
         refused
     }
 
-    /// Reads the store of keys anew if it changed, or could not be read. What was found is told once.
+    /// Reads the store of keys again if it changed or could not be read. Returns and logs each result once.
     fn reload(&self) -> Option<Result<Vec<KeyRecord>, KeysError>> {
         let path = &self.shared.path;
         let before = self.shared.keys.load();
         let stamp = match Stamp::of(path) {
-            Ok(stamp) if before.seen == Seen::File(stamp) => return None,
+            Ok(stamp) if before.seen == LastRead::File(stamp) => return None,
             stamp => stamp,
         };
-        // The stamp is older than what is read: a change in between is found by the next look.
+
+        // The stamp is taken before the file is read, so the next check finds a change in between.
         let (seen, read) = match stamp {
-            Ok(stamp) => (Seen::File(stamp), keys::read(path)),
-            Err(source) => (Seen::Unread, Err(KeysError::Unreadable { path: path.clone(), source })),
+            Ok(stamp) => (LastRead::File(stamp), keys::read(path)),
+            Err(source) => (LastRead::Unread, Err(KeysError::Unreadable { path: path.clone(), source })),
         };
+
         let mut revoked = before.revoked.clone();
         let (seen, known) = match &read {
             Ok(records) => {
                 revoked.extend(records.iter().filter_map(|record| Some((record.id, record.revoked_ms?))));
-                let known = |record: &KeyRecord| (record.id, Known::new(record, &before, &revoked));
+                let known = |record: &KeyRecord| (record.id, KnownKey::new(record, &before, &revoked));
                 (seen, Some(records.iter().map(known).collect()))
             }
-            // The disk, or a process without a file to spare: it may be over by the next look, and the file as it was.
-            Err(KeysError::Unreadable { .. }) => (Seen::Unread, None),
+            // A disk error, or no free file descriptor: it may pass by the next check, with the file unchanged.
+            Err(KeysError::Unreadable { .. }) => (LastRead::Unread, None),
             Err(_) => (seen, None),
         };
-        let is_told = before.known.is_none() && seen == Seen::Unread;
+
+        let is_told = before.known.is_none() && seen == LastRead::Unread;
         if let Err(error) = &read
             && !is_told
         {
-            tracing::error!(error = %with_cause(error), "no API key lets anybody in");
+            tracing::error!(error = %with_cause(error), "the store of API keys is unusable: every key is refused");
         }
-        self.shared.keys.store(Arc::new(Keys { seen, known, revoked }));
+        self.shared.keys.store(Arc::new(LoadedKeys { seen, known, revoked }));
         (!is_told).then_some(read)
     }
 }
@@ -368,34 +372,37 @@ fn with_cause(error: &KeysError) -> String {
 }
 
 fn anonymous(principal: Principal, access: &Access) -> Caller {
-    Caller { principal, access: access.clone(), proof: Proof::None, gate: None }
+    Caller { principal, access: access.clone(), proof: Proof::None, limiter: None }
 }
 
-impl Listed {
+impl Holder {
     fn caller(&self, proof: Proof) -> Caller {
-        let Self { principal, access, gate } = self;
-        Caller { principal: principal.clone(), access: access.clone(), proof, gate: gate.clone() }
+        let Self { principal, access, limiter } = self;
+        Caller { principal: principal.clone(), access: access.clone(), proof, limiter: limiter.clone() }
     }
 }
 
-impl Known {
-    /// A key's requests under way go on counting when the store is read anew, unless its limits are others now.
-    fn new(record: &KeyRecord, before: &Keys, revoked: &BTreeMap<KeyId, u64>) -> Self {
+impl KnownKey {
+    /// Keeps counting the running requests of a key when the store is read again, unless its limits have changed.
+    fn new(record: &KeyRecord, before: &LoadedKeys, revoked: &BTreeMap<ApiKeyId, u64>) -> Self {
         let known = before.known.as_ref().and_then(|known| known.get(&record.id));
         let limits = |record: &KeyRecord| (record.max_rate, record.max_concurrent);
-        let gate = if let Some(known) = known.filter(|known| limits(&known.record) == limits(record)) {
-            known.holder.gate.clone()
+        let limiter = if let Some(known) = known.filter(|known| limits(&known.record) == limits(record)) {
+            known.holder.limiter.clone()
         } else {
             let owner = format!("the API key '{}'", record.name);
-            Gate::new(owner, record.max_rate, record.max_concurrent, Instant::now())
+            RequestLimiter::new(owner, record.max_rate, record.max_concurrent, Instant::now())
         };
         let principal = Principal::Key(record.name.as_str().into());
         let mut record = record.clone();
         if record.revoked_ms.is_none() && revoked.contains_key(&record.id) {
-            tracing::error!(key = %record.name, "an older store of API keys has a key unrevoked: it stays revoked");
+            tracing::error!(
+                key = %record.name,
+                "the store of API keys, perhaps an older copy, has a revoked key as valid: the key stays revoked"
+            );
             record.revoked_ms = revoked.get(&record.id).copied();
         }
-        let holder = Listed { principal, access: record.access(), gate };
+        let holder = Holder { principal, access: record.access(), limiter };
         Self { record, holder }
     }
 }

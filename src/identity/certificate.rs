@@ -1,4 +1,4 @@
-//! What is known of the certificate that a client presented.
+//! The facts known of the certificate that a client presented.
 
 /// A client certificate whose chain was verified when its connection was made.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! The name of this box and of what it belongs to.
+//! The names of this box, of its group and of its fleet.
 //!
-//! Never the host name: boxes installed from one image would share it.
+//! The name is never the host name: boxes installed from one image would share it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -29,7 +29,7 @@ pub struct DeviceConfig {
     pub fleet: Option<DeviceName>,
 }
 
-/// Who this box is.
+/// The identity of this box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceIdentity {
     /// The name of this box.
@@ -40,49 +40,50 @@ pub struct DeviceIdentity {
     pub fleet: Option<DeviceName>,
 }
 
-/// Why this box does not know who it is.
+/// The reason why the identity of this box cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error("the device id in {} cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// The file holds something else. It is left alone: with a new name, the box would be another one to its platform.
+    /// The file does not hold a name. It is not replaced: with a new name, the platform would take this box for
+    /// another.
     #[error("{} holds no device id: restore it, write the box's name into it, or remove it to get a new name", path.display())]
     Damaged { path: PathBuf, source: InvalidName },
     #[error("a new device id cannot be written to {}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
 }
 
-/// The identity of this box: the configured name, else the one in `state`, else a new random one that is kept there.
+/// The identity of this box: the configured name, else the one in `state`, else a new random one that is stored there.
 ///
 /// When this returns, the name survives a power cut.
 pub fn load_or_create(state: &Path, config: &DeviceConfig) -> Result<DeviceIdentity, DeviceError> {
     let id = match &config.id {
         Some(id) => id.clone(),
-        None => kept_or_new(state)?,
+        None => stored_or_new(state)?,
     };
     Ok(DeviceIdentity { id, group: config.group.clone(), fleet: config.fleet.clone() })
 }
 
-/// The same for one who only looks: `None` when the name is yet to be made.
+/// Reads the identity without changing anything; `None` when no name was made yet.
 pub fn load(state: &Path, config: &DeviceConfig) -> Result<Option<DeviceIdentity>, DeviceError> {
     let id = match &config.id {
         Some(id) => Some(id.clone()),
-        None => kept(&state.join(FILE))?,
+        None => stored(&state.join(FILE))?,
     };
     Ok(id.map(|id| DeviceIdentity { id, group: config.group.clone(), fleet: config.fleet.clone() }))
 }
 
-fn kept_or_new(state: &Path) -> Result<DeviceName, DeviceError> {
+fn stored_or_new(state: &Path) -> Result<DeviceName, DeviceError> {
     let path = state.join(FILE);
-    match kept(&path)? {
+    match stored(&path)? {
         Some(id) => Ok(id),
         None => create(state, &path).map_err(|source| DeviceError::Unwritable { path, source }),
     }
 }
 
-fn kept(path: &Path) -> Result<Option<DeviceName>, DeviceError> {
+fn stored(path: &Path) -> Result<Option<DeviceName>, DeviceError> {
     let mut text = Vec::new();
-    // A name is at most 128 bytes; whatever is longer is damage, and need not be read whole.
+    // A name has at most 128 bytes; a longer file is damaged and need not be read whole.
     match File::open(path).and_then(|file| file.take(1024).read_to_end(&mut text)) {
         Ok(_) => match String::from_utf8_lossy(&text).trim_end().parse() {
             Ok(id) => Ok(Some(id)),

@@ -1,8 +1,7 @@
-//! The store of API keys: one file with the hash of each key, and what the key may do. Its secrets are in nobody's hands
-//! but their holders'.
+//! The store of API keys: one file with the hash and the access of each key. Only the holders have the secrets.
 //!
-//! The command line writes it and the daemon reads it. A file that is damaged lets nobody in, and is never made anew:
-//! whoever does that takes the way of every holder away, and has to mean it.
+//! The command line writes it and the daemon reads it. With a damaged file every key is refused. The file is never
+//! created again by itself, because that would revoke every key.
 
 mod file;
 mod recorded;
@@ -17,31 +16,31 @@ use ledge_base::token_bucket::Rate;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::access::{Access, Role, ViewScope};
-use super::api_key::{ApiKey, KeyId};
+use super::api_key::{ApiKey, ApiKeyId};
 pub use file::{FORM, Stamp, fuzz_keys, read};
-pub use recorded::Recorded;
+pub use recorded::RecordedKeys;
 
 /// The file in the state folder.
 pub const FILE: &str = "keys.json";
 
-/// What is known of one key.
+/// One key in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRecord {
-    /// What its holder's key begins with.
-    pub id: KeyId,
-    /// Who holds it. No other key has, or had, this name.
+    /// The id in its holder's key.
+    pub id: ApiKeyId,
+    /// The name of its holder. No other key has, or had, this name.
     pub name: KeyName,
     /// BLAKE3 of its secret.
     pub blake3: SecretHash,
     pub roles: Vec<Role>,
-    /// The models it is for; without it all of them.
+    /// The models it covers; without it all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<ModelName>>,
     /// The feature views whose values it may read and push; see [`Access::new`] for a key without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_views: Option<ViewScope>,
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// The time of its creation, in milliseconds since the Unix epoch.
     pub created_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
@@ -74,22 +73,22 @@ impl<'de> Deserialize<'de> for SecretHash {
 }
 
 impl KeyRecord {
-    /// What it may do.
+    /// Its access.
     pub fn access(&self) -> Access {
         Access::new(self.roles.iter().copied(), self.models.clone(), self.feature_views.clone())
     }
 }
 
-/// What a new key is to be.
+/// The properties of a new key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewKey {
     pub name: KeyName,
     pub roles: Vec<Role>,
-    /// The models it is for; `None` is all of them.
+    /// The models it covers; `None` is all of them.
     pub models: Option<Vec<ModelName>>,
     /// The feature views whose values it may read and push; see [`Access::new`] for a key without it.
     pub feature_views: Option<ViewScope>,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// The time of its expiry, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
     /// The most requests a second, over time; 0 is no limit.
     pub max_rate: Rate,
@@ -97,46 +96,51 @@ pub struct NewKey {
     pub max_concurrent: u32,
 }
 
-/// Why the store cannot be read or changed.
+/// The reason why the store cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     #[error("{} cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// It holds something else, or a part. It is left alone.
+    /// The content is incomplete or of another form. The file is left as it is.
     #[error(
-        "{} is no store of API keys of this version ({reason}): restore it from a backup, or remove it and make every key anew",
+        "{} is not a store of API keys of this version ({reason}): restore it from a backup, or remove it and create \
+         every key again",
         path.display()
     )]
     Damaged { path: PathBuf, reason: String },
-    /// Somebody else may write it, and so make keys.
-    #[error("{} can be written by others than its owner: chmod 600 it, and look who made which key", path.display())]
+    /// Other users may write it, and so create keys.
+    #[error(
+        "users other than its owner can write {}: set its mode to 600 (chmod 600), and check its keys with \
+         `ledge keys list`",
+        path.display()
+    )]
     Exposed { path: PathBuf },
     #[error("{} cannot be written", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
     /// It would be larger than a store may be.
     #[error(
-        "{} is full, with revoked keys among those in it: remove it, and make every key that is still needed anew",
+        "{} is full (revoked keys take room too): remove it, and create every key that is still needed again",
         path.display()
     )]
     Full { path: PathBuf },
-    #[error("there is a key of the name '{name}' already (revoked keys keep theirs): take another name")]
+    #[error("an API key named '{name}' exists already (revoked keys keep their names): choose another name")]
     NameTaken { name: KeyName },
-    #[error("a key without a role may do nothing: name at least one")]
+    #[error("an API key needs at least one role: name it with --role")]
     NoRole,
-    #[error("there is no key of the name or id '{what}'")]
+    #[error("no API key has the name or id '{what}': `ledge keys list` shows all")]
     Unknown { what: String },
-    #[error("the system gives no random numbers: {0}")]
+    #[error("the system returned no random numbers: {0}")]
     NoRandom(getrandom::Error),
 }
 
-/// The store in a state folder, as the command line has it.
+/// The store in a state folder, for the command line.
 #[derive(Debug, Clone)]
 pub struct KeyStore {
     path: PathBuf,
 }
 
 impl KeyStore {
-    /// That of this state folder. Nothing is read yet.
+    /// The store of a state folder. Nothing is read yet.
     pub fn new(state: &Path) -> Self {
         Self { path: state.join(FILE) }
     }
@@ -146,28 +150,28 @@ impl KeyStore {
         &self.path
     }
 
-    /// All keys, revoked ones included, in the order in which they were made. Those that the daemon knows to be revoked are,
-    /// whatever an older store says.
+    /// All keys, revoked ones included, in the order of their creation. A key that the daemon has recorded as revoked
+    /// is revoked, whatever an older store says.
     pub fn list(&self) -> Result<Vec<KeyRecord>, KeysError> {
         let mut keys = file::read(&self.path)?;
-        let revoked = Recorded::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();
+        let revoked = RecordedKeys::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();
         for key in &mut keys {
             key.revoked_ms = key.revoked_ms.or(revoked.get(&key.id).copied());
         }
         Ok(keys)
     }
 
-    /// Whether half of the room for keys is taken.
+    /// True if more than half of the room for keys is used.
     pub fn is_half_full(&self) -> bool {
-        std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() > file::FULL as u64 / 2)
+        std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() > file::STORE_FULL_BYTES as u64 / 2)
     }
 
-    /// Makes a key. When this returns, it survives a power cut; the daemon knows it within moments.
+    /// Creates a key. When this returns, it survives a power cut; the daemon loads it within a second or two.
     pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
         if new.roles.is_empty() {
             return Err(KeysError::NoRole);
         }
-        self.change(file::FULL, |keys| {
+        self.change(file::STORE_FULL_BYTES, |keys| {
             if keys.iter().any(|key| key.name == new.name) {
                 return Err(KeysError::NameTaken { name: new.name.clone() });
             }
@@ -177,6 +181,7 @@ impl KeyStore {
                     break key;
                 }
             };
+
             let record = KeyRecord {
                 id: key.id(),
                 name: new.name.clone(),
@@ -195,11 +200,11 @@ impl KeyStore {
         })
     }
 
-    /// Revokes the key of this name or id, and gives what is known of it. One that is revoked already stays as it is.
+    /// Revokes the key of this name or id, and returns its record. A key that is revoked already stays as it is.
     pub fn revoke(&self, what: &str, now_ms: u64) -> Result<KeyRecord, KeysError> {
-        self.change(file::LARGEST, |keys| {
+        self.change(file::STORE_BYTES_MAX, |keys| {
             let is_it = |key: &&mut KeyRecord| key.name.as_str() == what || what.parse() == Ok(key.id);
-            // A name may look like an id: the name counts.
+            // A name may look like an id: the name takes precedence.
             let by_name = keys.iter().any(|key| key.name.as_str() == what);
             let found = keys.iter_mut().filter(is_it).find(|key| !by_name || key.name.as_str() == what);
             let key = found.ok_or_else(|| KeysError::Unknown { what: what.chars().take(128).collect() })?;
@@ -208,8 +213,8 @@ impl KeyStore {
         })
     }
 
-    /// Reads, changes and replaces the file, while no other command line does. What is larger than `most` is not written: it
-    /// could not be read again.
+    /// Reads, changes and replaces the file, under a lock against other command lines. Content above `most` bytes is
+    /// not written: it could not be read again.
     fn change<T>(
         &self,
         most: usize,
@@ -218,10 +223,11 @@ impl KeyStore {
         let unwritable = |source| KeysError::Unwritable { path: self.path.clone(), source };
         let folder = self.path.parent().unwrap_or(Path::new("."));
         durable::create_folder(folder).map_err(unwritable)?;
-        // The folder itself, which root and its owner may both open, whoever of them came first. Gone with this handle,
-        // however the process ends.
+        // Lock the folder itself, which root and its owner may both open. The lock ends with this handle, however the
+        // process ends.
         let alone = File::open(folder).map_err(unwritable)?;
         alone.lock().map_err(unwritable)?;
+
         let mut keys = file::read(&self.path)?;
         let done = change(&mut keys)?;
         let content = file::write(&keys).map_err(|error| unwritable(io::Error::other(error)))?;

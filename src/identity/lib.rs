@@ -9,13 +9,13 @@
 //! * `keys.rs` - the store of API keys, `keys.json`, with the hash of each key
 //! * `keys/` - parts of that store:
 //!   * `file.rs` - its form: JSON with a version and a closed set of fields
-//!   * `recorded.rs` - the changes of the store that the audit log already has
+//!   * `recorded.rs` - the changes of the store that the audit log has already
 //! * `certificate.rs` - the facts known of a client certificate; `http/tls/certificate.rs` reads them
 //! * `authentication.rs` - a `Peer` and its credential to a `Caller`: principal, access, proof
 //! * `authentication/` - limits and changes:
-//!   * `failures.rs` - the limit of failed attempts, for each place that they come from
-//!   * `gate.rs` - requests a second and requests at a time, for the holder of a key or a certificate
-//!   * `watch.rs` - looks at the store once a second and records its changes
+//!   * `failed_attempts.rs` - the limit of failed attempts, for each address or user
+//!   * `request_limiter.rs` - requests a second and requests at a time, for the holder of a key or a certificate
+//!   * `watch.rs` - checks the store once a second and records its changes
 //! * `sealing.rs` - `Sealer`: encrypts bytes with keys derived from the master key, one for each purpose
 //! * `sealing/` - encrypted files:
 //!   * `stream.rs` - files encrypted in chunks, so that none is held as a whole
@@ -29,7 +29,7 @@
 //! * Authentication reads no file on the way to an answer. Failed attempts of others never slow down a caller with a
 //!   good key.
 //! * A key that is not good never falls back to the permissions of a caller without a key.
-//! * A `keys.json` that is damaged, or writable for others, lets nobody in and is never created again. Only the
+//! * With a `keys.json` that is damaged or writable for others every key is refused, and it is never replaced. Only the
 //!   command line changes it; the daemon reads it.
 //! * A key recorded as revoked stays revoked, even if an older `keys.json` takes the place of the newer one.
 //! * Encrypted bytes name the master key that they need, so that old ones open while all are encrypted again with a

@@ -1,4 +1,4 @@
-//! Lists of names in which `["*"]` stands for all, those to come included. An empty list is none.
+//! Lists of names in which `["*"]` stands for all names, future ones included. An empty list stands for no name.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Stands for all names. It is no name itself.
-const ALL: &str = "*";
+/// The element that stands for all names. It is not a valid name.
+const ALL_NAMES: &str = "*";
 
-/// Reads a list; `None` is all.
+/// Reads a list; `None` is all names.
 ///
 /// # Errors
-/// On a malformed name, and on a list that has `*` next to other elements.
+/// A malformed name, or a list that has `*` next to other elements.
 pub fn read<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -27,26 +27,28 @@ where
     } else if elements == 1 {
         Ok(None)
     } else {
-        Err(serde::de::Error::custom(format!("{ALL:?} stands for all: name it alone, or leave it out")))
+        Err(serde::de::Error::custom(format!(
+            "{ALL_NAMES:?} stands for all names: it must be the only element, or left out"
+        )))
     }
 }
 
-/// Writes a list; `None` is all.
+/// Writes a list; `None` is all names.
 pub fn write<S: Serializer, T: Serialize>(names: Option<&[T]>, serializer: S) -> Result<S::Ok, S::Error> {
     match names {
         Some(names) => names.serialize(serializer),
-        None => [ALL].serialize(serializer),
+        None => [ALL_NAMES].serialize(serializer),
     }
 }
 
-/// An element by itself, so that a mistake has its place.
+/// One element, deserialized by itself so that a mistake is reported at its position.
 struct NameOrAll<T>(Option<T>);
 
 impl<T: FromStr> FromStr for NameOrAll<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        if text == ALL { Ok(Self(None)) } else { text.parse().map(|name| Self(Some(name))) }
+        if text == ALL_NAMES { Ok(Self(None)) } else { text.parse().map(|name| Self(Some(name))) }
     }
 }
 

@@ -1,11 +1,11 @@
-//! What is sealed at rest: bytes under keys that are derived from the box's master key, one for each purpose.
+//! Encryption at rest, with keys that are derived from the box's master key, one for each purpose.
 //!
-//! AES-256-GCM-SIV (RFC 8452) with a random nonce: unlike GCM it loses nothing but equality when a nonce comes twice, so
-//! that a box may seal for years under one key. Sealed bytes name the master key that they need, so that what was sealed
-//! under an old one still opens while everything is sealed anew.
+//! The cipher is AES-256-GCM-SIV (RFC 8452) with a random nonce: unlike GCM it reveals only equality when a nonce
+//! repeats, so that a box may encrypt for years with one key. Encrypted bytes name the master key that they need, so
+//! that those of an old key can be decrypted while all are encrypted again.
 //!
-//! A rotation needs no restart: [`Sealer::reload`] changes the keys of every clone at once, and each store that holds
-//! sealed bytes seals them anew when it is told ([`Reseal`]). Until then both keys open.
+//! A rotation needs no restart: [`Sealer::reload`] changes the keys of every clone at once, and each store with
+//! encrypted bytes then encrypts them again ([`Rekey`]). Until then both keys decrypt.
 
 mod folder;
 pub mod fuzz;
@@ -24,34 +24,36 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 pub use folder::{FolderError, OpenedFolder, SealedFolder, remove_leftovers};
-pub use stream::{CHUNK, Header, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream};
+pub use stream::{
+    CHUNK_BYTES, Header, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream,
+};
 
-/// What sealed bytes begin with.
+/// The first bytes of everything encrypted.
 const MAGIC: &[u8; 4] = b"LSE1";
-const ID: usize = 4;
-const NONCE: usize = 12;
-const TAG: usize = 16;
+const ID_BYTES: usize = 4;
+const NONCE_BYTES: usize = 12;
+const TAG_BYTES: usize = 16;
 
-/// The bytes that sealing adds.
-pub const OVERHEAD: usize = MAGIC.len() + ID + NONCE + TAG;
+/// The number of bytes that encryption adds.
+pub const OVERHEAD_BYTES: usize = MAGIC.len() + ID_BYTES + NONCE_BYTES + TAG_BYTES;
 
 /// The length of a master key, in bytes.
-pub const KEY: usize = 32;
+pub const MASTER_KEY_BYTES: usize = 32;
 
 /// The section `[encryption]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EncryptionConfig {
-    /// The file with the master key: 32 bytes, or 64 hexadecimal digits. Where it has several lines of digits, the first
-    /// is the key and the others are those before it. `None` seals nothing.
+    /// The file with the master key: 32 bytes, or 64 hexadecimal digits. Of several lines of digits, the first is the
+    /// current key and the others are the previous ones. `None` encrypts nothing.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub master_key_file: Option<SecretFile>,
-    /// Files with the master keys before it, which open what was sealed under them.
+    /// Files with the previous master keys, which only decrypt.
     pub old_key_files: Vec<SecretFile>,
 }
 
 impl EncryptionConfig {
-    /// The key files that others than their owner may read.
+    /// The key files that users other than their owner may read.
     pub fn exposed(&self) -> impl Iterator<Item = &SecretFile> {
         self.master_key_file.iter().chain(&self.old_key_files).filter(|file| file.is_exposed())
     }
@@ -62,25 +64,25 @@ impl EncryptionConfig {
     }
 }
 
-/// What bytes are sealed for: each has keys of its own, so that a file is worth nothing in the place of another.
+/// The purpose of encrypted bytes. Each has its own keys, so that a file cannot take the place of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SealPurpose {
-    /// The key that signs the audit log.
+    /// The signing key of the audit log.
     AuditKey,
     /// A key for tags of the audit log.
     TagKey,
-    /// Files of models that updates brought.
+    /// Files of models from updates.
     Model,
     /// The key file of the feature store.
     FeatureKeys,
-    /// The feature store's own secrets and values that belong to no entity.
+    /// The feature store's own secrets, and values without an entity.
     FeatureStore,
 }
 
 impl SealPurpose {
     const ALL: [Self; 5] = [Self::AuditKey, Self::TagKey, Self::Model, Self::FeatureKeys, Self::FeatureStore];
 
-    /// The context of BLAKE3's key derivation: never changed, since what it derives is on disks.
+    /// The context of BLAKE3's key derivation. Never change it: data on disks depends on the derived keys.
     fn context(self) -> &'static str {
         match self {
             Self::AuditKey => "ledge 2026-11 sealing v1 audit key",
@@ -92,80 +94,81 @@ impl SealPurpose {
     }
 }
 
-/// Which master key: the first bytes of a hash of it.
+/// The id of a master key: the first bytes of a hash of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeyId([u8; ID]);
+pub struct MasterKeyId([u8; ID_BYTES]);
 
-impl fmt::Display for KeyId {
+impl fmt::Display for MasterKeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex::encode(self.0))
     }
 }
 
-impl fmt::Debug for KeyId {
+impl fmt::Debug for MasterKeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyId({self})")
+        write!(f, "MasterKeyId({self})")
     }
 }
 
-/// Why there are no keys.
+/// The reason why the master keys cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterKeyError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error(
-        "{file} holds no master key: it has to be {KEY} random bytes, or lines of 64 hexadecimal digits, \
-         as `ledge encryption make-key FILE` makes it; a passphrase is no key"
+        "{file} holds no master key: expected {MASTER_KEY_BYTES} random bytes, or lines of 64 hexadecimal digits, \
+         as `ledge encryption make-key FILE` writes them; a passphrase is not a key"
     )]
     Malformed { file: SecretFile },
     #[error(
-        "encryption.old_key_files is set without encryption.master_key_file: old keys only open, nothing would be sealed"
+        "encryption.old_key_files is set without encryption.master_key_file: old keys only decrypt, so nothing would \
+         be encrypted"
     )]
     OnlyOld,
 }
 
-/// Why sealed bytes do not open.
+/// The reason why bytes cannot be decrypted or encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    #[error("it is not sealed as this box seals")]
+    #[error("it is not encrypted by Ledge")]
     NotSealed,
     #[error(
-        "it is sealed under the master key {0}, which this box does not have: set encryption.master_key_file or \
-         old_key_files; if that key is lost for good, stop the daemon, and move audit/key, audit/tags/*.key, updates and \
-         features aside: what was in them begins anew"
+        "it is encrypted with the master key {0}, which this box does not have: set encryption.master_key_file or \
+         encryption.old_key_files; if that key is lost for good, stop the daemon and move audit/key, audit/tags/*.key, \
+         updates and features aside: the next start creates them empty"
     )]
-    NoKey(KeyId),
-    #[error("it was changed since it was sealed, or it belongs to something else")]
+    NoKey(MasterKeyId),
+    #[error("it was changed after it was encrypted, or it belongs to another file or purpose")]
     Forged,
     /// The system has no random numbers, or the library failed.
-    #[error("it cannot be sealed")]
+    #[error("it cannot be encrypted: the system returned no random numbers, or the cryptographic library failed")]
     Unsealable,
 }
 
-/// Seals and opens. Clones share the keys, also those that [`Sealer::reload`] brings.
+/// Encrypts and decrypts. Clones share the keys, also those that [`Sealer::reload`] loads.
 #[derive(Clone, Default)]
 pub struct Sealer {
-    keys: Arc<ArcSwap<Keys>>,
+    keys: Arc<ArcSwap<MasterKeys>>,
 }
 
-/// The current one first.
-type Keys = Vec<Arc<MasterKey>>;
+/// The current key first.
+type MasterKeys = Vec<Arc<MasterKey>>;
 
 struct MasterKey {
-    id: KeyId,
-    // The library cleans their memory when they are dropped.
+    id: MasterKeyId,
+    // The library zeroes their memory when they are dropped.
     derived: Vec<(SealPurpose, LessSafeKey)>,
 }
 
 impl MasterKey {
-    fn new(secret: &[u8; KEY]) -> Option<Self> {
-        let mut id = [0; ID];
-        id.copy_from_slice(blake3::derive_key("ledge 2026-11 sealing v1 key id", secret).get(..ID)?);
+    fn new(secret: &[u8; MASTER_KEY_BYTES]) -> Option<Self> {
+        let mut id = [0; ID_BYTES];
+        id.copy_from_slice(blake3::derive_key("ledge 2026-11 sealing v1 key id", secret).get(..ID_BYTES)?);
         let derive = |purpose: SealPurpose| {
             let key = Zeroizing::new(blake3::derive_key(purpose.context(), secret));
             Some((purpose, LessSafeKey::new(UnboundKey::new(&AES_256_GCM_SIV, key.as_slice()).ok()?)))
         };
-        Some(Self { id: KeyId(id), derived: SealPurpose::ALL.into_iter().map(derive).collect::<Option<_>>()? })
+        Some(Self { id: MasterKeyId(id), derived: SealPurpose::ALL.into_iter().map(derive).collect::<Option<_>>()? })
     }
 
     fn key(&self, purpose: SealPurpose) -> Option<&LessSafeKey> {
@@ -180,25 +183,25 @@ impl fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    /// Seals nothing, and opens nothing that is sealed.
+    /// A sealer without keys: it encrypts nothing and decrypts nothing.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// With the keys of the configuration, which are read now.
+    /// A sealer with the keys of the configuration, which are read now.
     pub fn load(config: &EncryptionConfig) -> Result<Self, MasterKeyError> {
         Ok(Self { keys: Arc::new(ArcSwap::from_pointee(read(config)?)) })
     }
 
-    /// With these master keys, the current one first.
-    pub fn with_keys(secrets: &[[u8; KEY]]) -> Self {
+    /// A sealer with these master keys, the current one first.
+    pub fn with_keys(secrets: &[[u8; MASTER_KEY_BYTES]]) -> Self {
         let keys = secrets.iter().filter_map(MasterKey::new).map(Arc::new).collect();
         Self { keys: Arc::new(ArcSwap::from_pointee(keys)) }
     }
 
-    /// Reads the keys of the configuration again, for every clone; whether another one seals now. With an error nothing
-    /// changes. The keys that this process had go on opening until it ends: who forgot to keep the old one as such loses
-    /// nothing, as long as everything is sealed anew before the end.
+    /// Reads the keys of the configuration again, for every clone; true if the current key changed. After an error
+    /// nothing has changed. The previous keys of this process go on decrypting until it ends: an old key that is
+    /// missing in the configuration costs nothing, as long as everything is encrypted again before the end.
     pub fn reload(&self, config: &EncryptionConfig) -> Result<bool, MasterKeyError> {
         let mut keys = read(config)?;
         let before = self.keys.load_full();
@@ -212,53 +215,57 @@ impl Sealer {
         Ok(is_new)
     }
 
-    /// Whether anything is sealed.
+    /// True if there is a key to encrypt with.
     pub fn is_on(&self) -> bool {
         !self.keys.load().is_empty()
     }
 
-    /// The master key that seals now.
-    pub fn current(&self) -> Option<KeyId> {
+    /// The master key that encrypts.
+    pub fn current(&self) -> Option<MasterKeyId> {
         self.keys.load().first().map(|key| key.id)
     }
 
-    /// Every master key that opens, the current one first.
-    pub fn ids(&self) -> Vec<KeyId> {
+    /// Every master key that decrypts, the current one first.
+    pub fn ids(&self) -> Vec<MasterKeyId> {
         self.keys.load().iter().map(|key| key.id).collect()
     }
 
-    /// Whether bytes as they lie on the disk are to be sealed anew: they are plain or under an old key, and sealing is on.
+    /// True if stored bytes are to be encrypted again: they are plain or under an old key, and encryption is on.
     pub fn is_outdated(&self, bytes: &[u8]) -> bool {
         self.is_on() && Self::key_of(bytes) != self.current()
     }
 
-    /// Whether these are sealed bytes.
+    /// True for encrypted bytes.
     pub fn is_sealed(bytes: &[u8]) -> bool {
-        bytes.starts_with(MAGIC) && bytes.len() >= OVERHEAD
+        bytes.starts_with(MAGIC) && bytes.len() >= OVERHEAD_BYTES
     }
 
-    /// Which master key sealed bytes need; `None` when they are not sealed.
-    pub fn key_of(bytes: &[u8]) -> Option<KeyId> {
-        let id = bytes.get(MAGIC.len()..MAGIC.len() + ID)?;
-        Self::is_sealed(bytes).then_some(KeyId(id.try_into().ok()?))
+    /// The master key that encrypted bytes need; `None` when they are not encrypted.
+    pub fn key_of(bytes: &[u8]) -> Option<MasterKeyId> {
+        let id = bytes.get(MAGIC.len()..MAGIC.len() + ID_BYTES)?;
+        Self::is_sealed(bytes).then_some(MasterKeyId(id.try_into().ok()?))
     }
 
-    /// Seals `plain` for one purpose and one place, which `associated` names; the same bytes where sealing is off.
+    /// Encrypts `plain` for one purpose and one place, which `associated` names. Returns the same bytes when encryption
+    /// is off.
     pub fn seal(&self, purpose: SealPurpose, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, OpenError> {
         let keys = self.keys.load();
         let Some(master) = keys.first() else { return Ok(plain.to_vec()) };
         let key = master.key(purpose).ok_or(OpenError::Unsealable)?;
-        let mut nonce = [0; NONCE];
+        let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|_| OpenError::Unsealable)?;
-        let mut sealed = Vec::with_capacity(plain.len() + OVERHEAD);
+
+        let mut sealed = Vec::with_capacity(plain.len() + OVERHEAD_BYTES);
         sealed.extend_from_slice(MAGIC);
         sealed.extend_from_slice(&master.id.0);
         sealed.extend_from_slice(&nonce);
         sealed.extend_from_slice(plain);
-        let (_, body) = sealed.split_at_mut_checked(MAGIC.len() + ID + NONCE).ok_or(OpenError::Unsealable)?;
+
+        let (_, body) =
+            sealed.split_at_mut_checked(MAGIC.len() + ID_BYTES + NONCE_BYTES).ok_or(OpenError::Unsealable)?;
         let tag = key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(associated), body);
         let tag = tag.map_err(|_| {
-            // Half of it may be plain still.
+            // A part of it may still be plain.
             sealed.zeroize();
             OpenError::Unsealable
         })?;
@@ -266,15 +273,15 @@ impl Sealer {
         Ok(sealed)
     }
 
-    /// Opens what [`Self::seal`] made for the same purpose and place. What was never sealed is an error: whether that is
-    /// acceptable only the caller knows.
+    /// Decrypts bytes of [`Self::seal`] for the same purpose and place. Plain bytes are an error: only the caller knows
+    /// if they are acceptable.
     pub fn open(&self, purpose: SealPurpose, associated: &[u8], sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
         let id = Self::key_of(sealed).ok_or(OpenError::NotSealed)?;
         let keys = self.keys.load();
         let master = keys.iter().find(|key| key.id == id).ok_or(OpenError::NoKey(id))?;
         let key = master.key(purpose).ok_or(OpenError::Unsealable)?;
-        let (_, rest) = sealed.split_at_checked(MAGIC.len() + ID).ok_or(OpenError::NotSealed)?;
-        let (nonce, body) = rest.split_at_checked(NONCE).ok_or(OpenError::NotSealed)?;
+        let (_, rest) = sealed.split_at_checked(MAGIC.len() + ID_BYTES).ok_or(OpenError::NotSealed)?;
+        let (nonce, body) = rest.split_at_checked(NONCE_BYTES).ok_or(OpenError::NotSealed)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| OpenError::NotSealed)?;
         let mut body = body.to_vec();
         let length = key.open_in_place(nonce, Aad::from(associated), &mut body).map_err(|_| OpenError::Forged)?.len();
@@ -283,56 +290,56 @@ impl Sealer {
     }
 }
 
-/// A store whose bytes are sealed, and can be sealed anew while it is in use.
-pub trait Reseal: Send + Sync {
-    /// What it holds, in a word or two: for the log, the audit log and people.
+/// A store whose encrypted bytes can be encrypted again with another key while it is in use.
+pub trait Rekey: Send + Sync {
+    /// The name of its content in one or two words, for the log and the audit log.
     fn what(&self) -> &'static str;
 
-    /// Seals under the current master key what is plain or under an old one. It is called on a thread that may wait for the
-    /// disk, beside whatever else uses the store; `stop` says that the process ends, and the rest may wait for the next
-    /// start. What it has done when it is interrupted, or fails, stays done and is counted in `done`.
-    fn reseal(&self, stop: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String>;
+    /// Encrypts everything that is plain or under an old key with the current master key. It is called on a thread that
+    /// may block, while other threads use the store. When `stop` returns true the process ends, and the rest may wait
+    /// for the next start. Completed work stays and is counted in `done`, even after an interruption or an error.
+    fn rekey(&self, stop: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String>;
 }
 
-/// What [`Reseal::reseal`] did.
+/// The work of [`Rekey::rekey`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Resealed {
+pub struct Rekeyed {
     /// Files or values that were plain.
     pub plain: u64,
     /// Files or values that were under an old key.
     pub old: u64,
 }
 
-impl Resealed {
-    /// Both together.
+impl Rekeyed {
+    /// The sum of both.
     pub fn total(self) -> u64 {
         self.plain + self.old
     }
 }
 
-impl std::ops::AddAssign for Resealed {
+impl std::ops::AddAssign for Rekeyed {
     fn add_assign(&mut self, other: Self) {
         self.plain += other.plain;
         self.old += other.old;
     }
 }
 
-/// How many files or values are under which master key; `None` counts those that are plain.
+/// The number of files or values under each master key; `None` counts the plain ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Survey(pub BTreeMap<Option<KeyId>, u64>);
+pub struct Survey(pub BTreeMap<Option<MasterKeyId>, u64>);
 
 impl Survey {
     /// Counts one.
-    pub fn count(&mut self, key: Option<KeyId>) {
+    pub fn count(&mut self, key: Option<MasterKeyId>) {
         *self.0.entry(key).or_default() += 1;
     }
 }
 
-fn read(config: &EncryptionConfig) -> Result<Keys, MasterKeyError> {
+fn read(config: &EncryptionConfig) -> Result<MasterKeys, MasterKeyError> {
     if config.master_key_file.is_none() && !config.old_key_files.is_empty() {
         return Err(MasterKeyError::OnlyOld);
     }
-    let mut keys = Keys::new();
+    let mut keys = MasterKeys::new();
     for file in config.master_key_file.iter().chain(&config.old_key_files) {
         let malformed = || MasterKeyError::Malformed { file: file.clone() };
         for secret in parse(&file.read()?).ok_or_else(malformed)?.iter() {
@@ -346,14 +353,14 @@ fn read(config: &EncryptionConfig) -> Result<Keys, MasterKeyError> {
 }
 
 /// The master keys in the content of a key file, the current one first: 32 bytes, or lines of 64 hexadecimal digits.
-pub fn parse(content: &[u8]) -> Option<Zeroizing<Vec<[u8; KEY]>>> {
+pub fn parse(content: &[u8]) -> Option<Zeroizing<Vec<[u8; MASTER_KEY_BYTES]>>> {
     if let Ok(secret) = content.try_into() {
-        // Of random bytes none are a text. A text of this length is a passphrase, which can be guessed.
+        // Random bytes are practically never text. A text of this length is a passphrase, which can be guessed.
         let is_text = content.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n'));
         return (!is_text).then(|| Zeroizing::new(vec![secret]));
     }
     let text = std::str::from_utf8(content).ok()?;
-    // Enough at once: one that grows leaves copies behind.
+    // Allocate enough at once: a vector that grows leaves copies of keys in memory.
     let mut keys = Zeroizing::new(Vec::with_capacity(text.lines().count()));
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         keys.push(digits(line)?);
@@ -361,9 +368,9 @@ pub fn parse(content: &[u8]) -> Option<Zeroizing<Vec<[u8; KEY]>>> {
     (!keys.is_empty()).then_some(keys)
 }
 
-fn digits(text: &str) -> Option<[u8; KEY]> {
-    let valid = text.len() == 2 * KEY && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut key = [0; KEY];
+fn digits(text: &str) -> Option<[u8; MASTER_KEY_BYTES]> {
+    let valid = text.len() == 2 * MASTER_KEY_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut key = [0; MASTER_KEY_BYTES];
     for (at, byte) in key.iter_mut().enumerate().filter(|_| valid) {
         *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
     }

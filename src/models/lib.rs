@@ -1,19 +1,26 @@
-//! Models as they are served: on disk and loaded, scheduled on the cores, and one inference whatever the protocol.
+//! Models as they are served: on disk and loaded, scheduled on the cores, and one inference for every protocol.
 //!
-//! Folders, in reading order; the `mod.rs` of each has its map:
+//! Folders and files, in reading order; the `mod.rs` of each has its map:
 //! * `scheduling/` - all models on one budget of cores: queues, batches, one worker a core
 //! * `repository/` - the model repository on disk and loaded: versions, golden answers, statistics, candidates of
 //!   updates
 //! * `serving/` - one inference: admission, response cache, features, the run, the count
+//! * `runtimes.rs`, `runtimes/` - `[runtimes]`, and findings about the libraries of the runtimes
+//! * `status.rs` - the HTTP status of each error of a call; MQTT answers carry the same numbers
+//! * `part.rs`, `metrics.rs` - the models as a part of the daemon, and their metrics
 //!
 //! Invariants:
-//! * A live version goes only when its replacement is ready.
+//! * A live version is removed only when its replacement is ready.
 //! * No protocol is decoded here. HTTP, MQTT and the command line call `serving`.
 //! * Rows of different callers never mix.
 //! * Requests are counted and audited once, in `serving`. Runs are counted where they happen, in `scheduling`.
 //! * `scheduling` knows nothing of `repository`, and `repository` nothing of `serving`.
 #![forbid(unsafe_code)]
 
-pub mod scheduling;
+mod metrics;
+mod part;
 pub mod repository;
+pub mod runtimes;
+pub mod scheduling;
 pub mod serving;
+pub mod status;

@@ -1,77 +1,78 @@
-//! The answer to a message, as a message.
+//! Answers and errors as messages.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
 use ledge_base::names::DeviceName;
-use ledge_protocol::call::{Answered, CallError, ErrorBody, HEADER_LENGTH};
+use ledge_part::failure::ErrorBody;
+use ledge_protocol::call::{CallAnswer, CallError, HEADER_LENGTH};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::client::packet::{Message, Properties, Qos};
 use super::topics::TopicName;
 
-/// User property of every answer: the status as in HTTP. A message that has it asks for nothing.
-pub const STATUS: &str = "status";
+/// User property of every answer: the status as in HTTP. A message that has it is never a request.
+pub const STATUS_PROPERTY: &str = "status";
 
-/// What an answer carries beside its payload, user properties by their names.
-pub const PROPERTIES: [(&str, &str); 9] = [
+/// The properties of an answer, user properties by their names.
+pub const ANSWER_PROPERTIES: [(&str, &str); 9] = [
     ("correlation data", "as the request has it"),
     ("content type", "of the payload"),
-    (STATUS, "as in HTTP"),
+    (STATUS_PROPERTY, "as in HTTP"),
     ("device", "the name of this box"),
     ("duplicate", "whether the request may have been answered before"),
     ("model-version", "the version that answered"),
     ("cache", "what the response cache did"),
     (HEADER_LENGTH, "where the JSON ends and numbers in binary begin"),
-    ("retry-after", "after how many seconds another try is worth it"),
+    ("retry-after", "the number of seconds after which to try again"),
 ];
 
-/// Where and how an answer goes.
+/// The destination of an answer, and how it is sent.
 #[derive(Debug, Clone)]
 pub struct ReturnPath {
     /// The response topic, or the result topic of the model.
     pub topic: TopicName,
-    /// As the request has it.
+    /// The correlation data of the request.
     pub correlation_data: Option<Bytes>,
-    /// As the request was sent.
+    /// The QoS of the request.
     pub qos: Qos,
-    /// Whether the request may have been answered before.
+    /// Set when the request may have been answered before.
     pub duplicate: bool,
 }
 
-/// Why there is no result.
+/// The reason why there is no result, with a status as in HTTP.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub struct StatusError {
     pub status: u16,
-    /// For the one who asked.
+    /// The text for the caller.
     pub message: String,
-    /// In whole seconds, when another try is worth it.
+    /// The time in seconds after which to try again, if that can help.
     pub retry_after_s: Option<u64>,
 }
 
-impl Failure {
-    /// A failure without another try.
+impl StatusError {
+    /// An error for which trying again does not help.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after_s: None }
     }
 }
 
-impl From<CallError> for Failure {
+impl From<CallError> for StatusError {
     fn from(error: CallError) -> Self {
         Self { retry_after_s: error.retry_after_s(), ..Self::new(error.status(), error.to_string()) }
     }
 }
 
 /// The body of an answer without a result. The status and id are for clients of 3.1.1, which have no properties.
-fn error_body(failure: &Failure, request: &[u8]) -> Bytes {
+fn error_body(failure: &StatusError, request: &[u8]) -> Bytes {
     let id = id_of(request);
     ErrorBody { error: &failure.message, status: Some(failure.status), id: id.as_deref() }.to_json().into()
 }
 
 impl ReturnPath {
     /// The message with a result.
-    pub fn answer(&self, device: &DeviceName, answered: Answered) -> Message {
+    pub fn answer(&self, device: &DeviceName, answered: CallAnswer) -> Message {
         let mut message = self.message(device, 200, answered.body);
         let user = &mut message.properties.user;
         user.push(("model-version".to_owned(), answered.version.to_string()));
@@ -85,8 +86,8 @@ impl ReturnPath {
         message
     }
 
-    /// The message that says why there is none. `request` is the one that failed: its id is in the answer.
-    pub fn failure(&self, device: &DeviceName, failure: &Failure, request: &[u8]) -> Message {
+    /// The message with an error. `request` is the failed request, whose id the answer repeats.
+    pub fn failure(&self, device: &DeviceName, failure: &StatusError, request: &[u8]) -> Message {
         let mut message = self.message(device, failure.status, error_body(failure, request));
         if let Some(seconds) = failure.retry_after_s {
             message.properties.user.push(("retry-after".to_owned(), seconds.to_string()));
@@ -95,7 +96,8 @@ impl ReturnPath {
     }
 
     fn message(&self, device: &DeviceName, status: u16, payload: Bytes) -> Message {
-        let mut user = vec![(STATUS.to_owned(), status.to_string()), ("device".to_owned(), device.to_string())];
+        let mut user =
+            vec![(STATUS_PROPERTY.to_owned(), status.to_string()), ("device".to_owned(), device.to_string())];
         if self.duplicate {
             user.push(("duplicate".to_owned(), "true".to_owned()));
         }
@@ -109,15 +111,15 @@ impl ReturnPath {
     }
 }
 
-/// Puts an error in the place of an answer that cannot be sent. `false`: it is one already.
-pub fn replace(message: &mut Message, failure: &Failure) -> bool {
+/// Replaces an answer that cannot be sent by an error. `false`: it is an error already.
+pub fn replace(message: &mut Message, failure: &StatusError) -> bool {
     if status(message).is_none_or(|status| status >= 400) {
         return false;
     }
     let body = error_body(failure, &message.payload);
     let Properties { correlation_data, mut user, .. } = std::mem::take(&mut message.properties);
     user.retain(|(name, _)| name == "device" || name == "duplicate");
-    user.insert(0, (STATUS.to_owned(), failure.status.to_string()));
+    user.insert(0, (STATUS_PROPERTY.to_owned(), failure.status.to_string()));
     if let Some(seconds) = failure.retry_after_s {
         user.push(("retry-after".to_owned(), seconds.to_string()));
     }
@@ -130,16 +132,16 @@ pub fn replace(message: &mut Message, failure: &Failure) -> bool {
 
 /// The status of an answer; `None` for other messages.
 pub fn status(message: &Message) -> Option<u16> {
-    message.properties.user(STATUS)?.parse().ok()
+    message.properties.user(STATUS_PROPERTY)?.parse().ok()
 }
 
-/// How much of a request is looked at for its id, in bytes: the answer need not wait for all of a large one.
-const LOOKED_AT: usize = 64 << 10;
+/// The part of a request that is searched for its id, in bytes: the answer need not wait for all of a large one.
+const ID_SEARCH_BYTES: usize = 64 << 10;
 
-/// The longest id that is repeated in an error, in characters.
-const LONGEST_ID: usize = 256;
+/// The longest id that an error repeats, in characters.
+const ID_MAX_CHARS: usize = 256;
 
-/// The id in the JSON of a request or an answer, as far as it can be read; anything may follow it.
+/// The id in the JSON of a request or an answer, if it can be read; anything may follow it.
 fn id_of(request: &[u8]) -> Option<String> {
     struct Id<'a>(&'a mut Option<String>);
 
@@ -163,10 +165,10 @@ fn id_of(request: &[u8]) -> Option<String> {
     }
 
     let mut id = None;
-    let start = request.get(..LOOKED_AT).unwrap_or(request);
-    // What comes behind the id does not matter, its mistakes included.
+    let start = request.get(..ID_SEARCH_BYTES).unwrap_or(request);
+    // Mistakes after the id do not matter.
     let _ = serde_json::Deserializer::from_slice(start).deserialize_map(Id(&mut id));
-    id.filter(|id| id.chars().nth(LONGEST_ID).is_none())
+    id.filter(|id| id.chars().nth(ID_MAX_CHARS).is_none())
 }
 
 #[cfg(test)]
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_error_says_its_status_and_the_id_of_its_request_in_the_body_too() {
-        let failure = Failure { retry_after_s: Some(3), ..Failure::new(429, "too \"many\"") };
+        let failure = StatusError { retry_after_s: Some(3), ..StatusError::new(429, "too \"many\"") };
         let message = path().failure(&"box".parse().unwrap(), &failure, br#"{"inputs": [], "id": "a\"b"}binary"#);
         assert_eq!(&message.payload[..], br#"{"error":"too \"many\"","status":429,"id":"a\"b"}"#);
         let user = |name| message.properties.user(name);
@@ -193,8 +195,9 @@ mod tests {
     fn the_properties_that_are_told_are_those_that_are_sent() {
         let device = "box".parse().unwrap();
         let cache = Some(ledge_models::serving::request::CacheOutcome::Hit);
-        let answered = Answered { body: "{}..".into(), header_length: Some(2), version: 3.try_into().unwrap(), cache };
-        let failure = Failure { retry_after_s: Some(3), ..Failure::new(429, "no") };
+        let answered =
+            CallAnswer { body: "{}..".into(), header_length: Some(2), version: 3.try_into().unwrap(), cache };
+        let failure = StatusError { retry_after_s: Some(3), ..StatusError::new(429, "no") };
         let messages = [path().answer(&device, answered), path().failure(&device, &failure, b"")];
         let mut sent = std::collections::BTreeSet::from(["correlation data".to_owned(), "content type".to_owned()]);
         for message in messages {
@@ -203,7 +206,7 @@ mod tests {
             sent.extend(std::mem::take(&mut properties.user).into_iter().map(|(name, _)| name));
             assert_eq!(properties, Properties::default(), "and nothing else");
         }
-        assert_eq!(sent, PROPERTIES.into_iter().map(|(name, _)| name.to_owned()).collect());
+        assert_eq!(sent, ANSWER_PROPERTIES.into_iter().map(|(name, _)| name.to_owned()).collect());
     }
 
     #[test]
@@ -224,7 +227,7 @@ mod tests {
     #[test]
     fn a_binary_answer_says_where_its_json_ends() {
         let version = 3.try_into().unwrap();
-        let answered = Answered { body: "{}..".into(), header_length: Some(2), version, cache: None };
+        let answered = CallAnswer { body: "{}..".into(), header_length: Some(2), version, cache: None };
         let message = path().answer(&"box".parse().unwrap(), answered);
         assert_eq!(message.properties.content_type.as_deref(), Some("application/octet-stream"));
         let user = |name| message.properties.user(name);

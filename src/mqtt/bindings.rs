@@ -1,5 +1,5 @@
-//! Bindings: what devices already publish is pushed into the feature store, or inferred on and the answer published, without
-//! any code.
+//! Bindings: push the messages of existing devices into the feature store, or infer on them and publish the answer,
+//! without any code.
 
 mod check;
 mod config;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ledge_base::names::{DeviceName, ModelName};
 use ledge_models::serving::Serving;
-use ledge_protocol::call::Form;
+use ledge_protocol::call::BodyKind;
 
 pub use self::check::{KnownModel, Problem, against_model, against_views};
 pub use self::config::{BindingConfig, problems};
@@ -22,7 +22,7 @@ pub use self::rows::{KeySource, Origin, PushRows, entities, join_keys, push_rows
 use super::client::packet::Qos;
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
 
-/// A valid binding. What it says is in its configuration.
+/// A valid binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
     config: BindingConfig,
@@ -38,12 +38,11 @@ impl Bindings {
         Self(configs.iter().cloned().map(|config| Arc::new(Binding { config })).collect())
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.0.iter()
     }
 
-    /// What is subscribed to, each filter once with the highest QoS that a binding wants for it.
+    /// The filters to subscribe to, each once with the highest QoS that a binding wants for it.
     pub fn subscriptions(&self, group: Option<&DeviceName>) -> BTreeMap<TopicFilter, Qos> {
         let mut subscriptions = BTreeMap::new();
         for binding in &self.0 {
@@ -53,24 +52,23 @@ impl Bindings {
         subscriptions
     }
 
-    /// Those that `topic` is for, and what the wildcards of their filters stand for in it.
+    /// The bindings whose filters match `topic`, and the parts of it that the wildcards match.
     pub fn matching<'t>(&self, topic: &'t TopicName) -> impl Iterator<Item = (&Arc<Binding>, Vec<&'t str>)> {
         self.0.iter().filter_map(|binding| Some((binding, binding.config.topic.captures(topic)?)))
     }
 }
 
 impl Binding {
-    /// What it says.
     pub fn config(&self) -> &BindingConfig {
         &self.config
     }
 
-    /// Its name, which no other binding has.
+    /// Its name, which is unique.
     pub fn name(&self) -> &str {
         self.config.name()
     }
 
-    /// What is subscribed to. A shared binding is its group's, of which the configuration has made sure.
+    /// The filter to subscribe to. A shared binding has a group: the configuration has checked it.
     pub fn subscription(&self, group: Option<&DeviceName>) -> TopicFilter {
         match group {
             Some(group) if self.config.shared => TopicFilter::shared(group, &self.config.topic),
@@ -78,7 +76,7 @@ impl Binding {
         }
     }
 
-    /// How long an answer may take; `None` is the model's own time.
+    /// The time that an answer may take; `None` is the model's own timeout.
     pub fn timeout(&self) -> Option<Duration> {
         self.config.timeout_ms.map(Duration::from_millis)
     }
@@ -88,33 +86,33 @@ impl Binding {
         self.config.max_rate.interval()
     }
 
-    /// Whether the message is read as JSON here.
+    /// Returns `true` if the message is parsed as JSON here.
     pub fn reads_json(&self) -> bool {
         let config = &self.config;
         config.photograph.is_some() || !config.inputs.is_empty() || !config.entities.is_empty() || self.pushes()
     }
 
-    /// Whether it has a part for the feature store.
+    /// Returns `true` if it pushes into the feature store.
     pub fn pushes(&self) -> bool {
         self.config.target().is_some()
     }
 
-    /// Its part for a model: which one, and where answers go.
+    /// Its model, and the topic for answers.
     pub fn model(&self) -> Option<(&ModelName, &TopicTemplate)> {
         self.config.model.as_ref().zip(self.config.publish.as_ref())
     }
 
-    /// What the model is asked about.
+    /// The request for the model.
     pub fn request(&self, payload: &Bytes, content_type: Option<&str>) -> Result<Extracted, BindingError> {
         match (&self.config.photograph, self.config.inputs.is_empty()) {
             (Some(path), _) => extract::photograph(path, payload),
             (None, false) => extract::rows(&self.config.inputs, payload),
             (None, true) if self.pushes() || !self.config.entities.is_empty() => Ok(Extracted::Rows(Vec::new())),
-            (None, true) => Ok(Extracted::Body(payload.clone(), Form::sniffed(payload, content_type, None))),
+            (None, true) => Ok(Extracted::Body(payload.clone(), BodyKind::sniffed(payload, content_type, None))),
         }
     }
 
-    /// What is published of an answer.
+    /// The part of an answer that is published.
     pub fn answer(&self, answer: &Bytes) -> Result<Bytes, BindingError> {
         match &self.config.select {
             Some(path) => extract::select(path, answer),
@@ -123,8 +121,8 @@ impl Binding {
     }
 }
 
-/// Warns of bindings that do not fit, as the feature views are declared and the models are loaded now. Both may change while
-/// the daemon runs, so that this keeps nothing from working.
+/// Warns of bindings that do not fit the feature views and the loaded models of now. Both may change while the daemon
+/// runs, so a misfit only warns.
 pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
     let registry = serving.features().registry();
     for config in configs {

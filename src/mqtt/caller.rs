@@ -1,21 +1,21 @@
-//! Who sent a request over the broker, and whether it may: the holder of the API key in its user property `authorization`, or
-//! one of those behind the broker.
+//! The sender of a request and its permission: the holder of the API key in the user property `authorization`, or else
+//! an anonymous client of the broker.
 
 use std::time::{Duration, Instant};
 
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Permission;
-use ledge_identity::authentication::{Authenticator, Caller, Lacking, Place, Proof, Refused};
+use ledge_identity::authentication::{Authenticator, Caller, CredentialError, Lacking, Proof, RequestPermit};
 use ledge_service::audit_event::AuditSink;
 
-use super::answer::Failure;
+use super::answer::StatusError;
 use super::client::packet::Properties;
 
 /// The user property with an API key, as in HTTP's header: `Bearer ledge_...`.
-const AUTHORIZATION: &str = "authorization";
+const AUTHORIZATION_PROPERTY: &str = "authorization";
 
-/// An API key as it was presented. Never shown.
+/// An API key as it was presented. `Debug` does not show it.
 pub struct PresentedKey(String);
 
 impl std::fmt::Debug for PresentedKey {
@@ -25,10 +25,10 @@ impl std::fmt::Debug for PresentedKey {
 }
 
 impl PresentedKey {
-    /// That of a message. Another scheme than `Bearer` is a key that is malformed. Which of two keys counts is not for this
-    /// box to guess: they are none that is good.
+    /// The key of a message. Another scheme than `Bearer` counts as a malformed key, and so do two different keys: this
+    /// box does not guess which of them counts.
     pub fn of(properties: &Properties) -> Option<Self> {
-        let named = properties.user.iter().filter(|(name, _)| name.eq_ignore_ascii_case(AUTHORIZATION));
+        let named = properties.user.iter().filter(|(name, _)| name.eq_ignore_ascii_case(AUTHORIZATION_PROPERTY));
         let mut keys: Vec<_> = named.map(|(_, value)| bearer(value)).collect();
         keys.dedup();
         match keys.as_slice() {
@@ -45,7 +45,8 @@ fn bearer(value: &str) -> &str {
     if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" }
 }
 
-/// Who asks, if it may ask `model`, and its place among the requests under way; or why not, beside who asked as far as is known.
+/// Authenticates the caller and checks that it may call `model`. Returns the caller and its place among the requests in
+/// progress, or the refusal and the caller as far as it is known.
 pub fn admit(
     authenticator: &Authenticator,
     audit: &AuditSink,
@@ -53,13 +54,13 @@ pub fn admit(
     key: Option<&PresentedKey>,
     model: Option<&ModelName>,
     now: Instant,
-) -> Result<(Caller, Place), (Principal, Failure)> {
+) -> Result<(Caller, RequestPermit), (Principal, StatusError)> {
     let presented = key.map(|key| key.0.as_bytes());
     let caller = authenticator.mqtt_caller(sender.clone(), presented).map_err(|refused| {
         let failure = match &refused {
-            Refused::TooMany { wait } => later(refused.to_string(), *wait),
-            Refused::Unreadable => Failure::new(503, refused.to_string()),
-            _ => Failure::new(401, refused.to_string()),
+            CredentialError::TooMany { wait } => later(refused.to_string(), *wait),
+            CredentialError::Unreadable => StatusError::new(503, refused.to_string()),
+            _ => StatusError::new(401, refused.to_string()),
         };
         (sender.clone(), failure)
     })?;
@@ -77,24 +78,26 @@ pub fn admit(
     }
 }
 
-fn denied(caller: &Caller, lacking: Lacking) -> Failure {
+fn denied(caller: &Caller, lacking: Lacking) -> StatusError {
     let (principal, is_known) = (&caller.principal, caller.proof != Proof::None);
     match (lacking, is_known) {
         (Lacking::Permission, true) => {
-            Failure::new(403, format!("to ask a model needs the role infer or admin, which {principal} has not"))
+            StatusError::new(403, format!("{principal} may not call models: this needs the role infer or admin"))
         }
-        (Lacking::Model, true) => Failure::new(403, format!("this model is not among those that {principal} is for")),
+        (Lacking::Model, true) => {
+            StatusError::new(403, format!("{principal} may not call this model: it is not in the list of its models"))
+        }
         (_, false) => {
-            let message = "callers over MQTT may not ask this model (access.mqtt): send an API key in the user property \
-                           authorization, as Bearer ledge_...";
-            Failure::new(401, message)
+            let message = "callers over MQTT without an API key may not call this model (access.mqtt): send a key in \
+                           the user property authorization, as Bearer ledge_...";
+            StatusError::new(401, message)
         }
     }
 }
 
-fn later(message: String, wait: Duration) -> Failure {
+fn later(message: String, wait: Duration) -> StatusError {
     let retry_after_s = wait.as_millis().div_ceil(1000).max(1).try_into().ok();
-    Failure { retry_after_s, ..Failure::new(429, message) }
+    StatusError { retry_after_s, ..StatusError::new(429, message) }
 }
 
 #[cfg(test)]
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     fn a_message_has_one_key_or_none_that_is_good() {
         let key = |values: &[&str]| {
-            let user = values.iter().map(|value| (AUTHORIZATION.to_owned(), (*value).to_owned())).collect();
+            let user = values.iter().map(|value| (AUTHORIZATION_PROPERTY.to_owned(), (*value).to_owned())).collect();
             PresentedKey::of(&Properties { user, ..Properties::default() }).map(|key| key.0)
         };
         for (values, expected) in [

@@ -8,61 +8,60 @@ use std::time::Duration;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
+use ledge_part::section::Section;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
 use super::topics::TopicFilter;
 
 /// The largest content of a packet, in bytes (MQTT 5.0, section 1.5.5).
-const MAX_PAYLOAD: u64 = 268_435_455;
+const PAYLOAD_MAX_BYTES: u64 = 268_435_455;
 
-/// What is needed beside one payload, in bytes: the rest of its packet, and the buffer that is read into.
-const BESIDE_PAYLOAD: usize = 512 << 10;
+/// Memory needed besides one payload, in bytes: the rest of its packet, and the read buffer.
+const PAYLOAD_OVERHEAD_BYTES: usize = 512 << 10;
 
 /// The longest text in a packet, in bytes (MQTT 5.0, section 1.5.4).
-const MAX_TEXT: usize = 65_535;
+const TEXT_MAX_BYTES: usize = 65_535;
 
-/// The broker, who this box is to it, and what is taken from it.
+/// The broker, the identity of this box at the broker, and the limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MqttConfig {
-    /// The broker. `None`: there is no MQTT.
+    /// The address of the broker. `None`: no MQTT.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub broker: Option<BrokerAddress>,
-    /// The version of the protocol.
     pub protocol: Protocol,
-    /// The name of the session at the broker; `None` is the name of this box.
+    /// The client id; `None` is the name of this box.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_id: Option<String>,
     /// The user; empty is none.
     pub user: String,
-    /// The password of the user.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub password_file: Option<SecretFile>,
-    /// Whether a broker elsewhere may be spoken to without TLS.
+    /// Allows a broker on another machine without TLS.
     pub allow_plaintext: bool,
-    /// After how long without anything to send this box asks for a sign of life, in seconds.
+    /// Time without anything to send after which this box pings the broker, in seconds.
     #[serde(deserialize_with = "in_range::<5, 3_600, _, _>")]
     pub keep_alive_s: u16,
-    /// How long the broker keeps messages for this box while it is away, in seconds.
+    /// Time that the broker keeps messages for this box while it is away, in seconds.
     #[serde(deserialize_with = "in_range::<0, 4_294_967_295, _, _>")]
     pub session_expiry_s: u32,
     /// The largest payload of a message, in bytes.
-    #[serde(deserialize_with = "in_range::<1024, MAX_PAYLOAD, _, _>")]
+    #[serde(deserialize_with = "in_range::<1024, PAYLOAD_MAX_BYTES, _, _>")]
     pub max_payload_bytes: usize,
-    /// How many QoS 1 messages may be taken and not yet acknowledged.
+    /// The most QoS 1 messages that this box has received and not yet acknowledged.
     #[serde(deserialize_with = "in_range::<1, 65_535, _, _>")]
     pub max_in_flight: u16,
-    /// The most bytes of requests being answered, what rate limits keep and answers on their way; what finds no room is
-    /// refused.
+    /// The most bytes of requests being answered, messages that rate limits keep, and answers being sent; further
+    /// messages are refused.
     #[serde(deserialize_with = "in_range::<1_048_576, 4_294_967_296, _, _>")]
     pub max_memory_bytes: usize,
-    /// Where answers may go beside the topics for results; anywhere when there is none.
+    /// The response topics that are allowed besides the result topics; any topic when this is empty.
     pub response_topics: Vec<TopicFilter>,
     /// The longest pause between two attempts to connect, in seconds.
     #[serde(deserialize_with = "in_range::<1, 3_600, _, _>")]
     pub reconnect_max_s: u64,
-    /// How often this box reports, in seconds.
+    /// The time between two reports of this box, in seconds.
     #[serde(deserialize_with = "in_range::<5, 86_400, _, _>")]
     pub report_interval_s: u64,
     /// The section `[mqtt.tls]`: for a `mqtts://` broker.
@@ -94,16 +93,14 @@ impl Default for MqttConfig {
     }
 }
 
-/// Which version of MQTT is spoken.
+/// The version of MQTT to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protocol {
-    /// MQTT 5, or 3.1.1 with a broker that does not know it.
+    /// MQTT 5, or 3.1.1 with a broker that does not support it.
     #[serde(rename = "auto")]
     Auto,
-    /// MQTT 5.
     #[serde(rename = "5")]
     V5,
-    /// MQTT 3.1.1.
     #[serde(rename = "3.1.1")]
     V311,
 }
@@ -118,71 +115,6 @@ impl MqttConfig {
     pub fn report_interval(&self) -> Duration {
         Duration::from_secs(self.report_interval_s)
     }
-
-    /// Makes relative paths relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
-        if let Some(file) = &mut self.password_file {
-            file.resolve(root);
-        }
-        self.tls.resolve(root);
-    }
-
-    /// The destinations that this section names: the broker.
-    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let destination = |broker: &BrokerAddress| {
-            let at = HostPort { port: MQTTS_PORT, ..broker.at.clone() };
-            let tls = BrokerAddress { at, tls: true };
-            let plaintext_problem = format!(
-                "{broker} would carry what is inferred on, and the password, readable for everybody on the way: use \
-                 {tls}, or set mqtt.allow_plaintext = true where the network is trusted"
-            );
-            ConfiguredDestination {
-                key: "broker".into(),
-                at: broker.at.clone(),
-                proxy: None,
-                is_encrypted: broker.tls,
-                plaintext_problem: (!self.allow_plaintext).then_some(plaintext_problem),
-            }
-        };
-        self.broker.iter().map(destination).collect()
-    }
-
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it. Mistakes
-    /// of [`Self::destinations`] are not among them.
-    pub fn problems(&self) -> Vec<(String, String)> {
-        let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
-        if let Some(broker) = &self.broker {
-            for (key, file) in self.tls.keys() {
-                if !broker.tls && file.is_some() {
-                    wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));
-                }
-            }
-        }
-        for (key, text) in [("user", &self.user), ("client_id", self.client_id.as_ref().unwrap_or(&String::new()))] {
-            if text.len() > MAX_TEXT || text.contains(char::is_control) {
-                wrong(key, format!("is longer than {MAX_TEXT} bytes or has a control character"));
-            }
-        }
-        if self.password_file.is_some() && self.user.is_empty() {
-            wrong("password_file", "is the password of nobody: set mqtt.user".into());
-        }
-        match (&self.tls.certificate_file, &self.tls.key_file) {
-            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into()),
-            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
-            _ => {}
-        }
-        // The largest message has room when nothing else is under way.
-        if self.max_memory_bytes < self.max_payload_bytes.saturating_add(BESIDE_PAYLOAD) {
-            let largest = self.max_payload_bytes;
-            wrong(
-                "max_memory_bytes",
-                format!("must be {BESIDE_PAYLOAD} more than mqtt.max_payload_bytes, which is {largest}"),
-            );
-        }
-        problems.extend(bindings::problems(&self.bindings));
-        problems
-    }
 }
 
 /// The registered port of MQTT.
@@ -191,21 +123,19 @@ const MQTT_PORT: u16 = 1883;
 /// The registered port of MQTT over TLS.
 const MQTTS_PORT: u16 = 8883;
 
-/// Where a broker is. As text: `mqtt://HOST[:1883]`, or with TLS `mqtts://HOST[:8883]`.
+/// The address of a broker. As text: `mqtt://HOST[:1883]`, or with TLS `mqtts://HOST[:8883]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerAddress {
-    /// The host and the port.
     pub at: HostPort,
-    /// Whether it is spoken to over TLS.
     pub tls: bool,
 }
 
-/// Why a text is no address of a broker.
+/// The reason why a text is no address of a broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBroker {
     #[error(
-        "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] with a name, an IPv4 address or an IPv6 address in brackets, \
-         got {text:?}"
+        "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] with a name, an IPv4 address or an IPv6 address in \
+         brackets, got {text:?}"
     )]
     Form {
         /// The text, or its beginning.
@@ -213,8 +143,8 @@ pub enum InvalidBroker {
     },
     /// The text may hold a password, which no message repeats.
     #[error(
-        "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] without an '@': user and password have keys of their own, \
-         mqtt.user and mqtt.password_file"
+        "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] without an '@': set user and password in mqtt.user and \
+         mqtt.password_file"
     )]
     Login,
 }
@@ -223,7 +153,7 @@ impl FromStr for BrokerAddress {
     type Err = InvalidBroker;
 
     fn from_str(text: &str) -> Result<Self, InvalidBroker> {
-        // Before anything else is found wrong, since what is wrong is repeated.
+        // Check this first: other errors repeat the text.
         if text.contains('@') {
             return Err(InvalidBroker::Login);
         }
@@ -261,6 +191,73 @@ impl Serialize for BrokerAddress {
 impl<'de> Deserialize<'de> for BrokerAddress {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
+    }
+}
+
+impl Section for MqttConfig {
+    fn resolve(&mut self, root: &Path) {
+        if let Some(file) = &mut self.password_file {
+            file.resolve(root);
+        }
+        self.tls.resolve(root);
+    }
+
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
+        if let Some(broker) = &self.broker {
+            for (key, file) in self.tls.keys() {
+                if !broker.tls && file.is_some() {
+                    wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));
+                }
+            }
+        }
+
+        for (key, text) in [("user", &self.user), ("client_id", self.client_id.as_ref().unwrap_or(&String::new()))] {
+            if text.len() > TEXT_MAX_BYTES || text.contains(char::is_control) {
+                wrong(key, format!("is longer than {TEXT_MAX_BYTES} bytes or has a control character"));
+            }
+        }
+        if self.password_file.is_some() && self.user.is_empty() {
+            wrong("password_file", "is a password without a user: set mqtt.user".into());
+        }
+
+        match (&self.tls.certificate_file, &self.tls.key_file) {
+            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into()),
+            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
+            _ => {}
+        }
+
+        // The largest message must fit when no other is in progress.
+        if self.max_memory_bytes < self.max_payload_bytes.saturating_add(PAYLOAD_OVERHEAD_BYTES) {
+            let largest = self.max_payload_bytes;
+            wrong(
+                "max_memory_bytes",
+                format!("must be {PAYLOAD_OVERHEAD_BYTES} more than mqtt.max_payload_bytes, which is {largest}"),
+            );
+        }
+
+        problems.extend(bindings::problems(&self.bindings));
+        problems
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let destination = |broker: &BrokerAddress| {
+            let at = HostPort { port: MQTTS_PORT, ..broker.at.clone() };
+            let tls = BrokerAddress { at, tls: true };
+            let plaintext_problem = format!(
+                "{broker} is not encrypted, so others on the network can read the messages and the password: use {tls}, \
+                 or set mqtt.allow_plaintext = true if the network is trusted"
+            );
+            ConfiguredDestination {
+                key: "broker".into(),
+                at: broker.at.clone(),
+                proxy: None,
+                is_encrypted: broker.tls,
+                plaintext_problem: (!self.allow_plaintext).then_some(plaintext_problem),
+            }
+        };
+        self.broker.iter().map(destination).collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! What must hold for any topic and any message that devices publish. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! Properties that must hold for any topic and any message of a device. The folder `fuzz/` and `tests/it/fuzz.rs` run
+//! them.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use ledge_models::serving::request::Inputs;
 use ledge_protocol::{Target, decode_request};
 
 use super::bindings::{Binding, BindingConfig, Bindings, Extracted, request_of_rows};
-use super::fields::FieldPath;
+use super::field_path::FieldPath;
 use super::topics::{DeviceTopics, TopicFilter, TopicName, TopicTemplate};
 
-/// The longest message that a refusal may have, in bytes: it quotes excerpts only.
-const LONGEST_MESSAGE: usize = 8 * 1024;
+/// The longest error message, in bytes: errors quote only excerpts of a message.
+const ERROR_MESSAGE_MAX_BYTES: usize = 8 * 1024;
 
-/// Its lines are a filter, another filter, a template and a topic; true when all four are.
+/// Takes lines with a filter, another filter, a template and a topic; true when all four are valid.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -27,11 +28,11 @@ pub fn fuzz_topics(data: &[u8]) -> bool {
     let mut line = || lines.next().unwrap_or_default();
     let (filter, other) = (read::<TopicFilter>(line()), read::<TopicFilter>(line()));
     let (template, topic) = (read::<TopicTemplate>(line()), read::<TopicName>(line()));
-    let topics = DeviceTopics { device: valid("box"), group: Some(valid("shop")), looked_after: false };
+    let topics = DeviceTopics { device: valid("box"), group: Some(valid("shop")), has_platform: false };
     if let Some(topic) = &topic
         && let Some(Err(error)) = topics.route(topic)
     {
-        assert!(error.to_string().len() < LONGEST_MESSAGE, "{error}");
+        assert!(error.to_string().len() < ERROR_MESSAGE_MAX_BYTES, "{error}");
     }
     let (Some(filter), Some(topic)) = (filter, topic) else { return false };
     let accepted = other.is_some() && template.is_some();
@@ -50,7 +51,7 @@ pub fn fuzz_topics(data: &[u8]) -> bool {
     accepted
 }
 
-/// Its first line is a path; a message follows. True when the path leads to a value in the message.
+/// Takes a line with a path, and a message after it. True when the path leads to a value in the message.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -67,7 +68,7 @@ pub fn fuzz_message(data: &[u8]) -> bool {
         match binding(config).request(&payload, None) {
             Ok(Extracted::Rows(rows)) => check_rows(&rows),
             Ok(extracted) => assert!(wants_photograph, "{extracted:?}"),
-            Err(error) => assert!(error.to_string().len() < LONGEST_MESSAGE + line.len() * 8, "{error}"),
+            Err(error) => assert!(error.to_string().len() < ERROR_MESSAGE_MAX_BYTES + line.len() * 8, "{error}"),
         }
     }
     assert!(binding(plain()).request(&payload, None).is_ok());
@@ -77,7 +78,7 @@ pub fn fuzz_message(data: &[u8]) -> bool {
     part.is_ok()
 }
 
-/// What the protocol takes of rows is what was in them.
+/// Checks that the protocol decodes the rows to what was in them.
 fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
     for datatype in DataType::ALL {
         let input = Port { name: "x".into(), datatype, shape: vec![-1, -1] };
@@ -91,7 +92,7 @@ fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
     }
 }
 
-/// A text that can be read is the same when it is written.
+/// Reads a text, and checks that writing and reading it again gives the same.
 fn read<T: FromStr + ToString>(text: &str) -> Option<T> {
     let value = text.parse::<T>().ok()?;
     let written = value.to_string();

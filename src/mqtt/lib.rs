@@ -4,7 +4,7 @@
 //! * `client/` - an MQTT client that knows nothing of inference; its `mod.rs` has the map:
 //!   * `packet.rs` - packets and properties, the same for MQTT 5 and 3.1.1
 //!   * `codec.rs`, `codec/` - packets to bytes and back, through rumqttc
-//!   * `framing.rs`, `framing/` - packets cut from a stream in bounded memory
+//!   * `framing.rs`, `framing/` - splits the stream into packets in bounded memory
 //!   * `session.rs`, `session/` - packet ids, resending, acknowledgements in order
 //!   * `connection.rs` - one connection through `egress`, from CONNECT to its end
 //!   * `fuzz.rs` - properties that hold for any bytes from a broker
@@ -13,38 +13,39 @@
 //! * `caller.rs` - the sender of a request, and its permission
 //! * `request.rs`, `answer.rs` - a message to a call, or the reason why it gets no answer; an answer or error to a
 //!   message
-//! * `fields.rs` - values in JSON, by JSONPath
+//! * `field_path.rs` - values in JSON, by JSONPath
 //! * `bindings.rs` - bindings: messages of devices that know nothing of Ledge
 //! * `bindings/` - `config.rs` reads `[[mqtt.bindings]]`, `extract.rs` and `rows.rs` read messages and answers,
 //!   `check.rs` compares with feature views and models
-//! * `rate.rs` - the rate limit of each topic: the newest message is kept
-//! * `bound.rs`, `bound/` - a message of a binding, up to its push and its published answer
-//! * `push.rs` - pushes of bindings into the feature store, tried again while the store cannot take them
-//! * `held.rs` - the bytes of messages that are held
+//! * `rate_limit.rs` - the rate limit of each topic: the newest message is kept
+//! * `binding_message.rs`, `binding_message/` - a message of a binding, up to its push and its published answer
+//! * `push.rs` - pushes of bindings into the feature store, retried while the store cannot take them
+//! * `held_bytes.rs` - counts the bytes of messages in memory
 //! * `subscriptions.rs` - subscriptions of this box, and those that the broker refused
-//! * `desk.rs` - between session and serving: starts calls, settles deliveries, refuses when there is no room
-//! * `desk/` - `bound.rs` does the same for bindings, through their rate limits
-//! * `dial.rs` - connecting and leaving: password, version, last will
-//! * `pulse.rs` - pings, and the time after which the broker is gone
-//! * `gateway.rs` - the one task: connects, reads, writes, reports, leaves in order
-//! * `trial.rs` - one message without a broker: `ledge mqtt try`
+//! * `dispatcher.rs` - between session and serving: starts calls, settles deliveries, refuses when memory is full
+//! * `dispatcher/` - `binding_messages.rs` does the same for bindings, through their rate limits
+//! * `connect.rs` - connecting and disconnecting: password, version, last will
+//! * `keep_alive.rs` - pings, and the time after which the broker counts as gone
+//! * `gateway.rs` - the one task: connects, reads, writes, reports, disconnects in order
+//! * `dry_run.rs` - one message without a broker: `ledge mqtt try`
 //! * `check.rs` - the permissions that the broker grants: `ledge mqtt check`
 //! * `config.rs`, `config/` - `[mqtt]`
+//! * `part.rs`, `metrics.rs` - MQTT as a part of the daemon, and its metrics
 //! * `fuzz.rs` - properties that hold for any topic and any message
 //!
 //! Folders without a named file hold tests.
 //!
 //! Invariants:
-//! * The task never waits for an inference. It owns connection, session and desk, so none has a lock.
+//! * The task never waits for an inference. It owns connection, session and dispatcher, so none has a lock.
 //! * The session is pure. A QoS 1 message stays in it until the broker acknowledged or refused it, except one that is
 //!   too large, replaced unsent by a newer retained one, or given up.
-//! * Acknowledgements go out in the order of the deliveries, each after its message is settled.
-//! * Every message is settled, also one that cannot be used: an unsettled one comes again with each connection.
+//! * Acknowledgements are sent in the order of the deliveries, each after its message is settled.
+//! * Every message is settled, also an unreadable one: the broker delivers an unsettled one again on each connection.
 //! * Memory is bounded: requests being answered, kept messages and waiting answers count against `max_memory_bytes`.
-//!   Without memory the reading goes on, and a call without room is answered 429. Reading stops only while 4096
-//!   messages are being answered.
-//! * Nothing leaves except under a `Content`. No connection is opened past `egress`.
-//! * `rate.rs`, `pulse.rs`, `client/session.rs` and `bindings/extract.rs` are pure. The time is passed in.
+//!   With memory full the reading goes on, and a call is answered 429. Reading stops only while 4096 messages are being
+//!   answered.
+//! * Nothing is sent except under a `Content`. No connection is opened past `egress`.
+//! * `rate_limit.rs`, `keep_alive.rs`, `client/session.rs` and `bindings/extract.rs` are pure. The time is passed in.
 //! * Only `client/codec.rs` and `client/codec/` know rumqttc.
 //!
 //! # One message
@@ -52,48 +53,52 @@
 //! A QoS 1 request from the broker to its acknowledgement:
 //!
 //! 1. `gateway.rs` always reads. `framing.rs` cuts the packet out, `codec.rs` decodes it; the payload stays a slice of
-//!    the packet's memory. That of a packet larger than there is room for (`Desk::room`) is let go by, and only topic
-//!    and properties are handed on.
-//! 2. `Session::receive` enters the packet id among what is owed to the broker and hands out a `Delivery`. A message
-//!    delivered again while the first delivery is still dealt with ends here: one end settles both.
-//! 3. `Desk` asks `DeviceTopics::route`: a call to this box or its group, else it is for the bindings whose filters
-//!    match, each through its rate limit. The delivery is then owed as many ends as there are bindings; a rate limit
-//!    settles its part at once.
-//! 4. `Request::read` makes a `Call`: target from the topic, deadline from the message expiry, form from content type
-//!    or first bytes. What could loop or pass for something else gets no answer (`Unanswered`), is settled, counted
-//!    and logged. What is too large or finds no room is answered here, with 413 or 429.
+//!    the packet's memory. The payload of a packet larger than the free memory (`Dispatcher::free_memory`) is skipped,
+//!    and only topic and properties are handed on.
+//! 2. `Session::receive` notes the packet id as a pending acknowledgement and hands out a `Delivery`. A message
+//!    delivered again while the first delivery is in progress ends here: one end settles both.
+//! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else it is for the
+//!    bindings whose filters match, each through its rate limit. The delivery then needs as many settlements as there
+//!    are bindings; a rate limit settles its part at once.
+//! 4. `Request::read` makes an `InferenceCall`: target from the topic, deadline from the message expiry, form from
+//!    content type or first bytes. A message that could loop or pass for something else gets no answer
+//!    (`UnansweredReason`): it is settled, counted and logged. One that is too large or finds no memory is answered
+//!    here, with 413 or 429.
 //! 5. A task of its own runs `protocol::call::answer`, as HTTP does; from there it is one request. Its end, a panic
-//!    included, comes back over a channel when `OnEnd` is dropped.
-//! 6. `Desk::finish` gives the answer, or the error as an answer, to `Session::publish` with the delivery that it
+//!    included, comes back over a channel when `FinishGuard` is dropped.
+//! 6. `Dispatcher::finish` gives the answer, or the error as an answer, to `Session::publish` with the delivery that it
 //!    settles.
-//! 7. `Session::next` yields it when the broker's window and packet size allow, `LinkWriter::put` lets it out as
+//! 7. `Session::next` yields it when the broker's window and packet size allow; `LinkWriter::put` sends it as
 //!    `Content::Answer`.
-//! 8. The broker's PUBACK settles the delivery. Its own PUBACK follows when every earlier delivery of this connection
-//!    is settled.
+//! 8. The broker's PUBACK settles the delivery. The PUBACK of this box follows when every earlier delivery of this
+//!    connection is settled.
 //!
-//! A QoS 0 request has no delivery: its answer is QoS 0 and nobody waits for it.
+//! A QoS 0 request has no delivery: its answer is QoS 0 and nothing waits for it.
 //!
-//! At the end (`Phase`) shared subscriptions are given up, what comes is left unsettled so that it is delivered again,
-//! what is under way is answered and acknowledged, `offline` is published, and DISCONNECT withholds the last will.
+//! At the end (`Phase`) the box unsubscribes from shared subscriptions, leaves new messages unsettled so that they are
+//! delivered again, answers and acknowledges those in progress, publishes `offline`, and sends DISCONNECT, which
+//! withholds the last will.
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod binding_message;
 pub mod bindings;
-pub mod bound;
 mod caller;
 pub mod check;
 pub mod client;
 pub mod config;
-pub mod desk;
-pub mod dial;
-pub mod fields;
+pub mod connect;
+pub mod dispatcher;
+pub mod dry_run;
+pub mod field_path;
 pub mod fuzz;
 pub mod gateway;
-pub mod held;
-pub mod pulse;
+pub mod held_bytes;
+pub mod keep_alive;
+mod metrics;
+pub mod part;
 pub mod push;
-pub mod rate;
+pub mod rate_limit;
 pub mod request;
 pub mod subscriptions;
 pub mod topics;
-pub mod trial;

@@ -1,15 +1,15 @@
-//! Pushes of bindings into the feature store, and what becomes of those that the store cannot take now.
+//! Pushes of bindings into the feature store, with retries while the store cannot take them.
 //!
-//! A message whose push fails because of what it says is dealt with: another try would fail as well. One that fails because
-//! of the box (its store is being opened or rebuilt, its disk is full, too many pushes wait) is tried again for a minute, and
-//! its delivery is not settled before: the device learns of an acknowledgement only what is durable. Meanwhile other messages
-//! are dealt with, but acknowledged in the order they came (MQTT 5, section 4.6), so that a broker that sends with QoS 1
-//! stops after `max_in_flight` of them. That is why the trials end: a box with a full disk would else never again
-//! be asked anything over QoS 1. What is given up is settled, counted and logged as an error. When the daemon stops, what is
-//! being tried stays unsettled, and the broker delivers it to the next one.
+//! A push that fails because of its content is not retried: it would fail again. One that fails because of the box (its
+//! store is being opened or rebuilt, its disk is full, too many pushes wait) is retried for a minute, and its delivery
+//! is not settled before: an acknowledgement promises the device that its rows are durable. Meanwhile other messages
+//! are handled, but acknowledged in the order they came (MQTT 5, section 4.6), so a broker that sends with QoS 1 stops
+//! after `max_in_flight` of them. That is why the retries end: otherwise a box with a full disk would never again
+//! receive anything over QoS 1. A push that is given up is settled, counted and logged as an error. When the daemon
+//! stops, a push that is being retried stays unsettled, and the broker delivers it to the next daemon.
 //!
-//! Messages of QoS 0 and those that a rate limit let go are tried again too, though nothing is owed for them. They
-//! are not held back by the broker, so only so many may wait at a time.
+//! Messages of QoS 0 and those of a rate limit are retried too, although they need no acknowledgement. The broker does
+//! not hold them back, so the number of waiting retries is bounded.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,87 +17,89 @@ use std::time::{Duration, Instant};
 use ledge_base::principal::Principal;
 use ledge_features::online::{FeatureError, Push, PushOutcome};
 use ledge_features::{FeatureCaller, FeatureStore};
-use ledge_protocol::status;
+use ledge_models::status;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::Semaphore;
 
-use super::answer::Failure;
+use super::answer::StatusError;
 
-/// How long pushes are tried again.
+/// The time and the pauses of retries.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct RetryPolicy {
     total: Duration,
-    /// The first pause before the next trial; each is twice the one before it.
+    /// The first pause; each further one is twice as long.
     first: Duration,
     longest: Duration,
 }
 
-const PATIENCE: Patience =
-    Patience { total: Duration::from_mins(1), first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+const RETRY_POLICY: RetryPolicy =
+    RetryPolicy { total: Duration::from_mins(1), first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
-/// How many pushes wait for their next trial at a time.
-const MOST_WAITING: usize = 1024;
+/// The most pushes that wait for their next attempt at a time.
+const RETRIES_WAITING_MAX: usize = 1024;
 
-/// Pushes, and tries again. Clones share the limit of those that wait.
+/// Pushes with retries. Clones share the limit of waiting retries.
 #[derive(Debug, Clone)]
 pub struct Pusher {
-    places: Arc<Semaphore>,
-    patience: Patience,
+    retry_slots: Arc<Semaphore>,
+    retry_policy: RetryPolicy,
     shutdown: Shutdown,
 }
 
-/// Why a push is not durable.
+/// The reason why a push is not durable.
 #[derive(Debug)]
-pub enum Unpushed {
-    /// It failed, for good.
-    Failed(Failure),
-    /// The daemon stops: the next one will do it.
+pub enum PushError {
+    /// It failed, and is not retried.
+    Failed(StatusError),
+    /// The daemon stops: the next one retries it.
     Stopped,
 }
 
 impl Pusher {
-    /// Of a daemon, until it stops.
+    /// A pusher that stops its retries at `shutdown`.
     pub fn new(shutdown: Shutdown) -> Self {
-        Self { places: Arc::new(Semaphore::new(MOST_WAITING)), patience: PATIENCE, shutdown }
+        Self { retry_slots: Arc::new(Semaphore::new(RETRIES_WAITING_MAX)), retry_policy: RETRY_POLICY, shutdown }
     }
 
-    /// Pushes; `Ok` says that it is durable.
-    pub async fn push(&self, store: &FeatureStore, push: Push, principal: Principal) -> Result<PushOutcome, Unpushed> {
+    /// Pushes; with `Ok` the rows are durable.
+    pub async fn push(&self, store: &FeatureStore, push: Push, principal: Principal) -> Result<PushOutcome, PushError> {
         let caller = FeatureCaller::unlimited(principal);
-        self.persist(|| store.push(push.clone(), caller.clone())).await
+        self.push_with_retries(|| store.push(push.clone(), caller.clone())).await
     }
 
-    async fn persist<F: Future<Output = Result<PushOutcome, FeatureError>>>(
+    async fn push_with_retries<F: Future<Output = Result<PushOutcome, FeatureError>>>(
         &self,
         mut attempt: impl FnMut() -> F,
-    ) -> Result<PushOutcome, Unpushed> {
-        let Patience { total, first, longest } = self.patience;
+    ) -> Result<PushOutcome, PushError> {
+        let RetryPolicy { total, first, longest } = self.retry_policy;
         let give_up = Instant::now() + total;
-        let (mut pause, mut place) = (first, None);
+        let (mut pause, mut slot) = (first, None);
+
         loop {
             let error = match attempt().await {
                 Ok(pushed) => return Ok(pushed),
                 Err(error) => error,
             };
-            let failed = Err(Unpushed::Failed(failure(&error)));
-            if !passes(&error) || Instant::now() + pause > give_up {
+            let failed = Err(PushError::Failed(failure(&error)));
+            if !is_retryable(&error) || Instant::now() + pause > give_up {
                 return failed;
             }
-            place = place.or_else(|| self.places.try_acquire().ok());
-            if place.is_none() {
+            slot = slot.or_else(|| self.retry_slots.try_acquire().ok());
+            if slot.is_none() {
                 return failed;
             }
+
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.shutdown.requested() => return Err(Unpushed::Stopped),
+                () = self.shutdown.requested() => return Err(PushError::Stopped),
             }
             pause = (pause * 2).min(longest);
         }
     }
 }
 
-/// Whether the same push may succeed later.
-fn passes(error: &FeatureError) -> bool {
+/// Returns `true` if the same push may succeed later.
+fn is_retryable(error: &FeatureError) -> bool {
     match error {
         FeatureError::Unavailable { .. }
         | FeatureError::Overloaded { .. }
@@ -120,9 +122,9 @@ fn passes(error: &FeatureError) -> bool {
     }
 }
 
-/// A failure of the store, for the one who asked and for the log.
-pub fn failure(error: &FeatureError) -> Failure {
-    Failure::new(status::of_features(error), error.to_string())
+/// An error of the store, for the caller and for the log.
+pub fn failure(error: &FeatureError) -> StatusError {
+    StatusError::new(status::of_features(error), error.to_string())
 }
 
 #[cfg(test)]
@@ -133,17 +135,18 @@ mod tests {
         FeatureError::Unavailable { reason: "it is being rebuilt".into() }
     }
 
-    /// One with as little patience as a test has.
+    /// A pusher with times that are short enough for a test.
     fn pusher() -> Pusher {
         let [total, first, longest] = [40, 1, 4].map(Duration::from_millis);
-        Pusher { patience: Patience { total, first, longest }, ..Pusher::new(Shutdown::default()) }
+        Pusher { retry_policy: RetryPolicy { total, first, longest }, ..Pusher::new(Shutdown::default()) }
     }
 
     #[tokio::test]
     async fn a_push_that_the_box_cannot_take_now_is_tried_until_it_can() {
         let mut attempts = 0;
-        let pusher = Pusher { patience: Patience { total: Duration::from_mins(1), ..pusher().patience }, ..pusher() };
-        let written = pusher.persist(|| {
+        let pusher =
+            Pusher { retry_policy: RetryPolicy { total: Duration::from_mins(1), ..pusher().retry_policy }, ..pusher() };
+        let written = pusher.push_with_retries(|| {
             attempts += 1;
             let result = if attempts < 5 { Err(rebuilding()) } else { Ok(PushOutcome::default()) };
             async { result }
@@ -156,34 +159,34 @@ mod tests {
     async fn it_is_given_up_in_the_end_and_at_once_when_the_message_is_to_blame() {
         let (begun, mut attempts) = (Instant::now(), 0);
         let end = pusher()
-            .persist(|| {
+            .push_with_retries(|| {
                 attempts += 1;
                 async { Err(rebuilding()) }
             })
             .await;
-        assert!(matches!(end, Err(Unpushed::Failed(Failure { status: 503, .. }))), "{end:?}");
+        assert!(matches!(end, Err(PushError::Failed(StatusError { status: 503, .. }))), "{end:?}");
         // The last pause would have ended after the time is up.
         assert!(attempts > 1 && begun.elapsed() >= Duration::from_millis(40 - 4), "{:?}", begun.elapsed());
         attempts = 0;
         let end = pusher()
-            .persist(|| {
+            .push_with_retries(|| {
                 attempts += 1;
                 async { Err(FeatureError::Value { column: "temp".into(), row: 0, reason: "no number".into() }) }
             })
             .await;
-        assert!(matches!(end, Err(Unpushed::Failed(Failure { status: 400, .. }))), "{end:?}");
+        assert!(matches!(end, Err(PushError::Failed(StatusError { status: 400, .. }))), "{end:?}");
         assert_eq!(attempts, 1);
     }
 
     #[tokio::test]
     async fn only_so_many_wait_and_none_once_the_daemon_stops() {
-        let pusher = Pusher { patience: PATIENCE, ..pusher() };
-        let all = pusher.places.try_acquire_many(u32::try_from(MOST_WAITING).unwrap()).unwrap();
-        let end = pusher.persist(|| async { Err(rebuilding()) }).await;
-        assert!(matches!(end, Err(Unpushed::Failed(_))), "{end:?}");
+        let pusher = Pusher { retry_policy: RETRY_POLICY, ..pusher() };
+        let all = pusher.retry_slots.try_acquire_many(u32::try_from(RETRIES_WAITING_MAX).unwrap()).unwrap();
+        let end = pusher.push_with_retries(|| async { Err(rebuilding()) }).await;
+        assert!(matches!(end, Err(PushError::Failed(_))), "{end:?}");
         drop(all);
         pusher.shutdown.request();
-        let end = pusher.persist(|| async { Err(rebuilding()) }).await;
-        assert!(matches!(end, Err(Unpushed::Stopped)), "{end:?}");
+        let end = pusher.push_with_retries(|| async { Err(rebuilding()) }).await;
+        assert!(matches!(end, Err(PushError::Stopped)), "{end:?}");
     }
 }

@@ -1,12 +1,12 @@
-//! What this box asks its broker for, and what of that it was refused.
+//! The subscriptions of this box, and those that the broker refused.
 
 use super::bindings::Bindings;
-use super::client::packet::{Kept, Qos, Reason, Subscription};
+use super::client::packet::{Qos, Reason, RetainHandling, Subscription};
 use super::client::session::Session;
 use super::topics::{DeviceTopics, TopicFilter};
 
-/// How many filters go into one packet: some brokers, that of AWS among them, take no more.
-pub const IN_A_PACKET: usize = 8;
+/// Filters in one SUBSCRIBE: some brokers, that of AWS among them, accept no more.
+pub const FILTERS_PER_PACKET: usize = 8;
 
 /// The subscriptions of this box.
 #[derive(Debug)]
@@ -16,53 +16,55 @@ pub struct Subscriptions {
     refused: Vec<usize>,
 }
 
-/// Everything that this box answers, each filter once.
-pub fn wanted(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
-    // A box's own messages are nothing for it to answer; for a shared subscription that cannot be asked for.
-    let subscription = |(filter, qos, kept): (TopicFilter, Qos, Kept)| Subscription {
+/// All subscriptions that this box needs, each filter once.
+pub fn wanted_subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
+    // The box must not receive its own messages; the standard forbids this option for a shared subscription.
+    let subscription = |(filter, qos, retain_handling): (TopicFilter, Qos, RetainHandling)| Subscription {
         no_local: !filter.is_shared(),
         filter,
         qos,
-        kept,
+        retain_handling,
     };
     let own = [Some(topics.infer()), topics.group_infer()].into_iter().flatten();
-    let own = own.map(|filter| (filter, Qos::AtLeastOnce, Kept::Never));
-    // Whoever comes back after hours learns from the one that was kept that there is something new.
-    let desired = topics.desired().map(|filter| (filter, Qos::AtLeastOnce, Kept::IfNew));
+    let own = own.map(|filter| (filter, Qos::AtLeastOnce, RetainHandling::Never));
+    // The retained hint reaches a box that was away for hours.
+    let desired = topics.desired().map(|filter| (filter, Qos::AtLeastOnce, RetainHandling::IfNew));
     let bound = bindings.subscriptions(topics.group.as_ref()).into_iter();
-    own.chain(desired).chain(bound.map(|(filter, qos)| (filter, qos, Kept::IfNew))).map(subscription).collect()
+    own.chain(desired)
+        .chain(bound.map(|(filter, qos)| (filter, qos, RetainHandling::IfNew)))
+        .map(subscription)
+        .collect()
 }
 
 impl Subscriptions {
-    /// Those of a box.
     pub fn new(topics: &DeviceTopics, bindings: &Bindings) -> Self {
-        Self { wanted: wanted(topics, bindings), refused: Vec::new() }
+        Self { wanted: wanted_subscriptions(topics, bindings), refused: Vec::new() }
     }
 
-    /// The filters that a group shares.
+    /// The filters of shared subscriptions.
     pub fn shared(&self) -> impl Iterator<Item = &TopicFilter> {
         self.wanted.iter().map(|subscription| &subscription.filter).filter(|filter| filter.is_shared())
     }
 
-    /// Asks for all of them on a new connection; for the shared ones only where the broker knows such.
+    /// Subscribes to all of them on a new connection; to the shared ones only where the broker supports them.
     pub fn ask(&mut self, session: &mut Session, knows_shared: bool) {
         self.refused.clear();
         let wanted = self.wanted.iter().filter(|subscription| knows_shared || !subscription.filter.is_shared());
         send(session, wanted);
     }
 
-    /// Asks again for those that were refused: somebody may have changed the broker's access list.
+    /// Sends the refused ones again: the broker's access list may have changed.
     pub fn ask_again(&mut self, session: &mut Session) {
         let refused = std::mem::take(&mut self.refused);
         send(session, refused.into_iter().filter_map(|index| self.wanted.get(index)));
     }
 
-    /// Whether the broker has refused one on this connection.
+    /// Returns `true` if the broker has refused one on this connection.
     pub fn lacks_one(&self) -> bool {
         !self.refused.is_empty()
     }
 
-    /// Notes the broker's answer. Gives the number of the subscription when it was refused.
+    /// Notes the broker's answer. Returns the number of the subscription when it was refused.
     pub fn note(&mut self, filter: &TopicFilter, reason: Reason) -> Option<usize> {
         let index = self.wanted.iter().position(|subscription| subscription.filter == *filter)?;
         if !reason.is_failure() {
@@ -75,7 +77,7 @@ impl Subscriptions {
 
 fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subscription>) {
     let subscriptions: Vec<Subscription> = subscriptions.cloned().collect();
-    for packet in subscriptions.chunks(IN_A_PACKET) {
+    for packet in subscriptions.chunks(FILTERS_PER_PACKET) {
         session.subscribe(packet.to_vec());
     }
 }
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
     use crate::bindings::BindingConfig;
     use crate::client::packet::{ConnAck, Outgoing};
-    use crate::client::session::Step;
+    use crate::client::session::NextPacket;
 
     fn subscriptions(count: usize) -> (Subscriptions, Session) {
         let binding = |index| -> BindingConfig {
@@ -93,7 +95,7 @@ mod tests {
             serde_json::from_str(&text).unwrap()
         };
         let bindings: Vec<_> = (0..count).map(binding).collect();
-        let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), looked_after: false };
+        let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
         let mut session = Session::default();
         session.connected(&ConnAck::accepting());
         (Subscriptions::new(&topics, &Bindings::new(&bindings)), session)
@@ -102,7 +104,7 @@ mod tests {
     fn asked(session: &mut Session) -> Vec<Vec<String>> {
         let steps = std::iter::from_fn(|| session.next(|_| 1));
         let filters = steps.map(|step| match step {
-            Step::Send(_, Outgoing::Subscribe { subscriptions, .. }) => {
+            NextPacket::Send(_, Outgoing::Subscribe { subscriptions, .. }) => {
                 subscriptions.into_iter().map(|subscription| subscription.filter.to_string()).collect()
             }
             other => panic!("{other:?}"),
@@ -122,9 +124,9 @@ mod tests {
 
     #[test]
     fn hints_are_asked_for_where_a_platform_looks_after_the_box() {
-        let asked = |looked_after| {
-            let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, looked_after };
-            let filters = wanted(&topics, &Bindings::new(&[])).into_iter();
+        let asked = |has_platform| {
+            let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, has_platform };
+            let filters = wanted_subscriptions(&topics, &Bindings::new(&[])).into_iter();
             filters.map(|subscription| subscription.filter.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(asked(true), ["ledge/v1/box/infer/#", "ledge/v1/box/desired"]);

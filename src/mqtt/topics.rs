@@ -1,4 +1,4 @@
-//! Topics: names, filters, templates, and the ones Ledge uses. Valid by construction (MQTT 5.0, section 4.7).
+//! Topics: names, filters, templates, and Ledge's own topics. Valid by construction (MQTT 5.0, section 4.7).
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,14 +7,14 @@ mod device;
 mod filter;
 mod template;
 
-pub use device::{DeviceTopics, InferRoute, InvalidRoute, ROOT};
+pub use device::{DeviceTopics, InferRoute, InvalidRoute, TOPIC_ROOT};
 pub use filter::TopicFilter;
 pub use template::TopicTemplate;
 
 /// The longest topic, in bytes.
-pub const MAX_LENGTH: usize = 65_535;
+pub const TOPIC_MAX_BYTES: usize = 65_535;
 
-/// Why a text is no topic.
+/// The reason why a text is no topic, filter or template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?} {reason}")]
 pub struct InvalidTopic {
@@ -23,7 +23,7 @@ pub struct InvalidTopic {
     reason: &'static str,
 }
 
-/// Where a message is published to: no wildcards.
+/// The topic that a message is published to. It has no wildcards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(std::sync::Arc<str>);
 
@@ -34,7 +34,7 @@ fn invalid(what: &'static str, text: &str, reason: &'static str) -> InvalidTopic
 fn check(what: &'static str, text: &str) -> Result<(), InvalidTopic> {
     match text {
         "" => Err(invalid(what, text, "is empty")),
-        _ if text.len() > MAX_LENGTH => Err(invalid(what, text, "is longer than 65535 bytes")),
+        _ if text.len() > TOPIC_MAX_BYTES => Err(invalid(what, text, "is longer than 65535 bytes")),
         _ if text.contains('\0') => Err(invalid(what, text, "has a null character")),
         _ => Ok(()),
     }
@@ -53,14 +53,13 @@ impl FromStr for TopicName {
 }
 
 impl TopicName {
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// For people and logs: a control character, of which a caller may put any into a topic, is escaped, so that none begins a
-/// line or moves the cursor. The wire has [`TopicName::as_str`].
+/// For people and logs: control characters are escaped, so that a topic of a caller neither begins a line nor moves the
+/// cursor. The wire has [`TopicName::as_str`].
 impl fmt::Display for TopicName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.0.split_inclusive(char::is_control) {
@@ -74,9 +73,8 @@ impl fmt::Display for TopicName {
     }
 }
 
-/// Topics whose first level starts with it are the broker's own; no wildcard at the start of a filter matches them
-/// (section 4.7.2).
-const RESERVED: char = '$';
+/// The first character of the broker's own topics; no wildcard at the start of a filter matches them (section 4.7.2).
+const BROKER_TOPIC_PREFIX: char = '$';
 
 #[cfg(test)]
 mod tests;

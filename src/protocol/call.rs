@@ -1,10 +1,10 @@
-//! One inference call from its bytes to its answer's bytes, whatever carried it: HTTP, MQTT or the command line.
+//! One inference call from its bytes to its answer's bytes, the same for HTTP, MQTT and the command line.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use ledge_base::complaints::Complaints;
+use ledge_base::log_limiter::LogLimiter;
 use ledge_base::memory_budget::{Account, NoRoom};
 use ledge_base::names::ModelVersion;
 use ledge_base::principal::Principal;
@@ -14,53 +14,53 @@ use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
 use ledge_models::serving::{Serving, ServingError};
+use ledge_models::status;
+use ledge_part::failure::{Failure, whole_seconds};
 use ledge_service::off_thread::off_thread;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::decode::{DecodedRequest, Target, decode_within};
 use super::encode::encode_within;
 use super::error::ProtocolError;
 use super::photograph::PhotographAnswer;
-use super::status;
 
-/// JSON above this, in bytes, is not decoded on an async thread, which would keep other callers waiting.
-pub const LARGE_JSON: usize = 256 << 10;
+/// The most bytes of JSON that are decoded on an async thread: more would keep other callers waiting.
+pub const INLINE_JSON_BYTES_MAX: usize = 256 << 10;
 
-/// How much of a body is JSON; what follows is binary tensor data. A header in HTTP, a user property in MQTT.
+/// Name of the header in HTTP, and of the user property in MQTT, with the length of a body's JSON. The rest of the body
+/// is binary tensor data.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
 
-/// A call as it came in.
+/// A call as it was received.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct InferenceCall {
     pub target: Target,
     pub body: Bytes,
-    pub form: Form,
-    /// How urgent the transport says it is; a priority in the request wins.
+    pub form: BodyKind,
+    /// Priority from the transport; a priority in the request wins.
     pub priority: Option<Priority>,
-    /// When the caller stops caring, as the transport says; an earlier one in the request wins.
+    /// Deadline from the transport; an earlier one in the request wins.
     pub deadline: Option<Instant>,
     pub arrived: Instant,
-    /// Who pays for what is made of it.
+    /// Account that the decoded request and its answer are counted on.
     pub account: Account,
-    /// The feature views whose values the answer may say.
+    /// The feature views whose values the answer may report.
     pub views: ViewScope,
 }
 
-/// What a body is.
+/// Kind of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum BodyKind {
     /// JPEG, PNG or WebP, whole.
     Photograph,
-    /// The protocol's request, of which so many bytes are JSON and the rest binary; `None`: all of it.
+    /// The protocol's request: JSON, with binary data after it if a header length is set.
     Tensors {
-        /// The length of the JSON, in bytes.
+        /// The length of the JSON in bytes; `None` is the whole body.
         header_length: Option<usize>,
     },
 }
 
-impl Form {
-    /// What a body of this content type is; the header length goes before it.
+impl BodyKind {
+    /// Kind of a body with this content type; a header length takes precedence.
     pub fn of(content_type: Option<&str>, header_length: Option<usize>) -> Self {
         let image = |kind: &str| kind.trim_start().get(..6).is_some_and(|start| start.eq_ignore_ascii_case("image/"));
         if header_length.is_none() && content_type.is_some_and(image) {
@@ -70,8 +70,8 @@ impl Form {
         }
     }
 
-    /// As [`Self::of`], but without a content type, as with every client of MQTT 3.1.1 and many a device, a photograph is
-    /// known by its first bytes.
+    /// As [`Self::of`], but without a content type, as with every client of MQTT 3.1.1 and many a device, a photograph
+    /// is recognized by its first bytes.
     pub fn sniffed(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Self {
         let untyped = header_length.is_none() && content_type.is_none();
         if untyped && ImageFormat::sniff(body).is_some() {
@@ -84,20 +84,20 @@ impl Form {
 
 /// The answer to a call.
 #[derive(Debug, Clone)]
-pub struct Answered {
-    /// The protocol's answer, or the labels of a photograph.
+pub struct CallAnswer {
+    /// The protocol's answer, or the pipeline's result for a photograph.
     pub body: Bytes,
     /// The length of the JSON at its beginning when binary data follow it.
     pub header_length: Option<usize>,
     pub version: ModelVersion,
-    /// What the response cache did; `None` for a model without one.
+    /// Result of the response cache; `None` for a model without one.
     pub cache: Option<CacheOutcome>,
 }
 
-/// Why a call was not answered.
+/// Reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The request is not one, or its answer cannot be written as asked for.
+    /// The request is invalid, or its answer cannot be written in the requested form.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     #[error(transparent)]
@@ -129,7 +129,7 @@ impl CallError {
         }
     }
 
-    /// For a call that may be answered later: after how many seconds it is worth another try.
+    /// Seconds after which another try may succeed; `None` for a call that will fail again.
     pub fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::Serving(error) => error.retry_after().map(whole_seconds),
@@ -139,54 +139,31 @@ impl CallError {
     }
 }
 
-/// Not before the time: a caller that comes early is refused again.
-fn whole_seconds(wait: Duration) -> u64 {
-    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
-}
-
-/// The body of every answer that is not a success: `{"error": "..."}`.
-#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
-pub struct ErrorBody<'a> {
-    /// Why there is no result.
-    pub error: &'a str,
-    /// The status, where the transport may have no other place for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The id of the request, likewise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<&'a str>,
-}
-
-impl<'a> ErrorBody<'a> {
-    /// With a message alone.
-    pub fn new(error: &'a str) -> Self {
-        Self { error, status: None, id: None }
-    }
-
-    /// As JSON.
-    pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_else(|_| br#"{"error":"internal error"}"#.to_vec())
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self { retry_after_s: error.retry_after_s(), ..Self::with_code(error.status(), error.to_string()) }
     }
 }
 
-/// Answers a call, and says so in the log: whose it was, of which model, what came of it.
-pub async fn answer(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
+/// Answers a call, and logs its caller, model and result.
+pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, CallError> {
     let (model, arrived, mut id) = (call.target.model.clone(), call.arrived, None);
     let answered = match call.form {
-        Form::Photograph => photograph(serving, call, principal).await,
-        Form::Tensors { header_length } => tensors(serving, call, header_length, principal, &mut id).await,
+        BodyKind::Photograph => photograph(serving, call, principal).await,
+        BodyKind::Tensors { header_length } => tensors(serving, call, header_length, principal, &mut id).await,
     };
     let latency_us = arrived.elapsed().as_micros();
     let request_id = id.as_deref();
     match &answered {
-        Ok(Answered { version, .. }) => {
+        Ok(CallAnswer { version, .. }) => {
             tracing::debug!(%model, %version, %principal, request_id, latency_us, status = 200, "answered");
         }
         Err(error) => {
             let (status, reason) = (error.status(), error.to_string());
-            // The box's own fault is worth a line, but not thousands in each second; the caller's is told to the caller.
+            // A fault of the box is logged, but at a limited rate; a fault of the caller is only reported to the
+            // caller.
             if status >= 500
-                && let Some(suppressed) = complain(status)
+                && let Some(suppressed) = log_permit(status)
             {
                 tracing::warn!(%model, %principal, request_id, latency_us, status, reason, suppressed, "not answered");
             } else {
@@ -197,30 +174,30 @@ pub async fn answer(serving: &Serving, call: Call, principal: &Principal) -> Res
     answered
 }
 
-/// Whether calls of this status are to be told of again, and how many were not since the last.
-fn complain(status: u16) -> Option<u64> {
-    static COMPLAINTS: LazyLock<Mutex<Complaints>> = LazyLock::new(Mutex::default);
-    let mut complaints = COMPLAINTS.lock().unwrap_or_else(PoisonError::into_inner);
-    complaints.take(("call", status.into()), Instant::now())
+/// Returns the number of suppressed lines when a call of this status may be logged again, otherwise `None`.
+fn log_permit(status: u16) -> Option<u64> {
+    static LIMITER: LazyLock<Mutex<LogLimiter>> = LazyLock::new(Mutex::default);
+    let mut limiter = LIMITER.lock().unwrap_or_else(PoisonError::into_inner);
+    limiter.take(("call", status.into()), Instant::now())
 }
 
-async fn photograph(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
-    let Call { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
+async fn photograph(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, CallError> {
+    let InferenceCall { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
     let request = PhotographRequest { model, version, photograph, deadline, priority, account };
-    let answer = serving.classify(request, principal).await?;
+    let answer = serving.infer_photograph(request, principal).await?;
     let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?.into();
     let response = answer.response;
-    Ok(Answered { body, header_length: None, version: response.version, cache: response.cache })
+    Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })
 }
 
 async fn tensors(
     serving: &Serving,
-    call: Call,
+    call: InferenceCall,
     header_length: Option<usize>,
     principal: &Principal,
     told_id: &mut Option<String>,
-) -> Result<Answered, CallError> {
+) -> Result<CallAnswer, CallError> {
     let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
     let is_form = is_form_data(&call.body);
     let (priority, deadline, account, views) = (call.priority, call.deadline, call.account, call.views);
@@ -245,14 +222,15 @@ async fn tensors(
     let header_length = encoded.header_length;
     let body = encoded.into_bytes();
     hold.resize(body.len())?;
-    Ok(Answered { body: hold.keep(body), header_length, version: response.version, cache: response.cache })
+    Ok(CallAnswer { body: hold.keep(body), header_length, version: response.version, cache: response.cache })
 }
 
-/// Whether a body begins as the parts of a form do (RFC 7578): with a boundary, and a line that says so.
+/// True when a body begins like the parts of a form (RFC 7578): with a boundary and a content disposition.
 fn is_form_data(body: &[u8]) -> bool {
-    const SIGN: &[u8] = b"content-disposition: form-data";
+    const FORM_PART_HEADER: &[u8] = b"content-disposition: form-data";
     let start = body.get(..body.len().min(512)).unwrap_or_default();
-    start.starts_with(b"--") && start.windows(SIGN.len()).any(|window| window.eq_ignore_ascii_case(SIGN))
+    start.starts_with(b"--")
+        && start.windows(FORM_PART_HEADER.len()).any(|window| window.eq_ignore_ascii_case(FORM_PART_HEADER))
 }
 
 /// Decodes a request, a large one off the async thread: 1 MB of JSON takes some milliseconds.
@@ -263,7 +241,7 @@ async fn decode(
     arrived: Instant,
     account: &Account,
 ) -> Result<DecodedRequest, ProtocolError> {
-    if header_length.unwrap_or(body.len()) <= LARGE_JSON {
+    if header_length.unwrap_or(body.len()) <= INLINE_JSON_BYTES_MAX {
         return decode_within(target, body, header_length, arrived, account);
     }
     let payer = account.clone();
@@ -272,6 +250,9 @@ async fn decode(
 
 #[cfg(test)]
 mod tests {
+    use ledge_part::failure::ErrorBody;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -299,16 +280,16 @@ mod tests {
 
     #[test]
     fn an_image_type_means_a_photograph_unless_a_header_length_says_tensors() {
-        let tensors = |header_length| Form::Tensors { header_length };
+        let tensors = |header_length| BodyKind::Tensors { header_length };
         for (kind, length, form) in [
-            (Some("image/jpeg"), None, Form::Photograph),
-            (Some(" IMAGE/PNG; q=1"), None, Form::Photograph),
+            (Some("image/jpeg"), None, BodyKind::Photograph),
+            (Some(" IMAGE/PNG; q=1"), None, BodyKind::Photograph),
             (Some("image/jpeg"), Some(0), tensors(Some(0))),
             (Some("application/json"), None, tensors(None)),
             (Some("imageé"), None, tensors(None)),
             (None, Some(7), tensors(Some(7))),
         ] {
-            assert_eq!(Form::of(kind, length), form, "{kind:?}");
+            assert_eq!(BodyKind::of(kind, length), form, "{kind:?}");
         }
     }
 }

@@ -5,18 +5,18 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// The most values of one request, those in lists counted.
-pub(super) const MOST_VALUES: usize = 2_000_000;
+/// The most values of one request, including those in lists.
+pub(super) const REQUEST_VALUES_MAX: usize = 2_000_000;
 
-/// The cells of one column.
-pub(super) struct Cells<'f> {
-    /// How many values there may still be.
+/// Reads the cells of one column.
+pub(super) struct CellsSeed<'f> {
+    /// Number of values that may still come.
     pub left: &'f mut usize,
-    /// The column, for messages.
+    /// The column in messages.
     pub column: &'f str,
 }
 
-impl<'de> DeserializeSeed<'de> for Cells<'_> {
+impl<'de> DeserializeSeed<'de> for CellsSeed<'_> {
     type Value = Vec<Value>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<Value>, D::Error> {
@@ -24,7 +24,7 @@ impl<'de> DeserializeSeed<'de> for Cells<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Cells<'_> {
+impl<'de> Visitor<'de> for CellsSeed<'_> {
     type Value = Vec<Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -33,31 +33,33 @@ impl<'de> Visitor<'de> for Cells<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<Value>, A::Error> {
         let mut cells = Vec::new();
-        while let Some(cell) = seq.next_element_seed(Cell { left: self.left, in_list: false })? {
+        while let Some(cell) = seq.next_element_seed(CellSeed { left: self.left, in_list: false })? {
             cells.push(cell);
         }
         Ok(cells)
     }
 }
 
-/// One cell: what can be a feature, which is no object and no list of lists.
-struct Cell<'f> {
+/// Reads one cell: a feature value, which cannot be an object or a list of lists.
+struct CellSeed<'f> {
     left: &'f mut usize,
     in_list: bool,
 }
 
-impl<'de> DeserializeSeed<'de> for Cell<'_> {
+impl<'de> DeserializeSeed<'de> for CellSeed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         *self.left = self.left.checked_sub(1).ok_or_else(|| {
-            D::Error::custom(format!("more than {MOST_VALUES} values in one request; send them in several"))
+            D::Error::custom(format!(
+                "more than {REQUEST_VALUES_MAX} values in one request; send them in several requests"
+            ))
         })?;
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Cell<'_> {
+impl<'de> Visitor<'de> for CellSeed<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -98,10 +100,10 @@ impl<'de> Visitor<'de> for Cell<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         if self.in_list {
-            return Err(A::Error::custom("a list within a list is no feature value"));
+            return Err(A::Error::custom("a list within a list is not a feature value"));
         }
         let mut values = Vec::new();
-        while let Some(value) = seq.next_element_seed(Cell { left: self.left, in_list: true })? {
+        while let Some(value) = seq.next_element_seed(CellSeed { left: self.left, in_list: true })? {
             values.push(value);
         }
         Ok(values.into())

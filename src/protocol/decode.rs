@@ -1,4 +1,4 @@
-//! An inference request out of its bytes.
+//! Decoding of an inference request from its bytes.
 
 use std::time::Instant;
 
@@ -20,22 +20,22 @@ pub struct Target {
     pub version: Option<ModelVersion>,
 }
 
-/// A request, and what of it concerns the answer.
+/// A request, and the options that concern its answer.
 #[derive(Debug, Clone)]
 pub struct DecodedRequest {
     /// The client's id, echoed when given.
     pub id: Option<String>,
     pub request: InferRequest,
-    /// How the outputs are to be written.
+    /// Form in which the outputs are written.
     pub reply: ReplyFormat,
 }
 
-/// Which outputs are binary and which JSON.
+/// Choice of binary or JSON for each output.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplyFormat {
-    /// Whether an output is binary that is not named below.
+    /// True when outputs that are not named below are binary.
     pub binary: bool,
-    /// Outputs that the request says it for.
+    /// Outputs for which the request chooses, with true for binary.
     pub named: Vec<(String, bool)>,
 }
 
@@ -45,7 +45,7 @@ impl ReplyFormat {
     /// Every output binary.
     pub const BINARY: Self = Self { binary: true, named: Vec::new() };
 
-    /// Whether `output` is to be binary.
+    /// True when `output` is written as binary.
     pub fn is_binary(&self, output: &str) -> bool {
         self.named.iter().find(|(name, _)| name == output).map_or(self.binary, |(_, binary)| *binary)
     }
@@ -61,9 +61,9 @@ pub fn parse_header_length(value: &[u8]) -> Result<usize, ProtocolError> {
 /// Decodes an inference request (oip.md sections 2 to 6).
 ///
 /// `header_length` is the length of the JSON in bytes: `None` when the whole body is JSON, `Some(0)` for a raw binary
-/// request, whose whole body is the only input and whose outputs are all binary. The parameter "timeout"
-/// (microseconds) counts from `received`. "entities" and "features" are Ledge's own: whose features make the inputs that are
-/// not sent, and values that count in the place of the stored ones. An empty list of outputs asks for all of them, as in gRPC.
+/// request, whose whole body is the only input and whose outputs are all binary. The parameter "timeout" (microseconds)
+/// counts from `received`. "entities" and "features" are Ledge's own: entity keys for the inputs that are not sent, and
+/// values that replace the stored ones. An empty list of outputs asks for all of them, as in gRPC.
 pub fn decode_request(
     target: Target,
     body: Bytes,
@@ -73,7 +73,7 @@ pub fn decode_request(
     decode_within(target, body, header_length, received, &Account::unlimited())
 }
 
-/// [`decode_request`], within the memory that there is: what is made of the body counts as long as it is there.
+/// [`decode_request`] within the memory budget: everything made from the body is counted while it exists.
 pub fn decode_within(
     target: Target,
     body: Bytes,
@@ -115,7 +115,7 @@ pub fn decode_within(
         version,
         inputs: Inputs::Named(inputs),
         outputs: (!wanted.is_empty()).then_some(wanted),
-        // Later than the clock can say is as good as never.
+        // A deadline beyond the range of the clock is none.
         deadline: parameters.timeout.filter(|timeout| !timeout.is_zero()).and_then(|t| received.checked_add(t)),
         priority: parameters.priority.map(Priority::from_level),
         features: FeatureRequest {

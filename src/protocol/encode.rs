@@ -1,4 +1,4 @@
-//! An inference response as bytes.
+//! Encoding of an inference response to bytes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::decode::ReplyFormat;
 use super::error::{ProtocolError, excerpt};
-use super::used_features::{Cells, UsedFeatures};
+use super::used_features::{UsedFeatureCells, UsedFeatures};
 
 /// An answer ready to be sent.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ pub fn encode_response(
     encode_within(response, id, format, &mut Account::unlimited().hold())
 }
 
-/// [`encode_response`], within the memory that there is: `hold` grows by the JSON.
+/// [`encode_response`] within the memory budget: `hold` grows by the JSON.
 pub fn encode_within(
     response: &InferResponse,
     id: Option<&str>,
@@ -68,11 +68,12 @@ pub fn encode_within(
             (Some(OutputParameters { binary_data_size: tensor.data().len() }), None)
         } else {
             estimate += tensor.data().len().saturating_mul(3);
-            (None, Some(Data::of(name, tensor)?))
+            (None, Some(JsonData::of(name, tensor)?))
         };
         estimate += 128;
-        outputs.push(Output { name, datatype: tensor.datatype(), shape: tensor.shape(), parameters, data });
+        outputs.push(OutputDocument { name, datatype: tensor.datatype(), shape: tensor.shape(), parameters, data });
     }
+
     estimate += response.features.iter().map(|used| 128 + used.cells.len() * 80).sum::<usize>();
     let body = Body {
         id,
@@ -81,15 +82,17 @@ pub fn encode_within(
         outputs,
         features: (!response.features.is_empty()).then_some(UsedFeatures(&response.features)),
     };
+
     let beside = hold.bytes();
-    // What is too much for this machine may be less than the estimate.
+    // Without memory for the estimate, the actual text may still fit.
     let mut json = Vec::new();
     let _ = json.try_reserve_exact(estimate);
-    let mut counted = Counted { json, covered: 0, beside, hold };
+    let mut counted = CountedJson { json, covered: 0, beside, hold };
     serde_json::to_writer(&mut counted, &body).map_err(|error| {
         // The writer fails for nothing else.
         if error.is_io() { NoRoom.into() } else { ProtocolError::Encode { reason: error.to_string() } }
     })?;
+
     let json = counted.json;
     let header_length = (!binary.is_empty()).then_some(json.len());
     let mut chunks = Vec::with_capacity(1 + binary.len());
@@ -98,17 +101,17 @@ pub fn encode_within(
     Ok(Encoded { header_length, chunks })
 }
 
-/// JSON that counts as it grows.
-struct Counted<'h> {
+/// A JSON buffer that is counted against the memory budget as it grows.
+struct CountedJson<'h> {
     json: Vec<u8>,
-    /// Up to this length it counts already.
+    /// Length up to which it is already counted.
     covered: usize,
-    /// What the hold has beside it.
+    /// Bytes that the hold has besides the JSON.
     beside: usize,
     hold: &'h mut Hold,
 }
 
-impl Write for Counted<'_> {
+impl Write for CountedJson<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_all(bytes).map(|()| bytes.len())
     }
@@ -140,14 +143,15 @@ struct Body<'a> {
     id: Option<&'a str>,
     model_name: &'a ModelName,
     model_version: String,
-    outputs: Vec<Output<'a>>,
+    outputs: Vec<OutputDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<BTreeMap<String, Cells<'static>>>")]
+    #[schemars(with = "Option<BTreeMap<String, UsedFeatureCells<'static>>>")]
     features: Option<UsedFeatures<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Output<'a> {
+#[schemars(rename = "Output")]
+struct OutputDocument<'a> {
     name: &'a str,
     #[schemars(with = "String")]
     datatype: DataType,
@@ -156,7 +160,7 @@ struct Output<'a> {
     parameters: Option<OutputParameters>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<serde_json::Value>>")]
-    data: Option<Data<'a>>,
+    data: Option<JsonData<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -164,10 +168,10 @@ struct OutputParameters {
     binary_data_size: usize,
 }
 
-/// The elements of a tensor, borrowed where their alignment allows. FP16 and BF16 are widened, which is exact.
+/// The elements of a tensor, borrowed where their alignment allows. FP16 and BF16 are widened to FP32, which is exact.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Data<'a> {
+enum JsonData<'a> {
     Bool(&'a [bool]),
     Uint8(Cow<'a, [u8]>),
     Uint16(Cow<'a, [u16]>),
@@ -182,9 +186,9 @@ enum Data<'a> {
     Text(Vec<&'a str>),
 }
 
-impl<'a> Data<'a> {
+impl<'a> JsonData<'a> {
     fn of(name: &str, tensor: &'a Tensor) -> Result<Self, ProtocolError> {
-        // serde_json writes `null` for a number that is not finite, so it is refused first.
+        // serde_json would write `null` for a number that is not finite, so such numbers are refused first.
         let not_finite = || ProtocolError::NotFinite { output: excerpt(name) };
         let data = match tensor.datatype() {
             DataType::Bool => tensor.bools().map(Self::Bool),

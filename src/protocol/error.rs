@@ -1,10 +1,11 @@
-//! Why a message of the protocol is refused, in the words that the client gets.
+//! Errors of the protocol: reasons why a message is refused, in the words that the client gets.
 
 use ledge_base::memory_budget::NoRoom;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::DataType;
+use ledge_part::failure::Failure;
 
-/// Why a request cannot be read or an answer cannot be written. Texts are Triton's where it has one.
+/// Reason why a request cannot be read or an answer cannot be written. Texts are Triton's where it has one.
 ///
 /// `Display` is the whole message for the client; names and values that came from outside are shortened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -12,10 +13,10 @@ pub enum ProtocolError {
     /// The body is not JSON, or not a JSON object.
     #[error("failed to parse the request JSON buffer: {reason}")]
     Json {
-        /// What the parser expected, and where.
+        /// Expectation of the parser, and the place.
         reason: String,
     },
-    /// The body is no text, and so no JSON.
+    /// The body is not text, so it is not JSON.
     #[error(
         "the body is not JSON, which is UTF-8 text. Send an image as it is and with its content type: \
          curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg'; send binary tensors with Inference-Header-Content-Length"
@@ -46,7 +47,7 @@ pub enum ProtocolError {
     Field {
         place: String,
         key: String,
-        /// What was expected, what came, and where.
+        /// Expected value, actual value, and place.
         reason: String,
     },
     #[error("'{key}' has more than {limit} entries")]
@@ -68,7 +69,7 @@ pub enum ProtocolError {
     DuplicateInput { input: String },
     #[error("output '{output}' already exists in request")]
     DuplicateOutput { output: String },
-    #[error("column '{column}' is twice in {place}")]
+    #[error("column '{column}' appears twice in {place}")]
     DuplicateColumn {
         /// `entities` or `features`, in quotes.
         place: String,
@@ -78,11 +79,7 @@ pub enum ProtocolError {
     InvalidDatatype { input: String, datatype: String },
     /// A shape with more dimensions than any runtime takes, or more elements than the machine can count.
     #[error("'shape' of {place} {reason}")]
-    Shape {
-        place: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
+    Shape { place: String, reason: &'static str },
     #[error(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', \
          'shared_memory_region' in 'parameters'. But no field is set (input '{input}')"
@@ -100,7 +97,7 @@ pub enum ProtocolError {
         datatype: DataType,
         /// Position, row-major, from 0.
         index: usize,
-        /// What was expected, what came, and where.
+        /// Expected value, actual value, and place.
         reason: String,
     },
     /// JSON data with more or fewer elements than the shape.
@@ -115,7 +112,7 @@ pub enum ProtocolError {
     },
     /// Nested JSON data that is ragged or nested otherwise than the shape.
     #[error(
-        "'data' of input '{input}' is nested otherwise than its shape {shape:?}: an array has {got} entries, expected {expected}"
+        "'data' of input '{input}' is not nested as its shape {shape:?}: an array has {got} entries, expected {expected}"
     )]
     Nesting {
         input: String,
@@ -179,7 +176,7 @@ pub enum ProtocolError {
         /// The most accepted.
         limit: usize,
     },
-    /// What the request is made into, or its answer, has no room now.
+    /// There is no memory now for the decoded request or for its answer.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
     #[error(
@@ -190,18 +187,74 @@ pub enum ProtocolError {
         "output '{output}' has a string that is not UTF-8, which JSON cannot carry: ask for it with 'binary_data': true"
     )]
     NotUtf8 { output: String },
-    /// The answer could not be written: a fault of ours.
+    /// The answer could not be written: a fault of Ledge.
     #[error("failed to write the response JSON: {reason}")]
     Encode { reason: String },
 }
 
 /// The longest piece of foreign text in a message, in characters.
-const EXCERPT: usize = 200;
+const EXCERPT_CHARS_MAX: usize = 200;
 
 /// Foreign text, short enough for a message.
 pub(super) fn excerpt(text: &str) -> String {
-    match text.char_indices().nth(EXCERPT) {
+    match text.char_indices().nth(EXCERPT_CHARS_MAX) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
+    }
+}
+
+impl ProtocolError {
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Json { .. }
+            | Self::NotText
+            | Self::HeaderLength { .. }
+            | Self::HeaderRange { .. }
+            | Self::Missing { .. }
+            | Self::DuplicateKey { .. }
+            | Self::Field { .. }
+            | Self::TooMany { .. }
+            | Self::SharedMemory { .. }
+            | Self::Sequence
+            | Self::DuplicateInput { .. }
+            | Self::DuplicateOutput { .. }
+            | Self::DuplicateColumn { .. }
+            | Self::InvalidDatatype { .. }
+            | Self::Shape { .. }
+            | Self::NoData { .. }
+            | Self::TwoData { .. }
+            | Self::Element { .. }
+            | Self::ElementCount { .. }
+            | Self::Nesting { .. }
+            | Self::ShortBinary { .. }
+            | Self::TrailingBinary { .. }
+            | Self::ByteSize { .. }
+            | Self::IncompleteString { .. }
+            | Self::StringCount { .. }
+            | Self::NotABool { .. }
+            | Self::TooManyStrings { .. }
+            | Self::NotFinite { .. }
+            | Self::NotUtf8 { .. } => 400,
+            Self::Encode { .. } => 500,
+            Self::NoRoom(_) => 503,
+        }
+    }
+}
+
+impl From<ProtocolError> for Failure {
+    fn from(error: ProtocolError) -> Self {
+        Self::with_code(error.status(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_is_told_its_own_faults_with_400_and_ours_with_500() {
+        assert_eq!(ProtocolError::Sequence.status(), 400);
+        assert_eq!(ProtocolError::Encode { reason: String::new() }.status(), 500);
     }
 }

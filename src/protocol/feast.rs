@@ -2,7 +2,7 @@
 //! Feast's own client works.
 //!
 //! The forms are those of Feast 0.67 as its code has them (`feature_server.py`, `infra/online_stores/remote.py`). An
-//! error that its client knows becomes the same exception there.
+//! error that Feast's client knows becomes the same exception there.
 //!
 //! Files, in reading order:
 //! * `request.rs` - requests: reads of online features, pushes, writes
@@ -14,7 +14,7 @@
 //!
 //! Invariants:
 //! * It knows no transport and decides nothing about permissions: bytes come in, bytes go out.
-//! * Every answer is bounded (`MOST_CELLS`), and so is the memory of every frame.
+//! * Every answer is bounded (`ANSWER_CELLS_MAX`), and so is the memory of every frame.
 
 pub mod describe;
 mod error;
@@ -29,4 +29,4 @@ pub use reply::{LongAnswer, Pieces, encode_online_features};
 pub use request::{OnlineFeaturesCall, PushCall, PushMode, decode_online_features, decode_push, decode_write};
 
 /// The most cells, features times entities, of one answer.
-pub const MOST_CELLS: usize = 1_000_000;
+pub const ANSWER_CELLS_MAX: usize = 1_000_000;

@@ -1,4 +1,4 @@
-//! What must hold for any bytes that pretend to be an inference request. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! Properties that hold for any bytes in place of a request. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 
 use std::time::Instant;
 
@@ -8,18 +8,18 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
 use ledge_models::serving::request::{InferResponse, Inputs, Timings};
 
-use super::call::ErrorBody;
 use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
 use super::encode::encode_response;
 use super::error::ProtocolError;
 use super::feast;
 use super::metadata::{IndexRequest, LoadRequest, UnloadRequest};
+use ledge_part::failure::ErrorBody;
 
 /// Named tensors of a request or an answer.
 type Tensors = Vec<(String, Tensor)>;
 
 /// The longest message that a refusal may have, in bytes: it quotes excerpts only.
-const LONGEST_MESSAGE: usize = 8 * 1024;
+const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 
 /// Reads the whole body as JSON; true when it is a request.
 ///
@@ -29,7 +29,7 @@ pub fn fuzz_json(data: &[u8]) -> bool {
     check(Bytes::copy_from_slice(data), None)
 }
 
-/// The whole body is JSON for Feast's routes; whether one of them reads it.
+/// Reads the whole body as JSON for Feast's routes; true when one of them reads it.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -38,12 +38,12 @@ pub fn fuzz_feast(data: &[u8]) -> bool {
     let push = feast::decode_push(data).map(|_| ());
     for error in [online.as_ref().err(), push.as_ref().err()].into_iter().flatten() {
         assert!((400..500).contains(&error.status), "{}", error.message());
-        assert!(error.to_json().len() < LONGEST_MESSAGE, "{}", error.message());
+        assert!(error.to_json().len() < MESSAGE_BYTES_MAX, "{}", error.message());
     }
     online.is_ok() || push.is_ok()
 }
 
-/// The whole body is JSON for the model repository's routes; true when one of them reads it.
+/// Reads the whole body as JSON for the model repository's routes; true when one of them reads it.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -57,13 +57,13 @@ pub fn fuzz_repository_call(data: &[u8]) -> bool {
     ];
     for error in results.iter().filter_map(|result| result.as_ref().err()) {
         assert_eq!(error.status(), 400, "{error:?}");
-        assert!(ErrorBody::new(&error.to_string()).to_json().len() < LONGEST_MESSAGE, "{error:?}");
+        assert!(ErrorBody::new(&error.to_string()).to_json().len() < MESSAGE_BYTES_MAX, "{error:?}");
     }
     results.iter().any(Result::is_ok)
 }
 
-/// The first two bytes choose the header's length, from 0 to one byte too many; the others are the body. True when it is a
-/// request.
+/// Reads a binary request: the first two bytes choose the header's length, from 0 to one byte too many; the others are
+/// the body. True when it is a request.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -79,7 +79,7 @@ fn check(body: Bytes, header_length: Option<usize>) -> bool {
         Err(error) => {
             assert_eq!(error.status(), 400, "{error:?}");
             let message = ErrorBody::new(&error.to_string()).to_json();
-            assert!(message.len() < LONGEST_MESSAGE, "{error:?}");
+            assert!(message.len() < MESSAGE_BYTES_MAX, "{error:?}");
             return false;
         }
     };
@@ -132,7 +132,7 @@ pub(super) fn back(tensors: &Tensors, format: &ReplyFormat) -> Result<Tensors, P
     let length = encoded.content_length();
     let mut body = encoded.into_bytes().to_vec();
     assert_eq!(body.len(), length);
-    // Quotes in a model's name cannot be, so the first one is the key.
+    // A model's name has no quotes, so the first match is the key.
     let (from, to) = (&br#""outputs":"#[..], &br#""inputs":"#[..]);
     let at = body.windows(from.len()).position(|window| window == from).unwrap_or_else(|| unreachable!("a key"));
     body.splice(at..at + from.len(), to.iter().copied());

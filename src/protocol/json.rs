@@ -1,8 +1,8 @@
 //! The `data` of a tensor in JSON, read straight into a vector of elements.
 //!
-//! Data is flat or nested exactly as its shape (OIP "Tensor Data"); Triton only counts elements, we also refuse ragged or
-//! differently nested data, integers out of range and numbers that overflow to infinity. FP16 and BF16 are rounded from
-//! FP32. `serde_json`'s feature `float_roundtrip` is on, without which an FP64 may be off by its last bit.
+//! Data is flat or nested exactly as its shape (OIP "Tensor Data"); Triton only counts elements; Ledge also refuses
+//! ragged or differently nested data, integers out of range and numbers that overflow to infinity. FP16 and BF16 are
+//! rounded from FP32. `serde_json`'s feature `float_roundtrip` is on, without which an FP64 may be off by its last bit.
 //!
 //! Measured for 218 KB of numbers: 0.6-0.8 ms. Skipping over the array with a `RawValue` and parsing it by hand took as
 //! long: skipping alone takes 0.2-0.5 ms.
@@ -11,35 +11,35 @@ use std::fmt;
 
 use half::{bf16, f16};
 use ledge_base::memory_budget::{Account, Hold};
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Element, Tensor, element_count, push_string};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, Visitor};
 
 use self::nest::Level;
 use super::error::{ProtocolError, excerpt};
-use super::object::Failure;
+use super::object::FirstError;
 
 mod nest;
 
 /// The most elements of a `BYTES` tensor.
-pub(super) const MOST_STRINGS: usize = 1_000_000;
+pub(super) const STRINGS_MAX: usize = 1_000_000;
 
-/// What a string takes at most beside its bytes, here and in a runtime that makes its own of it and gives as many back. With
-/// ONNX Runtime 20 million empty ones took 2.5 GB.
-const BESIDE_STRING: usize = 128;
+/// The most memory of a string besides its bytes, here and in a runtime that copies it and returns as many. With ONNX
+/// Runtime 20 million empty ones took 2.5 GB.
+const STRING_OVERHEAD_BYTES: usize = 128;
 
-/// Reads the `data` of one input. Why it failed, if not for broken JSON, is left in `failure`.
+/// Reads the `data` of one input. The reason of a failure, other than broken JSON, is left in `failure`.
 pub(super) struct TensorSeed<'s> {
-    /// The input, for messages.
+    /// The input in messages.
     pub input: &'s str,
     pub datatype: DataType,
     pub shape: &'s [usize],
-    /// Bytes of JSON that hold the data at most; bounds what is allocated before anything is read.
+    /// The most bytes of JSON that hold the data; bounds the allocation before anything is read.
     pub body_length: usize,
-    /// Who pays for it, where it may be large.
+    /// Account for the tensor, where it may be large.
     pub account: Option<&'s Account>,
-    pub failure: &'s mut Failure,
+    pub failure: &'s mut FirstError,
 }
 
 impl<'de> DeserializeSeed<'de> for TensorSeed<'_> {
@@ -79,11 +79,11 @@ impl TensorSeed<'_> {
 
     fn strings<'de, D: Deserializer<'de>>(mut self, deserializer: D) -> Result<Tensor, D::Error> {
         let expected = self.expected();
-        if expected > MOST_STRINGS {
-            let error = ProtocolError::TooManyStrings { input: excerpt(self.input), limit: MOST_STRINGS };
+        if expected > STRINGS_MAX {
+            let error = ProtocolError::TooManyStrings { input: excerpt(self.input), limit: STRINGS_MAX };
             return Err(self.failure.refuse(error));
         }
-        let beside = expected.min(self.body_length / 3 + 1) * BESIDE_STRING;
+        let beside = expected.min(self.body_length / 3 + 1) * STRING_OVERHEAD_BYTES;
         let mut hold = self.take(beside + self.body_length)?;
         let mut sink = Strings { data: Vec::new(), most: expected, count: 0 };
         let shape = self.fill(&mut sink, deserializer)?;
@@ -98,7 +98,7 @@ impl TensorSeed<'_> {
         element_count(self.shape).unwrap_or(usize::MAX)
     }
 
-    /// Takes so many bytes, where somebody has to pay.
+    /// Takes bytes from the memory budget, where there is an account.
     fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<Option<Hold>, E> {
         let hold = self.account.map(|account| account.take(bytes)).transpose();
         hold.map_err(|error| self.failure.refuse(error.into()))
@@ -130,7 +130,7 @@ fn kept(tensor: Tensor, hold: Option<Hold>) -> Tensor {
     }
 }
 
-/// A Rust type that is written in JSON as the protocol says.
+/// A Rust type with a form in the protocol's JSON.
 trait JsonElement: Element {
     /// Reads one.
     fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
@@ -161,7 +161,7 @@ rounded_elements!(f16, f32, f16::from_f32; bf16, f32, bf16::from_f32; f32, f32, 
 
 /// Takes elements in row-major order.
 trait Sink {
-    /// Reads one element, and keeps it unless there are enough.
+    /// Reads one element, and keeps it unless there are enough already.
     fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error>;
 
     /// Elements read so far.
@@ -189,7 +189,7 @@ impl<T: JsonElement> Sink for Numbers<T> {
     }
 }
 
-/// Elements as a binary body would carry them.
+/// Elements in the form of a binary body.
 struct Strings {
     data: Vec<u8>,
     most: usize,

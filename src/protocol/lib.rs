@@ -1,5 +1,5 @@
 //! The Open Inference Protocol, and Feast's feature server in `feast/`: JSON and binary tensors to requests,
-//! responses to bytes, and the one table from errors to status codes. HTTP, MQTT and the command line share it.
+//! responses to bytes. HTTP, MQTT and the command line share it.
 //!
 //! Files, in reading order:
 //! * `object.rs` - JSON objects and arrays, read entry by entry without a tree in between
@@ -11,11 +11,10 @@
 //! * `decode.rs`, `decode/` - an inference request from its bytes; the folder has tests
 //! * `used_features.rs` - the feature values that an answer reports as used
 //! * `encode.rs` - an inference response to bytes
-//! * `photograph.rs` - the answer to an image: labels and scores
+//! * `photograph.rs` - the answer to an image: the result of the model's pipeline
 //! * `metadata/` - documents about servers and models as Triton writes them: `model_config.rs`, `repository.rs`,
 //!   `statistics.rs`
 //! * `error.rs` - reasons why a message is refused, in the words that the client gets
-//! * `status.rs` - the table from errors to status codes
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
 //! * `feast.rs`, `feast/` - Feast's feature server; `feast.rs` has the map
 //! * `fuzz.rs` - properties that hold for any bytes in place of a request
@@ -24,7 +23,6 @@
 //! Invariants:
 //! * It knows no transport: bytes and a few header values come in, bytes go out.
 //! * A request that leaves `decode_request` is valid as far as it can be without the model.
-//! * `status.rs` is one exhaustive match without `_`: a new error does not compile until it has a status code.
 //! * JSON is read in bounded memory. Data is flat or nested exactly as its shape.
 #![forbid(unsafe_code)]
 
@@ -36,7 +34,6 @@ pub mod feast;
 pub mod fuzz;
 pub mod metadata;
 pub mod photograph;
-pub mod status;
 
 mod cells;
 mod json;

@@ -5,13 +5,14 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::error::{ProtocolError, excerpt};
 
-/// Reads `json`, one object, into a [`Fields`], which may have left a better reason for an error in its [`Failure`].
+/// Reads `json`, one object, into a [`Fields`], which may have recorded a better reason for an error in its
+/// [`FirstError`].
 pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), ProtocolError> {
     let text = std::str::from_utf8(json).map_err(|_| ProtocolError::NotText)?;
     if text.trim().is_empty() {
@@ -24,18 +25,18 @@ pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl Fields<'de>) -> Resul
         .map_err(|error| ProtocolError::Json { reason: excerpt(&in_json(&error.to_string())) })
 }
 
-/// The first reason to refuse a message; serde's own errors carry only text.
+/// The first error in a message; serde's own errors carry only text.
 #[derive(Debug, Default)]
-pub(super) struct Failure(Option<ProtocolError>);
+pub(super) struct FirstError(Option<ProtocolError>);
 
-impl Failure {
-    /// Keeps the reason, if it is the first, and gives serde something to stop on.
+impl FirstError {
+    /// Keeps the error, if it is the first, and returns an error that stops serde.
     pub(super) fn refuse<E: Error>(&mut self, error: ProtocolError) -> E {
         self.0.get_or_insert(error);
         E::custom("refused")
     }
 
-    /// Passes a result on; a failure without a reason yet is one of this key's value.
+    /// Passes a result on; an error without a reason yet is recorded as one of this key's value.
     pub(super) fn field<T, E: Error>(&mut self, place: &str, key: &str, result: Result<T, E>) -> Result<T, E> {
         result.inspect_err(|error| {
             let (key, reason) = (excerpt(key), excerpt(&in_json(&error.to_string())));
@@ -48,7 +49,7 @@ impl Failure {
         if seen { Err(self.refuse(ProtocolError::DuplicateKey { place: place.into(), key })) } else { Ok(()) }
     }
 
-    /// The first reason, or else `error`.
+    /// Returns the first error, or else `error`.
     pub(super) fn or(self, error: ProtocolError) -> ProtocolError {
         self.0.unwrap_or(error)
     }
@@ -56,7 +57,7 @@ impl Failure {
 
 /// Takes the entries of one JSON object.
 pub(super) trait Fields<'de> {
-    /// What the object is, for a message: "expected ...".
+    /// Description of the object, for a message: "expected ...".
     const EXPECTED: &'static str;
 
     /// Takes the value of `key`, or skips it.
@@ -65,7 +66,7 @@ pub(super) trait Fields<'de> {
 
 /// Takes the entries of one JSON array.
 pub(super) trait Items<'de> {
-    /// What the array is, for a message: "expected ...".
+    /// Description of the array, for a message: "expected ...".
     const EXPECTED: &'static str;
 
     /// Takes one entry; `false` when there is none left.
@@ -126,8 +127,8 @@ impl<'de, I: Items<'de>> Visitor<'de> for Array<'_, I> {
     }
 }
 
-/// Reads a value that may be `null`, which counts as absent: some clients write out every optional key.
-/// The value tells whether there was one.
+/// Reads a value that may be `null`, which counts as absent: some clients write out every optional key. Returns true
+/// when there was a value.
 pub(super) struct Nullable<S>(pub S);
 
 impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Nullable<S> {

@@ -1,6 +1,6 @@
 //! Parameters: JSON objects of strings, numbers and booleans, on the request, its inputs and its outputs.
 //!
-//! Those with a meaning here are read; all others are accepted and ignored, as the protocol wants.
+//! Known parameters are read; all others are accepted and ignored, as the protocol requires.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::error::{ProtocolError, excerpt};
-use super::object::{Failure, Fields};
+use super::object::{Fields, FirstError};
 
 /// The value of a parameter.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,24 +60,24 @@ impl<'de> Deserialize<'de> for Value {
 pub(super) struct Parameters<'s, K> {
     pub place: &'s str,
     pub known: &'s mut K,
-    pub failure: &'s mut Failure,
+    pub failure: &'s mut FirstError,
 }
 
-/// The parameters that have a meaning in one place.
-pub(super) trait Known {
-    /// Takes a parameter that it knows. `Err` is a reason to refuse the value.
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal>;
+/// The parameters that are known in one place.
+pub(super) trait KnownParameters {
+    /// Takes a parameter if it is a known one. `Err` is the reason to refuse the value.
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError>;
 }
 
-/// Why a parameter is refused.
-pub(super) enum Refusal {
+/// Reason why a parameter is refused.
+pub(super) enum ParameterError {
     Expected(&'static str),
     Twice(&'static str),
     SharedMemory,
     Sequence,
 }
 
-impl<'de, K: Known> Fields<'de> for Parameters<'_, K> {
+impl<'de, K: KnownParameters> Fields<'de> for Parameters<'_, K> {
     const EXPECTED: &'static str = "an object of parameters";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -85,10 +85,10 @@ impl<'de, K: Known> Fields<'de> for Parameters<'_, K> {
         self.known.take(key, &value).map_err(|refusal| {
             let (place, name) = (self.place.to_owned(), excerpt(key));
             self.failure.refuse(match refusal {
-                Refusal::Expected(reason) => ProtocolError::Field { place, key: name, reason: reason.into() },
-                Refusal::Twice(key) => ProtocolError::DuplicateKey { place, key },
-                Refusal::SharedMemory => ProtocolError::SharedMemory { place, parameter: name },
-                Refusal::Sequence => ProtocolError::Sequence,
+                ParameterError::Expected(reason) => ProtocolError::Field { place, key: name, reason: reason.into() },
+                ParameterError::Twice(key) => ProtocolError::DuplicateKey { place, key },
+                ParameterError::SharedMemory => ProtocolError::SharedMemory { place, parameter: name },
+                ParameterError::Sequence => ProtocolError::Sequence,
             })
         })
     }
@@ -97,18 +97,18 @@ impl<'de, K: Known> Fields<'de> for Parameters<'_, K> {
 /// Parameters of a whole request (oip.md section 6).
 #[derive(Debug, Default)]
 pub(super) struct RequestParameters {
-    /// Whether outputs are binary unless they say otherwise.
+    /// True when outputs are binary unless they choose otherwise.
     pub binary_data_output: Option<bool>,
-    /// How long the caller waits; zero is for ever.
+    /// Time that the caller waits; zero is for ever.
     pub timeout: Option<Duration>,
     /// 0 is the default, 1 the highest.
     pub priority: Option<u64>,
-    /// Whether the answer says which feature values were used: Ledge's own.
+    /// True when the answer reports the feature values that were used; Ledge's own parameter.
     pub feature_values: Option<bool>,
 }
 
-impl Known for RequestParameters {
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal> {
+impl KnownParameters for RequestParameters {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError> {
         match name {
             "binary_data_output" => set(&mut self.binary_data_output, "binary_data_output", boolean(value)?),
             "timeout" => set(&mut self.timeout, "timeout", Duration::from_micros(unsigned(value)?)),
@@ -117,9 +117,9 @@ impl Known for RequestParameters {
             "sequence_id" => match value {
                 Value::Unsigned(0) => Ok(()),
                 Value::Text(text) if text.is_empty() => Ok(()),
-                Value::Unsigned(_) | Value::Text(_) => Err(Refusal::Sequence),
+                Value::Unsigned(_) | Value::Text(_) => Err(ParameterError::Sequence),
                 Value::Bool(_) | Value::OtherNumber => {
-                    Err(Refusal::Expected("expected a non-negative integer or a string"))
+                    Err(ParameterError::Expected("expected a non-negative integer or a string"))
                 }
             },
             "sequence_start" | "sequence_end" => boolean(value).map(|_| ()),
@@ -135,15 +135,15 @@ pub(super) struct InputParameters {
     pub binary_data_size: Option<usize>,
 }
 
-impl Known for InputParameters {
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal> {
+impl KnownParameters for InputParameters {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError> {
         match name {
             "binary_data_size" => {
                 // More than the machine can address is more than any body holds.
                 let size = usize::try_from(unsigned(value)?).unwrap_or(usize::MAX);
                 set(&mut self.binary_data_size, "binary_data_size", size)
             }
-            _ if name.starts_with("shared_memory_") => Err(Refusal::SharedMemory),
+            _ if name.starts_with("shared_memory_") => Err(ParameterError::SharedMemory),
             _ => Ok(()),
         }
     }
@@ -152,38 +152,38 @@ impl Known for InputParameters {
 /// Parameters of a requested output.
 #[derive(Debug, Default)]
 pub(super) struct OutputParameters {
-    /// Whether the output is binary.
+    /// True when the output is binary.
     pub binary_data: Option<bool>,
     /// The number of classes wanted instead of the tensor; 0 is the tensor, as in Triton.
     pub classification: Option<usize>,
 }
 
-impl Known for OutputParameters {
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal> {
+impl KnownParameters for OutputParameters {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError> {
         match name {
             "binary_data" => set(&mut self.binary_data, "binary_data", boolean(value)?),
             "classification" => {
                 let classes = usize::try_from(unsigned(value)?).unwrap_or(usize::MAX);
                 set(&mut self.classification, "classification", classes)
             }
-            _ if name.starts_with("shared_memory_") => Err(Refusal::SharedMemory),
+            _ if name.starts_with("shared_memory_") => Err(ParameterError::SharedMemory),
             _ => Ok(()),
         }
     }
 }
 
-fn set<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), Refusal> {
-    if slot.replace(value).is_some() { Err(Refusal::Twice(name)) } else { Ok(()) }
+fn set<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParameterError> {
+    if slot.replace(value).is_some() { Err(ParameterError::Twice(name)) } else { Ok(()) }
 }
 
-fn boolean(value: &Value) -> Result<bool, Refusal> {
-    if let Value::Bool(value) = value { Ok(*value) } else { Err(Refusal::Expected("expected true or false")) }
+fn boolean(value: &Value) -> Result<bool, ParameterError> {
+    if let Value::Bool(value) = value { Ok(*value) } else { Err(ParameterError::Expected("expected true or false")) }
 }
 
-fn unsigned(value: &Value) -> Result<u64, Refusal> {
+fn unsigned(value: &Value) -> Result<u64, ParameterError> {
     if let Value::Unsigned(value) = value {
         Ok(*value)
     } else {
-        Err(Refusal::Expected("expected a non-negative integer"))
+        Err(ParameterError::Expected("expected a non-negative integer"))
     }
 }

@@ -1,4 +1,4 @@
-//! Property tests: what is encoded is decoded to the same tensors, in every way that the protocol has.
+//! Property tests: encoded tensors decode to the same tensors, in every form of the protocol.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ fn tensors() -> impl Strategy<Value = Tensor> {
     })
 }
 
-/// Elements out of random bits.
+/// A tensor made of random bits.
 fn tensor(datatype: DataType, shape: &[usize], words: &[u64], texts: &[String]) -> Tensor {
     macro_rules! from_bits {
         ($convert:expr) => {
@@ -68,7 +68,7 @@ fn low32(word: u64) -> u32 {
     u32::try_from(word & 0xffff_ffff).unwrap()
 }
 
-/// The elements as JSON texts, through our own encoder's flat array.
+/// The elements as JSON texts, from the encoder's flat array.
 fn elements(tensor: &Tensor) -> Vec<String> {
     #[derive(serde::Deserialize)]
     struct Output {

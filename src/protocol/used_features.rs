@@ -1,5 +1,6 @@
-//! The feature values that an answer says were used: `"features": {"VIEW:FEATURE": {...}}`, a list each for values, statuses,
-//! event timestamps and sources, with an element for each batch element. Values, statuses and timestamps are as Feast writes them.
+//! The feature values that an answer reports as used: `"features": {"VIEW:FEATURE": {...}}`, a list each for values,
+//! statuses, event timestamps and sources, with an element for each batch element. Values, statuses and timestamps are
+//! as Feast writes them.
 
 use ledge_base::clock;
 use ledge_features::value::Value;
@@ -16,7 +17,7 @@ impl Serialize for UsedFeatures<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for used in self.0 {
-            map.serialize_entry(&used.name, &Cells::from(used.cells.as_slice()))?;
+            map.serialize_entry(&used.name, &UsedFeatureCells::from(used.cells.as_slice()))?;
         }
         map.end()
     }
@@ -24,19 +25,20 @@ impl Serialize for UsedFeatures<'_> {
 
 /// Those of one feature, an element for each batch element.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Cells<'a> {
-    /// What the model was given of the feature store.
+#[schemars(rename = "Cells")]
+pub(super) struct UsedFeatureCells<'a> {
+    /// The values that the model got.
     #[schemars(with = "Vec<Option<serde_json::Value>>")]
     values: Vec<Option<&'a Value>>,
-    /// What is to be said of each value, such as `PRESENT`.
+    /// The status of each value, such as `PRESENT`.
     statuses: Vec<&'static str>,
-    /// When each value was so, in RFC 3339.
+    /// The event timestamp of each value, in RFC 3339.
     event_timestamps: Vec<String>,
-    /// Where each came from.
+    /// The source of each value.
     sources: Vec<&'static str>,
 }
 
-impl<'a> From<&'a [UsedCell]> for Cells<'a> {
+impl<'a> From<&'a [UsedCell]> for UsedFeatureCells<'a> {
     fn from(cells: &'a [UsedCell]) -> Self {
         Self {
             values: cells.iter().map(|cell| cell.value.as_ref()).collect(),

@@ -3,7 +3,7 @@
 use std::mem::replace;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, SMALL};
+use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
 use ledge_base::names::ModelName;
 use ledge_base::tensor::Tensor;
 use ledge_features::online::Columns;
@@ -11,52 +11,58 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use self::columns::ColumnsReader;
 use self::input::InputReader;
-use super::cells::MOST_VALUES;
+use super::cells::REQUEST_VALUES_MAX;
 use super::error::{ProtocolError, excerpt};
-use super::object::{self, Array, Failure, Fields, Items, Nullable, Object};
-use super::parameters::{Known, OutputParameters, Parameters, RequestParameters};
+use super::object::{self, Array, Fields, FirstError, Items, Nullable, Object};
+use super::parameters::{KnownParameters, OutputParameters, Parameters, RequestParameters};
 
 mod columns;
 mod input;
 
 /// The most inputs or outputs of one request: far beyond any model, and a bound on what a hostile list costs.
-const MAX_ENTRIES: usize = 1024;
+const ENTRIES_MAX: usize = 1024;
 
-/// An inference request as its JSON says it.
+/// An inference request, as in its JSON.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     pub id: Option<String>,
     pub parameters: RequestParameters,
     pub inputs: Vec<(String, Tensor)>,
     /// Empty when absent.
-    pub outputs: Vec<Output>,
-    /// Whose features make inputs. Empty when absent, as the next one.
+    pub outputs: Vec<RequestedOutput>,
+    /// Entity keys for inputs made of features. Empty when absent, like the next field.
     pub entities: Columns,
-    /// Values of features that count in the place of the stored ones.
+    /// Values of features that replace the stored ones.
     pub features: Columns,
 }
 
 /// An output asked for.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct RequestedOutput {
     pub name: String,
     pub parameters: OutputParameters,
 }
 
-/// Reads a request out of its JSON and the binary data behind it. Its tensors count as long as they are there.
+/// Reads a request from its JSON and the binary data after it. Its tensors are counted while they exist.
 pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName, account: &Account) -> Result<Request, ProtocolError> {
-    let mut failure = Failure::default();
-    // What is made of a little JSON is little, too.
-    let account = (json.len() > SMALL).then_some(account);
-    let source =
-        Source { model, binary, json_length: json.len(), account, cells_left: MOST_VALUES, failure: &mut failure };
-    let mut reader = RequestReader { source, request: Request::default(), seen: Seen::default() };
+    let mut failure = FirstError::default();
+    // A short JSON decodes to little data, which is not counted.
+    let account = (json.len() > UNCOUNTED_BYTES_MAX).then_some(account);
+    let source = Source {
+        model,
+        binary,
+        json_length: json.len(),
+        account,
+        cells_left: REQUEST_VALUES_MAX,
+        failure: &mut failure,
+    };
+    let mut reader = RequestReader { source, request: Request::default(), seen: SeenKeys::default() };
     let result = object::read(json, &mut reader);
     let RequestReader { source: Source { binary, .. }, request, seen } = reader;
     result.map_err(|error| failure.or(error))?;
-    // Entity keys alone make a request, of a model whose inputs are made of features.
+    // For a model whose inputs are made of features, entity keys are enough.
     if !seen.inputs && request.entities.is_empty() && request.features.is_empty() {
-        return Err(ProtocolError::Missing { place: REQUEST.into(), key: "inputs" });
+        return Err(ProtocolError::Missing { place: REQUEST_PLACE.into(), key: "inputs" });
     }
     if !binary.is_empty() {
         return Err(ProtocolError::TrailingBinary { model: model.clone() });
@@ -65,24 +71,24 @@ pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName, account: &Acco
 }
 
 /// The place of top-level keys in messages.
-const REQUEST: &str = "the request";
+const REQUEST_PLACE: &str = "the request";
 
-/// What readers share: where data comes from and where the reason of a refusal goes.
+/// State that the readers share: the source of data, and the reason of a refusal.
 struct Source<'s> {
     model: &'s ModelName,
-    /// Binary data not taken yet.
+    /// Binary data that is not read yet.
     binary: Bytes,
     json_length: usize,
-    /// Who pays for tensors that are made of JSON, where they may be large.
+    /// Account for tensors that are made from JSON, where they may be large.
     account: Option<&'s Account>,
-    /// How many cells "entities" and "features" may still have.
+    /// Number of cells that "entities" and "features" may still have.
     cells_left: usize,
-    failure: &'s mut Failure,
+    failure: &'s mut FirstError,
 }
 
 impl Source<'_> {
     /// Reads the value of "parameters".
-    fn parameters<'de, A: MapAccess<'de>, K: Known>(
+    fn parameters<'de, A: MapAccess<'de>, K: KnownParameters>(
         &mut self,
         place: &str,
         known: &mut K,
@@ -102,14 +108,14 @@ impl Source<'_> {
     ) -> Result<(), A::Error> {
         let mut reader = ColumnsReader { key, columns, left: &mut self.cells_left, failure: &mut *self.failure };
         let result = map.next_value_seed(Nullable(Object(&mut reader)));
-        self.failure.field(REQUEST, key, result).map(|_| ())
+        self.failure.field(REQUEST_PLACE, key, result).map(|_| ())
     }
 }
 
-/// Which keys have been there; a key may be there and `null`.
+/// The keys that have been read; a key may be there and `null`.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each key")]
-struct Seen {
+struct SeenKeys {
     id: bool,
     parameters: bool,
     inputs: bool,
@@ -121,7 +127,7 @@ struct Seen {
 struct RequestReader<'s> {
     source: Source<'s>,
     request: Request,
-    seen: Seen,
+    seen: SeenKeys,
 }
 
 impl<'de> Fields<'de> for RequestReader<'_> {
@@ -131,31 +137,31 @@ impl<'de> Fields<'de> for RequestReader<'_> {
         let Self { source, request, seen } = self;
         match key {
             "id" => {
-                source.failure.once(REQUEST, "id", replace(&mut seen.id, true))?;
-                request.id = source.failure.field(REQUEST, "id", map.next_value())?;
+                source.failure.once(REQUEST_PLACE, "id", replace(&mut seen.id, true))?;
+                request.id = source.failure.field(REQUEST_PLACE, "id", map.next_value())?;
             }
             "parameters" => {
-                source.failure.once(REQUEST, "parameters", replace(&mut seen.parameters, true))?;
-                source.parameters(REQUEST, &mut request.parameters, map)?;
+                source.failure.once(REQUEST_PLACE, "parameters", replace(&mut seen.parameters, true))?;
+                source.parameters(REQUEST_PLACE, &mut request.parameters, map)?;
             }
             "inputs" => {
-                source.failure.once(REQUEST, "inputs", replace(&mut seen.inputs, true))?;
+                source.failure.once(REQUEST_PLACE, "inputs", replace(&mut seen.inputs, true))?;
                 let mut reader = InputsReader { source, inputs: &mut request.inputs };
                 let result = map.next_value_seed(Array(&mut reader));
-                source.failure.field(REQUEST, "inputs", result)?;
+                source.failure.field(REQUEST_PLACE, "inputs", result)?;
             }
             "outputs" => {
-                source.failure.once(REQUEST, "outputs", replace(&mut seen.outputs, true))?;
+                source.failure.once(REQUEST_PLACE, "outputs", replace(&mut seen.outputs, true))?;
                 let mut reader = OutputsReader { source, outputs: &mut request.outputs };
                 let result = map.next_value_seed(Nullable(Array(&mut reader)));
-                source.failure.field(REQUEST, "outputs", result)?;
+                source.failure.field(REQUEST_PLACE, "outputs", result)?;
             }
             "entities" => {
-                source.failure.once(REQUEST, "entities", replace(&mut seen.entities, true))?;
+                source.failure.once(REQUEST_PLACE, "entities", replace(&mut seen.entities, true))?;
                 source.columns("entities", &mut request.entities, map)?;
             }
             "features" => {
-                source.failure.once(REQUEST, "features", replace(&mut seen.features, true))?;
+                source.failure.once(REQUEST_PLACE, "features", replace(&mut seen.features, true))?;
                 source.columns("features", &mut request.features, map)?;
             }
             _ => drop(map.next_value::<IgnoredAny>()?),
@@ -182,8 +188,8 @@ impl<'de> Items<'de> for InputsReader<'_, '_> {
             Ok(input) => input,
             Err(error) => return Err(self.source.failure.refuse(error)),
         };
-        if index == MAX_ENTRIES {
-            return Err(self.source.failure.refuse(ProtocolError::TooMany { key: "inputs", limit: MAX_ENTRIES }));
+        if index == ENTRIES_MAX {
+            return Err(self.source.failure.refuse(ProtocolError::TooMany { key: "inputs", limit: ENTRIES_MAX }));
         }
         if self.inputs.iter().any(|(name, _)| *name == input.0) {
             return Err(self.source.failure.refuse(ProtocolError::DuplicateInput { input: excerpt(&input.0) }));
@@ -195,7 +201,7 @@ impl<'de> Items<'de> for InputsReader<'_, '_> {
 
 struct OutputsReader<'r, 's> {
     source: &'r mut Source<'s>,
-    outputs: &'r mut Vec<Output>,
+    outputs: &'r mut Vec<RequestedOutput>,
 }
 
 impl<'de> Items<'de> for OutputsReader<'_, '_> {
@@ -216,12 +222,12 @@ impl<'de> Items<'de> for OutputsReader<'_, '_> {
         let OutputReader { place, name, parameters, .. } = reader;
         let error = match name {
             None => ProtocolError::Missing { place, key: "name" },
-            Some(_) if index == MAX_ENTRIES => ProtocolError::TooMany { key: "outputs", limit: MAX_ENTRIES },
+            Some(_) if index == ENTRIES_MAX => ProtocolError::TooMany { key: "outputs", limit: ENTRIES_MAX },
             Some(name) if self.outputs.iter().any(|output| output.name == name) => {
                 ProtocolError::DuplicateOutput { output: excerpt(&name) }
             }
             Some(name) => {
-                self.outputs.push(Output { name, parameters });
+                self.outputs.push(RequestedOutput { name, parameters });
                 return Ok(true);
             }
         };
@@ -231,7 +237,7 @@ impl<'de> Items<'de> for OutputsReader<'_, '_> {
 
 struct OutputReader<'r, 's> {
     source: &'r mut Source<'s>,
-    /// Which output, for messages: by number until its name is read.
+    /// The output in messages: its number until its name is read.
     place: String,
     name: Option<String>,
     parameters: OutputParameters,

@@ -1,12 +1,12 @@
-//! What is worth proving later: the closed list of audit events, and the sink that takes them.
+//! The closed list of audit events, which can be proved later, and the sink that takes them.
 //!
-//! Everybody may record an event. Recording never blocks and never fails the caller; what could not be taken is counted.
-//! An event holds names that were chosen by whoever looks after this box, never what a caller sent: of that there are
-//! keyed tags at most ([`tag`]).
+//! Every part may record an event. Recording never blocks and never fails the caller; events that do not fit are
+//! counted. An event holds names that the operator of this box chose, never data that a caller sent: that is in it only
+//! as a keyed tag ([`tag`]).
 
 pub mod feature;
 pub mod inference;
-mod seldom;
+mod repeated;
 pub mod sink;
 pub mod tag;
 
@@ -21,13 +21,13 @@ use inference::Outcome;
 pub use sink::{AuditQueue, AuditSink};
 use tag::Tag;
 
-/// A word of our own, such as a cause or a stage: up to 40 characters of `a-z`, `0-9` and `_`.
+/// A fixed word of Ledge, such as a cause or a stage: up to 40 characters of `a-z`, `0-9` and `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Word(#[schemars(regex(pattern = "^[a-z0-9_]{1,40}$"))] Cow<'static, str>);
 
-/// The longest [`Word`].
-const LONGEST_WORD: usize = 40;
+/// The longest [`Word`], in characters.
+const WORD_CHARS_MAX: usize = 40;
 
 impl Word {
     /// The text.
@@ -52,17 +52,19 @@ impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let is_word = !text.is_empty()
-            && text.len() <= LONGEST_WORD
+            && text.len() <= WORD_CHARS_MAX
             && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
         if !is_word {
-            return Err(serde::de::Error::custom(format_args!("{text:?} is no word of an audit record")));
+            return Err(serde::de::Error::custom(format_args!(
+                "{text:?} is not a word of an audit record: expected 1 to {WORD_CHARS_MAX} of a-z 0-9 _"
+            )));
         }
         Ok(Self(Cow::Owned(text)))
     }
 }
 
-/// An event of the audit log, as it stands in a record. No payloads, no free text from outside. A variant or a field may be
-/// added; the version of [`ledge_audit::record::AuditRecord`] grows when one changes its meaning.
+/// An event of the audit log, as it stands in a record. No payloads, no free text from outside. A variant or a field
+/// may be added; the version of [`ledge_audit::record::AuditRecord`] grows when one changes its meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AuditEvent {
@@ -73,9 +75,9 @@ pub enum AuditEvent {
     },
     /// The daemon stops in order.
     Stopped,
-    /// Nothing else was recorded for a day; the box is there.
+    /// Nothing else was recorded for a day; the box is running.
     Idle,
-    /// What is set differs from what the last start had.
+    /// The settings differ from those of the previous start.
     ConfigurationChanged {
         /// The keys, such as `http.listen`; never their values.
         keys: Vec<String>,
@@ -95,26 +97,26 @@ pub enum AuditEvent {
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// `golden` where it answered its golden inputs wrong, else `load`; records of before lack it.
+        /// `golden` if it answered its golden inputs wrong, else `load`; older records lack it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<Cow<'static, str>>,
     },
-    /// A version that went live answered its golden inputs wrong, so something else runs in its place.
+    /// A version that went live answered its golden inputs wrong, so a fallback runs in its place.
     ModelFellBack {
         /// The model.
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// What runs: the same file in another runtime or with other instructions, or the float original beside it.
+        /// The fallback: the same file in another runtime or with other instructions, or the float original next to it.
         to: Fallback,
     },
-    /// A load or first run of a version of a model ended the process before this one.
+    /// A load or first run of a version of a model crashed the previous process.
     ModelCrashed {
         /// The model.
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// Whether it is not loaded any more, but tried in a process of its own.
+        /// True if it is not loaded any more, only tried in a process of its own.
         suspended: bool,
     },
     /// A version of a model was taken out of service.
@@ -126,54 +128,54 @@ pub enum AuditEvent {
     },
     /// An inference call was answered or refused.
     Inference {
-        /// The model; `None` when there is none of the name that was asked for.
+        /// The model; `None` when no model has the requested name.
         model: Option<ModelName>,
         /// The version that was to answer.
         version: Option<ModelVersion>,
         /// The first 16 digits of the digest of its files.
         digest: Option<String>,
-        /// What came of it.
+        /// The outcome.
         outcome: Outcome,
-        /// How long it took, in microseconds.
+        /// The duration in microseconds.
         us: u64,
-        /// The tag of what the model was given.
+        /// The tag of the inputs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Tag>,
-        /// The tag of what it answered.
+        /// The tag of the outputs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<Tag>,
     },
     /// The inference calls of one caller, model and outcome within a minute.
     InferenceMinute {
-        /// The model; `None` when there is none of the name that was asked for.
+        /// The model; `None` when no model has the requested name.
         model: Option<ModelName>,
         /// The version that was to answer.
         version: Option<ModelVersion>,
         /// The first 16 digits of the digest of its files.
         digest: Option<String>,
-        /// What came of them.
+        /// Their outcome.
         outcome: Outcome,
-        /// How many.
+        /// The number of calls.
         calls: u64,
-        /// How long they took together, in microseconds.
+        /// The sum of their durations in microseconds.
         us: u64,
-        /// How long the longest took, in microseconds.
+        /// The longest duration in microseconds.
         us_max: u64,
     },
     /// The reads of one caller and feature view within a minute.
     FeaturesRead {
         /// The feature view.
         feature_view: String,
-        /// The model that read for the caller; `None` where the caller was answered with the values.
+        /// The model that read for the caller; `None` when the caller got the values.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<ModelName>,
-        /// How many calls.
+        /// The number of calls.
         calls: u64,
-        /// How many rows were asked for, whether the store has them or not.
+        /// The number of requested rows, found or not.
         rows: u64,
-        /// The tags of the entities, in their own order; `audit.feature_entities` of them at most.
+        /// The tags of the entities, sorted; `audit.feature_entities` of them at most.
         entities: Vec<Tag>,
-        /// How many rows are of entities that are not listed.
+        /// The number of rows of entities that are not listed.
         #[serde(default, skip_serializing_if = "is_zero")]
         unlisted: u64,
     },
@@ -181,36 +183,36 @@ pub enum AuditEvent {
     FeaturesPushed {
         /// The feature view.
         feature_view: String,
-        /// How many calls.
+        /// The number of calls.
         calls: u64,
-        /// How many rows.
+        /// The number of rows.
         rows: u64,
         /// The tags of the entities, as in `features_read`.
         entities: Vec<Tag>,
-        /// How many rows are of entities that are not listed.
+        /// The number of rows of entities that are not listed.
         #[serde(default, skip_serializing_if = "is_zero")]
         unlisted: u64,
     },
     /// Files of the feature store were found damaged. The log says which.
     FeatureStoreDamaged,
-    /// A backup took the place of everything in the feature store.
+    /// A backup replaced everything in the feature store.
     FeatureStoreRestored {
-        /// How many records it has.
+        /// The number of its records.
         records: u64,
     },
-    /// An entity of the feature store was erased. Not which.
+    /// An entity of the feature store was erased. The record does not name it.
     FeatureEntityErased {
-        /// How many records.
+        /// The number of erased records.
         records: u64,
-        /// Of how many feature views.
+        /// The number of feature views that they were in.
         views: u64,
     },
-    /// Rows of the feature store were handed out as a backup.
+    /// Rows of the feature store were exported as a backup.
     FeatureStoreBackedUp {
-        /// The one feature view that was asked for; `None` is all of them.
+        /// The requested feature view; `None` is all of them.
         feature_view: Option<String>,
     },
-    /// Signed metadata was accepted: what is trusted has changed.
+    /// Signed metadata was accepted: the trusted metadata has changed.
     MetadataAccepted {
         /// The role.
         role: String,
@@ -219,177 +221,177 @@ pub enum AuditEvent {
     },
     /// Metadata of the update repository was refused. The log says why.
     MetadataRefused {
-        /// In which way.
+        /// The cause.
         cause: Word,
     },
-    /// The trusted metadata on this box was found damaged, or gone.
+    /// The trusted metadata on this box was found damaged or missing.
     MetadataDamaged,
-    /// The trusted metadata was given up: what is trusted begins anew with the root file.
+    /// The trusted metadata was discarded: trust starts again with the root file.
     TrustReset,
     /// An update reached another stage, was committed, or rolled back.
     UpdateMoved {
-        /// What is updated, such as `models/minilm`.
+        /// The subject of the update, such as `models/minilm`.
         subject: String,
-        /// The version on its way.
+        /// The new version.
         version: ModelVersion,
         /// The rollout.
         rollout: String,
-        /// What was reached.
+        /// The stage.
         stage: Word,
-        /// What stopped it, if it was rolled back.
+        /// The cause, if it was rolled back.
         cause: Option<Word>,
     },
-    /// The administrator of this box stepped into an update.
+    /// The administrator of this box intervened in an update.
     UpdateOrdered {
-        /// What is updated.
+        /// The subject of the update.
         subject: String,
-        /// What was asked for: `pin`, `unpin`, `rollback` or `cancel`.
+        /// The order: `pin`, `unpin`, `rollback` or `cancel`.
         order: Word,
     },
-    /// A connection out of this box was opened. One that carries the audit log itself is told when it is the first, or the
-    /// first after a failure.
+    /// A connection out of this box was opened. One that carries the audit log itself is told when it is the first, or
+    /// the first after a failure.
     ConnectionOpened {
         /// `HOST:PORT`, as configured.
         destination: String,
-        /// Where it is.
+        /// The region of the destination.
         region: String,
-        /// What for.
+        /// The purpose.
         purpose: Word,
-        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        /// The number of further events of the kind since its last record: there is one a minute at most.
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
     },
-    /// A connection out of this box was asked for and is not allowed.
+    /// An outbound connection was requested and is not allowed.
     ConnectionRefused {
-        /// `HOST:PORT`, as configured; `unlisted` where a request named it and no entry does.
+        /// `HOST:PORT`, as configured; `unlisted` if a request named it and the allow-list does not.
         destination: String,
-        /// What for.
+        /// The purpose.
         purpose: Word,
     },
-    /// Somebody asked this box for something that leaves no other record.
+    /// A caller requested maintenance that leaves no other record.
     MaintenanceRequested {
-        /// What: `feature_snapshot`, `feature_compaction` or `update_check`.
+        /// The maintenance: `feature_snapshot`, `feature_compaction` or `update_check`.
         what: Word,
     },
-    /// Somebody asked for what is not theirs to ask for.
+    /// A caller lacked the permission for a request.
     AccessDenied {
-        /// What was asked for, such as `model_load`.
+        /// The request, such as `model_load`.
         what: Word,
-        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        /// The number of further events of the kind since its last record: there is one a minute at most.
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
     },
-    /// Somebody presented a credential that lets nobody in.
+    /// A caller presented a credential that was refused.
     AuthenticationFailed {
-        /// Why: `malformed`, `unknown` (or of another secret), `expired`, `revoked`, or `too_many` attempts failed.
+        /// The cause: `malformed`, `unknown` (or another secret), `expired`, `revoked`, or `too_many` failed attempts.
         cause: Word,
-        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        /// The number of further events of the kind since its last record: there is one a minute at most.
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
     },
-    /// An API key was made.
+    /// An API key was created.
     KeyCreated {
-        /// Who holds it.
+        /// Its name.
         name: KeyName,
-        /// What it may do.
+        /// Its roles.
         roles: Vec<String>,
-        /// The models it is for; `None` is all of them.
+        /// The models it covers; `None` is all of them.
         models: Option<Vec<ModelName>>,
         /// The feature views whose values it may read and push; `None` is all of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         feature_views: Option<Vec<FeatureName>>,
-        /// When it ends, in milliseconds since the Unix epoch.
+        /// The time of its expiry, in milliseconds since the Unix epoch.
         expires_ms: Option<u64>,
     },
     /// An API key was revoked.
     KeyRevoked {
-        /// Who holds it.
+        /// Its name.
         name: KeyName,
     },
-    /// An API key is in the store as another than was recorded: somebody edited it, and not by `ledge keys`.
+    /// An API key in the store differs from its record: the file was edited, and not by `ledge keys`.
     KeyChanged {
-        /// Who holds it.
+        /// Its name.
         name: KeyName,
-        /// What it may do now.
+        /// Its current roles.
         roles: Vec<String>,
-        /// The models it is for now; `None` is all of them.
+        /// The models it covers now; `None` is all of them.
         models: Option<Vec<ModelName>>,
         /// The feature views whose values it may read and push; `None` is all of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         feature_views: Option<Vec<FeatureName>>,
-        /// When it ends now, in milliseconds since the Unix epoch.
+        /// The current time of its expiry, in milliseconds since the Unix epoch.
         expires_ms: Option<u64>,
     },
-    /// The store of API keys cannot be read, or has lost keys or revocations, as an older one would have. What was revoked
-    /// stays revoked.
+    /// The store of API keys cannot be read, or has lost keys or revocations, as an older one would have. What was
+    /// revoked stays revoked.
     KeyStoreDamaged,
-    /// The clock of the machine does not go on from where it was.
+    /// The clock of the machine jumped.
     ClockJumped {
-        /// By how much, in milliseconds; back is negative.
+        /// The jump in milliseconds; a jump back is negative.
         by_ms: i64,
     },
-    /// There is too little room on the disk for something, or there is again.
+    /// The disk has too little room for something, or has enough again.
     SpaceChanged {
-        /// For what: `audit_log`, `feature_store` or `updates`.
+        /// The part: `audit_log`, `feature_store` or `updates`.
         what: Word,
-        /// Whether it is enough.
+        /// True if there is enough room.
         enough: bool,
     },
-    /// Events that never became records.
+    /// Events were lost before they became records.
     RecordsLost {
-        /// Why: `queue` (they came faster than they could be written), `quota`, `disk` or `log`.
+        /// The cause: `queue` (they came faster than they could be written), `quota`, `disk` or `log`.
         cause: Word,
-        /// When the first was lost, in milliseconds since the Unix epoch.
+        /// The time of the first loss, in milliseconds since the Unix epoch.
         since_ms: u64,
-        /// How many calls: of inference, and reads and pushes of features.
+        /// The number of calls: of inference, and reads and pushes of features.
         calls: u64,
-        /// How many other events.
+        /// The number of other events.
         events: u64,
     },
     /// Records were removed from this box, to stay within the quota.
     RecordsPruned {
-        /// Those below this sequence number, and of logs before this one all but their ends.
+        /// The records below this sequence number were removed, and of earlier logs all but their ends.
         below: u64,
-        /// Whether the platform has all of them.
+        /// True if the platform has all of them.
         synced: bool,
     },
     /// This log begins.
     LogBegun {
-        /// Why: `new`, `damaged`, `forked` or `renamed`.
+        /// The cause: `new`, `damaged`, `forked` or `renamed`.
         cause: Word,
-        /// What the log before it had, which is kept as it is.
+        /// The previous log, which is kept unchanged.
         previous: Option<PreviousLog>,
     },
-    /// A key for tags was made.
+    /// A key for tags was created.
     TagKeyMade {
-        /// Which, as in `period` of a tag.
+        /// Its period, as in a tag.
         period: u32,
     },
-    /// A key for tags was destroyed: nobody can tell any more what its tags stand for.
+    /// A key for tags was destroyed: its tags cannot be linked to their originals any more.
     TagKeyDestroyed {
-        /// Which, as in `period` of a tag.
+        /// Its period, as in a tag.
         period: u32,
     },
-    /// Another master key seals from now on.
+    /// Another master key encrypts from now on.
     MasterKeyChanged {
-        /// Which: the first bytes of a hash of it, in hexadecimal.
+        /// Its id: the first bytes of a hash of it, in hexadecimal.
         key: String,
     },
-    /// What was plain or under an old master key is sealed under the current one.
+    /// Data that was plain or under an old master key was encrypted with the current one.
     Resealed {
-        /// What, such as `audit_keys`.
+        /// The data, such as `audit_keys`.
         what: Word,
-        /// How many files or values.
+        /// The number of files or values.
         files: u64,
     },
-    /// The key that signs the checkpoints of the log was made.
+    /// The key that signs the checkpoints of the log was created.
     AuditKeyMade {
         /// The verifier key (C2SP signed-note).
         verifier_key: String,
     },
 }
 
-/// What runs in the place of a model that answered its golden inputs wrong.
+/// The replacement for a model that answered its golden inputs wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
@@ -399,27 +401,27 @@ pub enum Fallback {
     Float,
 }
 
-/// What is known of a log that another follows.
+/// The facts known of the log before this one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviousLog {
     /// Its origin, as its checkpoints have it.
     pub origin: String,
-    /// How many records its last checkpoint says that it has.
+    /// The number of records in its last checkpoint.
     pub size: u64,
     /// The root hash of that checkpoint, in base64.
     pub root: String,
-    /// How many records were found.
+    /// The number of records that were found.
     pub found: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
 impl AuditEvent {
-    /// Whether it has to be on the disk at once, and not just with what comes in the next moments.
+    /// True if it has to be on the disk at once, and not only with the events of the next moments.
     pub fn is_urgent(&self) -> bool {
         !matches!(
             self,
@@ -432,7 +434,7 @@ impl AuditEvent {
         )
     }
 
-    /// Its name in a record.
+    /// The name in a record.
     pub fn action(&self) -> &'static str {
         match self {
             Self::Started { .. } => "started",
@@ -480,7 +482,7 @@ impl AuditEvent {
         }
     }
 
-    /// Whether somebody should look at it soon.
+    /// True if the operator should look at it soon.
     pub fn is_warning(&self) -> bool {
         match self {
             Self::ModelRefused { .. }
@@ -504,8 +506,8 @@ impl AuditEvent {
         }
     }
 
-    /// How many calls it stands for, of inference or of features; `None` for an event of another kind. Calls may be counted
-    /// instead of recorded where room is short.
+    /// The number of inference or feature calls that it stands for; `None` for other events. When room is short, calls
+    /// may be counted instead of recorded.
     pub fn calls(&self) -> Option<u64> {
         match self {
             Self::Inference { .. } => Some(1),

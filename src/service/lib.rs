@@ -1,5 +1,5 @@
-//! Parts that a process needs to run for years: an orderly end, a sign that it is ready, work off the async threads,
-//! and a way to record events for the audit log.
+//! Parts that a process needs to run for years: an orderly shutdown, a readiness signal, work off the async threads,
+//! and the recording of events for the audit log.
 //!
 //! Files, in reading order:
 //! * `shutdown.rs` - tasks whose end is always noticed, and one signal that ends them all
@@ -10,7 +10,8 @@
 //!   * `sink.rs` - the queue between those who record and the one writer
 //!   * `inference.rs` - inference calls, one by one or counted by the minute
 //!   * `feature.rs` - reads and pushes of feature views, counted by the minute
-//!   * `seldom.rs` - events that would repeat while their cause lasts: denials, connections, a full disk
+//!   * `repeated.rs` - events that repeat while their cause lasts, recorded once a minute: denials, connections, a full
+//!     disk
 //!   * `tag.rs`, `tag/` - keyed hashes that stand in a record for data about a person
 //!
 //! Invariants:

@@ -1,4 +1,4 @@
-//! Work that would block the async threads, run on the blocking pool. Work that unpacks or decodes for a caller takes turns:
+//! Work that would block the async threads, run on the blocking pool. Unpacking and decoding for callers takes turns:
 //! as many threads do it as there are cores.
 
 use std::collections::HashMap;
@@ -9,14 +9,14 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many idle callers to keep.
+/// The most idle callers that are kept.
 const IDLE_CALLERS_MAX: usize = 64;
 
-/// The cores are those of the process, so the turns are, too.
+/// The turns of the whole process, one for each core.
 static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(available_parallelism().map_or(1, usize::from)));
 
-/// Does work that makes much of little, such as unpacking, on a thread of its own, and returns what it made. The work is
-/// done to its end when the caller has gone. Callers on this box, whose memory is not counted, wait for no turn.
+/// Runs work with a large output, such as unpacking, on the blocking pool, and returns its result. The work runs to its
+/// end even after the caller has gone. Callers on this box, whose memory is not counted, do not wait for a turn.
 pub async fn off_thread<T: Send + 'static>(account: &Account, work: impl FnOnce() -> T + Send + 'static) -> T {
     let turn = match account.counted_owner() {
         Some(owner) => Some(TURNS.take(owner).await),
@@ -32,6 +32,11 @@ pub async fn off_thread<T: Send + 'static>(account: &Account, work: impl FnOnce(
 /// Runs `work` to its end on a thread of the blocking pool and returns its result. A panic in it continues here.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+/// Runs a future to its end on this thread, which has no runtime: for command lines.
+pub fn block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
 }
 
 /// As many turns at a time as there are cores. A caller has no more of them, and no more that wait in the one queue for all,
@@ -107,7 +112,7 @@ mod tests {
         let other = key("b");
         let mut next = Box::pin(turns.take(&other));
         assert!(next.as_mut().now_or_never().is_none());
-        // Those of the flood that wait for their own turns are not before it.
+        // The rest of the flood waits for turns of its own caller, and not before the other caller.
         held.pop();
         assert!(next.as_mut().now_or_never().is_some());
     }

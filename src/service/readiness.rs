@@ -1,16 +1,16 @@
-//! Ready means: every part that had to start has started.
+//! The readiness of the daemon: it is ready when every part has started.
 //!
 //! Each part holds a [`Latch`] until it is up; [`Readiness::wait`] ends when the last one is dropped.
 
 use tokio::sync::watch;
 
-/// Hands out latches and tells when none is left.
+/// Creates latches, and reports when none is left.
 #[derive(Debug)]
 pub struct Readiness {
     sender: watch::Sender<()>,
 }
 
-/// Keeps the daemon "not ready" for as long as it lives.
+/// Keeps the daemon not ready until it is dropped.
 #[derive(Debug)]
 pub struct Latch {
     _receiver: watch::Receiver<()>,
@@ -28,7 +28,7 @@ impl Readiness {
         Latch { _receiver: self.sender.subscribe() }
     }
 
-    /// Whether no latch is left.
+    /// True if no latch is left.
     pub fn is_ready(&self) -> bool {
         self.sender.receiver_count() == 0
     }

@@ -1,4 +1,4 @@
-//! Tasks that do not die unseen, and one signal that ends them all.
+//! Tasks whose end is always noticed, and one signal that stops them all.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ impl Shutdown {
         T: Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
-        let guard = Guard { shutdown: self.clone(), name, reason: Some("panicked".to_owned()) };
+        let guard = EssentialTaskGuard { shutdown: self.clone(), name, reason: Some("panicked".to_owned()) };
         self.tasks.spawn(async move {
             let mut guard = guard;
             guard.reason = Some(match task.await {
@@ -48,33 +48,33 @@ impl Shutdown {
         self.token.cancel();
     }
 
-    /// Asks every task to stop, and the daemon to start anew in the same process.
+    /// Asks every task to stop, and the daemon to restart in the same process.
     pub fn request_restart(&self) {
         self.restart.store(true, Ordering::Relaxed);
         self.request();
     }
 
-    /// Whether the daemon is to start anew.
+    /// True if the daemon is to restart.
     pub fn is_restart(&self) -> bool {
         self.restart.load(Ordering::Relaxed)
     }
 
-    /// Waits until somebody asked for the stop.
+    /// Waits until the shutdown is requested.
     pub async fn requested(&self) {
         self.token.cancelled().await;
     }
 
-    /// Whether the stop was asked for.
+    /// True if the shutdown is requested.
     pub fn is_requested(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// Why the daemon stops, when a task's death is the reason.
+    /// The reason of the shutdown, if it is the end of an essential task.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// Waits for every task, at most for `grace`. `false` when some were still running then.
+    /// Waits for every task, `grace` at most. `false` if some are still running then.
     pub async fn drain(&self, grace: Duration) -> bool {
         self.request();
         self.tasks.close();
@@ -82,18 +82,18 @@ impl Shutdown {
     }
 }
 
-/// Stops the daemon when dropped, unless the stop was already under way.
-struct Guard {
+/// Requests the shutdown when it is dropped, with a reason unless the shutdown is already requested.
+struct EssentialTaskGuard {
     shutdown: Shutdown,
     name: &'static str,
     reason: Option<String>,
 }
 
-impl Drop for Guard {
+impl Drop for EssentialTaskGuard {
     fn drop(&mut self) {
         if !self.shutdown.is_requested() {
             let reason = self.reason.take().unwrap_or_default();
-            tracing::error!(task = self.name, reason, "task died; the daemon stops");
+            tracing::error!(task = self.name, reason, "an essential task ended: the daemon stops");
             let _ = self.shutdown.failure.set(format!("task {} {reason}", self.name));
         }
         self.shutdown.request();

@@ -7,29 +7,32 @@ use std::time::Duration;
 
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
+use ledge_part::check::Check;
+use crate::doctor;
+use ledge_part::section::{Section, Site};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Where signed updates come from, and what they may take.
+/// The source of signed updates, and the limits on them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdatesConfig {
     /// The folder of the update store.
     pub path: PathBuf,
-    /// The TUF repository, with `metadata/` and `targets/` below it. `None`: this box is not looked after.
+    /// The TUF repository, with `metadata/` and `targets/` below it. `None`: no platform updates this box.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub repository: Option<RepositoryAddress>,
-    /// The root metadata that this box trusts first: from the package, or from whoever set the box up.
+    /// The root metadata that this box trusts first: from the package, or from the person who set up the box.
     pub root_file: PathBuf,
     /// A proxy that is asked to connect (HTTP CONNECT).
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub proxy: Option<HostPort>,
-    /// How often the platform is asked, in seconds; each pause is drawn from 75 to 125 % of it.
+    /// The mean time between two checks of the platform, in seconds; each pause is drawn from 75 to 125 % of it.
     #[serde(deserialize_with = "in_range::<5, 86_400, _, _>")]
     pub poll_interval_s: u64,
-    /// The most bytes a second that downloads take; 0 is no limit.
+    /// The highest download rate, in bytes a second; 0 is no limit.
     #[serde(deserialize_with = "in_range::<0, 10_000_000_000, _, _>")]
     pub max_bytes_per_s: u64,
-    /// What stays free on the disk, in MiB, whatever is to be fetched.
+    /// The disk space that downloads leave free, in MiB.
     #[serde(deserialize_with = "in_range::<0, 1_048_576, _, _>")]
     pub min_free_mb: u64,
     /// The section `[updates.tls]`.
@@ -51,20 +54,20 @@ impl Default for UpdatesConfig {
     }
 }
 
-/// Where a TUF repository is: `https://HOST[:PORT]/PATH`, `http://` on this machine, or `file:///FOLDER`.
+/// The address of a TUF repository: `https://HOST[:PORT]/PATH`, `http://` on this machine, or `file:///FOLDER`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RepositoryAddress {
     Http {
         tls: bool,
         at: HostPort,
-        /// What its paths begin with: `/` or `/a/b/`.
+        /// The prefix of its paths: `/` or `/a/b/`.
         base: String,
     },
     /// A folder, such as that of a USB stick.
     Folder(PathBuf),
 }
 
-/// Why a text is no address of a repository.
+/// The error of a text that is not an address of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected https://HOST[:PORT]/PATH or file:///FOLDER, got {text:?}")]
 pub struct InvalidRepositoryAddress {
@@ -107,30 +110,39 @@ impl<'de> Deserialize<'de> for RepositoryAddress {
 }
 
 impl RepositoryAddress {
-    /// Whether asking it tells everybody on the way what this box runs.
+    /// Returns whether requests to it show anybody on the network what this box runs.
     pub fn is_exposed(&self) -> bool {
         matches!(self, Self::Http { tls: false, at, .. } if !at.host.is_loopback())
     }
 }
 
 impl UpdatesConfig {
-    /// Makes every path relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
+    /// Returns [`Self::poll_interval_s`] as a duration.
+    pub fn poll_interval(&self) -> Duration {
+        Duration::from_secs(self.poll_interval_s)
+    }
+}
+
+impl Section for UpdatesConfig {
+    fn resolve(&mut self, root: &Path) {
         for path in [&mut self.path, &mut self.root_file] {
             *path = root.join(&path).components().collect();
         }
         self.tls.resolve(root);
     }
 
-    /// [`Self::poll_interval_s`].
-    pub fn poll_interval(&self) -> Duration {
-        Duration::from_secs(self.poll_interval_s)
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let TlsFiles { certificate_file, key_file, .. } = &self.tls;
+        if certificate_file.is_some() != key_file.is_some() {
+            problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
+        }
+        problems
     }
 
-    /// The destinations that this section names: the repository, where it is on a server.
-    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
         let Some(RepositoryAddress::Http { tls, at, .. }) = &self.repository else { return Vec::new() };
-        let problem = "is not encrypted, and so tells everybody on the way what this box runs: use https://";
+        let problem = "is not encrypted: anybody on the network can see what this box runs; use https://";
         vec![ConfiguredDestination {
             key: "repository".into(),
             at: at.clone(),
@@ -140,14 +152,7 @@ impl UpdatesConfig {
         }]
     }
 
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it. Mistakes
-    /// of [`Self::destinations`] are not among them.
-    pub fn problems(&self) -> Vec<(String, String)> {
-        let mut problems = Vec::new();
-        let TlsFiles { certificate_file, key_file, .. } = &self.tls;
-        if certificate_file.is_some() != key_file.is_some() {
-            problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
-        }
-        problems
+    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
+        doctor::checks(self, site)
     }
 }

@@ -1,10 +1,11 @@
 //! Signed configuration: settings from a closed, safe set, released as `configurations/NAME/VERSION/settings.toml`.
 //!
-//! They are what a platform may tune on boxes that others own: how much is kept and how long, when and what is taken from
-//! the broker that the owner named. Never where anything connects or listens, whom it trusts, or where anything lies.
+//! A platform may tune these on boxes that others own: how much is kept and how long, when and what is taken from the
+//! broker that the owner named. It may never set where anything connects or listens, whom it trusts, or where anything
+//! is stored.
 //!
-//! They lie over the defaults and under the configuration file, the environment and the command line: the owner of the box
-//! has the last word, and what they set themselves no release changes. They take effect when the daemon starts.
+//! They override the defaults, and are overridden by the configuration file, the environment and the command line: no
+//! release changes a value that the owner of the box has set. They take effect when the daemon starts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,11 @@ use super::state::SubjectState;
 use super::store::release_folder;
 use super::subject::{Kind, Subject};
 
-/// The one file of a configuration.
-pub const FILE: &str = "settings.toml";
+/// The only file of a configuration release.
+pub const SETTINGS_FILE: &str = "settings.toml";
 
-/// What may be set: keys, and sections of which every key may.
-pub const SETTABLE: [&str; 14] = [
+/// Keys that a release may set, and sections of which it may set every key.
+pub const SETTABLE_KEYS: [&str; 14] = [
     "serving.max_queue_size",
     "serving.default_timeout_ms",
     "serving.batch_windows",
@@ -37,26 +38,26 @@ pub const SETTABLE: [&str; 14] = [
     "updates.max_bytes_per_s",
 ];
 
-/// Whether a release may set this key, such as `mqtt.bindings[0].topic`.
+/// Returns whether a release may set this key, such as `mqtt.bindings[0].topic`.
 pub fn is_settable(key: &str) -> bool {
     let is_or_is_in = |settable: &&str| {
         key.strip_prefix(settable).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
-    SETTABLE.iter().any(is_or_is_in)
+    SETTABLE_KEYS.iter().any(is_or_is_in)
 }
 
-/// The settings that are live, by the state of the update store in `folder`, in the order of their names. None where there
-/// is no state that can be read: that is for the updater to tell.
+/// Returns the files of the live settings, by the state of the update store in `folder`, in the order of their names.
+/// None where the state cannot be read: the updater reports that.
 pub fn active(folder: &Path) -> Vec<PathBuf> {
-    live(folder, Kind::Configuration).into_iter().map(|(_, release)| release.join(FILE)).collect()
+    live(folder, Kind::Configuration).into_iter().map(|(_, release)| release.join(SETTINGS_FILE)).collect()
 }
 
-/// The models that releases are live of, by the same state.
+/// Returns the models that have a live release, by the same state.
 pub fn managed_models(folder: &Path) -> BTreeSet<ModelName> {
     live(folder, Kind::Model).into_iter().map(|(subject, _)| subject.name).collect()
 }
 
-/// The folders of the releases of one kind that are live.
+/// Returns the folders of the live releases of one kind.
 pub(super) fn live(folder: &Path, kind: Kind) -> Vec<(Subject, PathBuf)> {
     let Ok(persisted) = Persisted::load(folder) else { return Vec::new() };
     let release = |(subject, state): (Subject, SubjectState)| {
@@ -100,7 +101,7 @@ mod tests {
     fn what_is_live_is_what_the_state_says() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(active(folder.path()), [""; 0].map(PathBuf::from));
-        let mut persisted = Persisted::none(folder.path());
+        let mut persisted = Persisted::empty(folder.path());
         for (subject, version) in [
             ("configurations/night", "3"),
             ("configurations/day", "1"),
@@ -114,7 +115,7 @@ mod tests {
         persisted.write().unwrap();
         let releases = folder.path().join("releases/configurations");
         let expected =
-            ["day/1-abababababababab", "night/3-abababababababab"].map(|path| releases.join(path).join(FILE));
+            ["day/1-abababababababab", "night/3-abababababababab"].map(|path| releases.join(path).join(SETTINGS_FILE));
         assert_eq!(active(folder.path()), expected);
     }
 }

@@ -1,10 +1,11 @@
-//! One file from the repository into the update store: bounded, resumed over days, and taken only if it is what was signed.
+//! One file from the repository into the update store: bounded, resumed over days, and taken only if its hash is the
+//! signed one.
 //!
-//! The hash alone decides. What a server says of ranges, lengths and validators saves bytes, or ends a transfer early; no
-//! word of it is believed. `If-Range` is not sent: some servers ignore it.
+//! Only the hash decides. Ranges, lengths and validators of a server save bytes, or end a transfer early, and are not
+//! trusted. `If-Range` is not sent: some servers ignore it.
 
 mod error;
-mod pace;
+mod rate;
 #[cfg(test)]
 mod tests;
 
@@ -18,31 +19,31 @@ use bytes::Buf;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::error::DownloadError;
-use self::pace::{Bucket, Pace};
+use self::rate::{MinimumRate, TokenBucket};
 use super::config::UpdatesConfig;
 use super::source::{Arrival, Source, SourceError};
 use super::store::part::Part;
 use super::store::{BlobStore, StoreError};
 use super::trust::Target;
 
-/// Whoever asked for the file can cancel so often, whatever is waited for.
-const LOOK_UP: Duration = Duration::from_secs(1);
+/// Longest time between two calls of `progress`, which can cancel the transfer.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What downloads may take.
+/// Limits of downloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DownloadLimits {
-    /// The most bytes a second; 0 is no limit.
+    /// Highest rate, in bytes a second; 0 is no limit.
     pub max_bytes_per_s: u64,
-    /// What stays free on the disk.
+    /// Bytes that stay free on the disk.
     pub min_free_bytes: u64,
-    /// A server that is silent for so long is given up for now.
+    /// The time after which a silent server is given up for now.
     pub stall: Duration,
-    /// One that is slower than this over a minute, too.
+    /// The least rate over a minute, in bytes a second; a slower server is given up for now.
     pub min_bytes_per_s: u64,
 }
 
 impl DownloadLimits {
-    /// Those of `[updates]`; a server may be silent for a minute, and must bring 100 bytes a second.
+    /// Makes the limits of `[updates]`; a server may be silent for a minute, and must send 100 bytes a second.
     pub fn new(config: &UpdatesConfig) -> Self {
         Self {
             max_bytes_per_s: config.max_bytes_per_s,
@@ -53,30 +54,30 @@ impl DownloadLimits {
     }
 }
 
-/// Why a file is not here, and what that cost.
+/// A failed fetch, with its cost.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Failed {
+pub struct FetchFailure {
     pub error: DownloadError,
-    /// Bytes that came, now or in earlier attempts, and were thrown away.
+    /// Bytes, of this or earlier attempts, that were thrown away.
     pub wasted: u64,
 }
 
-/// Brings the file of `target` into the store, unless it is there.
+/// Fetches the file of `target` into the store, unless it is there.
 ///
-/// `progress` hears of the bytes that came since it last did, once a second at least, and can end the transfer. Whatever
-/// ends it, the bytes that are here are not fetched again: after an error or a cancellation none, after `kill -9` or a power
-/// cut all but the last MiB. Bytes that are not what was signed are thrown away.
+/// `progress` is called with the bytes since its last call, once a second at least, and can end the transfer. In any
+/// case stored bytes are not fetched again: after an error or a cancellation none, after `kill -9` or a power cut at
+/// most the last MiB. Bytes that do not match the signed hash are thrown away.
 pub async fn fetch(
     store: &BlobStore,
     source: &Source,
     target: &Target,
     limits: &DownloadLimits,
     progress: impl FnMut(u64) -> ControlFlow<()>,
-) -> Result<(), Failed> {
-    let (begun, bucket) = (Instant::now(), Bucket::new(limits.max_bytes_per_s));
+) -> Result<(), FetchFailure> {
+    let (begun, bucket) = (Instant::now(), TokenBucket::new(limits.max_bytes_per_s));
     let mut transfer = Transfer { target, limits, progress, begun, bucket, wasted: 0 };
-    transfer.run_to_end(store, source).await.map_err(|error| Failed { error, wasted: transfer.wasted })
+    transfer.run_to_end(store, source).await.map_err(|error| FetchFailure { error, wasted: transfer.wasted })
 }
 
 async fn has(store: &BlobStore, target: &Target) -> bool {
@@ -84,20 +85,20 @@ async fn has(store: &BlobStore, target: &Target) -> bool {
     blocking(move || store.has(&sha256)).await
 }
 
-/// How a transfer came to its end.
-enum Ended {
-    /// As many bytes are here as were signed.
+/// The end of a transfer.
+enum TransferEnd {
+    /// All signed bytes are here.
     Whole,
     TooLong,
 }
 
-/// A file on its way.
+/// A file that is being fetched.
 struct Transfer<'a, P> {
     target: &'a Target,
     limits: &'a DownloadLimits,
     progress: P,
     begun: Instant,
-    bucket: Bucket,
+    bucket: TokenBucket,
     wasted: u64,
 }
 
@@ -108,16 +109,17 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
         }
         loop {
             let part = Writer::open(store, self.target).await?;
-            // Who was cancelled in the middle may have finished it since.
+            // A cancelled transfer may have finished it since.
             if has(store, self.target).await {
                 return part.with(Part::remove).await;
             }
             let goes_on = part.length() > 0;
+
             let wrong = match self.run(store, source, &part).await {
-                Ok(Ended::Whole) => !part.with(Part::finish).await?,
-                Ok(Ended::TooLong) => true,
+                Ok(TransferEnd::Whole) => !part.with(Part::finish).await?,
+                Ok(TransferEnd::TooLong) => true,
                 Err(error) => {
-                    // When this fails as well, some bytes come again.
+                    // When this fails as well, some bytes are fetched again.
                     let _ = part.with(Part::settle).await;
                     return Err(error);
                 }
@@ -125,55 +127,65 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
             if !wrong {
                 return Ok(());
             }
+
             self.wasted = self.wasted.saturating_add(part.length());
             part.with(Part::remove).await?;
-            // Once more at once only when it had gone on from bytes that an earlier server, or a dying disk, may have got
-            // wrong. What is wrong from its first byte on is wrong at the server, which needs time to mend it.
+            // Try again at once only when the transfer continued bytes that an earlier server, or a failing disk, may
+            // have damaged. A file that is wrong from its first byte on is wrong on the server, which needs time to be
+            // repaired.
             if !goes_on {
                 return Err(DownloadError::Content { sha256: self.target.sha256.clone() });
             }
         }
     }
 
-    async fn run(&mut self, store: &BlobStore, source: &Source, part: &Writer) -> Result<Ended, DownloadError> {
+    async fn run(&mut self, store: &BlobStore, source: &Source, part: &Writer) -> Result<TransferEnd, DownloadError> {
         let (signed, from) = (self.target.length, part.length());
         if from == signed {
-            return Ok(Ended::Whole);
+            return Ok(TransferEnd::Whole);
         }
         let (needed, free) = ((signed - from).saturating_add(self.limits.min_free_bytes), store.free_bytes()?);
         if free < needed {
             return Err(DownloadError::Room { needed, free });
         }
-        let mut pace = Pace::new(self.begun.elapsed());
+        let mut rate = MinimumRate::new(self.begun.elapsed());
         loop {
             let before = part.length();
-            match self.ask(source, part, &mut pace).await? {
+            match self.ask(source, part, &mut rate).await? {
                 Some(ended) => return Ok(ended),
-                // It may give a large file in slices, and is asked for the next.
+                // The server may send a large file in slices: ask for the next.
                 None if part.length() > before => {}
                 None => return Err(DownloadError::Short { length: part.length(), signed }),
             }
         }
     }
 
-    /// One request. `None`: it brought no more than is here, and that is not all.
-    async fn ask(&mut self, source: &Source, part: &Writer, pace: &mut Pace) -> Result<Option<Ended>, DownloadError> {
+    /// Makes one request. `None`: the response ended before the file did.
+    async fn ask(
+        &mut self,
+        source: &Source,
+        part: &Writer,
+        rate: &mut MinimumRate,
+    ) -> Result<Option<TransferEnd>, DownloadError> {
         let (signed, from) = (self.target.length, part.length());
-        let mut arrival = self.patiently(source.target(&self.target.location, from)).await?;
-        // Without ranges the file comes from its first byte on. What is here stays and is not written again: a transfer
-        // that breaks off early then loses nothing, and the hash is over what is on the disk.
+        let mut arrival = self.with_stall_timeout(source.target(&self.target.location, from)).await?;
+
+        // Without ranges the file comes from its first byte on. Stored bytes stay and are not written again: a transfer
+        // that breaks off early then loses nothing, and the hash is over the bytes on the disk.
         let mut known = match arrival.start {
             0 => from,
             start if start == from => 0,
             got => return Err(DownloadError::Range { asked: from, got }),
         };
+
         if let Some(end) = arrival.length.map(|length| length.saturating_add(arrival.start))
             && (end > signed || (end < signed && arrival.start == 0))
         {
             return Err(DownloadError::Length { length: end, signed });
         }
+
         while part.length() < signed {
-            let Some(mut chunk) = self.patiently(arrival.chunk()).await? else { return Ok(None) };
+            let Some(mut chunk) = self.with_stall_timeout(arrival.chunk()).await? else { return Ok(None) };
             let came = chunk.len() as u64;
             let again = known.min(came);
             chunk.advance(usize::try_from(again).unwrap_or(chunk.len()));
@@ -181,28 +193,31 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
             self.wasted = self.wasted.saturating_add(again);
             if chunk.len() as u64 > signed - part.length() {
                 self.wasted = self.wasted.saturating_add(chunk.len() as u64);
-                self.tell(came)?;
-                return Ok(Some(Ended::TooLong));
+                self.report_progress(came)?;
+                return Ok(Some(TransferEnd::TooLong));
             }
+
             part.with(move |part| part.append(&chunk)).await?;
-            self.tell(came)?;
+            self.report_progress(came)?;
+
             let least = self.limits.min_bytes_per_s;
-            if let Some(bytes_per_s) = pace.slower_than(least, came, self.begun.elapsed()) {
+            if let Some(bytes_per_s) = rate.slower_than(least, came, self.begun.elapsed()) {
                 return Err(DownloadError::Slow { bytes_per_s, least });
             }
-            pace.excuse(self.hold_back(came).await?);
+            rate.excuse(self.limit_rate(came).await?);
         }
-        // A length that was told was checked, and the server is held to it.
+
+        // A given length was checked, and the response ends there.
         let more = arrival.length.is_none() && self.has_more(&mut arrival).await?;
-        Ok(Some(if more { Ended::TooLong } else { Ended::Whole }))
+        Ok(Some(if more { TransferEnd::TooLong } else { TransferEnd::Whole }))
     }
 
-    /// Whether anything comes after what is signed. How the rest of the transfer goes does not matter.
+    /// Returns whether any bytes follow the signed ones. Errors in the rest of the transfer do not matter.
     async fn has_more(&mut self, arrival: &mut Arrival) -> Result<bool, DownloadError> {
-        match self.patiently(arrival.chunk()).await {
+        match self.with_stall_timeout(arrival.chunk()).await {
             Ok(Some(chunk)) => {
                 self.wasted = self.wasted.saturating_add(chunk.len() as u64);
-                self.tell(chunk.len() as u64)?;
+                self.report_progress(chunk.len() as u64)?;
                 Ok(true)
             }
             Err(DownloadError::Cancelled) => Err(DownloadError::Cancelled),
@@ -210,23 +225,26 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
         }
     }
 
-    /// Waits for the source as long as it may be silent.
-    async fn patiently<T>(&mut self, work: impl Future<Output = Result<T, SourceError>>) -> Result<T, DownloadError> {
+    /// Waits for the source, up to the longest silence.
+    async fn with_stall_timeout<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, SourceError>>,
+    ) -> Result<T, DownloadError> {
         let (begun, mut work) = (Instant::now(), pin!(work));
         loop {
             let left = self.limits.stall.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return Err(DownloadError::Stalled { seconds: self.limits.stall.as_secs() });
             }
-            match timeout(left.min(LOOK_UP), &mut work).await {
+            match timeout(left.min(PROGRESS_INTERVAL), &mut work).await {
                 Ok(done) => return done.map_err(DownloadError::Source),
-                Err(_) => self.tell(0)?,
+                Err(_) => self.report_progress(0)?,
             }
         }
     }
 
-    /// Keeps to the bandwidth, and says how long that took.
-    async fn hold_back(&mut self, bytes: u64) -> Result<Duration, DownloadError> {
+    /// Waits to keep within the bandwidth, and returns the time waited.
+    async fn limit_rate(&mut self, bytes: u64) -> Result<Duration, DownloadError> {
         let pause = self.bucket.take(bytes, self.begun.elapsed());
         let until = Instant::now() + pause;
         loop {
@@ -234,12 +252,12 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
             if left.is_zero() {
                 return Ok(pause);
             }
-            sleep(left.min(LOOK_UP)).await;
-            self.tell(0)?;
+            sleep(left.min(PROGRESS_INTERVAL)).await;
+            self.report_progress(0)?;
         }
     }
 
-    fn tell(&mut self, bytes: u64) -> Result<(), DownloadError> {
+    fn report_progress(&mut self, bytes: u64) -> Result<(), DownloadError> {
         match (self.progress)(bytes) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(DownloadError::Cancelled),
@@ -247,13 +265,13 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
     }
 }
 
-/// A part, read and written on threads that may wait for the disk. One that is dropped lets a write under way end.
+/// A part, read and written on threads that may wait for the disk. After a drop, a write under way still ends.
 struct Writer(Arc<Mutex<Part>>);
 
 impl Writer {
     async fn open(store: &BlobStore, target: &Target) -> Result<Self, DownloadError> {
         let (store, sha256, length) = (store.clone(), target.sha256.clone(), target.length);
-        // Settings are read before there is a key, and runtimes are no secret.
+        // Settings are read before there is a key, and runtimes are not secret.
         let is_model = target.path.starts_with("models/");
         let part =
             blocking(move || if is_model { store.sealed_part(&sha256, length) } else { store.part(&sha256, length) });

@@ -1,64 +1,65 @@
-//! What a new version must hold while it sees requests. Pure: figures and limits in, a reason out.
+//! Limits that a new version must keep while it sees requests. Pure: figures and limits in, a reason out.
 //!
-//! A limit is judged only when there is enough to judge by; until then it passes, and the stage's `min_requests` and
-//! `quiet` say what too few requests mean. So three requests decide nothing:
+//! A limit is judged only when there are enough requests to judge by. Until then it passes, and the stage's
+//! `min_requests` and `quiet` define what too few requests mean. Three requests decide nothing:
 //!
 //! * **Rates** (errors, agreement) need [`RATE_FLOOR`] requests, and then the limit must lie outside the rate's Wilson
 //!   score interval (one-sided, 95 %): with `n` requests of which the share `p` counts, its bounds are
-//!   `(p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with `z` = 1.645. A rate that chance alone explains is no reason.
-//! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile. A version that
-//!   is slower by no more than [`LATENCY_NOISE_US`] is not too slow: where a run takes microseconds, one turn of another
-//!   process is a ratio of a hundred.
-//! * **Memory** is a ratio as well, of one instance of each: the live version may have several, or none while nobody asks
-//!   it. And [`MEMORY_NOISE`] more is not too much: the first pages of a runtime count for a model of a few kilobytes.
-//! * **Drift** is the population stability index `Σ (oᵢ - rᵢ) · ln(oᵢ / rᵢ)` over the classes, of the observed shares `o`
-//!   against those of the signed reference `r`. Both are smoothed by Laplace's rule, one more answer for each of the `K`
-//!   classes: `oᵢ = (nᵢ + 1) / (N + K)` and `rᵢ = (N·sᵢ + 1) / (N + K)`, so that a class nobody met makes no infinity and
-//!   equal shares make 0. By the custom of credit scoring, below 0.1 nothing changed, from 0.1 to 0.25 something did, and
-//!   above 0.25 the population is another one. `N` answers drawn from the reference itself have an index of about
-//!   `(K - 1) / N`: judged from where that is half of the limit, and from [`DRIFT_FLOOR`] answers on.
+//!   `(p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with `z` = 1.645. A rate that chance explains is no reason.
+//! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile. A version
+//!   that is slower by no more than [`LATENCY_NOISE_US`] is not too slow: where a run takes microseconds, one time
+//!   slice of another process is a ratio of a hundred.
+//! * **Memory** is a ratio as well, of one instance of each: the live version may have several, or none while no
+//!   request comes. And [`MEMORY_NOISE_BYTES`] more is not too much: the first pages of a runtime count for a model of a few
+//!   kilobytes.
+//! * **Drift** is the population stability index `Σ (oᵢ - rᵢ) · ln(oᵢ / rᵢ)` over the classes, of the observed shares
+//!   `o` against those of the signed reference `r`. Both are smoothed by Laplace's rule, one more answer for each of
+//!   the `K` classes: `oᵢ = (nᵢ + 1) / (N + K)` and `rᵢ = (N·sᵢ + 1) / (N + K)`, so that a class without answers makes
+//!   no infinity and equal shares make 0. By convention in credit scoring, an index below 0.1 means no change, from 0.1
+//!   to 0.25 some change, and above 0.25 another population. `N` answers drawn from the reference itself have an index
+//!   of about `(K - 1) / N`: judged from where that is half of the limit, and from [`DRIFT_FLOOR`] answers on.
 
-use ledge_models::repository::observations::{Observed, Side};
+use ledge_models::repository::observations::{ObservationSnapshot, VersionCounts};
 
 use super::package::Reference;
 use super::plan::Gate;
 use super::state::{Cause, Reason};
 
-/// Fewer requests are no rate.
+/// Requests below which no rate is judged.
 pub const RATE_FLOOR: u64 = 20;
 
-/// Fewer requests have no 95th percentile.
+/// Requests on each side below which no 95th percentile is judged.
 pub const PERCENTILE_FLOOR: u64 = 100;
 
-/// Fewer answers have no distribution.
+/// Answers below which no distribution is judged.
 pub const DRIFT_FLOOR: u64 = 100;
 
-/// A difference in time that the machine makes by itself, in microseconds.
+/// Difference in time that the machine causes by itself, in microseconds.
 pub const LATENCY_NOISE_US: u64 = 1_000;
 
-/// A difference in memory that a runtime makes by itself, in bytes.
-pub const MEMORY_NOISE: u64 = 32 << 20;
+/// Difference in memory that a runtime causes by itself, in bytes.
+pub const MEMORY_NOISE_BYTES: u64 = 32 << 20;
 
 /// The 95th percentile of the normal distribution.
-const Z: f64 = 1.645;
+const Z_95: f64 = 1.645;
 
-/// What `observed` comes to under the limits of `gate`, where the version before was asked again what the new one failed.
-/// `reference` is how the classes should be distributed.
-pub fn judge(gate: &Gate, observed: &Observed, reference: Option<&Reference>) -> Result<(), Reason> {
+/// Judges `observed` by the limits of `gate`, where the previous version was asked again for each request that the new
+/// one failed. `reference` is the expected distribution of the classes.
+pub fn judge(gate: &Gate, observed: &ObservationSnapshot, reference: Option<&Reference>) -> Result<(), Reason> {
     judge_with(gate, observed, reference, 0.0)
 }
 
-/// The same for a soak, in which the version before is not asked: the new one may fail the share of its requests that the
-/// version before failed earlier in the trial, and `error_rate_max` more.
-pub fn judge_soak(gate: &Gate, observed: &Observed, reference: Option<&Reference>) -> Result<(), Reason> {
-    let Side { errors, requests, .. } = observed.incumbent;
+/// Judges a soak, in which the previous version is not asked. The new one may fail the share of its requests that the
+/// previous version failed earlier in the trial, and `error_rate_max` more.
+pub fn judge_soak(gate: &Gate, observed: &ObservationSnapshot, reference: Option<&Reference>) -> Result<(), Reason> {
+    let VersionCounts { errors, requests, .. } = observed.incumbent;
     let failed_before = if requests < RATE_FLOOR { 0.0 } else { share(errors, requests) };
     judge_with(gate, observed, reference, failed_before)
 }
 
 fn judge_with(
     gate: &Gate,
-    observed: &Observed,
+    observed: &ObservationSnapshot,
     reference: Option<&Reference>,
     failed_before: f64,
 ) -> Result<(), Reason> {
@@ -68,14 +69,14 @@ fn judge_with(
     drift(gate, &observed.classes, reference)
 }
 
-/// What the memory of one instance of each version comes to under `gate`, in bytes. Nothing is known of a version with 0.
+/// Judges the memory of one instance of each version by `gate`, in bytes. A 0 means unknown.
 pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), Reason> {
     let Some(limit) = gate.memory_ratio_max.filter(|_| candidate > 0 && incumbent > 0) else { return Ok(()) };
     let ratio = number(candidate) / number(incumbent);
-    if ratio <= limit || candidate.saturating_sub(incumbent) <= MEMORY_NOISE {
+    if ratio <= limit || candidate.saturating_sub(incumbent) <= MEMORY_NOISE_BYTES {
         return Ok(());
     }
-    let (candidate, incumbent) = (number(candidate) / MIB, number(incumbent) / MIB);
+    let (candidate, incumbent) = (number(candidate) / MIB_BYTES, number(incumbent) / MIB_BYTES);
     let detail = format!(
         "takes {candidate:.1} MiB, {ratio:.2} times the {incumbent:.1} MiB before; at most {limit} \
          (memory_ratio_max)"
@@ -83,9 +84,9 @@ pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), R
     Err(Reason::new(Cause::Memory, detail))
 }
 
-const MIB: f64 = 1_048_576.0;
+const MIB_BYTES: f64 = 1_048_576.0;
 
-fn errors(gate: &Gate, candidate: &Side, failed_before: f64) -> Result<(), Reason> {
+fn errors(gate: &Gate, candidate: &VersionCounts, failed_before: f64) -> Result<(), Reason> {
     let (failed, requests) = (candidate.errors, candidate.requests);
     let Some(limit) = gate.error_rate_max.filter(|_| requests >= RATE_FLOOR) else { return Ok(()) };
     if wilson(failed, requests).0 <= limit + failed_before {
@@ -93,7 +94,7 @@ fn errors(gate: &Gate, candidate: &Side, failed_before: f64) -> Result<(), Reaso
     }
     let (rate, limit) = (percent(share(failed, requests)), percent(limit));
     let more = if failed_before > 0.0 {
-        format!(" beside the {} that the version before failed", percent(failed_before))
+        format!(" besides the {} that the previous version failed", percent(failed_before))
     } else {
         String::new()
     };
@@ -101,7 +102,7 @@ fn errors(gate: &Gate, candidate: &Side, failed_before: f64) -> Result<(), Reaso
     Err(Reason::new(Cause::Errors, detail))
 }
 
-fn agreement(gate: &Gate, observed: &Observed) -> Result<(), Reason> {
+fn agreement(gate: &Gate, observed: &ObservationSnapshot) -> Result<(), Reason> {
     let compared = observed.agreed.saturating_add(observed.disagreed);
     let Some(limit) = gate.agreement_min.filter(|_| compared >= RATE_FLOOR) else { return Ok(()) };
     if wilson(observed.agreed, compared).1 >= limit {
@@ -109,18 +110,19 @@ fn agreement(gate: &Gate, observed: &Observed) -> Result<(), Reason> {
     }
     let (agreed, rate, limit) = (observed.agreed, percent(share(observed.agreed, compared)), percent(limit));
     let detail =
-        format!("{agreed} of {compared} answers agreed with the version before ({rate}), at least {limit} must");
+        format!("{agreed} of {compared} answers agreed with the previous version ({rate}), at least {limit} must");
     Err(Reason::new(Cause::Agreement, detail))
 }
 
-fn latency(gate: &Gate, candidate: &Side, incumbent: &Side) -> Result<(), Reason> {
+fn latency(gate: &Gate, candidate: &VersionCounts, incumbent: &VersionCounts) -> Result<(), Reason> {
     let enough = candidate.requests.min(incumbent.requests) >= PERCENTILE_FLOOR;
     let Some(limit) = gate.p95_ratio_max.filter(|_| enough) else { return Ok(()) };
     let (Some(new), Some(old)) = (candidate.p95_us, incumbent.p95_us) else { return Ok(()) };
     judge_latency(limit, "95 % of requests", new, old)
 }
 
-/// What the times of both versions come to under the limit `p95_ratio_max`, in microseconds. `share` says of what they are.
+/// Judges the times of both versions, in microseconds, by the limit `p95_ratio_max`. `share` names the measured share
+/// of requests in the message.
 pub fn judge_latency(limit: f64, share: &str, candidate: u64, incumbent: u64) -> Result<(), Reason> {
     // Below a microsecond there is no ratio.
     let ratio = number(candidate) / number(incumbent.max(1));
@@ -153,8 +155,8 @@ fn drift(gate: &Gate, classes: &[u64], reference: Option<&Reference>) -> Result<
     Err(Reason::new(Cause::Drift, detail))
 }
 
-/// The smoothed population stability index of `counts` against the shares `reference`, as this module says. A class that
-/// one of them lacks counts 0 there. Shares that do not sum to 1 are scaled; without any, all are equal.
+/// Returns the smoothed population stability index of `counts` against the shares `reference`, as defined above. A
+/// class that one of them lacks counts 0 there. Shares that do not sum to 1 are scaled; without any, all are equal.
 pub fn population_stability_index(counts: &[u64], reference: &[f64]) -> f64 {
     let kinds = counts.len().max(reference.len());
     let answers = number(counts.iter().sum());
@@ -173,12 +175,12 @@ pub fn population_stability_index(counts: &[u64], reference: &[f64]) -> f64 {
     terms.sum()
 }
 
-/// The bounds of the Wilson score interval of `count` in `all`, each one-sided at 95 %.
+/// Returns the bounds of the Wilson score interval of `count` in `all`, each one-sided at 95 %.
 fn wilson(count: u64, all: u64) -> (f64, f64) {
     let (p, n) = (share(count, all), number(all.max(1)));
-    let middle = p + Z * Z / (2.0 * n);
-    let half = Z * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
-    let whole = 1.0 + Z * Z / n;
+    let middle = p + Z_95 * Z_95 / (2.0 * n);
+    let half = Z_95 * (p * (1.0 - p) / n + Z_95 * Z_95 / (4.0 * n * n)).sqrt();
+    let whole = 1.0 + Z_95 * Z_95 / n;
     ((middle - half) / whole, (middle + half) / whole)
 }
 
@@ -212,12 +214,12 @@ mod tests {
         }
     }
 
-    fn side(requests: u64, errors: u64, p95_us: u64) -> Side {
-        Side { requests, errors, p95_us: Some(p95_us) }
+    fn side(requests: u64, errors: u64, p95_us: u64) -> VersionCounts {
+        VersionCounts { requests, errors, p95_us: Some(p95_us) }
     }
 
-    fn observed(candidate: Side) -> Observed {
-        Observed { candidate, incumbent: side(1_000, 0, 1_000), ..Observed::default() }
+    fn observed(candidate: VersionCounts) -> ObservationSnapshot {
+        ObservationSnapshot { candidate, incumbent: side(1_000, 0, 1_000), ..ObservationSnapshot::default() }
     }
 
     fn thirds() -> Reference {
@@ -225,26 +227,30 @@ mod tests {
     }
 
     #[track_caller]
-    fn stops(observed: &Observed, cause: Cause, words: &str) {
+    fn stops(observed: &ObservationSnapshot, cause: Cause, words: &str) {
         let reason = judge(&all(), observed, Some(&thirds())).unwrap_err();
         assert!(reason.cause == cause && reason.detail.contains(words), "{reason}");
     }
 
     #[test]
     fn three_requests_decide_nothing() {
-        let worst = Observed {
+        let worst = ObservationSnapshot {
             disagreed: 3,
             classes: vec![3],
-            ..observed(Side { requests: 3, errors: 3, p95_us: Some(1_000_000) })
+            ..observed(VersionCounts { requests: 3, errors: 3, p95_us: Some(1_000_000) })
         };
         assert_eq!(judge(&all(), &worst, Some(&thirds())), Ok(()));
-        assert_eq!(judge(&all(), &Observed::default(), None), Ok(()));
+        assert_eq!(judge(&all(), &ObservationSnapshot::default(), None), Ok(()));
     }
 
     #[test]
     fn a_version_as_good_as_the_one_before_passes_every_gate() {
-        let good =
-            Observed { agreed: 990, disagreed: 10, classes: vec![330, 340, 330], ..observed(side(1_000, 2, 1_200)) };
+        let good = ObservationSnapshot {
+            agreed: 990,
+            disagreed: 10,
+            classes: vec![330, 340, 330],
+            ..observed(side(1_000, 2, 1_200))
+        };
         assert_eq!(judge(&all(), &good, Some(&thirds())), Ok(()));
     }
 
@@ -255,15 +261,15 @@ mod tests {
             Cause::Errors,
             "10 of 100 requests failed (10.00 %), at most 1.00 % may",
         );
-        let differs = Observed { agreed: 80, disagreed: 20, ..observed(side(100, 0, 1_000)) };
+        let differs = ObservationSnapshot { agreed: 80, disagreed: 20, ..observed(side(100, 0, 1_000)) };
         stops(
             &differs,
             Cause::Agreement,
-            "80 of 100 answers agreed with the version before (80.00 %), at least 95.00 %",
+            "80 of 100 answers agreed with the previous version (80.00 %), at least 95.00 %",
         );
         let words = "95 % of requests took up to 3.00 ms, 3.00 times the 1.00 ms before; at most 1.25";
         stops(&observed(side(100, 0, 3_000)), Cause::Latency, words);
-        let drifted = Observed { classes: vec![800, 100, 100], ..observed(side(1_000, 0, 1_000)) };
+        let drifted = ObservationSnapshot { classes: vec![800, 100, 100], ..observed(side(1_000, 0, 1_000)) };
         stops(&drifted, Cause::Drift, "the classes of 1000 answers drifted by 0.9");
         let reason = judge_memory(&all(), 300 << 20, 100 << 20).unwrap_err();
         assert_eq!(reason.cause, Cause::Memory);
@@ -272,24 +278,25 @@ mod tests {
 
     #[test]
     fn in_a_soak_the_new_version_may_fail_what_the_one_before_failed() {
-        let both_fail = Observed { incumbent: side(1_000, 100, 1_000), ..observed(side(1_000, 100, 1_000)) };
+        let both_fail = ObservationSnapshot { incumbent: side(1_000, 100, 1_000), ..observed(side(1_000, 100, 1_000)) };
         assert_eq!(judge_soak(&all(), &both_fail, None), Ok(()));
-        let worse = Observed { candidate: side(1_000, 200, 1_000), ..both_fail.clone() };
+        let worse = ObservationSnapshot { candidate: side(1_000, 200, 1_000), ..both_fail.clone() };
         let reason = judge_soak(&all(), &worse, None).unwrap_err();
         assert!(
-            reason.detail.contains("at most 1.00 % may beside the 10.00 % that the version before failed"),
+            reason.detail.contains("at most 1.00 % may besides the 10.00 % that the previous version failed"),
             "{reason}"
         );
-        // Where the version before was asked again, what it failed too is not counted, and excuses nothing.
+        // A request that the previous version failed as well is not counted, and excuses nothing.
         assert_eq!(judge(&all(), &both_fail, None).unwrap_err().cause, Cause::Errors);
-        // A few requests are no rate.
-        let few = Observed { incumbent: side(RATE_FLOOR - 1, RATE_FLOOR - 1, 1_000), ..both_fail };
+        // A few requests make no rate.
+        let few = ObservationSnapshot { incumbent: side(RATE_FLOOR - 1, RATE_FLOOR - 1, 1_000), ..both_fail };
         assert_eq!(judge_soak(&all(), &few, None).unwrap_err().cause, Cause::Errors);
     }
 
     #[test]
     fn a_limit_that_is_left_out_stops_nothing() {
-        let worst = Observed { disagreed: 1_000, classes: vec![1_000], ..observed(side(1_000, 1_000, 1_000_000)) };
+        let worst =
+            ObservationSnapshot { disagreed: 1_000, classes: vec![1_000], ..observed(side(1_000, 1_000, 1_000_000)) };
         assert_eq!(judge(&Gate::OPEN, &worst, Some(&thirds())), Ok(()));
         assert_eq!(judge_memory(&Gate::OPEN, u64::MAX, 1), Ok(()));
         // And drift needs a signed reference.
@@ -310,10 +317,12 @@ mod tests {
 
     #[test]
     fn percentiles_are_compared_when_both_sides_have_them() {
-        let few = Observed { incumbent: side(99, 0, 1_000), ..observed(side(1_000, 0, 9_000)) };
+        let few = ObservationSnapshot { incumbent: side(99, 0, 1_000), ..observed(side(1_000, 0, 9_000)) };
         assert_eq!(judge(&all(), &few, None), Ok(()));
-        let unknown =
-            Observed { incumbent: Side { p95_us: None, ..side(1_000, 0, 0) }, ..observed(side(1_000, 0, 9_000)) };
+        let unknown = ObservationSnapshot {
+            incumbent: VersionCounts { p95_us: None, ..side(1_000, 0, 0) },
+            ..observed(side(1_000, 0, 9_000))
+        };
         assert_eq!(judge(&all(), &unknown, None), Ok(()));
     }
 
@@ -325,17 +334,20 @@ mod tests {
         assert_eq!(judge(&default, &observed(side(100, 50, 1_000)), None).unwrap_err().cause, Cause::Errors);
         assert_eq!(judge_memory(&default, 300 << 20, 100 << 20).unwrap_err().cause, Cause::Memory);
         // One failure in the first twenty requests is chance, and another answer may be the better one.
-        assert_eq!(judge(&default, &Observed { disagreed: 100, ..observed(side(20, 1, 1_000)) }, None), Ok(()));
+        assert_eq!(
+            judge(&default, &ObservationSnapshot { disagreed: 100, ..observed(side(20, 1, 1_000)) }, None),
+            Ok(())
+        );
     }
 
     #[test]
     fn what_the_machine_does_by_itself_stops_nobody() {
         let strict = Gate { p95_ratio_max: Some(1.25), memory_ratio_max: Some(1.5), ..Gate::OPEN };
-        let quick = |new_us| Observed { incumbent: side(1_000, 0, 10), ..observed(side(1_000, 0, new_us)) };
+        let quick = |new_us| ObservationSnapshot { incumbent: side(1_000, 0, 10), ..observed(side(1_000, 0, new_us)) };
         assert_eq!(judge(&strict, &quick(10 + LATENCY_NOISE_US), None), Ok(()));
         assert!(judge(&strict, &quick(11 + LATENCY_NOISE_US), None).is_err());
-        assert_eq!(judge_memory(&strict, 4_096 + MEMORY_NOISE, 4_096), Ok(()));
-        assert!(judge_memory(&strict, 4_097 + MEMORY_NOISE, 4_096).is_err());
+        assert_eq!(judge_memory(&strict, 4_096 + MEMORY_NOISE_BYTES, 4_096), Ok(()));
+        assert!(judge_memory(&strict, 4_097 + MEMORY_NOISE_BYTES, 4_096).is_err());
     }
 
     #[test]
@@ -350,7 +362,7 @@ mod tests {
         let one_of_a_thousand = |answers| {
             let mut classes = vec![0; 1_000];
             classes[0] = answers;
-            Observed { classes, ..observed(side(answers, 0, 1_000)) }
+            ObservationSnapshot { classes, ..observed(side(answers, 0, 1_000)) }
         };
         let reference = Reference { output: "OUT".to_owned(), classes: vec![0.001; 1_000] };
         let psi = Gate { psi_max: Some(0.25), ..Gate::OPEN };

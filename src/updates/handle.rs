@@ -1,4 +1,5 @@
-//! How everybody else talks to updates: wishes and orders go to the updater, looks to the poller, and both say how they do.
+//! The handle of updates for all other parts: wishes and orders go to the updater, checks to the poller, and both fill
+//! the status.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,70 +9,70 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::config::RepositoryAddress;
 use super::plan::Wishes;
-use super::status::{LookStatus, UpdatesStatus};
+use super::status::{CheckStatus, UpdatesStatus};
 use super::subject::Subject;
 
-/// Orders of people that may wait.
-const ORDERS: usize = 16;
+/// Capacity of the queue of orders.
+const QUEUED_ORDERS_MAX: usize = 16;
 
-/// Looks that may wait. A hint that finds the queue full has its look ahead of it.
-const LOOKS: usize = 4;
+/// Capacity of the queue of checks. A hint that finds the queue full is dropped: a check is queued already.
+const QUEUED_CHECKS_MAX: usize = 4;
 
 /// A handle to updates. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Updates {
     wishes: watch::Sender<Option<Wishes>>,
-    orders: mpsc::Sender<Ordered>,
-    looks: mpsc::Sender<Look>,
+    orders: mpsc::Sender<QueuedOrder>,
+    checks: mpsc::Sender<CheckRequest>,
     retries: Arc<Notify>,
-    status: Arc<Status>,
-    /// The servers that a look may be sent to.
+    status: Arc<SharedStatus>,
+    /// The servers that a check may ask.
     servers: Arc<[HostPort]>,
 }
 
-/// What the updater takes. Dropped, orders are answered with [`OrderError::Stopped`].
+/// The receiving ends of a handle. Once it is dropped, orders are answered with [`OrderError::Stopped`].
 #[derive(Debug)]
 pub struct UpdaterInbox {
-    /// What the platform wants, the newest; `None` as long as nothing is known.
+    /// The newest wishes of the platform; `None` until they are known.
     pub wishes: watch::Receiver<Option<Wishes>>,
-    pub orders: mpsc::Receiver<Ordered>,
-    pub looks: mpsc::Receiver<Look>,
-    /// Somebody wants what waits for its next attempt to be tried now.
+    pub orders: mpsc::Receiver<QueuedOrder>,
+    pub checks: mpsc::Receiver<CheckRequest>,
+    /// Requests to make delayed attempts now.
     pub retries: Arc<Notify>,
 }
 
-/// Somebody wants the platform to be asked now.
+/// A request to the poller.
 #[derive(Debug)]
-pub enum Look {
-    /// At the configured repository. Nobody waits for it.
+pub enum CheckRequest {
+    /// Check the configured repository soon. No caller waits for it.
     Hint,
-    /// Once, and somebody waits.
-    Asked {
+    /// Check once, and answer.
+    Now {
         /// Another repository than the configured one.
         from: Option<RepositoryAddress>,
-        /// What came of it: the reason in words for people when it failed.
+        /// The result; the reason in words when it failed.
         answer: oneshot::Sender<Result<(), String>>,
     },
-    /// Somebody has what is trusted forgotten, and waits. A look follows, for which nobody waits.
+    /// Forget the trusted metadata, and answer. A check follows, for which no caller waits.
     Reset { principal: Principal, answer: oneshot::Sender<Result<(), String>> },
 }
 
-/// What the administrator of this box may say about an update.
+/// An order of the administrator of this box about one subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Keep things as they are.
+pub enum UpdateOrder {
+    /// Keep the version that runs.
     Pin,
     Unpin,
-    /// Go back to the version before: the one before the trial, else the one before the last commit.
+    /// Go back to the previous version: the one before the trial, else the one before the last commit.
     RollBack,
     Cancel,
 }
 
-impl Order {
+impl UpdateOrder {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Pin, Self::Unpin, Self::RollBack, Self::Cancel];
 
-    /// As it is written in paths, on the command line and in the audit log.
+    /// Returns the name used in paths, on the command line and in the audit log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pin => "pin",
@@ -81,7 +82,7 @@ impl Order {
         }
     }
 
-    /// The order of this name.
+    /// Returns the order of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|order| order.name() == name)
     }
@@ -89,47 +90,47 @@ impl Order {
 
 /// An order on its way to the updater.
 #[derive(Debug)]
-pub struct Ordered {
+pub struct QueuedOrder {
     pub subject: Subject,
-    pub order: Order,
+    pub order: UpdateOrder,
     pub principal: Principal,
     pub answer: oneshot::Sender<Result<(), OrderError>>,
 }
 
-/// Why an order was not carried out.
+/// Reasons why an order was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    #[error("{subject} is not looked after: no update of it is known")]
+    #[error("no update of {subject} is known: no rollout has named it for this box")]
     Unknown { subject: Subject },
     #[error("no update of {subject} is under way")]
     NoTrial { subject: Subject },
-    #[error("no version of {subject} came by an update: there is nothing to go back from")]
+    #[error("{subject} cannot be rolled back: no earlier version is here")]
     NothingToRollBack { subject: Subject },
     #[error("{subject}: {reason}")]
     Failed { subject: Subject, reason: String },
-    #[error("updates have stopped: the daemon ends, or the log says why")]
+    #[error("updates have stopped: the daemon is shutting down, or its log has the reason")]
     Stopped,
 }
 
 #[derive(Debug, Default)]
-struct Status {
+struct SharedStatus {
     current: Mutex<UpdatesStatus>,
     changes: watch::Sender<u64>,
 }
 
 impl Updates {
-    /// A handle, and what the updater takes. A look elsewhere than at the platform may ask `servers`.
+    /// Makes a handle and its receiving ends. A check of another repository than the platform's may ask `servers`.
     pub fn channel(servers: Vec<HostPort>) -> (Self, UpdaterInbox) {
         let (wishes, wanted) = watch::channel(None);
-        let (orders, ordered) = mpsc::channel(ORDERS);
-        let (looks, asked) = mpsc::channel(LOOKS);
+        let (orders, ordered) = mpsc::channel(QUEUED_ORDERS_MAX);
+        let (checks, asked) = mpsc::channel(QUEUED_CHECKS_MAX);
         let retries = Arc::<Notify>::default();
-        let inbox = UpdaterInbox { wishes: wanted, orders: ordered, looks: asked, retries: retries.clone() };
-        (Self { wishes, orders, looks, retries, servers: servers.into(), status: Arc::default() }, inbox)
+        let inbox = UpdaterInbox { wishes: wanted, orders: ordered, checks: asked, retries: retries.clone() };
+        (Self { wishes, orders, checks, retries, servers: servers.into(), status: Arc::default() }, inbox)
     }
 
-    /// Says what the platform wants. The updater is woken only when that is something else than before.
-    pub fn want(&self, wishes: Wishes) {
+    /// Sets the wishes of the platform. The updater is woken only when they differ from the last ones.
+    pub fn set_wishes(&self, wishes: Wishes) {
         self.wishes.send_if_modified(|current| {
             let changed = current.as_ref() != Some(&wishes);
             if changed {
@@ -139,18 +140,18 @@ impl Updates {
         });
     }
 
-    /// How updates do now.
+    /// Returns the current status of updates.
     pub fn status(&self) -> UpdatesStatus {
         self.status.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A number that grows whenever [`Self::status`] changes.
+    /// Watches a number that grows whenever [`Self::status`] changes.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.status.changes.subscribe()
     }
 
-    /// Says how updates do: for the updater and the poller, each for its part.
-    pub fn tell(&self, change: impl FnOnce(&mut UpdatesStatus)) {
+    /// Changes the status: for the updater and the poller, each for its part.
+    pub fn update_status(&self, change: impl FnOnce(&mut UpdatesStatus)) {
         let mut current = self.status.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = current.clone();
         change(&mut current);
@@ -161,66 +162,70 @@ impl Updates {
         }
     }
 
-    /// Says what is known of the platform.
-    pub fn tell_look(&self, look: LookStatus) {
-        self.tell(|status| status.look = look);
+    /// Sets the part of the status that is known of the platform.
+    pub fn set_check(&self, check: CheckStatus) {
+        self.update_status(|status| status.check = check);
     }
 
-    /// Has the platform asked soon. Nobody waits for it.
-    pub fn look_now(&self) {
-        // A full queue has looks ahead, which is what was wanted.
-        let _ = self.looks.try_send(Look::Hint);
+    /// Requests a check of the platform soon, without waiting for it.
+    pub fn check_soon(&self) {
+        // A full queue has checks already.
+        let _ = self.checks.try_send(CheckRequest::Hint);
     }
 
-    /// Has what waits for its next attempt tried now.
+    /// Makes delayed attempts now.
     pub fn retry_now(&self) {
         self.retries.notify_one();
     }
 
-    /// Has the platform, or another repository, asked now, and waits for what comes of it. A server must be one that the
-    /// configuration names: whoever may ask for a look must not reach whatever listens on this box or near it.
-    pub async fn look(&self, from: Option<RepositoryAddress>) -> Result<(), LookRefused> {
+    /// Checks the platform, or another repository, now, and waits for the result. A server must be one that the
+    /// configuration names: whoever may request a check must not reach whatever listens on this box or near it.
+    pub async fn check(&self, from: Option<RepositoryAddress>) -> Result<(), CheckRefused> {
         if let Some(RepositoryAddress::Http { at, .. }) = &from
             && !self.servers.contains(at)
         {
-            return Err(LookRefused::Unlisted { at: at.clone() });
+            return Err(CheckRefused::Unlisted { at: at.clone() });
         }
         let (answer, answered) = oneshot::channel();
-        self.ask(Look::Asked { from, answer }, answered).await
+        self.ask(CheckRequest::Now { from, answer }, answered).await
     }
 
-    /// Has what is trusted of the platform forgotten. When this returns `Ok`, it is.
-    pub async fn reset_trust(&self, principal: Principal) -> Result<(), LookRefused> {
+    /// Forgets the trusted metadata of the platform. When this returns `Ok`, it is forgotten.
+    pub async fn reset_trust(&self, principal: Principal) -> Result<(), CheckRefused> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Look::Reset { principal, answer }, answered).await
+        self.ask(CheckRequest::Reset { principal, answer }, answered).await
     }
 
-    async fn ask(&self, look: Look, answered: oneshot::Receiver<Result<(), String>>) -> Result<(), LookRefused> {
-        match self.looks.try_send(look) {
+    async fn ask(
+        &self,
+        request: CheckRequest,
+        answered: oneshot::Receiver<Result<(), String>>,
+    ) -> Result<(), CheckRefused> {
+        match self.checks.try_send(request) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => return Err(LookRefused::Busy),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(LookRefused::Stopped),
+            Err(mpsc::error::TrySendError::Full(_)) => return Err(CheckRefused::Busy),
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(CheckRefused::Stopped),
         }
-        answered.await.map_err(|_| LookRefused::Stopped)?.map_err(LookRefused::Failed)
+        answered.await.map_err(|_| CheckRefused::Stopped)?.map_err(CheckRefused::Failed)
     }
 
-    /// Has the updater carry out what the administrator of this box wants. When this returns `Ok`, it is on disk.
-    pub async fn order(&self, subject: &Subject, order: Order, principal: Principal) -> Result<(), OrderError> {
+    /// Has the updater carry out an order of the administrator. When this returns `Ok`, its effect is on disk.
+    pub async fn order(&self, subject: &Subject, order: UpdateOrder, principal: Principal) -> Result<(), OrderError> {
         let (answer, answered) = oneshot::channel();
-        let ordered = Ordered { subject: subject.clone(), order, principal, answer };
+        let ordered = QueuedOrder { subject: subject.clone(), order, principal, answer };
         self.orders.send(ordered).await.map_err(|_| OrderError::Stopped)?;
         answered.await.map_err(|_| OrderError::Stopped)?
     }
 }
 
-/// Why a look that somebody waited for brought nothing.
+/// Reasons why a check or a reset failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LookRefused {
-    #[error("the platform is being asked already: try again in a moment")]
+pub enum CheckRefused {
+    #[error("a check of the platform is already running: try again in a moment")]
     Busy,
-    #[error("updates have stopped: the daemon ends, or the log says why")]
+    #[error("updates have stopped: the daemon is shutting down, or its log has the reason")]
     Stopped,
-    #[error("{at} is not in the allow-list: only a server of `[[egress.allow]]` or of updates.repository is asked")]
+    #[error("{at} is not allowed: name it in `[[egress.allow]]`, or use the server of updates.repository")]
     Unlisted { at: HostPort },
     #[error("{0}")]
     Failed(String),
@@ -239,11 +244,11 @@ mod tests {
     async fn the_same_wishes_wake_the_updater_once() {
         let (updates, mut inbox) = Updates::channel(Vec::new());
         let wishes = Wishes::from([(subject(), Wish::default())]);
-        updates.want(wishes.clone());
+        updates.set_wishes(wishes.clone());
         assert_eq!(inbox.wishes.borrow_and_update().as_ref(), Some(&wishes));
-        updates.want(wishes);
+        updates.set_wishes(wishes);
         assert!(!inbox.wishes.has_changed().unwrap());
-        updates.want(Wishes::new());
+        updates.set_wishes(Wishes::new());
         assert!(inbox.wishes.has_changed().unwrap());
     }
 
@@ -252,53 +257,53 @@ mod tests {
         let (updates, mut inbox) = Updates::channel(Vec::new());
         let subject = subject();
         let refused = OrderError::NoTrial { subject: subject.clone() };
-        let (answered, ()) = tokio::join!(updates.order(&subject, Order::Cancel, Principal::Local), async {
+        let (answered, ()) = tokio::join!(updates.order(&subject, UpdateOrder::Cancel, Principal::Local), async {
             let ordered = inbox.orders.recv().await.unwrap();
-            assert_eq!((ordered.order, ordered.principal), (Order::Cancel, Principal::Local));
+            assert_eq!((ordered.order, ordered.principal), (UpdateOrder::Cancel, Principal::Local));
             ordered.answer.send(Err(refused.clone())).unwrap();
         });
         assert_eq!(answered, Err(refused));
         drop(inbox);
-        assert_eq!(updates.order(&subject, Order::Pin, Principal::Local).await, Err(OrderError::Stopped));
-        assert_eq!(updates.look(None).await, Err(LookRefused::Stopped));
+        assert_eq!(updates.order(&subject, UpdateOrder::Pin, Principal::Local).await, Err(OrderError::Stopped));
+        assert_eq!(updates.check(None).await, Err(CheckRefused::Stopped));
     }
 
     #[tokio::test]
-    async fn hints_beyond_the_queue_are_one_look_and_orders_beyond_it_are_told_so() {
+    async fn hints_beyond_the_queue_are_one_check_and_callers_beyond_it_are_told_so() {
         let (updates, mut inbox) = Updates::channel(Vec::new());
         for _ in 0..100 {
-            updates.look_now();
+            updates.check_soon();
         }
-        assert_eq!(updates.look(None).await, Err(LookRefused::Busy));
+        assert_eq!(updates.check(None).await, Err(CheckRefused::Busy));
         let mut waiting = 0;
-        while inbox.looks.try_recv().is_ok() {
+        while inbox.checks.try_recv().is_ok() {
             waiting += 1;
         }
-        assert_eq!(waiting, LOOKS);
+        assert_eq!(waiting, QUEUED_CHECKS_MAX);
     }
 
     #[test]
     fn a_status_that_stays_the_same_is_no_change() {
         let (updates, _inbox) = Updates::channel(Vec::new());
         let watched = updates.watch();
-        updates.tell_look(LookStatus::default());
+        updates.set_check(CheckStatus::default());
         assert!(!watched.has_changed().unwrap());
-        updates.tell(|status| status.fetched_bytes = 5);
+        updates.update_status(|status| status.fetched_bytes = 5);
         assert!(watched.has_changed().unwrap());
         assert_eq!(updates.status().fetched_bytes, 5);
     }
 
     #[tokio::test]
-    async fn a_look_elsewhere_asks_a_server_of_the_configuration_or_a_folder() {
+    async fn a_check_elsewhere_asks_a_server_of_the_configuration_or_a_folder() {
         let (updates, inbox) = Updates::channel(vec!["updates.example:443".parse().unwrap()]);
         drop(inbox);
-        let look = |from: &str| updates.look(Some(from.parse().unwrap()));
+        let check = |from: &str| updates.check(Some(from.parse().unwrap()));
         for unlisted in ["http://127.0.0.1:8000/", "https://updates.example:8443", "http://localhost:443", "https://a"]
         {
-            assert!(matches!(look(unlisted).await, Err(LookRefused::Unlisted { .. })), "{unlisted}");
+            assert!(matches!(check(unlisted).await, Err(CheckRefused::Unlisted { .. })), "{unlisted}");
         }
         for asked in ["https://updates.example", "https://updates.example/elsewhere", "file:///media/usb"] {
-            assert_eq!(look(asked).await, Err(LookRefused::Stopped), "{asked}");
+            assert_eq!(check(asked).await, Err(CheckRefused::Stopped), "{asked}");
         }
     }
 }

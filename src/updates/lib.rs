@@ -1,5 +1,5 @@
 //! Signed updates: fetches releases that a central platform authorised, tries them, and commits or rolls them back.
-//! One task owns the state. `fleet/` reads the signed rollout manifest and reports the state of this box.
+//! One task owns the state. `rollout/` reads the signed rollout manifest, `report/` reports the state of this box.
 //!
 //! Files, in reading order:
 //! * `subject.rs` - a model, configuration or runtime that can be updated, and the names of its signed targets
@@ -12,13 +12,13 @@
 //!   * `reason.rs` - reasons why a release was stopped
 //!   * `superseded.rs` - rollouts that later ones replaced
 //!   * `tests.rs`, `tests/` - every rule, by example and at random
-//! * `persisted.rs` - the states of all subjects on disk, in two files that take turns
+//! * `persisted.rs` - the states of all subjects on disk, in two files that are written alternately
 //! * `sha256.rs` - SHA-256 of files and metadata
 //! * `trust/` - trust in the platform by TUF:
 //!   * `mod.rs` - refreshes metadata, finds a target through the role that must sign it, audits
 //!   * `engine.rs` - the client workflow over `sigstore-tuf`, with limits on lengths, roles and time
 //!   * `store.rs`, `store/` - the trusted metadata on disk
-//!   * `floor.rs` - refuses a snapshot older than the last accepted one
+//!   * `snapshot_versions.rs` - refuses a snapshot with a lower version than the last accepted one
 //!   * `time.rs` - the time by which expiry is judged
 //!   * `roles.rs` - the trusted roles, for display
 //!   * `error.rs` - reasons why something is not trusted
@@ -28,7 +28,7 @@
 //! * `source.rs`, `source/` - a web server or, in `folder.rs`, a folder as a repository
 //! * `platform.rs` - trust and source together, shared by the poller and the updater
 //! * `download.rs`, `download/` - one file into the store: resumed, bounded, and taken only if its hash is right;
-//!   `pace.rs` limits its rate, `error.rs` has the reasons of failure
+//!   `rate.rs` limits its rate and requires a minimum, `error.rs` has the reasons of failure
 //! * `store.rs` - the update store: files by their hashes, and releases made of them
 //! * `store/` - parts of the store:
 //!   * `part.rs`, `sealed_part.rs` - a file on its way, plain or encrypted
@@ -37,7 +37,7 @@
 //!   * `sealed.rs`, `sealed/` - encryption of the files again under another master key
 //!   * `survey.rs` - the master keys that the files need
 //!   * `tests.rs` - tests
-//! * `trial/` - a release in a process of its own:
+//! * `preflight/` - the trial run of a release in a process of its own, before it is loaded next to the live version:
 //!   * `mod.rs`, `watch.rs` - the process from outside: started, watched, ended
 //!   * `child.rs`, `model.rs` - the process from inside: limits, load, golden inputs, measurement
 //!   * `requirements.rs` - compares this box with the requirements of a release
@@ -45,18 +45,22 @@
 //! * `updater/` - the one task that owns the state:
 //!   * `mod.rs` - an event to a state, the state to disk, then the box to the state
 //!   * `boot.rs` - the start, before any model is loaded
-//!   * `fetching.rs`, `trying.rs` - the jobs: a download, a trial
-//!   * `judging.rs` - passes, continues or fails a stage that sees requests
+//!   * `download_job.rs`, `load_jobs.rs` - the jobs: a download, a preflight, a load next to the live version
+//!   * `verdict.rs` - passes, continues or fails a stage that sees requests
 //!   * `serving.rs` - the versions that requests see
-//!   * `hand.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
+//!   * `volatile.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
 //!   * `orders.rs` - orders of the administrator
-//!   * `telling.rs` - reports to the log, the audit log and the status
+//!   * `publish.rs` - reports to the log, the audit log and the status
 //! * `handle.rs` - `Updates`, the handle of all other parts: wishes and orders in, status out
-//! * `status.rs`, `report.rs` - the status as plain data, and its one form for HTTP, MQTT and the command line
-//! * `fleet/` - the rollout manifest and the report to the platform; its `mod.rs` has the map
+//! * `status.rs`, `status_report.rs` - the status as plain data, and its one form for HTTP, MQTT and the command line
+//! * `rollout/` - the rollout manifest and the checks for a new one; its `mod.rs` has the map
+//! * `report.rs` - the document that reports this box to its platform, over MQTT
+//! * `report/` - its parts: `updates.rs`, and `audit.rs` with the head of the audit log
 //! * `configuration.rs` - signed settings from a closed set, read at the start
 //! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start
 //! * `config.rs` - `[updates]`
+//! * `part.rs` - updates as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are their routes, metrics and
+//!   findings
 //! * `status_example.rs` - a status for tests
 //!
 //! Invariants:
@@ -70,21 +74,26 @@
 //! * Time never runs behind the build and the accepted metadata. The system's clock is never stored.
 //! * Damage to the trusted metadata is an alarm, never "none yet".
 //! * Rolling back and pinning need no network.
-//! * `state.rs`, `gates.rs` and `download/pace.rs` are pure: no clock, no disk, no network.
+//! * `state.rs`, `gates.rs` and `download/rate.rs` are pure: no clock, no disk, no network.
 //! * Only `trust/` knows `sigstore-tuf`.
 #![forbid(unsafe_code)]
 
 pub mod config;
 pub mod configuration;
+mod doctor;
 pub mod download;
-pub mod fleet;
 pub mod gates;
 pub mod handle;
+pub mod http;
+mod metrics;
 pub mod package;
+pub mod part;
 pub mod persisted;
 pub mod plan;
 pub mod platform;
+pub mod preflight;
 pub mod report;
+pub mod rollout;
 pub mod runtime_dirs;
 pub mod sha256;
 pub mod source;
@@ -92,13 +101,13 @@ pub mod state;
 pub mod status;
 #[cfg(test)]
 mod status_example;
+pub mod status_report;
 pub mod store;
 pub mod subject;
-pub mod trial;
 pub mod trust;
 pub mod updater;
 
-// So that the example above names its types as other crates do.
+// Lets `status_example.rs` name its types as other crates do.
 #[cfg(test)]
 extern crate self as ledge_updates;
 

@@ -9,11 +9,11 @@
 //!   "reference": {"output": "probabilities", "classes": [0.33, 0.40, 0.27]}, "tolerance": 0.01}}
 //! ```
 //!
-//! What signs this is canonical JSON, which knows no fractions: `ledge-platform` writes the value of `"ledge"` as a text with
-//! this JSON in it. An object is read as well.
+//! It is signed as canonical JSON, which has no fractions: `ledge-platform` writes the value of `"ledge"` as a string
+//! with this JSON in it. An object is read as well.
 //!
-//! All files of a release lie in one folder: for a model that is `model.toml`, labels and golden inputs beside the model's
-//! own files.
+//! All files of a release are in one folder: for a model these are `model.toml`, labels and golden inputs besides the
+//! model's own files.
 
 use std::collections::BTreeSet;
 
@@ -22,50 +22,50 @@ use serde_json::Value;
 
 use super::subject::FileName;
 
-/// The one form that is known.
+/// The only schema that this version reads.
 const SCHEMA: u32 = 1;
 
-/// More files than any release has.
+/// Most files of a release.
 const MAX_FILES: usize = 1_000;
 
-/// What is signed of a release beside the bytes of its files.
+/// The signed description of a release, besides the bytes of its files.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Package {
     pub schema: u32,
-    /// The files beside the first, each of them a target of the same version.
+    /// The files besides the first, each of them a target of the same version.
     #[serde(default)]
     pub files: Vec<FileName>,
     #[serde(default)]
     pub semantic_version: Option<String>,
-    /// What a box must have.
+    /// The requirements on a box.
     #[serde(default)]
     pub requires: Requirements,
-    /// What its trial may take.
+    /// The limits of its preflight.
     #[serde(default)]
     pub limits: Limits,
-    /// What the model takes; empty where it does not say.
+    /// The inputs of the model; empty where it names none.
     #[serde(default)]
     pub inputs: Vec<DeclaredPort>,
     #[serde(default)]
     pub outputs: Vec<DeclaredPort>,
-    /// How good it was found to be before it was signed: shown, and not judged.
+    /// Its measured accuracy before it was signed: shown, and not judged.
     #[serde(default)]
     pub accuracy: Option<Value>,
-    /// How its classes should be distributed.
+    /// The expected distribution of its classes.
     #[serde(default)]
     pub reference: Option<Reference>,
-    /// How much two versions may differ and still agree; 0.01 where it does not say.
+    /// The difference up to which two versions agree; 0.01 where it names none.
     #[serde(default)]
     pub tolerance: Option<f64>,
 }
 
-/// What a box must have.
+/// The requirements on a box.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
     /// The oldest version of Ledge.
     pub ledge: Option<String>,
-    /// The runtimes of which one must be there; any when empty.
+    /// The runtimes of which one must be installed; any when empty.
     pub runtimes: Vec<String>,
     /// The machines (`x86_64`, `aarch64`); any when empty.
     pub architectures: Vec<String>,
@@ -73,7 +73,7 @@ pub struct Requirements {
     pub memory_mb: Option<u64>,
 }
 
-/// What its trial in a process of its own may take.
+/// The limits of its preflight.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
@@ -93,7 +93,7 @@ pub struct DeclaredPort {
     pub shape: Vec<i64>,
 }
 
-/// How the best classes of an output should be distributed.
+/// The expected distribution of the best classes of an output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reference {
     /// The output with the scores.
@@ -102,10 +102,10 @@ pub struct Reference {
     pub classes: Vec<f64>,
 }
 
-/// Why a description cannot be used.
+/// Reasons why a description cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackageError {
-    #[error("the target has no custom data \"ledge\": it is no release, publish it with ledge-platform")]
+    #[error("the target has no custom data \"ledge\": it is not a release; publish it with ledge-platform")]
     Missing,
     #[error("the description of the release cannot be read: {reason}")]
     Form { reason: String },
@@ -122,7 +122,7 @@ impl Package {
         }
         .map_err(|error| form(error.to_string()))?;
         if package.schema != SCHEMA {
-            return Err(form(format!("schema {} is not known, this version of Ledge knows {SCHEMA}", package.schema)));
+            return Err(form(format!("schema {} is not known, this version of Ledge reads {SCHEMA}", package.schema)));
         }
         if package.files.len() > MAX_FILES {
             return Err(form(format!("{} files, {MAX_FILES} at most", package.files.len())));
@@ -137,8 +137,8 @@ impl Package {
     }
 }
 
-/// Reads the custom data of a target; true when it describes a release. It names no file twice and not too many, and is the
-/// same after it was written and read again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Reads the custom data of a target; true when it describes a release. It names each file once and not too many, and
+/// is the same after it was written and read again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

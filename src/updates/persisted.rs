@@ -1,7 +1,8 @@
 //! The states of all subjects on disk.
 //!
-//! Two files take turns, each with a number and a checksum: the newer whole one counts. A power cut leaves the older one,
-//! and damage to one of them costs the last step, which is taken again. Damage to both is an alarm.
+//! Two files are written alternately, each with a number and a checksum: the newer undamaged one counts. A power cut
+//! leaves the older one, and damage to one of them costs the last step, which is taken again. Damage to both is an
+//! alarm.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,45 +16,45 @@ use serde_json::value::RawValue;
 use super::state::{Installed, SubjectState};
 use super::subject::Subject;
 
-/// The two files.
-const FILES: [&str; 2] = ["state.0.json", "state.1.json"];
+/// The two state files, in the folder of the update store.
+const STATE_FILES: [&str; 2] = ["state.0.json", "state.1.json"];
 
-/// The one form that is known.
+/// The only schema that this version reads.
 const SCHEMA: u32 = 1;
 
 /// The states of all subjects.
 pub type Subjects = BTreeMap<Subject, SubjectState>;
 
-/// Why the states cannot be read.
+/// Reasons why the states cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PersistedError {
     #[error("{} cannot be read: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
-    #[error("{} is whole, and of a form that this version of Ledge does not know: {reason}", path.display())]
+    #[error("{} was written by another version of Ledge, and this one cannot read it: {reason}", path.display())]
     Unknown {
         path: PathBuf,
-        /// What is not known.
+        /// The part that is not known.
         reason: String,
     },
-    #[error("{} and its other half are damaged: {reason}", path.display())]
+    #[error("{} and the other state file are damaged: {reason}", path.display())]
     Damaged {
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
 }
 
-/// The states and where they are kept.
+/// The states of all subjects, and their folder.
 #[derive(Debug)]
 pub struct Persisted {
     folder: PathBuf,
     written: u64,
-    /// What is known, written or not.
+    /// The states, written to disk or not.
     pub subjects: Subjects,
 }
 
 #[derive(Serialize, Deserialize)]
-struct File<'a> {
+struct StateFile<'a> {
     schema: u32,
     number: u64,
     checksum: String,
@@ -62,55 +63,61 @@ struct File<'a> {
 }
 
 impl Persisted {
-    /// Reads what is in `folder`; nothing when there is neither file.
+    /// Reads the states in `folder`; there are none when both files are missing.
     pub fn load(folder: &Path) -> Result<Self, PersistedError> {
         let mut newest: Option<(u64, Subjects)> = None;
         let (mut damage, mut unreadable) = (None, None);
-        for name in FILES {
+        for name in STATE_FILES {
             let path = folder.join(name);
             let text = match std::fs::read(&path) {
                 Ok(text) => text,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                // The other one may be readable.
+                // The other file may be readable.
                 Err(error) => {
                     unreadable = Some(PersistedError::Unreadable { path, error });
                     continue;
                 }
             };
+
             match parse(&text) {
                 Ok((number, subjects)) if newest.as_ref().is_none_or(|(other, _)| *other < number) => {
                     newest = Some((number, subjects));
                 }
                 Ok(_) => {}
-                Err(Unfit::Unknown(reason)) => return Err(PersistedError::Unknown { path, reason }),
-                Err(Unfit::Damaged(reason)) => damage = Some((path, reason)),
+                Err(ParseFault::Unknown(reason)) => return Err(PersistedError::Unknown { path, reason }),
+                Err(ParseFault::Damaged(reason)) => damage = Some((path, reason)),
             }
         }
+
         if newest.is_none()
             && let Some(error) = unreadable
         {
             return Err(error);
         }
+
         match (newest, damage) {
             (Some((written, subjects)), damage) => {
                 if let Some((path, reason)) = damage {
-                    tracing::error!(file = %path.display(), reason, "a state of the updates is damaged; the other is used");
+                    tracing::error!(
+                        file = %path.display(), reason,
+                        "a state file of updates is damaged; the other one is used"
+                    );
                 }
                 Ok(Self { folder: folder.to_owned(), written, subjects })
             }
             (None, Some((path, reason))) => Err(PersistedError::Damaged { path, reason }),
-            (None, None) => Ok(Self::none(folder)),
+            (None, None) => Ok(Self::empty(folder)),
         }
     }
 
-    /// No state yet.
-    pub fn none(folder: &Path) -> Self {
+    /// Makes an empty state.
+    pub fn empty(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), written: 0, subjects: Subjects::new() }
     }
 
-    /// Sets both files aside, under names that tell when. What they said is for people to find out.
+    /// Renames both files, to names with `suffix`, for people to inspect.
     pub fn set_aside(folder: &Path, suffix: &str) -> io::Result<()> {
-        for name in FILES {
+        for name in STATE_FILES {
             match durable::rename(&folder.join(name), &folder.join(format!("{name}.damaged-{suffix}"))) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -119,63 +126,64 @@ impl Persisted {
         Ok(())
     }
 
-    /// Writes the states. When it returns `Ok` they survive a power cut; when it fails, those written before do.
+    /// Writes the states. When this returns `Ok` they survive a power cut; when it fails, the last written ones do.
     pub fn write(&mut self) -> io::Result<()> {
         let number = self.written + 1;
         let text = serde_json::to_string(&self.subjects).map_err(io::Error::other)?;
         let content = encode(number, text).map_err(io::Error::other)?;
-        let name = FILES.get(usize::from(number % 2 == 1)).copied().unwrap_or_default();
+        let name = STATE_FILES.get(usize::from(number % 2 == 1)).copied().unwrap_or_default();
         durable::replace(&self.folder.join(name), &content)?;
         self.written = number;
         Ok(())
     }
 }
 
-/// Why a file is not taken.
-enum Unfit {
-    /// It is not what was written.
+/// Reasons why a state file is not used.
+enum ParseFault {
+    /// Its bytes are not those that were written.
     Damaged(String),
-    /// It is, and says what is not known here.
+    /// Its bytes are right, and this version cannot read them.
     Unknown(String),
 }
 
-/// A whole file.
+/// Encodes a state file.
 fn encode(number: u64, subjects: String) -> serde_json::Result<Vec<u8>> {
     let subjects = RawValue::from_string(subjects)?;
     let checksum = checksum(number, subjects.get());
-    serde_json::to_vec(&File { schema: SCHEMA, number, checksum, subjects: &subjects })
+    serde_json::to_vec(&StateFile { schema: SCHEMA, number, checksum, subjects: &subjects })
 }
 
-/// A whole file's number and its states as they are written.
+/// Reads a state file and checks its checksum. Returns its schema, its number, and its states as JSON.
 fn whole(text: &[u8]) -> Result<(u32, u64, &str), String> {
-    let file: File<'_> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let file: StateFile<'_> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if checksum(file.number, file.subjects.get()) != file.checksum {
-        return Err("its checksum is another".to_owned());
+        return Err("its checksum does not match".to_owned());
     }
     Ok((file.schema, file.number, file.subjects.get()))
 }
 
-fn parse(text: &[u8]) -> Result<(u64, Subjects), Unfit> {
-    let (schema, number, subjects) = whole(text).map_err(Unfit::Damaged)?;
+fn parse(text: &[u8]) -> Result<(u64, Subjects), ParseFault> {
+    let (schema, number, subjects) = whole(text).map_err(ParseFault::Damaged)?;
     if schema != SCHEMA {
-        return Err(Unfit::Unknown(format!("it is of schema {schema}, this version of Ledge knows {SCHEMA}")));
+        return Err(ParseFault::Unknown(format!("its schema is {schema}, this version of Ledge reads {SCHEMA}")));
     }
-    let subjects = serde_json::from_str(subjects).map_err(|error| Unfit::Unknown(error.to_string()))?;
+    let subjects = serde_json::from_str(subjects).map_err(|error| ParseFault::Unknown(error.to_string()))?;
     Ok((number, subjects))
 }
 
-/// A release that is live, as far as the files say.
+/// A release that is live according to the state files.
 #[derive(Debug, PartialEq)]
-pub struct Live {
+pub struct LiveRelease {
     pub subject: Subject,
     pub release: Installed,
-    /// The share of its golden inputs that it was taken with.
+    /// The least share of its golden inputs that it had to answer right.
     pub golden_min: Option<f64>,
 }
 
-/// What is live according to the newest whole file in `folder`, read with as little as possible known of its form.
-pub fn live_as_it_lies(folder: &Path) -> Vec<Live> {
-    let texts: Vec<_> = FILES.iter().filter_map(|name| std::fs::read(folder.join(name)).ok()).collect();
+/// Reads the live releases from the newest undamaged file in `folder`, with as few assumptions about its schema as
+/// possible.
+pub fn read_live_releases(folder: &Path) -> Vec<LiveRelease> {
+    let texts: Vec<_> = STATE_FILES.iter().filter_map(|name| std::fs::read(folder.join(name)).ok()).collect();
     let newest = texts.iter().filter_map(|text| whole(text).ok()).max_by_key(|(_, number, _)| *number);
     let Some((_, _, subjects)) = newest else { return Vec::new() };
     let subjects: BTreeMap<String, Value> = serde_json::from_str(subjects).unwrap_or_default();
@@ -188,7 +196,7 @@ pub fn live_as_it_lies(folder: &Path) -> Vec<Live> {
         };
         let release = Installed::deserialize(state.pointer(release)?).ok()?;
         let golden_min = state.pointer(golden_min).and_then(Value::as_f64);
-        Some(Live { subject: name.parse().ok()?, release, golden_min })
+        Some(LiveRelease { subject: name.parse().ok()?, release, golden_min })
     };
     subjects.into_iter().filter_map(live).collect()
 }
@@ -197,7 +205,7 @@ fn checksum(number: u64, subjects: &str) -> String {
     blake3::hash(format!("{number}\n{subjects}").as_bytes()).to_hex().to_string()
 }
 
-/// Reads a file of states, and states below a checksum that is right; true when they are read. They are the same after they
+/// Reads a state file, and states with a right checksum added; true when they are read. They are the same after they
 /// were written and read again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
@@ -223,7 +231,7 @@ mod tests {
     use super::*;
 
     fn kept(folder: &Path, count: usize) -> Persisted {
-        let mut persisted = Persisted::none(folder);
+        let mut persisted = Persisted::empty(folder);
         for number in 0..count {
             persisted.subjects.insert(format!("models/m{number}").parse().unwrap(), SubjectState::default());
             persisted.write().unwrap();
@@ -251,21 +259,21 @@ mod tests {
             r#"{{"models/a": {{"committed": {live}, "committed_golden_min": 0.5, "trial": {{"stage": "pondering"}}}},
                  "models/b": {{"trial": {{"stage": "active", "release": {live}, "plan": {{"gate": {{}}}}}}}}}}"#
         );
-        let file = File {
+        let file = StateFile {
             schema: SCHEMA + 1,
             number: 7,
             checksum: checksum(7, &subjects),
             subjects: &RawValue::from_string(subjects).unwrap(),
         };
-        std::fs::write(folder.path().join(FILES[1]), serde_json::to_vec(&file).unwrap()).unwrap();
+        std::fs::write(folder.path().join(STATE_FILES[1]), serde_json::to_vec(&file).unwrap()).unwrap();
         assert!(matches!(Persisted::load(folder.path()), Err(PersistedError::Unknown { .. })));
         let release = Installed { version: "3".parse().unwrap(), digest };
-        let expected = [("models/a", Some(0.5)), ("models/b", None)].map(|(subject, golden_min)| Live {
+        let expected = [("models/a", Some(0.5)), ("models/b", None)].map(|(subject, golden_min)| LiveRelease {
             subject: subject.parse().unwrap(),
             release: release.clone(),
             golden_min,
         });
-        assert_eq!(live_as_it_lies(folder.path()), expected);
+        assert_eq!(read_live_releases(folder.path()), expected);
     }
 
     #[test]
@@ -273,7 +281,7 @@ mod tests {
     fn damage_anywhere_costs_one_step_at_most_and_in_both_files_is_told() {
         let folder = tempfile::tempdir().unwrap();
         kept(folder.path(), 5);
-        let paths = FILES.map(|name| folder.path().join(name));
+        let paths = STATE_FILES.map(|name| folder.path().join(name));
         let whole = paths.clone().map(|path| std::fs::read(path).unwrap());
         for (path, content) in paths.iter().zip(&whole) {
             for at in (0..content.len()).step_by(7) {

@@ -1,4 +1,4 @@
-//! What the platform wants of this box: plain data, made by `fleet/` from the signed rollout manifest.
+//! The wishes of the platform for this box: plain data, made by `rollout/` from the signed rollout manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,108 +7,109 @@ use serde::{Deserialize, Serialize};
 
 use super::subject::{Subject, TargetPath};
 
-/// What is wanted of everything that is updated. A subject that is not in it is left as it is, a trial of it withdrawn.
+/// The wishes for all subjects. A subject that is not in it keeps its version, and a trial of it is withdrawn.
 pub type Wishes = BTreeMap<Subject, Wish>;
 
-/// What is wanted of one subject.
+/// The wish for one subject.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wish {
-    /// The release that this box is to run, and how far it may go towards it now.
+    /// The release that this box should run, and how far it may go towards it now.
     pub desired: Option<(Plan, Allow)>,
     /// Versions that must not run any more.
     pub revoked: BTreeSet<ModelVersion>,
-    /// What is below it must not run any more either.
+    /// The lowest version that may run.
     pub minimum: Option<ModelVersion>,
-    /// The rollouts for this box that stand before the desired one, which takes their place.
+    /// The earlier rollouts for this box, which the desired one replaces.
     pub supersedes: BTreeSet<DeviceName>,
 }
 
 impl Wish {
-    /// Whether a version must not run any more.
+    /// Returns whether a version must not run any more.
     pub fn revokes(&self, version: ModelVersion) -> bool {
         self.minimum.is_some_and(|minimum| version < minimum) || self.revoked.contains(&version)
     }
 }
 
-/// How far a box may go now.
+/// The limit up to which a box may go now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Allow {
     /// Nothing moves: the rollout is paused, or this box's wave has not come. A soak goes on.
     Nothing,
-    /// Up to a release that is on disk and tried in a process of its own: outside the maintenance window.
+    /// Up to a release that is on disk and has passed its preflight: outside the maintenance window.
     Prepare,
     Everything,
 }
 
-/// One rollout as far as this box is concerned. It is kept on disk with the trial it leads to: a soak goes on without a
+/// One rollout, as far as it concerns this box. It is kept on disk with its trial, so that a soak goes on without a
 /// network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The rollout: with the digest of the release it names what was refused once.
+    /// The rollout. Together with the digest of the release it identifies a refusal.
     pub rollout: DeviceName,
-    /// The release, by its first file, which carries the signed description of the whole.
+    /// The release, by its first file, which carries the signed description of all.
     pub target: TargetPath,
-    /// Requests mirrored to the new version, whose answers nobody gets.
-    pub shadow: Step,
+    /// Requests mirrored to the new version, whose answers are dropped.
+    pub shadow: StagePlan,
     /// Requests answered by the new version.
-    pub canary: Step,
-    /// All requests, before it is called a success. Its share does not count.
-    pub soak: Step,
-    /// What the new version must hold.
+    pub canary: StagePlan,
+    /// All requests, before the commit. Its share does not count.
+    pub soak: StagePlan,
+    /// The limits that the new version must keep.
     pub gate: Gate,
-    /// How often loading it beside the live version may fail for passing reasons, such as memory that others hold. A bad
-    /// link or a full disk does not count: a download has its deadline and its byte budget.
+    /// Number of times that loading it next to the live version may fail for passing reasons, such as memory that
+    /// others hold. A bad link or a full disk does not count: a download has its deadline and its byte budget.
     pub max_attempts: u32,
-    /// The most bytes fetched for this rollout, all attempts together, also when it is withdrawn and comes back; `None` is
-    /// no limit.
+    /// The most bytes fetched for this rollout, all attempts together, also when it is withdrawn and comes back; `None`
+    /// is no limit.
     pub byte_budget: Option<u64>,
-    /// Whether a version below the one that runs may be taken.
+    /// Set when a version below the running one may be taken.
     pub allow_downgrade: bool,
 }
 
 /// One stage in which the new version sees requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct StagePlan {
     /// The share of requests, from 0 to 1. With 0 the stage is left out.
     pub share: f64,
-    /// It lasts at least so long, in seconds.
+    /// The least duration, in seconds.
     pub min_s: u64,
-    /// It needs so many requests.
+    /// The least number of requests.
     pub min_requests: u64,
-    /// It lasts at most so long, in seconds; what comes then without enough requests, `quiet` says.
+    /// The longest duration, in seconds; `quiet` defines what follows without enough requests.
     pub max_s: u64,
-    /// What a stage without enough requests leads to.
+    /// The result of a stage without enough requests.
     pub quiet: Quiet,
 }
 
-/// What a stage without enough requests leads to.
+/// The result of a stage without enough requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quiet {
-    /// The gate is asked about what there was.
+    /// The gate judges the requests there were.
     #[default]
     Pass,
     /// The release is rolled back.
     RollBack,
 }
 
-impl Step {
-    /// The shadow of a rollout that says nothing of one. A hundred requests are as many as a 95th percentile needs; a box
-    /// without them waits an hour.
+impl StagePlan {
+    /// Default of the shadow stage. A hundred requests are as many as a 95th percentile needs; a box without them waits
+    /// an hour.
     pub const SHADOW: Self = Self { share: 0.1, min_s: 0, min_requests: 100, max_s: 3_600, quiet: Quiet::Pass };
 
-    /// The canary: none, for it answers callers. One that is asked for lasts like the shadow.
+    /// Default of the canary stage: none, because it answers callers. A canary with a share lasts as long as the
+    /// shadow.
     pub const CANARY: Self = Self { share: 0.0, ..Self::SHADOW };
 
-    /// The soak: ten minutes at least, in which the version before is one step away.
+    /// Default of the soak: ten minutes at least, in which the previous version is one step away.
     pub const SOAK: Self = Self { share: 1.0, min_s: 600, ..Self::SHADOW };
 }
 
-/// What a rollout says of a [`Step`]: each part may be left out.
+/// A [`StagePlan`] as a rollout has it: each field may be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct StepForm {
+pub struct StagePlanForm {
     share: Option<f64>,
     min_s: Option<u64>,
     min_requests: Option<u64>,
@@ -116,16 +117,16 @@ pub struct StepForm {
     quiet: Option<Quiet>,
 }
 
-impl StepForm {
-    /// What was said, and what `default` has where nothing was. One bound in time moves the other with it.
-    pub fn over(self, default: Step) -> Step {
+impl StagePlanForm {
+    /// Fills missing fields from `default`. One bound in time moves the other with it.
+    pub fn over(self, default: StagePlan) -> StagePlan {
         let (min_s, max_s) = match (self.min_s, self.max_s) {
             (Some(min_s), Some(max_s)) => (min_s, max_s),
             (Some(min_s), None) => (min_s, default.max_s.max(min_s)),
             (None, Some(max_s)) => (default.min_s.min(max_s), max_s),
             (None, None) => (default.min_s, default.max_s),
         };
-        Step {
+        StagePlan {
             share: self.share.unwrap_or(default.share),
             min_s,
             min_requests: self.min_requests.unwrap_or(default.min_requests),
@@ -135,24 +136,25 @@ impl StepForm {
     }
 }
 
-/// What a new version must hold, where it can be judged. A rollout that says nothing of a limit has its default, and one
-/// that says `null` has none.
+/// The limits that a new version must keep, where it can be judged. A limit that a rollout leaves out has its default,
+/// and one that is `null` does not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gate {
     /// The least share of the golden inputs answered right, from 0 to 1. `None` is all of them.
     pub golden_min: Option<f64>,
-    /// The least share of mirrored requests on which both versions agree: the same best class, or the same numbers within
-    /// the tolerance of the package. None by default: a version that was trained anew may well answer otherwise.
+    /// The least share of mirrored requests on which both versions agree: the same best class, or the same numbers
+    /// within the tolerance of the package. None by default: a version that was trained again may well answer
+    /// otherwise.
     pub agreement_min: Option<f64>,
-    /// The 95th percentile of the time of a request, over that of the version before.
+    /// The 95th percentile of the time of a request, over that of the previous version.
     pub p95_ratio_max: Option<f64>,
     /// The share of requests that the new version fails.
     pub error_rate_max: Option<f64>,
-    /// The memory of one instance of the loaded model, over that of the version before.
+    /// The memory of one instance of the loaded model, over that of the previous version.
     pub memory_ratio_max: Option<f64>,
     /// The drift of the answered classes against the reference of the package (population stability index). None by
-    /// default: the reference is of a fleet, and what one box sees may be another.
+    /// default: the reference is of a fleet, and one box may see another distribution.
     pub psi_max: Option<f64>,
 }
 

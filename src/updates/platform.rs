@@ -1,4 +1,4 @@
-//! What the poller and the updater share of the platform: the trust in its metadata, and where its files come from.
+//! The platform as the poller and the updater share it: the trust in its metadata, and the source of its files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use super::trust::{Trust, TrustError};
 /// The platform, as this box knows it. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Platform {
-    shared: Arc<Shared>,
+    state: Arc<PlatformState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PlatformState {
     folder: PathBuf,
     root_file: PathBuf,
     audit: AuditSink,
@@ -26,40 +26,41 @@ struct Shared {
 }
 
 impl Platform {
-    /// The platform whose metadata is trusted in `folder`, the update store, from `root_file` on, and whose files come from
-    /// `source`. Nothing is opened yet, so a box without its root file starts and serves.
+    /// Makes the platform whose metadata is trusted in `folder`, the update store, from `root_file` on, and whose files
+    /// come from `source`. Nothing is opened yet, so a box without its root file starts and serves.
     pub fn new(folder: PathBuf, root_file: PathBuf, audit: AuditSink, source: Source) -> Self {
         let (trust, source) = (AsyncMutex::new(None), Mutex::new(source));
-        Self { shared: Arc::new(Shared { folder, root_file, audit, trust, source }) }
+        Self { state: Arc::new(PlatformState { folder, root_file, audit, trust, source }) }
     }
 
-    /// The trust, opened when it is not yet: a root file that was missing is found once somebody put it there. Whoever
-    /// holds it keeps others waiting.
+    /// Returns the trust, and opens it when it is not open yet: a root file that was missing is found once it is there.
+    /// Others wait while it is held.
     pub async fn trust(&self) -> Result<MappedMutexGuard<'_, Trust>, TrustError> {
-        let mut trust = self.shared.trust.lock().await;
+        let mut trust = self.state.trust.lock().await;
         if trust.is_none() {
-            let Shared { folder, root_file, audit, .. } = &*self.shared;
+            let PlatformState { folder, root_file, audit, .. } = &*self.state;
             *trust = Some(Trust::open(folder, root_file, audit.clone())?);
         }
         MutexGuard::try_map(trust, Option::as_mut).map_err(|_| TrustError::NotRefreshed)
     }
 
-    /// Forgets what is trusted, damaged or not; what is trusted next begins with the root file. Waits for whoever uses it.
+    /// Forgets the trusted metadata, damaged or not; the next refresh begins with the root file. Waits for other users
+    /// of it.
     pub async fn reset(&self, principal: Principal) -> Result<(), TrustError> {
-        let mut trust = self.shared.trust.lock().await;
-        Trust::reset(&self.shared.folder)?;
-        self.shared.audit.record(&principal, AuditEvent::TrustReset);
+        let mut trust = self.state.trust.lock().await;
+        Trust::reset(&self.state.folder)?;
+        self.state.audit.record(&principal, AuditEvent::TrustReset);
         *trust = None;
         Ok(())
     }
 
-    /// Where files come from: the repository that was heard last.
+    /// Returns the source of files: the repository of the last successful check.
     pub fn source(&self) -> Source {
-        self.shared.source.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.source.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has files come from another repository, as that one was heard.
+    /// Sets the source of files, after a successful check of its repository.
     pub fn set_source(&self, source: Source) {
-        *self.shared.source.lock().unwrap_or_else(PoisonError::into_inner) = source;
+        *self.state.source.lock().unwrap_or_else(PoisonError::into_inner) = source;
     }
 }

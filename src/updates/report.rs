@@ -1,252 +1,302 @@
-//! The status of updates as it is told: over HTTP, to the platform and on the command line, in one form.
+//! The document that reports this box to its platform. The broker retains it on `ledge/v1/<device>/reported`.
+//!
+//! ```json
+//! {"schema": 1, "device": "box-1", "group": null, "fleet": null, "ledge_version": "0.1.0",
+//!  "started": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:01:00Z", "health": "degraded",
+//!  "models": [{"name": "m", "versions": [
+//!    {"version": 1, "state": "READY", "runtime": "openvino", "digest": "…"},
+//!    {"version": 2, "state": "UNAVAILABLE", "reason": "…"}]}],
+//!  "versions_left_out": 0,
+//!  "load": {"machine": {"cores": 4, "cpu_ratio": 0.25, "memory_total_bytes": 1, "memory_available_bytes": 1},
+//!           "process": {"cpu_seconds": 1.5, "memory_bytes": 1, "threads": 9}},
+//!  "requests": {"ok": 10, "failed": 1, "refused": 1},
+//!  "updates": {"checked": "2026-01-01T00:00:30Z", "error": null, "metadata": {"root": 3, "timestamp": 41},
+//!    "subjects": [{"subject": "models/m", "version": 1, "digest": "…", "previous": null, "pinned": false,
+//!      "stage": "staged", "trial": {"rollout": "r-2", "version": 2, "since_s": 7, "held": "paused by the platform"},
+//!      "waiting": {"rollout": "r-2", "version": 2, "reason": "paused by the platform"},
+//!      "error": null,
+//!      "last": {"rollout": "r-1", "version": 1, "result": "committed", "stage": null, "cause": null, "detail": null}}],
+//!    "subjects_left_out": 0},
+//!  "audit": {"log": "ledge.audit/box-1/1", "verifier_key": "ledge.audit/box-1+…", "checkpoint": "…\n", "size": 4711,
+//!    "synced": 4700, "lost": {"calls": 0, "events": 0}, "error": null, "alarm": null}}
+//! ```
+//!
+//! The `checkpoint` of `audit` is the last signed head of the log, as it is published; `synced` is the number of its
+//! records that the platform has, `null` where no platform gets a copy. `updates` is present where a platform updates
+//! this box; the `error` of a subject is the reason why its last attempt failed when another follows. Keys come in this
+//! order, and models and versions in that of their names. An unknown figure is `null`; of a version, `reason`,
+//! `runtime` and `digest` are present only where there is one. `requests` counts since the start, over the versions
+//! that are live; the refused are among the failed. A key may be added; `schema` grows when one changes.
 
-use std::collections::BTreeMap;
-
-use ledge_base::clock;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::state::{Fault, Outcome, SubjectState, Trial};
-use super::status::{UpdatesStatus, Waiting};
-use super::subject::Subject;
-
-/// The stage of what has no trial.
-pub const IDLE: &str = "idle";
-
-/// Everything that is known of updates.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UpdatesReport {
-    /// The repository, as configured.
-    pub repository: String,
-    /// When the platform was last heard.
-    pub checked: Option<String>,
-    /// Why the last look failed.
-    pub error: Option<String>,
-    /// When the rollout manifest that is followed was published.
-    pub published: Option<String>,
-    /// The roles of the trusted metadata.
-    pub roles: BTreeMap<String, RoleReport>,
-    /// Bytes fetched since the start.
-    pub fetched_bytes: u64,
-    pub subjects: Vec<SubjectReport>,
-}
-
-/// A role of the trusted metadata.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RoleReport {
-    pub version: u64,
-    /// When it expires; `None` before the first look since the start.
-    pub expires: Option<String>,
-}
-
-/// One thing that is updated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SubjectReport {
-    /// Its name, such as `models/minilm`.
-    pub subject: String,
-    /// The version that answers; `None` is what the owner of the box put there, if anything.
-    pub version: Option<u64>,
-    /// The digest of its release.
-    pub digest: Option<String>,
-    /// The version that a rollback would leave, which is kept.
-    pub previous: Option<u64>,
-    /// Whether the administrator of this box keeps it as it is.
-    pub pinned: bool,
-    /// How far the trial has come, or `idle`.
-    pub stage: String,
-    /// The release on trial.
-    pub trial: Option<TrialReport>,
-    /// What may not go on now.
-    pub waiting: Option<WaitingReport>,
-    /// Why the last attempt at a step failed, when another follows.
-    pub error: Option<String>,
-    /// How the last rollout ended.
-    pub last: Option<LastReport>,
-}
-
-/// A release on trial.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TrialReport {
-    /// The rollout.
-    pub rollout: String,
-    /// Its version.
-    pub version: u64,
-    /// Seconds in this stage during which it could move.
-    pub since_s: u64,
-    /// Why it stands still, if it does.
-    pub held: Option<String>,
-    /// What keeps it from going on for now, and lies elsewhere: a server, a link, a full disk.
-    pub fault: Option<FaultReport>,
-}
-
-/// What keeps a trial from going on for now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FaultReport {
-    /// Why the last attempt failed.
-    pub reason: String,
-    /// When the first one did.
-    pub since: String,
-    /// Attempts that failed.
-    pub attempts: u32,
-    /// When the next one is due.
-    pub next: String,
-}
-
-/// A rollout that may not go on now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WaitingReport {
-    /// The rollout.
-    pub rollout: String,
-    /// The version that it brings.
-    pub version: u64,
-    /// What it waits for.
-    pub reason: String,
-}
-
-/// How a rollout ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LastReport {
-    /// The rollout.
-    pub rollout: String,
-    /// The version that it brought.
-    pub version: u64,
-    /// `committed` or `rolled_back`.
-    pub result: String,
-    /// Where it was rolled back.
-    pub stage: Option<String>,
-    /// What stopped it, as one word.
-    pub cause: Option<String>,
-    /// The same for people.
-    pub detail: Option<String>,
-}
-
-impl From<&UpdatesStatus> for UpdatesReport {
-    fn from(status: &UpdatesStatus) -> Self {
-        let look = &status.look;
-        let role = |(name, role): (&String, &super::status::RoleStatus)| {
-            (name.clone(), RoleReport { version: role.version, expires: role.expires_ms.map(clock::rfc3339) })
-        };
-        let nothing = SubjectState::default();
-        let subject = |subject: &Subject| {
-            let state = status.subjects.get(subject).unwrap_or(&nothing);
-            SubjectReport::new(subject, state, look.waiting.get(subject), status.errors.get(subject))
-        };
-        Self {
-            repository: look.repository.clone(),
-            checked: look.checked_ms.map(clock::rfc3339),
-            error: look.error.clone(),
-            published: look.published_ms.map(clock::rfc3339),
-            roles: look.roles.iter().map(role).collect(),
-            fetched_bytes: status.fetched_bytes,
-            subjects: status.known().map(subject).collect(),
-        }
-    }
-}
-
-impl SubjectReport {
-    fn new(subject: &Subject, state: &SubjectState, waiting: Option<&Waiting>, error: Option<&String>) -> Self {
-        let live = state.live();
-        let waiting = waiting.map(|Waiting { rollout, version, reason }| WaitingReport {
-            rollout: rollout.to_string(),
-            version: version.get(),
-            reason: reason.clone(),
-        });
-        Self {
-            subject: subject.to_string(),
-            version: live.map(|release| release.version.get()),
-            digest: live.map(|release| release.digest.clone()),
-            previous: state.way_back().map(|release| release.version.get()),
-            pinned: state.pinned,
-            stage: state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name()).to_owned(),
-            trial: state.trial.as_ref().map(|trial| TrialReport::new(trial, waiting.as_ref())),
-            waiting,
-            error: error.cloned().or_else(|| Some(state.trial.as_ref()?.present_fault()?.reason.to_string())),
-            last: state.outcome.as_ref().map(Into::into),
-        }
-    }
-}
-
-impl TrialReport {
-    fn new(trial: &Trial, waiting: Option<&WaitingReport>) -> Self {
-        let rollout = trial.plan.rollout.to_string();
-        let reason = waiting.filter(|waiting| waiting.rollout == rollout).map(|waiting| waiting.reason.clone());
-        let held = trial.held.then(|| reason.unwrap_or_else(|| "held".to_owned()));
-        let fault = trial.present_fault().map(FaultReport::from);
-        Self { rollout, version: trial.release.version.get(), since_s: trial.in_stage_s, held, fault }
-    }
-}
-
-impl From<&Fault> for FaultReport {
-    fn from(fault: &Fault) -> Self {
-        Self {
-            reason: fault.reason.to_string(),
-            since: clock::rfc3339(fault.since_ms),
-            attempts: fault.attempts,
-            next: clock::rfc3339(fault.next_ms),
-        }
-    }
-}
-
-impl From<&Outcome> for LastReport {
-    fn from(outcome: &Outcome) -> Self {
-        let rolled_back = outcome.rolled_back.as_ref();
-        Self {
-            rollout: outcome.rollout.to_string(),
-            version: outcome.version.get(),
-            result: if rolled_back.is_some() { "rolled_back" } else { "committed" }.to_owned(),
-            stage: rolled_back.map(|(stage, _)| stage.name().to_owned()),
-            cause: rolled_back.map(|(_, reason)| reason.cause.name().to_owned()),
-            detail: rolled_back.map(|(_, reason)| reason.detail.clone()),
-        }
-    }
-}
-
+mod audit;
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
+mod tests;
+mod updates;
 
-    use super::*;
-    use crate::state::Stage;
-    use crate::status_example::status;
+use ledge_audit::status::AuditState;
+use ledge_base::clock;
+use ledge_base::names::{DeviceName, ModelName, ModelVersion};
+use ledge_base::telemetry::machine::{MachineMonitor, MachineUsage};
+use ledge_base::telemetry::process::{self, ProcessUsage};
+use ledge_base::telemetry::system::Memory;
+use ledge_engine::backend::Runtime;
+use ledge_identity::device::DeviceIdentity;
+use ledge_models::repository::statistics::RefusalReason;
+use ledge_models::repository::{IndexRow, ModelState, Repository, UNLOADED_REASON, VersionState};
+use schemars::{JsonSchema, Schema, schema_for};
+use serde::Serialize;
 
-    #[test]
-    fn a_report_says_what_runs_what_is_tried_and_what_waits() {
-        let report = UpdatesReport::from(&status());
-        let expected = json!({
-            "repository": "https://updates.example/ledge/",
-            "checked": "2026-11-20T00:00:00Z", "error": "no way", "published": "2026-11-20T00:00:00Z",
-            "roles": {
-                "root": {"version": 3, "expires": null},
-                "timestamp": {"version": 41, "expires": "2026-11-20T01:00:00Z"},
-            },
-            "fetched_bytes": 1234,
-            "subjects": [
-                {"subject": "models/a", "version": null, "digest": null, "previous": null, "pinned": false,
-                 "stage": "idle", "trial": null,
-                 "waiting": {"rollout": "r-9", "version": 1, "reason": "needs Ledge 9.0.0"},
-                 "error": null, "last": null},
-                {"subject": "models/m", "version": 2, "digest": "ab".repeat(32), "previous": 1, "pinned": false,
-                 "stage": "staged",
-                 "trial": {"rollout": "r-3", "version": 3, "since_s": 7, "held": "paused by the platform",
-                           "fault": {"reason": "download: status 404", "since": "2026-11-20T00:00:00Z", "attempts": 2,
-                                     "next": "2026-11-20T01:00:00Z"}},
-                 "waiting": {"rollout": "r-3", "version": 3, "reason": "paused by the platform"},
-                 "error": "disk: no room",
-                 "last": {"rollout": "r-2", "version": 4, "result": "rolled_back", "stage": "verified",
-                          "cause": "golden", "detail": "7 of 10"}},
-            ],
+use crate::status::UpdatesStatus;
+pub use audit::AuditSnapshot;
+
+/// The schema of the document above.
+const SCHEMA: u32 = 1;
+
+/// Most versions in a document, so that brokers accept it: the smallest limit among the usual ones is 128 KiB.
+const MAX_VERSIONS: usize = 128;
+
+/// Longest reason, in bytes.
+const MAX_REASON_BYTES: usize = 256;
+
+/// The state of this box at one moment, of which the document is made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceSnapshot {
+    pub device: DeviceIdentity,
+    pub ledge_version: &'static str,
+    /// The start of this process, in milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// The time of this snapshot, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Every version that is known.
+    pub index: Vec<IndexRow>,
+    /// The versions that answer.
+    pub live: Vec<LiveVersion>,
+    /// The load of the machine.
+    pub machine: MachineUsage,
+    pub memory: Option<Memory>,
+    pub process: Option<ProcessUsage>,
+    /// The status of updates; `None` where no platform updates this box.
+    pub updates: Option<UpdatesStatus>,
+    /// The status of the audit log.
+    pub audit: AuditSnapshot,
+}
+
+/// A version that answers requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveVersion {
+    pub model: ModelName,
+    pub version: ModelVersion,
+    pub runtime: Runtime,
+    /// BLAKE3 of its files.
+    pub digest: String,
+    /// The outcomes of its requests.
+    pub requests: Requests,
+}
+
+/// Outcomes of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
+pub struct Requests {
+    /// Answered.
+    pub ok: u64,
+    /// Not answered with a result.
+    pub failed: u64,
+    /// Refused, or given up at their deadline; they are among the failed.
+    pub refused: u64,
+}
+
+impl DeviceSnapshot {
+    /// Collects the state from all parts. The machine's sensors may take milliseconds: not for an async thread.
+    pub fn gather(
+        device: &DeviceIdentity,
+        started_ms: u64,
+        repository: &Repository,
+        machine: &MachineMonitor,
+        updates: Option<UpdatesStatus>,
+        audit: &AuditState,
+    ) -> Self {
+        let live = repository.all_live().into_iter().map(|model| {
+            let counters = model.statistics.snapshot();
+            LiveVersion {
+                model: model.name.clone(),
+                version: model.version,
+                runtime: model.runtime(),
+                digest: model.digest.clone(),
+                requests: Requests {
+                    ok: counters.success.count,
+                    failed: counters.fail.count,
+                    refused: RefusalReason::ALL.into_iter().map(|why| counters.refusals.of(why)).sum(),
+                },
+            }
         });
-        assert_eq!(serde_json::to_value(&report).unwrap(), expected);
-        assert_eq!(serde_json::from_value::<UpdatesReport>(expected).unwrap(), report);
+        Self {
+            device: device.clone(),
+            ledge_version: env!("CARGO_PKG_VERSION"),
+            started_ms,
+            at_ms: clock::unix_millis(),
+            index: repository.index(),
+            live: live.collect(),
+            machine: machine.read(),
+            memory: Memory::read(),
+            process: process::usage(),
+            updates,
+            audit: AuditSnapshot::gather(audit),
+        }
     }
 
-    #[test]
-    fn while_a_version_is_tried_the_way_back_is_what_ran_until_then() {
-        let mut status = status();
-        let state = status.subjects.values_mut().next().unwrap();
-        state.trial.as_mut().unwrap().stage = Stage::Active;
-        let report = UpdatesReport::from(&status);
-        let subject = report.subjects.iter().find(|subject| subject.subject == "models/m").unwrap();
-        assert_eq!((subject.version, subject.previous), (Some(3), Some(2)));
+    /// Returns whether every model that should answer does.
+    pub fn is_healthy(&self) -> bool {
+        // A model that is loaded for the first time has no version yet, and no reason.
+        let fails = |reason: &String| !reason.is_empty() && reason != UNLOADED_REASON;
+        !self.index.iter().any(|row| matches!(&row.state, VersionState::Unavailable(reason) if fails(reason)))
     }
+}
+
+/// Encodes the document as JSON.
+pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
+    let requests = snapshot.live.iter().fold(Requests::default(), |sum, live| Requests {
+        ok: sum.ok + live.requests.ok,
+        failed: sum.failed + live.requests.failed,
+        refused: sum.refused + live.requests.refused,
+    });
+
+    let document = Document {
+        schema: SCHEMA,
+        device: &snapshot.device.id,
+        group: snapshot.device.group.as_ref(),
+        fleet: snapshot.device.fleet.as_ref(),
+        ledge_version: snapshot.ledge_version,
+        started: clock::rfc3339(snapshot.started_ms),
+        at: clock::rfc3339(snapshot.at_ms),
+        health: if snapshot.is_healthy() { "ok" } else { "degraded" },
+        models: models(snapshot),
+        versions_left_out: snapshot.index.len().saturating_sub(MAX_VERSIONS),
+        load: Load {
+            machine: Machine {
+                cores: snapshot.machine.cores.len(),
+                cpu_ratio: mean_load(&snapshot.machine),
+                memory_total_bytes: snapshot.memory.map(|memory| memory.total_bytes),
+                memory_available_bytes: snapshot.memory.map(|memory| memory.available_bytes),
+            },
+            process: snapshot.process.map(|process| Process {
+                cpu_seconds: process.cpu_seconds,
+                memory_bytes: process.resident_bytes,
+                threads: process.threads,
+            }),
+        },
+        requests,
+        updates: snapshot.updates.as_ref().map(Into::into),
+        audit: (&snapshot.audit).into(),
+    };
+    // It has only texts, numbers and lists of them, so encoding does not fail.
+    serde_json::to_vec(&document).unwrap_or_default()
+}
+
+/// Returns the JSON Schema of the document.
+pub fn schema() -> Schema {
+    schema_for!(Document<'static>)
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    schema: u32,
+    device: &'a DeviceName,
+    group: Option<&'a DeviceName>,
+    fleet: Option<&'a DeviceName>,
+    ledge_version: &'static str,
+    started: String,
+    at: String,
+    health: &'static str,
+    models: Vec<ReportedModel<'a>>,
+    versions_left_out: usize,
+    load: Load,
+    requests: Requests,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updates: Option<updates::ReportedUpdates>,
+    audit: audit::ReportedAudit<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ReportedModel<'a> {
+    name: &'a ModelName,
+    versions: Vec<ReportedVersion<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ReportedVersion<'a> {
+    /// `None` for a model of which no version is known.
+    version: Option<u64>,
+    state: ModelState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<&'a str>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Load {
+    machine: Machine,
+    process: Option<Process>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Machine {
+    cores: usize,
+    cpu_ratio: Option<f64>,
+    memory_total_bytes: Option<u64>,
+    memory_available_bytes: Option<u64>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Process {
+    cpu_seconds: f64,
+    memory_bytes: u64,
+    threads: usize,
+}
+
+fn models(snapshot: &DeviceSnapshot) -> Vec<ReportedModel<'_>> {
+    let mut models: Vec<ReportedModel<'_>> = Vec::new();
+    for row in snapshot.index.iter().take(MAX_VERSIONS) {
+        let version = version(row, &snapshot.live);
+        match models.last_mut() {
+            Some(model) if *model.name == row.model => model.versions.push(version),
+            _ => models.push(ReportedModel { name: &row.model, versions: vec![version] }),
+        }
+    }
+    models
+}
+
+fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a> {
+    let reason = match &row.state {
+        VersionState::Unavailable(reason) => Some(excerpt(reason, MAX_REASON_BYTES)),
+        VersionState::Ready | VersionState::Loading | VersionState::Unloading => None,
+    };
+    let live = live.iter().find(|live| live.model == row.model && Some(live.version) == row.version);
+    ReportedVersion {
+        version: row.version.map(ModelVersion::get),
+        state: ModelState::from(&row.state),
+        reason,
+        runtime: live.map(|live| live.runtime.to_string()),
+        digest: live.map(|live| live.digest.as_str()),
+    }
+}
+
+/// Returns the beginning of a text, without control characters, which JSON writes in six bytes.
+fn excerpt(reason: &str, longest: usize) -> String {
+    let end = reason.floor_char_boundary(longest);
+    let (start, rest) = reason.split_at(end);
+    let mut text = start.replace(char::is_control, " ");
+    if !rest.is_empty() {
+        text.push('…');
+    }
+    text
+}
+
+/// Returns the mean load to three digits: more would change the document for nothing.
+fn mean_load(machine: &MachineUsage) -> Option<f64> {
+    let loads: Vec<f64> = machine.cores.iter().filter_map(|core| core.load).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a count of cores")]
+    let mean = (!loads.is_empty()).then(|| loads.iter().sum::<f64>() / loads.len() as f64)?;
+    Some((mean * 1e3).round() / 1e3)
 }

@@ -1,15 +1,15 @@
-//! SHA-256, by which files and metadata are known.
+//! SHA-256 of files and metadata.
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// The digest of `bytes`.
+/// Computes the digest of `bytes`.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut sum = [0; 32];
     sum.copy_from_slice(digest(&SHA256, bytes).as_ref());
     sum
 }
 
-/// The digest of `bytes` in hexadecimal, as it is signed.
+/// Computes the digest of `bytes` in hexadecimal, as it is signed.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex::encode(sha256(bytes))
 }

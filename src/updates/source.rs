@@ -1,4 +1,4 @@
-//! Where metadata and targets are fetched from: a web server, or a folder such as that of a USB stick.
+//! The source of metadata and targets: a web server, or a folder such as that of a USB stick.
 
 mod folder;
 
@@ -13,17 +13,17 @@ use ledge_egress::{Egress, HttpClient, HttpDownload, HttpError, HttpSettings, Tl
 use super::config::{RepositoryAddress, UpdatesConfig};
 use folder::OpenFile;
 
-/// Where a repository is read from. Clones share one connection.
+/// The source of a repository's files. Clones share one connection.
 #[derive(Debug, Clone)]
 pub struct Source {
-    metadata: Place,
-    targets: Place,
+    metadata: FileTree,
+    targets: FileTree,
 }
 
 /// One tree of files.
 #[derive(Debug, Clone)]
-enum Place {
-    /// What the paths begin with, percent-encoded.
+enum FileTree {
+    /// `base` is the prefix of all paths, percent-encoded.
     Http {
         client: HttpClient,
         base: Arc<str>,
@@ -33,12 +33,12 @@ enum Place {
     Unreachable(Arc<str>),
 }
 
-/// A target on its way.
+/// A target that is being fetched.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Where in the file it begins: what was asked for, or 0 when the server has no parts of files.
+    /// The byte of the file at which it begins: the requested one, or 0 when the server does not serve ranges.
     pub start: u64,
-    /// How many bytes come, from `start` on, where that is known.
+    /// The number of bytes from `start` on, where that is known.
     pub length: Option<u64>,
     origin: Origin,
 }
@@ -49,7 +49,7 @@ enum Origin {
     Folder(OpenFile),
 }
 
-/// Why a file of the repository does not come.
+/// Reasons why a file of the repository cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(transparent)]
@@ -60,30 +60,30 @@ pub enum SourceError {
         file: String,
         status: u16,
         hint: &'static str,
-        /// After what time another try is worth it, where the server says it.
+        /// The time after which the server wants to be asked again, if it names one.
         retry_after: Option<Duration>,
     },
     #[error("{file} is longer than the {max} bytes that it may have")]
     TooLong {
         /// The file, below the repository.
         file: String,
-        /// How long it may be.
+        /// The longest allowed length, in bytes.
         max: u64,
     },
     #[error("{path} cannot be read: {error}", path = path.display())]
     Folder { path: PathBuf, error: std::io::Error },
     /// A name that would lead out of the repository.
-    #[error("{name:?} is no name of a file in a repository")]
+    #[error("{name:?} is not the name of a file in a repository")]
     Name {
         /// As the metadata has it.
         name: String,
     },
-    #[error("{address} is on the network, and there is no way to it")]
+    #[error("{address} is on the network, and no client is configured for it")]
     NoClient { address: String },
 }
 
 impl SourceError {
-    /// After what time another try is worth it, where the server says it.
+    /// The time after which the server wants to be asked again, if it names one.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -93,31 +93,31 @@ impl SourceError {
 }
 
 impl Source {
-    /// The repository at `address`, asked through `http` where it is on the network.
+    /// Makes the source of the repository at `address`, through `http` where it is on the network.
     pub fn new(address: &RepositoryAddress, http: Option<HttpClient>) -> Self {
-        let metadata = Place::new(address, http.clone(), "metadata/");
-        Self { metadata, targets: Place::new(address, http, "targets/") }
+        let metadata = FileTree::new(address, http.clone(), "metadata/");
+        Self { metadata, targets: FileTree::new(address, http, "targets/") }
     }
 
-    /// A repository whose two halves are at addresses of their own.
+    /// Makes the source of a repository whose metadata and targets are at addresses of their own.
     pub fn apart(
         (metadata, metadata_http): (&RepositoryAddress, Option<HttpClient>),
         (targets, targets_http): (&RepositoryAddress, Option<HttpClient>),
     ) -> Self {
-        Self { metadata: Place::new(metadata, metadata_http, ""), targets: Place::new(targets, targets_http, "") }
+        Self { metadata: FileTree::new(metadata, metadata_http, ""), targets: FileTree::new(targets, targets_http, "") }
     }
 
-    /// The repository that a configuration names; `None` where it names none.
+    /// Makes the source of the repository that a configuration names; `None` where it names none.
     pub fn configured(config: &UpdatesConfig, egress: &Egress) -> Option<Self> {
         let address = config.repository.as_ref()?;
         let client = client(address, egress, config.proxy.clone(), || config.tls.settings());
         Some(Self::new(address, client))
     }
 
-    /// A metadata file by its name, such as `3.root.json`; `None` when there is none. The name is as it is in a URL: odd
-    /// characters in names of roles are percent-encoded already.
+    /// Fetches a metadata file by its name, such as `3.root.json`; `None` when there is none. The name is encoded as in
+    /// a URL: special characters in names of roles are percent-encoded already.
     pub async fn metadata(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, SourceError> {
-        // S3 answers 403 for what is not there to those who may not list.
+        // S3 answers 403 for a missing file to clients that may not list.
         match self.metadata.open(name, name, 0).await {
             Err(error) if error.is_absent() => Ok(None),
             Err(error) => Err(error),
@@ -125,18 +125,18 @@ impl Source {
         }
     }
 
-    /// A target by its path below `targets/`, from its byte `from` on.
+    /// Fetches a target by its path below `targets/`, from its byte `from` on.
     pub async fn target(&self, path: &str, from: u64) -> Result<Arrival, SourceError> {
         let encoded = encoded(path);
         match self.targets.open(path, &encoded, from).await {
-            // What is kept is longer than what is there: it is another file.
+            // The stored part is longer than the file on the server: it is another file.
             Err(SourceError::Status { status: 416, .. }) if from > 0 => self.targets.open(path, &encoded, 0).await,
             other => other,
         }
     }
 }
 
-/// A client for an address on the network.
+/// Makes a client for an address on the network.
 pub fn client(
     address: &RepositoryAddress,
     egress: &Egress,
@@ -148,7 +148,7 @@ pub fn client(
     Some(HttpClient::new(egress.clone(), settings))
 }
 
-impl Place {
+impl FileTree {
     fn new(address: &RepositoryAddress, http: Option<HttpClient>, below: &str) -> Self {
         match (address, http) {
             (RepositoryAddress::Folder(folder), _) => Self::Folder(Arc::new(folder.join(below))),
@@ -192,7 +192,7 @@ impl SourceError {
 }
 
 impl Arrival {
-    /// The next piece; `None` is the end. An end that comes too early is an error.
+    /// Reads the next piece; `None` is the end. An end that comes too early is an error.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, SourceError> {
         match &mut self.origin {
             Origin::Http(download) => Ok(download.chunk().await?),
@@ -200,7 +200,7 @@ impl Arrival {
         }
     }
 
-    /// All of it, and not a byte more than `max`.
+    /// Reads all of it, and not a byte more than `max`.
     async fn whole(mut self, name: &str, max: u64) -> Result<Vec<u8>, SourceError> {
         let too_long = || SourceError::TooLong { file: name.to_owned(), max };
         if self.length.is_some_and(|length| length > max) {
@@ -217,31 +217,31 @@ impl Arrival {
     }
 }
 
-/// What to look at when a server answers so.
+/// Returns advice for a status.
 fn hint(status: u16) -> &'static str {
     match status {
         400 => ": does it speak HTTPS on this port, or want a client certificate?",
-        401 => ": it wants a user name and a password, which Ledge has none of; use client certificates",
-        403 => ": it does not let this box read it, or (S3) it is not there",
-        404 | 410 => ": it is not there; is `[updates] repository` right, and was everything published?",
+        401 => ": it requires a user name and a password, which Ledge does not support; use client certificates",
+        403 => ": this box may not read it, or (S3) it does not exist",
+        404 | 410 => ": it does not exist; is `[updates] repository` right, and was everything published?",
         429 | 503 => ": it is overloaded",
-        500..=599 => ": look into its log",
+        500..=599 => ": see the log of the server",
         _ => "",
     }
 }
 
-/// Whether a name stays within its folder, on every server and in every folder.
+/// Returns whether a name stays within its folder, on every server and in every file system.
 fn is_inside(name: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\0', '\\']);
     name.len() <= 1024 && name.split('/').all(part)
 }
 
-/// A path as it is in a URL.
+/// Encodes a path for a URL.
 fn encoded(path: &str) -> String {
     path.split('/').map(escaped).collect::<Vec<_>>().join("/")
 }
 
-/// One part of a path as it is in a URL: every byte outside the unreserved set (RFC 3986, section 2.3) is escaped.
+/// Encodes one part of a path for a URL: every byte outside the unreserved set (RFC 3986, section 2.3) is escaped.
 pub(super) fn escaped(part: &str) -> String {
     let mut escaped = String::with_capacity(part.len());
     for byte in part.bytes() {

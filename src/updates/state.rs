@@ -1,13 +1,14 @@
-//! The state of one subject, and every step it can take. Pure: no clock, no disk, no network; time comes in as seconds that
-//! passed.
+//! The state of one subject, and every step it can take. Pure: no clock, no disk, no network; time is passed in as
+//! elapsed seconds.
 //!
 //! ```text
 //! idle -> downloading -> verified -> staged -> shadow -> canary -> active -> committed (idle again)
-//!             any of them -> rolled back (idle again, with the reason; the version before goes on)
+//!             any of them -> rolled back (idle again, with the reason; the previous version goes on)
 //! ```
 //!
-//! A stage names what has been reached. What a box is to do in it is derived from the state alone ([`SubjectState::duty`]),
-//! so a box that was cut off anywhere reads its state and goes on. The engine writes the state to disk before it acts on it.
+//! A stage names what has been reached. The duty of a box in it follows from the state only ([`SubjectState::duty`]),
+//! so a box that was cut off anywhere reads its state and goes on. The updater writes the state to disk before it acts
+//! on it.
 
 mod fault;
 mod reason;
@@ -23,36 +24,36 @@ use serde::{Deserialize, Serialize};
 use super::package::Package;
 use super::plan::{Allow, Plan, Wish};
 use super::subject::Kind;
-pub use fault::{Fault, LONGEST_PAUSE_MS};
+pub use fault::{Fault, PAUSE_MAX_MS};
 pub use reason::{Cause, Reason};
 pub use superseded::Superseded;
-pub use trial::{Trial, Used};
+pub use trial::{Trial, UsedBudget};
 
-/// How often the daemon may start during a trial before the trial counts as the reason.
-const STARTS: u32 = 3;
+/// Starts of the daemon during a trial before the trial counts as their cause.
+const STARTS_MAX: u32 = 3;
 
-/// So many refusals are remembered, the newest.
-const REMEMBERED: usize = 64;
+/// Most refused releases that are remembered, the newest.
+const REFUSED_MAX: usize = 64;
 
-/// A release that is whole in the update store.
+/// A release in the update store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
     pub version: ModelVersion,
-    /// SHA-256 of what is signed of it, in hexadecimal: its files and their description.
+    /// SHA-256 of its signed content, in hexadecimal: its files and their description.
     pub digest: String,
 }
 
-/// How far a trial has come.
+/// The progress of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Its files are on their way.
+    /// Its files are being fetched.
     Downloading,
-    /// All files are here and are what was signed.
+    /// All files are here, with their signed hashes.
     Verified,
-    /// It ran right in a process of its own.
+    /// It passed its preflight in a process of its own.
     Staged,
-    /// It is loaded beside the live version, which answers; a share of the requests is mirrored to it.
+    /// It is loaded next to the live version, which answers; a share of the requests is mirrored to it.
     Shadow,
     /// It answers a share of the requests.
     Canary,
@@ -61,7 +62,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// As reported.
+    /// Returns its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Downloading => "downloading",
@@ -80,90 +81,92 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How the last rollout ended.
+/// The outcome of the last rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub rollout: DeviceName,
     pub version: ModelVersion,
-    /// Where it was rolled back, and why; `None` is a success.
+    /// The stage in which it was rolled back, and the reason; `None` is a success.
     pub rolled_back: Option<(Stage, Reason)>,
 }
 
 /// A release that is not tried again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RefusedRelease {
     pub rollout: DeviceName,
-    /// The digest of the release; empty when it did not get as far.
+    /// The digest of the release; empty when its description was not read.
     pub digest: String,
     pub version: ModelVersion,
 }
 
-/// Everything that is remembered of one subject.
+/// The state of one subject.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SubjectState {
-    /// What runs when no trial is active. `None`: what the owner of this box put into the model repository, if anything.
+    /// The version that runs when no trial is active. `None`: the owner's model, if there is one.
     pub committed: Option<Installed>,
-    /// The rollout that brought it.
+    /// The rollout that installed it.
     pub committed_by: Option<DeviceName>,
-    /// The share of its golden inputs that it was taken with, if that is not all of them.
+    /// The least share of golden inputs that it had to answer right; `None` is all of them.
     pub committed_golden_min: Option<f64>,
-    /// What ran before that, kept until the next commit.
+    /// The version that ran before it, kept until the next commit.
     pub previous: Option<Installed>,
-    /// The rollout that brought that.
+    /// The rollout that installed that.
     pub previous_by: Option<DeviceName>,
-    /// The share of its golden inputs that it was taken with.
+    /// The least share of golden inputs that it had to answer right.
     pub previous_golden_min: Option<f64>,
-    /// What is on its way.
+    /// The release on trial.
     pub trial: Option<Trial>,
-    /// What trials had used up that were withdrawn or superseded, by their rollouts: it counts on when they come back.
-    pub used: Vec<Used>,
-    /// What is not tried again.
-    pub refused: Vec<Refused>,
-    /// Rollouts that later ones took the place of.
+    /// The used budgets of trials that were withdrawn or superseded, by their rollouts: they count on when these come
+    /// back.
+    pub used: Vec<UsedBudget>,
+    /// Releases that are not tried again.
+    pub refused: Vec<RefusedRelease>,
+    /// Rollouts that later ones replaced.
     pub superseded: Vec<Superseded>,
-    /// Whether the administrator of this box keeps things as they are.
+    /// True when the administrator of this box keeps its version.
     pub pinned: bool,
-    /// How the last rollout ended.
+    /// The outcome of the last rollout.
     pub outcome: Option<Outcome>,
 }
 
-/// What happened to a subject.
+/// An event of a subject.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The platform was heard: this is what it wants now.
+    /// The wish of the platform, after a check.
     Wanted {
         wish: Wish,
-        /// Whether something serves where no release does: what the owner of this box has.
+        /// True when the owner's model or settings serve where no release does.
         has_own: bool,
     },
-    /// The package's description was read.
+    /// The description of the release was read.
     Described {
         digest: String,
         package: Arc<Package>,
     },
-    /// So many bytes were fetched.
+    /// Bytes were fetched.
     Fetched {
         bytes: u64,
     },
     /// The work or the gate of the stage was passed.
     Passed,
-    /// It failed, and would again.
+    /// It failed, and would fail again.
     Failed(Reason),
-    /// It failed, and may not the next time. The attempt counts.
+    /// It failed, and may succeed the next time. The attempt counts.
     Interrupted(Reason),
-    /// It cannot be done now, for a reason that lies elsewhere: a server, a link, a full disk. No attempt is counted.
-    Hindered {
+    /// It cannot be done now, for a reason outside of the release: a server, a link, a full disk. The attempt does not
+    /// count.
+    Deferred {
         reason: Reason,
         /// The time, in milliseconds since the Unix epoch.
         now_ms: u64,
-        /// When it is tried next.
+        /// The time of the next attempt, in milliseconds since the Unix epoch.
         next_ms: u64,
-        /// Bytes that were fetched for nothing, now or in earlier attempts.
+        /// Bytes that were thrown away, now or in earlier attempts.
         wasted: u64,
     },
-    /// Somebody at this box wants it tried now.
+    /// The administrator of this box wants it tried now.
     Retry {
         /// The time, in milliseconds since the Unix epoch.
         now_ms: u64,
@@ -174,29 +177,29 @@ pub enum Event {
     },
     Started,
     /// A release is damaged on disk.
-    Lost(Installed),
-    /// The administrator keeps things as they are.
+    Damaged(Installed),
+    /// The administrator keeps the version that runs.
     Pin,
     Unpin,
-    /// The administrator wants the version before: the one before the trial, else the one before the last commit. Without
-    /// either nothing happens, for then no release would run.
+    /// The administrator wants the previous version: the one before the trial, else the one before the last commit.
+    /// Without either nothing happens, because then no release would run.
     RollBack,
-    /// The administrator wants the model that the owner of this box has, and no release.
+    /// The administrator wants the owner's model, and no release.
     LeaveToOwner,
     /// The administrator ends the trial.
     Cancel,
 }
 
-/// What a box is to do for a subject now.
+/// The work of a box for a subject now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
     Rest,
     /// Fetch the files of the trial.
     Download,
-    /// Run the trial in a process of its own.
-    Try,
-    /// Load it beside the live version, and compare.
-    LoadBeside,
+    /// Run the release in a process of its own.
+    Preflight,
+    /// Load it next to the live version, and compare.
+    LoadCandidate,
     /// Mirror requests, and watch.
     Mirror,
     /// Let it answer a share of the requests, and watch.
@@ -206,7 +209,8 @@ pub enum Duty {
 }
 
 impl SubjectState {
-    /// The least share of the golden inputs that a release must answer right to be loaded; `None` is all of them.
+    /// Returns the least share of the golden inputs that a release must answer right to be loaded; `None` is all of
+    /// them.
     pub fn golden_min(&self, release: &Installed) -> Option<f64> {
         match &self.trial {
             Some(trial) if trial.release == *release => trial.plan.gate.golden_min,
@@ -216,7 +220,7 @@ impl SubjectState {
         }
     }
 
-    /// The release that answers requests, in the state of the disk. `None`: the owner's.
+    /// Returns the release that answers requests according to this state. `None`: the owner's model.
     pub fn live(&self) -> Option<&Installed> {
         match &self.trial {
             Some(trial) if trial.stage == Stage::Active => Some(&trial.release),
@@ -224,7 +228,7 @@ impl SubjectState {
         }
     }
 
-    /// The release that a rollback would leave. `None`: the owner's, or there is none.
+    /// Returns the release that a rollback would return to. `None`: the owner's model, or none.
     pub fn way_back(&self) -> Option<&Installed> {
         match &self.trial {
             Some(trial) if trial.stage == Stage::Active => self.committed.as_ref(),
@@ -232,19 +236,19 @@ impl SubjectState {
         }
     }
 
-    /// Every release that must stay on disk.
+    /// Returns every release that must stay on disk.
     pub fn kept(&self) -> impl Iterator<Item = &Installed> {
         let trial = self.trial.as_ref().map(|trial| &trial.release);
         [self.committed.as_ref(), self.previous.as_ref(), trial].into_iter().flatten()
     }
 
-    /// What is to be done now.
+    /// Returns the work to do now.
     pub fn duty(&self) -> Duty {
         match &self.trial {
             Some(trial) if !trial.held => match trial.stage {
                 Stage::Downloading => Duty::Download,
-                Stage::Verified => Duty::Try,
-                Stage::Staged => Duty::LoadBeside,
+                Stage::Verified => Duty::Preflight,
+                Stage::Staged => Duty::LoadCandidate,
                 Stage::Shadow => Duty::Mirror,
                 Stage::Canary => Duty::Share,
                 Stage::Active => Duty::Soak,
@@ -253,18 +257,18 @@ impl SubjectState {
         }
     }
 
-    /// The state after `event`.
+    /// Returns the state after `event`.
     #[must_use]
     pub fn after(mut self, event: Event, kind: Kind) -> Self {
         match event {
             Event::Wanted { wish, has_own } => self.wanted(&wish, has_own),
             Event::Described { digest, package } => self.described(digest, package),
-            Event::Lost(release) => self.lost(&release),
+            Event::Damaged(release) => self.damaged(&release),
             Event::Fetched { bytes } => self.fetched(bytes),
             Event::Passed => self.passed(kind),
             Event::Failed(reason) => self.roll_back(reason),
             Event::Interrupted(reason) => self.interrupted(&reason),
-            Event::Hindered { reason, now_ms, next_ms, wasted } => self.hindered(reason, now_ms, next_ms, wasted),
+            Event::Deferred { reason, now_ms, next_ms, wasted } => self.deferred(reason, now_ms, next_ms, wasted),
             Event::Retry { now_ms } => self.retry(now_ms),
             Event::Waited { seconds } => self.waited(seconds),
             Event::Started => self.started(),
@@ -272,16 +276,19 @@ impl SubjectState {
             Event::Unpin => self.pinned = false,
             Event::RollBack if self.trial.is_none() => {
                 if self.previous.is_some() {
-                    self.leave_committed(Reason::new(Cause::Operator, "rolled back at this box"));
+                    self.leave_committed(Reason::new(Cause::Operator, "rolled back by the administrator of this box"));
                 }
             }
             Event::LeaveToOwner => {
-                self.roll_back(Reason::new(Cause::Operator, "ended at this box"));
+                self.roll_back(Reason::new(Cause::Operator, "ended by the administrator of this box"));
                 (self.previous, self.previous_by) = (None, None);
-                self.leave_committed(Reason::new(Cause::Operator, "left for the owner's at this box"));
+                self.leave_committed(Reason::new(
+                    Cause::Operator,
+                    "the administrator of this box returned to the owner's model",
+                ));
             }
             Event::RollBack | Event::Cancel => {
-                self.roll_back(Reason::new(Cause::Operator, "ended at this box"));
+                self.roll_back(Reason::new(Cause::Operator, "ended by the administrator of this box"));
             }
         }
         self
@@ -290,20 +297,22 @@ impl SubjectState {
     fn wanted(&mut self, wish: &Wish, has_own: bool) {
         self.note_superseded(wish);
         self.revoke(wish);
+
         let desired = wish.desired.clone().filter(|(plan, _)| !wish.revokes(plan.target.version));
+
         match (&mut self.trial, desired) {
             (Some(trial), Some((plan, allow))) if trial.is_of(&plan) => {
                 (trial.plan, trial.allow) = (plan, allow);
                 trial.hold();
             }
-            // What is pinned stays as it is, a trial under way included: it may end, but nothing new begins.
+            // A pinned subject stays as it is, a trial under way included: it may end, but nothing new begins.
             _ if self.pinned => {}
-            (_, None) => self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is meant for this box any more")),
+            (_, None) => self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is for this box any more")),
             (_, Some((plan, allow))) => {
                 let ended = self.trial.as_ref().map(|trial| trial.plan.rollout.clone());
                 let ended = ended.filter(|rollout| wish.supersedes.contains(rollout));
                 self.remember_superseded(&ended, plan.target.version);
-                self.roll_back(Reason::new(Cause::Superseded, format!("rollout {} took its place", plan.rollout)));
+                self.roll_back(Reason::new(Cause::Superseded, format!("replaced by rollout {}", plan.rollout)));
                 let serves = has_own || self.committed.is_some();
                 if !(serves && self.stays_superseded(&plan, wish)) {
                     if allow != Allow::Nothing {
@@ -316,8 +325,8 @@ impl SubjectState {
         }
     }
 
-    /// Takes away what was revoked, even from a box that is pinned: the platform that allowed it allows it no more. With
-    /// no version left in the update store that leaves the owner's, or no version at all: an order, not a failure.
+    /// Removes revoked versions, even from a pinned subject: the platform that allowed them no longer does. With no
+    /// version left in the update store that leaves the owner's, or no version at all: an order, not a failure.
     fn revoke(&mut self, wish: &Wish) {
         if self.previous.take_if(|previous| wish.revokes(previous.version)).is_some() {
             self.previous_by = None;
@@ -337,16 +346,16 @@ impl SubjectState {
         let running = self.committed.as_ref().map(|committed| committed.version);
         if running == Some(version) {
             if self.committed_by.as_ref() == Some(&plan.rollout) {
-                // What is known of a later rollout stays known.
+                // The outcome of a later rollout stays.
                 return;
             }
-            // Whoever asks for what runs has been served.
+            // A rollout of the running version is a success without work.
             self.committed_by = Some(plan.rollout.clone());
             self.outcome = Some(Outcome { rollout: plan.rollout, version, rolled_back: None });
             return;
         }
         let upward = running.is_none_or(|running| running < version) || plan.allow_downgrade;
-        let known = |refused: &Refused| refused.rollout == plan.rollout && refused.version == version;
+        let known = |refused: &RefusedRelease| refused.rollout == plan.rollout && refused.version == version;
         if allow != Allow::Nothing && upward && !self.refused.iter().any(known) {
             self.superseded.retain(|superseded| superseded.rollout != plan.rollout);
             self.trial = Some(Trial::new(plan, allow, &self.used));
@@ -356,21 +365,21 @@ impl SubjectState {
     fn described(&mut self, digest: String, package: Arc<Package>) {
         let Some(trial) = &mut self.trial else { return };
         if trial.stage > Stage::Downloading {
-            // What was verified stays what it was.
+            // A verified release is not described again.
             return;
         }
         trial.release.digest = digest;
         trial.package = Some(package);
         if self.is_refused() {
-            // By this version's number as well, or it would begin again.
+            // Refuse it by the number of this version as well, or it would begin again.
             let Some(Trial { plan, release, .. }) = self.trial.take() else { return };
-            self.refuse(Refused { rollout: plan.rollout, digest: release.digest, version: release.version });
+            self.refuse(RefusedRelease { rollout: plan.rollout, digest: release.digest, version: release.version });
         }
     }
 
     fn is_refused(&self) -> bool {
         let Some(trial) = &self.trial else { return false };
-        let same = |refused: &Refused| {
+        let same = |refused: &RefusedRelease| {
             refused.rollout == trial.plan.rollout
                 && !refused.digest.is_empty()
                 && refused.digest == trial.release.digest
@@ -414,14 +423,14 @@ impl SubjectState {
         self.outcome = Some(Outcome { rollout, version, rolled_back: None });
     }
 
-    /// The version before the last commit runs again, or the owner's.
+    /// Returns to the version before the last commit, or to the owner's.
     fn leave_committed(&mut self, reason: Reason) {
         let Some(left) = self.committed.take() else { return };
         let rollout = self.committed_by.take();
         self.take_previous();
         if let Some(rollout) = rollout {
             let version = left.version;
-            self.refuse(Refused { rollout: rollout.clone(), digest: left.digest, version });
+            self.refuse(RefusedRelease { rollout: rollout.clone(), digest: left.digest, version });
             self.outcome = Some(Outcome { rollout, version, rolled_back: Some((Stage::Active, reason)) });
         }
     }
@@ -435,18 +444,18 @@ impl SubjectState {
         let Some(trial) = self.trial.take() else { return };
         let (rollout, version) = (trial.plan.rollout.clone(), trial.release.version);
         if reason.cause.is_final() {
-            self.refuse(Refused { rollout: rollout.clone(), digest: trial.release.digest.clone(), version });
+            self.refuse(RefusedRelease { rollout: rollout.clone(), digest: trial.release.digest.clone(), version });
         } else {
-            Used::remember(&mut self.used, &trial);
+            UsedBudget::remember(&mut self.used, &trial);
         }
         self.outcome = Some(Outcome { rollout, version, rolled_back: Some((trial.stage, reason)) });
     }
 
-    fn refuse(&mut self, refused: Refused) {
+    fn refuse(&mut self, refused: RefusedRelease) {
         if !self.refused.contains(&refused) {
             self.refused.push(refused);
         }
-        let surplus = self.refused.len().saturating_sub(REMEMBERED);
+        let surplus = self.refused.len().saturating_sub(REFUSED_MAX);
         self.refused.drain(..surplus);
     }
 
@@ -459,8 +468,8 @@ impl SubjectState {
         }
     }
 
-    /// Nothing is refused for it: it may be fetched again.
-    fn lost(&mut self, release: &Installed) {
+    /// Handles a damaged release. It is not refused: it may be fetched again.
+    fn damaged(&mut self, release: &Installed) {
         if let Some(trial) = self.trial.as_mut().filter(|trial| trial.release == *release) {
             trial.enter(Stage::Downloading);
         }
@@ -474,7 +483,7 @@ impl SubjectState {
         let Some(trial) = &mut self.trial else { return };
         let runs = match trial.stage {
             Stage::Downloading => false,
-            // In a process of its own, which may take the machine down all the same; and then loaded beside.
+            // The preflight may take the machine down as well, and so may the load next to the live version.
             Stage::Verified | Stage::Staged => !trial.held,
             Stage::Shadow | Stage::Canary | Stage::Active => true,
         };
@@ -482,13 +491,13 @@ impl SubjectState {
             return;
         }
         if trial.starts_left == 0 {
-            let detail = format!("the daemon started {} times while it was {}", STARTS + 1, trial.stage);
+            let detail = format!("the daemon started {} times while it was {}", STARTS_MAX + 1, trial.stage);
             self.roll_back(Reason::new(Cause::Restarts, detail));
             return;
         }
         trial.starts_left -= 1;
         if (Stage::Shadow..Stage::Active).contains(&trial.stage) {
-            // It was loaded beside the live version, in memory that is gone: it is loaded and judged anew.
+            // It was loaded next to the live version, in memory that is gone: load and judge it again.
             trial.enter(Stage::Staged);
         }
     }

@@ -1,4 +1,5 @@
-//! How updates do, as plain data: the poller and the updater fill it, HTTP, metrics, the report and the command line read it.
+//! The status of updates, as plain data: the poller and the updater fill it; HTTP, metrics, the report and the command
+//! line read it.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +8,35 @@ use ledge_base::names::{DeviceName, ModelVersion};
 use super::state::{Installed, Outcome, Stage, SubjectState};
 use super::subject::Subject;
 
-/// Everything that is known of updates at one moment.
+/// The status of updates at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdatesStatus {
-    /// What is known of the platform: the poller's part.
-    pub look: LookStatus,
-    /// Everything that is updated: the updater's part, as is what follows.
+    /// The state of the platform: the poller's part.
+    pub check: CheckStatus,
+    /// The subjects of updates: the updater's part, like the fields below.
     pub subjects: BTreeMap<Subject, SubjectState>,
-    /// Why the last attempt at a step failed, in words for people, until another goes well.
+    /// Reasons why the last attempt at a step failed, in words, until another succeeds.
     pub errors: BTreeMap<Subject, String>,
     /// Bytes fetched since the start.
     pub fetched_bytes: u64,
-    /// What was rolled back since the start, by the name of the cause.
+    /// Rollbacks since the start, by the name of the cause.
     pub rollbacks: BTreeMap<&'static str, u64>,
 }
 
-/// What is known of the platform.
+/// The state of the platform, by the checks of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LookStatus {
+pub struct CheckStatus {
     /// The repository, as configured.
     pub repository: String,
-    /// When the platform was last heard, in milliseconds since the Unix epoch.
+    /// The time of the last successful check, in milliseconds since the Unix epoch.
     pub checked_ms: Option<u64>,
-    /// Why the last look failed, in words for people; `None` when it did not.
+    /// The reason why the last check failed, in words; `None` when it did not.
     pub error: Option<String>,
     /// The roles of the trusted metadata by their names.
     pub roles: BTreeMap<String, RoleStatus>,
-    /// When the rollout manifest that is followed was published, in milliseconds since the Unix epoch.
+    /// The time at which the current rollout manifest was published, in milliseconds since the Unix epoch.
     pub published_ms: Option<u64>,
-    /// What is wanted and may not go on now.
+    /// Wanted rollouts that may not go on now.
     pub waiting: BTreeMap<Subject, Waiting>,
 }
 
@@ -43,7 +44,8 @@ pub struct LookStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RoleStatus {
     pub version: u64,
-    /// When it expires, in milliseconds since the Unix epoch; `None` before it was looked at since the start.
+    /// The time at which it expires, in milliseconds since the Unix epoch; `None` before the first check since the
+    /// start.
     pub expires_ms: Option<u64>,
 }
 
@@ -53,11 +55,11 @@ pub struct Waiting {
     pub rollout: DeviceName,
     /// The version that it brings.
     pub version: ModelVersion,
-    /// What it waits for, in words for people.
+    /// The condition that it waits for, in words.
     pub reason: String,
 }
 
-/// How far a subject is.
+/// The progress of a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Milestone {
     subject: Subject,
@@ -67,16 +69,16 @@ pub struct Milestone {
     pinned: bool,
 }
 
-impl LookStatus {
-    /// When the first role expires.
+impl CheckStatus {
+    /// Returns the time at which the first role expires.
     pub fn earliest_expiry_ms(&self) -> Option<u64> {
         self.roles.values().filter_map(|role| role.expires_ms).min()
     }
 }
 
 impl UpdatesStatus {
-    /// What the platform should learn at once when it changes: what runs, how far trials are, and how they ended. The rest
-    /// of a status changes all the time.
+    /// Returns the facts that the platform should learn at once when they change: the running versions, the stages of
+    /// trials, and their outcomes. The rest of a status changes all the time.
     pub fn milestones(&self) -> Vec<Milestone> {
         let of = |(subject, state): (&Subject, &SubjectState)| Milestone {
             subject: subject.clone(),
@@ -88,9 +90,9 @@ impl UpdatesStatus {
         self.subjects.iter().map(of).collect()
     }
 
-    /// Every subject that is known, by its state or because something is wanted of it.
+    /// Returns every subject that has a state or a waiting rollout.
     pub fn known(&self) -> impl Iterator<Item = &Subject> {
-        let waiting = self.look.waiting.keys().filter(|subject| !self.subjects.contains_key(subject));
+        let waiting = self.check.waiting.keys().filter(|subject| !self.subjects.contains_key(subject));
         let mut known: Vec<&Subject> = self.subjects.keys().chain(waiting).collect();
         known.sort_unstable();
         known.into_iter()

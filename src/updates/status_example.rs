@@ -1,8 +1,8 @@
 //! A status for the tests of this crate, and of those that show one: they include this file.
 
-use ledge_updates::plan::{Allow, Gate, Plan, Step};
+use ledge_updates::plan::{Allow, Gate, Plan, StagePlan};
 use ledge_updates::state::{Cause, Fault, Installed, Outcome, Reason, Stage, SubjectState, Trial};
-use ledge_updates::status::{LookStatus, RoleStatus, UpdatesStatus, Waiting};
+use ledge_updates::status::{CheckStatus, RoleStatus, UpdatesStatus, Waiting};
 
 /// A status with one subject in the middle of a trial, and one that has only something to wait for.
 pub fn status() -> UpdatesStatus {
@@ -11,9 +11,9 @@ pub fn status() -> UpdatesStatus {
     let plan = Plan {
         rollout: "r-3".parse().unwrap(),
         target: "models/m/3/model.onnx".parse().unwrap(),
-        shadow: Step::SHADOW,
-        canary: Step::CANARY,
-        soak: Step::SOAK,
+        shadow: StagePlan::SHADOW,
+        canary: StagePlan::CANARY,
+        soak: StagePlan::SOAK,
         gate: Gate::default(),
         max_attempts: 5,
         byte_budget: None,
@@ -60,7 +60,7 @@ pub fn status() -> UpdatesStatus {
     let roles = [("root", 3, None), ("timestamp", 41, Some(1_795_136_400_000))];
     let roles = roles.map(|(role, version, expires_ms)| (role.to_owned(), RoleStatus { version, expires_ms }));
     UpdatesStatus {
-        look: LookStatus {
+        check: CheckStatus {
             repository: "https://updates.example/ledge/".into(),
             checked_ms: Some(1_795_132_800_000),
             error: Some("no way".into()),

@@ -1,20 +1,20 @@
 //! The update store: files by their hashes, and releases made of them.
 //!
 //! ```text
-//! .lock                             one process at a time
-//! blobs/SHA256                      a file that is what its name says; never written to again
-//! blobs/SHA256.part                 its first bytes, see `part.rs`
-//! blobs/SHA256.synced               how many of them are safe from a power cut
-//! releases/KIND/NAME/RELEASE/       hard links to blobs, and `.sha256sums`, their list
-//! releases/KIND/NAME/.RELEASE.new   a release that is being put together
+//! .lock                             one process at a time blobs/SHA256                      a file with this hash;
+//! never written to again blobs/SHA256.part                 its first bytes, see `part.rs` blobs/SHA256.synced         
+//!      the number of them that are safe from a power cut releases/KIND/NAME/RELEASE/       hard links to blobs, and
+//! `.sha256sums`, their list releases/KIND/NAME/.RELEASE.new   a release that is being made
 //! releases/KIND/NAME/.RELEASE.old   one that is being removed
 //! ```
 //!
-//! A name without a dot appears by a rename, after everything behind it was fsynced. So whatever is found under such a name
-//! after a power cut is whole; what is found under any other counts for nothing and may go.
-//! Blobs of models are sealed where sealing is on, and still named by what they hold in plain. Those of settings and of
-//! runtimes are not: the one is read before there is a key, the other loaded by path and public.
-//! Hashes, names and versions come from signed metadata. This file trusts none of them to be a safe name.
+//! A name without a dot appears by a rename, after everything behind it was fsynced. Anything under such a name is
+//! whole after a power cut; anything under another name does not count and may be removed.
+//!
+//! Blobs of models are encrypted where encryption is on, and still named by the hash of their plain content. Those of
+//! settings and of runtimes are not: settings are read before there is a key, and runtimes are loaded by path and
+//! public. Hashes, names and versions come from signed metadata. This file does not trust any of them to be a safe
+//! name.
 
 mod garbage;
 pub(super) mod part;
@@ -23,7 +23,7 @@ mod sealed;
 mod sealed_part;
 mod survey;
 
-/// Where a release lies, or would, in the store at `folder`, for whoever only reads it.
+/// Returns the folder of a release in the store at `folder`, made or not, for code that only reads it.
 pub(super) fn release_folder(folder: &Path, subject: &Subject, release: &Installed) -> PathBuf {
     let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     releases(folder, subject).join(format!("{}-{digits}", release.version))
@@ -47,19 +47,19 @@ use ledge_identity::sealing::{Header, OpenError, SealPurpose, Sealer, StreamErro
 
 use super::state::{Cause, Installed};
 use super::subject::Subject;
-use survey::Lies;
+use survey::FileEncryption;
 pub use survey::{StoreSurvey, survey};
 
-/// The form of all that lies there. 2: blobs may be sealed in chunks, which a version that knows no sealing would find damaged
+/// The format of the store. 2: blobs may be encrypted in chunks, which a version without encryption would find damaged
 /// and give up.
 pub const FORM: u32 = 2;
 
-/// As much of a file as is read at once.
-const BLOCK: usize = 256 << 10;
+/// Bytes of one read.
+const READ_BLOCK_BYTES: usize = 256 << 10;
 
-/// After so many bytes of a file whoever waits for its hash hears that it goes on: even on a card that reads 1 MB/s, several
-/// times within the two minutes that systemd waits.
-const PORTION: u64 = 16 << 20;
+/// Bytes of a file between two calls of `progress` while it is hashed: even on a card that reads 1 MB/s, several calls
+/// within the two minutes that systemd waits.
+const PROGRESS_BYTES: u64 = 16 << 20;
 
 /// The update store of this box. Clones are handles of the same one.
 ///
@@ -69,35 +69,38 @@ const PORTION: u64 = 16 << 20;
 pub struct BlobStore {
     folder: Arc<Path>,
     sealer: Sealer,
-    /// The bytes that stay free when a file is sealed anew.
+    /// Bytes that stay free when a file is encrypted again.
     min_free: u64,
-    /// Held while names change: releases and blobs are sealed anew beside whatever updates do.
+    /// Held while names change: releases and blobs are encrypted again while updates go on.
     names: Arc<Mutex<()>>,
-    /// Held as long as there is a handle.
+    /// The lock of the store, held as long as there is a handle.
     _lock: Arc<File>,
 }
 
-/// Why the store cannot do what it should.
+/// Errors of the update store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("another daemon has the update store {folder} open: stop that one, or give each its own updates.path", folder = folder.display())]
+    #[error(
+        "another daemon has the update store {folder} open: stop that one, or give each its own updates.path",
+        folder = folder.display()
+    )]
     Locked { folder: PathBuf },
-    #[error("{text:?} is no SHA-256 in 64 hexadecimal digits")]
+    #[error("{text:?} is not a SHA-256 of 64 hexadecimal digits")]
     Digest { text: String },
     #[error("the file {sha256} is not in the update store")]
     Missing { sha256: String },
-    /// A file is sealed, and there is no key for it.
+    /// A file is encrypted, and there is no key for it.
     #[error("{path}: {error}", path = path.display())]
     Sealed {
         path: PathBuf,
-        /// Why it does not open.
+        /// The reason why it cannot be decrypted.
         error: OpenError,
     },
     #[error("no room on the disk for {path}: {error}", path = path.display())]
     Full {
-        /// What there was no room for.
+        /// The file for which there was no room.
         path: PathBuf,
-        /// As the system says it.
+        /// The error of the system.
         error: io::Error,
     },
     #[error("cannot {doing} {path}: {error}", path = path.display())]
@@ -105,7 +108,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What stopped a release, if this did.
+    /// Returns the cause of a rollback, if this ends a release.
     pub fn cause(&self) -> Cause {
         match self {
             Self::Digest { .. } | Self::Missing { .. } => Cause::Download,
@@ -113,8 +116,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the disk is full.
-    pub fn is_of_room(&self) -> bool {
+    /// Returns whether the disk is full.
+    pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::Full { .. })
     }
 
@@ -130,13 +133,13 @@ impl StoreError {
 }
 
 impl BlobStore {
-    /// The store in `folder`, which seals nothing. See [`Self::open_with`].
+    /// Opens the store in `folder`, without encryption. See [`Self::open_with`].
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         Self::open_with(folder, &Sealer::none())
     }
 
-    /// The store in `folder`, which is made. Nobody else has it as long as there is a handle of it; the lock of a process
-    /// that died is gone with it.
+    /// Opens the store in `folder`, and makes it if it is missing. No other process can open it as long as there is a
+    /// handle; the lock of a process that died is gone with it.
     pub fn open_with(folder: &Path, sealer: &Sealer) -> Result<Self, StoreError> {
         for folder in [folder.join("blobs"), folder.join("releases")] {
             durable::create_folder(&folder).map_err(StoreError::at("create", &folder))?;
@@ -146,13 +149,16 @@ impl BlobStore {
         let lock = opened.map_err(StoreError::at("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {
-                // What cannot be removed is in nobody's way.
+                // Leftovers that cannot be removed do no harm.
                 let _ = durable::remove_leftovers(folder);
                 let (names, min_free) = (Arc::default(), 0);
                 let store =
                     Self { folder: folder.into(), sealer: sealer.clone(), min_free, names, _lock: Arc::new(lock) };
                 if let Err(error) = store.forget_plain_parts() {
-                    tracing::error!(%error, "what was fetched of models before sealing was on may stay in plain");
+                    tracing::error!(
+                        %error,
+                        "parts of models that were fetched before encryption was on may stay unencrypted"
+                    );
                 }
                 Ok(store)
             }
@@ -161,48 +167,49 @@ impl BlobStore {
         }
     }
 
-    /// The same, where so many bytes of the disk stay free when files are sealed anew.
+    /// Sets the bytes of the disk that stay free when files are encrypted again.
     #[must_use]
     pub fn keeping_free(self, min_free: u64) -> Self {
         Self { min_free, ..self }
     }
 
-    /// Whether the file is here, whole. It is not read for this: it was checked when it came, and
-    /// [`Self::verify_release`] finds what a disk lost since. One whose master key is lost is not here: it is to be fetched
-    /// again.
+    /// Returns whether the file is here. It is not read for this: it was checked when it was fetched, and
+    /// [`Self::verify_release`] finds later damage. A file whose master key is lost counts as missing, so that it is
+    /// fetched again.
     pub fn has(&self, sha256: &str) -> bool {
         self.blob(sha256).is_ok_and(|path| path.is_file() && !self.is_lost(&path))
     }
 
-    /// Whether a file is under a master key that this box does not have, while it has another.
+    /// Returns whether a file is under a master key that this box does not have, while it has another.
     fn is_lost(&self, path: &Path) -> bool {
         let keys = self.sealer.ids();
-        !keys.is_empty() && Lies::of(path).is_ok_and(|lies| lies.needs_other_than(&keys))
+        !keys.is_empty() && FileEncryption::of(path).is_ok_and(|encryption| encryption.needs_other_than(&keys))
     }
 
-    /// Where a release lies, or would.
+    /// Returns the folder of a release, made or not.
     pub fn release_folder(&self, subject: &Subject, release: &Installed) -> PathBuf {
         release_folder(&self.folder, subject, release)
     }
 
-    /// A box that never sealed has parts of models in plain: they would stay until the same file is asked for again. Once it
-    /// has, a plain part is one of settings or of a runtime.
+    /// Removes unencrypted parts of models from a box that never encrypted before: they would stay until the same file
+    /// is fetched again. Once it has encrypted, a plain part is one of settings or of a runtime.
     fn forget_plain_parts(&self) -> Result<(), StoreError> {
         if !self.sealer.is_on() || survey(&self.folder)?.keys.0.keys().any(Option::is_some) {
             return Ok(());
         }
         for path in release::entries(&self.blobs())?.into_iter().map(|entry| entry.path()) {
-            if path.extension().is_some_and(|extension| extension == part::PART) && !sealed::is_sealed(&path) {
+            if path.extension().is_some_and(|extension| extension == part::PART_EXTENSION) && !sealed::is_sealed(&path)
+            {
                 fs::remove_file(&path).map_err(StoreError::at("remove", &path))?;
             }
         }
         Ok(())
     }
 
-    /// The bytes that are free for whoever this process runs as.
+    /// Returns the bytes that are free for the user of this process.
     pub(super) fn free_bytes(&self) -> Result<u64, StoreError> {
         let found = rustix::fs::statvfs(&*self.folder).map_err(io::Error::from);
-        let found = found.map_err(StoreError::at("ask for the room at", &self.folder))?;
+        let found = found.map_err(StoreError::at("read the free space of", &self.folder))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
@@ -231,9 +238,9 @@ impl BlobStore {
     }
 }
 
-/// Reads the next `length` bytes, or all, into a hash; how many there were.
+/// Reads the next `length` bytes, or all, into a hash; returns their number.
 fn hash_some(file: &mut File, context: &mut Context, length: u64) -> io::Result<u64> {
-    let mut block = vec![0; BLOCK];
+    let mut block = vec![0; READ_BLOCK_BYTES];
     let (mut file, mut read) = (file.take(length), 0);
     loop {
         let count = match file.read(&mut block) {
@@ -247,16 +254,17 @@ fn hash_some(file: &mut File, context: &mut Context, length: u64) -> io::Result<
     }
 }
 
-/// The SHA-256 of the plain content of a file; nothing for one that is sealed and was changed since. `progress` is called after
-/// each [`PORTION`] and at the end.
+/// Computes the SHA-256 of the plain content of a file; an empty text for an encrypted one that was changed since.
+/// `progress` is called after each [`PROGRESS_BYTES`] and at the end.
 fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, StoreError> {
     let read = StoreError::at("read", path);
     let mut context = Context::new(&SHA256);
     let mut file = File::open(path).map_err(&read)?;
+
     match Header::read(&mut file).map_err(&read)? {
         None => {
             file.rewind().map_err(&read)?;
-            while hash_some(&mut file, &mut context, PORTION).map_err(&read)? == PORTION {
+            while hash_some(&mut file, &mut context, PROGRESS_BYTES).map_err(&read)? == PROGRESS_BYTES {
                 progress();
             }
         }
@@ -265,7 +273,7 @@ fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, Sto
             let take = |plain: &[u8]| {
                 context.update(plain);
                 untold += plain.len() as u64;
-                if untold >= PORTION {
+                if untold >= PROGRESS_BYTES {
                     progress();
                     untold = 0;
                 }

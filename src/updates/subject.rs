@@ -1,4 +1,4 @@
-//! What can be updated, and how the signed targets that belong to it are named.
+//! The subjects of updates, and the names of their signed targets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The kinds of things that a platform updates, each below a folder of its own in the TUF repository.
+/// The kinds of subjects, each below a folder of its own in the TUF repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -22,7 +22,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Model, Self::Configuration, Self::Runtime];
 
-    /// Its folder in the repository of targets, and in the update store.
+    /// Returns its folder in the repository of targets, and in the update store.
     pub fn folder(self) -> &'static str {
         match self {
             Self::Model => "models",
@@ -32,7 +32,7 @@ impl Kind {
     }
 }
 
-/// One thing that is updated as a whole. As text `models/NAME`.
+/// A model, configuration or runtime that is updated as a whole. As text `models/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
     pub kind: Kind,
@@ -43,7 +43,7 @@ pub struct Subject {
 /// elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetPath {
-    /// What it is part of.
+    /// The subject that it is part of.
     pub subject: Subject,
     pub version: ModelVersion,
     /// The name of the file.
@@ -54,7 +54,7 @@ pub struct TargetPath {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileName(ModelName);
 
-/// Why a text names no target.
+/// Errors of a text that names no target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
     #[error("{text:?} is not of the form {{models,configurations,runtimes}}/NAME/VERSION/FILE")]
@@ -64,7 +64,7 @@ pub enum InvalidTarget {
 }
 
 impl FileName {
-    /// As a path component.
+    /// Returns it as a path component.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -85,7 +85,7 @@ impl fmt::Display for FileName {
 }
 
 impl Subject {
-    /// A model.
+    /// Makes the subject of a model.
     pub fn model(name: ModelName) -> Self {
         Self { kind: Kind::Model, name }
     }
@@ -109,9 +109,9 @@ impl FromStr for Subject {
 }
 
 impl TargetPath {
-    /// Another file of the same release.
+    /// Returns another file of the same release.
     #[must_use]
-    pub fn beside(&self, file: &FileName) -> Self {
+    pub fn sibling(&self, file: &FileName) -> Self {
         Self { file: file.clone(), ..self.clone() }
     }
 }

@@ -1,4 +1,4 @@
-//! Who may do what: roles, keys, scopes and limits, at the daemon itself.
+//! Access control of a running daemon: roles, keys, scopes and limits.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::client::Response;
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::features::VIEWS;
 
-/// How long a change of the store may take to be known. It is looked at once a second.
+/// Timeout for the daemon to notice a change of the key store, which it checks once a second.
 const KNOWN: Duration = Duration::from_secs(20);
 
 /// Makes a key by the command line.
@@ -57,7 +57,7 @@ fn each_role_does_its_own_and_nothing_else() {
     let daemon = root.start();
     let index = "/v2/repository/index";
     let load = "/v2/repository/models/add_sub/load";
-    // What each role is answered in the order above; 401 is what nobody gets.
+    // The status for each role in the order above; 401 never occurs.
     let asked = [
         ("GET", "/v2", [200, 200, 403, 200, 200, 200]),
         ("GET", "/v2/models/add_sub", [200, 200, 403, 200, 200, 200]),
@@ -126,7 +126,7 @@ fn a_key_that_is_not_good_is_told_why_and_falls_back_to_nothing() {
     let daemon = root.start();
     let wrong = format!("{}{}", &good[..15], "A".repeat(43));
     for (key, told) in
-        [(&*revoked, "revoked"), (&*wrong, "not known"), ("ledge_x", "malformed"), ("hunter2", "malformed")]
+        [(&*revoked, "revoked"), (&*wrong, "unknown API key"), ("ledge_x", "malformed"), ("hunter2", "malformed")]
     {
         // Without a key this caller would be answered.
         let refused = infer(&daemon, key, "add_sub");
@@ -184,7 +184,7 @@ fn whatever_somebody_changes_here_has_a_record_of_who_asked() {
         ("/features/erase", 200),
         ("/features/snapshot", 200),
         ("/features/compact", 200),
-        // What is asked is told, also where no platform looks after the box.
+        // The caller gets the reason, also where no platform manages the box.
         ("/updates/check", 409),
     ] {
         let body = if path.ends_with("erase") { json!({"entity": {"driver_id": 1}}) } else { json!({}) };
@@ -263,7 +263,7 @@ fn a_key_has_no_more_requests_than_it_is_for() {
     let limited = get();
     assert_eq!(limited.status, 429);
     assert!(limited.header("retry-after").unwrap().parse::<u32>().unwrap() > 50);
-    assert_eq!(limited.error(), "the API key 'slow' may make 0.01 requests per second");
+    assert_eq!(limited.error(), "the API key 'slow' may make only 0.01 requests per second: retry later");
     assert_eq!(daemon.client().get("/metrics").status, 200, "others are not concerned");
 }
 
@@ -285,7 +285,7 @@ fn a_key_goes_into_a_file_of_its_own_or_is_none() {
     assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
     assert!(std::fs::read_to_string(&file).unwrap().starts_with("ledge_"));
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    // What is there stays, and no key is made that nobody has.
+    // An existing file stays, and no key is made that could not be written.
     let again = create("other", &output).output().unwrap();
     assert!(!again.status.success() && state("other").is_none(), "{again:?}");
     // A name that is taken leaves no file.

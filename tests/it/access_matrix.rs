@@ -1,11 +1,12 @@
-//! Every route for every role, scope and way in, and for nobody: what gets through is what the README's table says.
+//! Every route for every role, scope and way in, and without any role: exactly the calls of the README's table succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use ledge::http::routes::ROUTES;
 use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
+use ledge::part::route::{Route, RouteRule};
+use ledge::{audit, features, http, updates};
 use serde_json::{Value, json};
 
 use crate::access_table::{About, CALLS, Call, Duty, Table};
@@ -48,7 +49,7 @@ pub fn client_of_user(socket: &Path, uid: u32) -> Client {
     std::thread::spawn(become_user).join().unwrap()
 }
 
-/// Whether this process may become other users; what a test does not try without them is [`not_tried`].
+/// Returns `true` if this process may become other users; a test reports with [`not_tried`] the cases it skips.
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -57,7 +58,8 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Reports what this machine cannot try and how it could: a failure where `CI=true`, as everything has to be tried there.
+/// Reports what this machine cannot try and how it could: a failure where `CI=true`, as everything has to be tried
+/// there.
 #[track_caller]
 pub fn not_tried(what: &str, how: &str) {
     let is_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
@@ -71,7 +73,7 @@ pub fn open_folder(root: &TestRoot) {
     std::fs::set_permissions(root.folder.path(), mode).unwrap();
 }
 
-/// Who asks.
+/// A caller.
 struct Asker {
     name: String,
     client: Client,
@@ -130,6 +132,15 @@ fn differences(table: &Table, asker: &mut Asker) -> (Vec<String>, usize) {
     (found, sent)
 }
 
+/// The rule of every route: a part with routes adds its table here, and its expectations to `access_table.rs`.
+pub fn routes() -> Vec<RouteRule> {
+    fn rules<S>(table: &[Route<S>]) -> impl Iterator<Item = RouteRule> {
+        table.iter().map(|route| route.rule)
+    }
+    let parts = rules(features::http::ROUTES).chain(rules(updates::http::ROUTES)).chain(rules(audit::http::ROUTES));
+    rules(http::routes::ROUTES).chain(parts).collect()
+}
+
 #[test]
 fn what_gets_through_is_what_the_readme_says() {
     let table = Table::read();
@@ -175,7 +186,7 @@ fn what_gets_through_is_what_the_readme_says() {
         sent += count;
     }
     assert_eq!(found, [""; 0], "{} of {sent}", found.len());
-    assert!(sent >= askers.len() * ROUTES.len());
+    assert!(sent >= askers.len() * routes().len());
     eprintln!("{sent} requests of {} callers", askers.len());
 }
 
@@ -201,7 +212,7 @@ fn who_presents_nothing_has_the_roles_of_its_way_in() {
 fn every_route_is_in_the_readme_the_description_and_this_test() {
     let table = Table::read();
     let calls: BTreeSet<_> = CALLS.iter().map(|call| (call.method.to_owned(), call.route.to_owned())).collect();
-    let routes: BTreeSet<_> = ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
+    let routes: BTreeSet<_> = routes().iter().map(|rule| (rule.method.to_owned(), rule.path.to_owned())).collect();
     assert_eq!(calls, routes, "a new route needs an expectation in tests/it/access_table.rs");
     let public = CALLS.iter().filter(|call| table.lets(&[], call)).map(|call| call.route);
     assert_eq!(public.collect::<BTreeSet<_>>(), table.public.iter().map(String::as_str).collect());
@@ -218,7 +229,7 @@ fn every_route_is_in_the_readme_the_description_and_this_test() {
         }
     }
     assert_eq!(needs.keys().cloned().collect::<BTreeSet<_>>(), routes);
-    // What the description says that a call needs is what the README says.
+    // The OpenAPI description and the README agree on the roles that a call needs.
     for call in CALLS {
         let need = &needs[&(call.method.to_owned(), call.route.to_owned())];
         for role in Role::ALL {

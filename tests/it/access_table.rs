@@ -1,11 +1,12 @@
-//! The README's section "Who may do what", read as the expectation of tests, and every route by what that section calls it.
+//! The README's section "Who may do what", read as the expectation of tests, and every route by what that section calls
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ledge::identity::access::Role;
 use serde_json::{Value, json};
 
-/// What a route is for, in the README's words.
+/// The duty that a route serves, in the README's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Duty {
     /// The signs of life and the description: for everybody.
@@ -50,7 +51,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("reset what is trusted", &[Trust]),
 ];
 
-/// Whom a caller that is for one model is refused, by the README's sentence on such keys.
+/// The calls that a caller for one model is refused, by the README's sentence on such keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// The model in the path.
@@ -61,7 +62,7 @@ pub enum About {
     Other,
 }
 
-/// A route and a request that it answers to whoever may use it.
+/// A route, and a request that it answers to a caller with permission.
 pub struct Call {
     pub method: &'static str,
     /// As in the router's table.
@@ -69,7 +70,7 @@ pub struct Call {
     /// One of them is enough.
     pub duties: &'static [Duty],
     pub about: About,
-    /// The answer to whoever may.
+    /// The status for a caller with permission.
     pub status: u16,
     /// The path of the request, where the model is `{model}`.
     pub path: &'static str,
@@ -115,7 +116,7 @@ fn ask() -> Value {
     json!({"inputs": [input("INPUT0"), input("INPUT1")]})
 }
 
-/// What is pushed by whoever may, and read back as a proof that nobody else did.
+/// The row that a caller pushes. Reading it back proves that no other caller did.
 fn row(by: u64) -> Value {
     json!({"driver_id": [by], "event_timestamp": ["2026-01-01T00:00:00Z"], "conv_rate": [0.5], "trips": [by]})
 }
@@ -132,7 +133,7 @@ fn read() -> Value {
     json!({"features": ["driver_stats:trips"], "entities": {"driver_id": [1, 2]}})
 }
 
-/// Every route. One that unloads stands before the one that loads.
+/// Every route. The one that unloads comes before the one that loads.
 pub const CALLS: &[Call] = &[
     get("/v2/health/live", &[Anybody]),
     get("/v2/health/ready", &[Anybody]),
@@ -165,13 +166,13 @@ pub const CALLS: &[Call] = &[
     get("/entities", &[Declared]),
     get("/features/status", &[States]),
     get("/features/backup", &[Backup]).whole_box(),
-    // What is no backup is told so.
+    // A body that is no backup is refused.
     post("/features/restore", &[Backup], nothing).whole_box().status(422),
-    // Nobody knows this driver, who is erased all the same.
+    // Erasing an unknown driver succeeds.
     post("/features/erase", &[Backup], || json!({"entity": {"driver_id": 404}})).whole_box(),
     post("/features/snapshot", &[Maintain], nothing).whole_box(),
     post("/features/compact", &[Maintain], nothing).whole_box(),
-    // No platform looks after the box.
+    // No platform manages the box.
     get("/updates", &[States]).status(409),
     post("/updates/check", &[Orders], nothing).whole_box().status(409),
     post("/updates/trust/reset", &[Trust], nothing).whole_box().status(409),
@@ -186,12 +187,12 @@ pub const CALLS: &[Call] = &[
     get("/metrics", &[Metrics]),
 ];
 
-/// What the README says.
+/// The README's table of roles.
 pub struct Table {
     roles: BTreeMap<Role, BTreeSet<Duty>>,
-    /// The paths for which nobody needs a role.
+    /// The paths that need no role.
     pub public: Vec<String>,
-    /// What who presents nothing is, over loopback and on the socket.
+    /// The roles of a caller without a key or certificate, over loopback and on the socket.
     pub unpresented: Vec<Role>,
     pub mqtt: Vec<Role>,
 }
@@ -221,12 +222,12 @@ impl Table {
         }
     }
 
-    /// Whether somebody with these roles has this duty.
+    /// Returns `true` if a caller with these roles has this duty.
     pub fn has(&self, roles: &[Role], duty: Duty) -> bool {
         roles.iter().any(|role| self.roles[role].contains(&duty))
     }
 
-    /// Whether somebody with these roles may use this.
+    /// Returns `true` if a caller with these roles may make this call.
     pub fn lets(&self, roles: &[Role], call: &Call) -> bool {
         self.public.iter().any(|path| path == call.route) || call.duties.iter().any(|duty| self.has(roles, *duty))
     }

@@ -11,7 +11,8 @@ use ledge::daemon::serving_alone;
 use ledge::names::{ModelName, ModelVersion};
 use ledge::principal::Principal;
 use ledge::repository::{
-    Candidate, CandidateShare, LoadedModel, ManagedVersion, ObservationConfig, Observations, Observed, Repository,
+    Candidate, CandidateShare, LoadedModel, ManagedVersion, ObservationConfig, ObservationSnapshot, Observations,
+    Repository,
 };
 use ledge::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs};
 use ledge::serving::{Serving, ServingError};
@@ -20,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::daemon::{copy, model_folder, setup_root, write};
 
-/// What is said of every model here: the process of the tests must not load ONNX Runtime.
+/// The model.toml of every model here: the process of the tests must not load ONNX Runtime.
 pub const OPENVINO: &str = "runtime = \"openvino\"\n";
 
 /// A serving core over a repository of one model, `m`.
@@ -132,7 +133,7 @@ pub fn numbers(response: &InferResponse) -> Vec<f64> {
 }
 
 /// Waits until what runs in the background has been counted.
-pub async fn until(observations: &Observations, done: impl Fn(&Observed) -> bool) -> Observed {
+pub async fn until(observations: &Observations, done: impl Fn(&ObservationSnapshot) -> bool) -> ObservationSnapshot {
     let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         let observed = observations.snapshot();

@@ -36,12 +36,12 @@ pub fn records(root: &TestRoot, generation: u32) -> Vec<AuditRecord> {
         .collect()
 }
 
-/// How many records of a log say this.
+/// The number of records with such an event.
 pub fn count(records: &[AuditRecord], of: impl Fn(&AuditEvent) -> bool) -> usize {
     records.iter().filter(|record| of(&record.event)).count()
 }
 
-/// How many inference calls records tell of.
+/// The number of inference calls in the records.
 pub fn calls(records: &[AuditRecord]) -> u64 {
     let calls = |record: &AuditRecord| match record.event {
         AuditEvent::Inference { .. } => 1,
@@ -63,13 +63,13 @@ pub fn losses(records: &[AuditRecord]) -> BTreeMap<String, (u64, u64)> {
     found
 }
 
-/// How many records the signed head of a log has.
+/// The number of records in the signed head of a log.
 pub fn signed(root: &TestRoot, generation: u32) -> Option<u64> {
     let note = LocalLog::open(&log_folder(&audit(root), generation)).checkpoint().unwrap()?;
     String::from_utf8(note).unwrap().lines().nth(1)?.parse().ok()
 }
 
-/// What `ledge audit verify` says, and how it ends.
+/// The exit code and the output of `ledge audit verify`.
 pub fn verify(root: &TestRoot) -> (Option<i32>, Value) {
     let output = root.command(&["audit", "verify", "--json"]).output().unwrap();
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}")))

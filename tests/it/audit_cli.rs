@@ -57,7 +57,7 @@ fn each_attack_on_a_copy_has_its_exit_code_and_the_whole_one_has_none() {
         };
         assert_eq!(report["verdict"], verdict, "{name}: {told}");
     }
-    // Who knows nothing from before sees no more than a log that is whole, but shorter.
+    // Without an earlier checkpoint the log looks whole, but shorter.
     let cut = attacked.folder.path().join("cut-tail").display().to_string();
     assert_eq!(run(root, &["verify", &cut, "--key", key]).status.code(), Some(0));
 }
@@ -142,7 +142,7 @@ fn a_proof_is_checked_with_the_key_alone() {
     assert!(errors(&beyond).contains("1000 records are signed"), "{}", errors(&beyond));
 }
 
-/// A call on a photograph, by somebody.
+/// A call on a photograph, by a caller.
 fn call(model: &str, input: Option<ledge::audit_event::tag::Tag>) -> AuditEvent {
     let (model, version) = (model.parse().ok(), 1.try_into().ok());
     AuditEvent::Inference { model, version, digest: None, outcome: Outcome::Ok, us: 81, input, output: None }

@@ -86,7 +86,7 @@ fn a_full_disk_loses_calls_counted_and_nothing_that_was_answered() {
         set(1234);
         offered += refuses_and_goes_on(&daemon);
         if kills {
-            // What was lost before dies with the process that counted it.
+            // The count of earlier losses is gone with the process.
             daemon = daemon.kill().start();
             offered = 20 + refuses_and_goes_on(&daemon);
         }
@@ -110,7 +110,7 @@ fn a_full_disk_loses_calls_counted_and_nothing_that_was_answered() {
     }
 }
 
-/// How many records a power cut left. A start has not looked at them: behind them there may be anything.
+/// The number of records that a power cut left. No start has checked them yet: anything may follow them.
 fn left(root: &TestRoot) -> u64 {
     let mut left = 0;
     for file in (0..).map_while(|index| std::fs::read(tile(root, 1, index)).ok()) {
@@ -124,7 +124,7 @@ fn left(root: &TestRoot) -> u64 {
     left
 }
 
-/// What was promised, and how long the shim's log was by then.
+/// The promises of the daemon, each with the length of the shim's log at that time.
 #[derive(Default)]
 struct Promises {
     /// Records that are durable, as the status says.
@@ -139,7 +139,7 @@ fn rounds(rounds: usize, test: &str) {
     let folder = root.folder.path().canonicalize().unwrap().join("audit");
     std::fs::create_dir(&folder).unwrap();
     let mut root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", &folder);
-    // What is there for good: records, and backups among them.
+    // Records that must stay, with backups among them.
     let (mut least, mut answered, mut sent, mut torn, mut total) = (0, 0, 0, 0, 0);
     for round in 0..=rounds {
         let log = shim.file(&format!("log-{round}"));

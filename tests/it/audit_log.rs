@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::daemon::{TestRoot, copy, write};
 
-/// When the first record was written, in milliseconds since the Unix epoch; each next one is a second later.
+/// The time of the first record, in milliseconds since the Unix epoch; each next one is a second later.
 pub const BEGIN_MS: u64 = 1_795_000_000_000;
 
 /// A box that only writes its audit log.
@@ -95,11 +95,11 @@ impl AuditBox {
     }
 }
 
-/// A copy of a log that somebody changed.
+/// A changed copy of a log.
 pub struct Attack {
     pub name: &'static str,
     pub folder: PathBuf,
-    /// How `ledge audit verify` ends when it knows an earlier checkpoint.
+    /// The exit code of `ledge audit verify` with an earlier checkpoint.
     pub exit: i32,
 }
 
@@ -109,9 +109,9 @@ pub struct Attacked {
     pub folder: TempDir,
     /// The log as it is.
     pub whole: PathBuf,
-    /// A checkpoint that somebody kept.
+    /// An earlier checkpoint of it.
     pub earlier: PathBuf,
-    /// What was done to copies of it.
+    /// The changed copies of it.
     pub attacks: Vec<Attack>,
 }
 

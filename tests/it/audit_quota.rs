@@ -1,4 +1,4 @@
-//! The audit log within its quota: a box that records for a month and reaches nobody.
+//! The audit log within its quota: a box that records for a month without a connection to its platform.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -140,7 +140,7 @@ fn offline(quota_mb: u64, minutes: u64) {
         (43_200 * ROWS * each) >> 20,
         (512 << 20) / (1440 * ROWS * each)
     );
-    // What was taken first is there without gaps: nothing was given up for what came later.
+    // The first rows are there without gaps: none was dropped for a later one.
     assert!(rows.iter().copied().eq(1..=rows.len() as u64));
 
     // The platform is back, and has what is signed.
@@ -183,7 +183,7 @@ fn a_box_that_sends_its_log_nowhere_gives_up_its_oldest_records_and_says_so() {
         "alone: {} rows offered, records {} to {} held, at most {} bytes",
         alone.rows, log.first, log.size, alone.most
     );
-    // What is left has no gap, and is more than half of what fits.
+    // The rest has no gap, and fills more than half of the quota.
     let (rows, _) = taken(&alone.root);
     assert!(rows.iter().copied().eq(alone.rows - rows.len() as u64 + 1..=alone.rows));
     assert!(alone.most > alone.quota / 2 && bytes(&audit(&alone.root).join("logs")) > alone.quota / 2);

@@ -1,4 +1,4 @@
-//! What users see of the audit log: its status and files over HTTP, administration that it must know of, what went out.
+//! The audit log as users see it: its status and files over HTTP, records of administration, and of data that left.
 
 use std::io::Read;
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Candidates beside a live version: what they see, and what is seen of them.
+//! Candidates next to a live version: the requests that they get, and the observations of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ async fn a_shadow_that_fails_is_its_own_fault_alone() {
             assert_eq!(own.infer(&ONES).await.unwrap().version, version(1));
             until(&observations, |seen| seen.candidate.errors == round).await;
         }
-        // What the live version refuses is not mirrored.
+        // A request that the live version refuses is not mirrored.
         own.serving.infer(request("OTHER", &ONES, None), &Principal::Local).await.unwrap_err();
         let observed = observations.snapshot();
         assert_eq!((observed.candidate.requests, observed.agreed + observed.disagreed), (10, 0));
@@ -144,7 +144,8 @@ async fn a_canary_answers_for_what_it_fails_and_not_for_what_callers_get_wrong()
         for _ in 0..10 {
             own.serving.infer(request("OTHER", &ONES, None), &Principal::Local).await.unwrap_err();
         }
-        // More that count, behind those that must not: the incumbent is asked in turn, or not at all while it has enough.
+        // More that count, behind those that must not: the incumbent is asked in turn, or not at all while it has
+        // enough.
         let mut sent = 10;
         let observed = loop {
             own.infer(&ONES).await.unwrap_err();
@@ -185,13 +186,13 @@ async fn photographs_are_mirrored_too() {
         priority: None,
         account: Account::unlimited(),
     };
-    let answer = own.serving.classify(photograph.clone(), &Principal::Local).await.unwrap();
+    let answer = own.serving.infer_photograph(photograph.clone(), &Principal::Local).await.unwrap();
     assert_eq!(answer.response.version, version(1));
     let observed = until(&observations, |seen| seen.candidate.requests == 1).await;
     assert_eq!((observed.agreed, observed.disagreed, observed.candidate.errors), (1, 0, 0));
     own.candidate(&release, CandidateShare::Canary(1.0)).await;
-    let canary = own.serving.classify(photograph, &Principal::Local).await.unwrap();
-    assert_eq!((canary.response.version, &canary.labels), (version(2), &answer.labels));
+    let canary = own.serving.infer_photograph(photograph, &Principal::Local).await.unwrap();
+    assert_eq!((canary.response.version, canary.result.get()), (version(2), answer.result.get()));
     own.end().await;
 }
 

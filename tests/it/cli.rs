@@ -58,7 +58,7 @@ fn infer_says_which_file_failed_and_goes_on() {
     assert_eq!(output.status.code(), Some(1));
     let table = text(&output.stdout);
     assert!(table.contains("bad.png") && table.contains("error:") && table.contains("espresso"), "{table}");
-    // Whatever the labels and names are, each column begins at one place: what may be long stands last.
+    // Each column begins at one place for all labels and names: a column that may be long is last.
     let answer = table.lines().next().unwrap().find("ANSWER").unwrap();
     for line in table.lines() {
         assert!(line[..answer].ends_with("  ") && !line[answer..].starts_with(' '), "{table}");
@@ -118,7 +118,7 @@ fn a_user_who_has_left_keeps_no_box_from_starting() {
     assert!(checked.status.success() && text(&checked.stdout) == "ok\n", "{checked:?}");
     let warned = text(&checked.stderr);
     assert!(warned.contains("access.users[0].user: there is no user \"gone\""), "{warned}");
-    assert!(warned.contains("write the number"), "{warned}");
+    assert!(warned.contains("give the number"), "{warned}");
     let daemon = root.start();
     daemon.wait_for_log_since_start("the configuration names what is not there");
 }
@@ -246,9 +246,14 @@ fn a_message_without_a_result_says_why_and_fails() {
     let large = vec![b' '; 70_000];
     for (topic, content, more, why) in [
         ("ledge/v1/box/infer/add_sub", &b"{}"[..], &["--property", "status=200"][..], "it is an answer"),
-        ("ledge/v1/box/infer/add_sub", b"{}", &["--response-topic", "plant/x/reading"], "not for results"),
+        (
+            "ledge/v1/box/infer/add_sub",
+            b"{}",
+            &["--response-topic", "plant/x/reading"],
+            "its response topic is not allowed",
+        ),
         ("plant/hall/reading", b"{\"temp\": 1}", &[], "the message has nothing at $.zeros"),
-        ("plant/hall/reading", b"", &[], "asks for nothing"),
+        ("plant/hall/reading", b"", &[], "an empty message only clears a retained one"),
         ("plant/hall/reading", b"{}", &["--set", "mqtt.max_payload_bytes=1024"], "nothing at $.temp"),
         ("plant/hall/reading", &large, &["--set", "mqtt.max_payload_bytes=1024"], "mqtt.max_payload_bytes"),
     ] {

@@ -58,7 +58,7 @@ impl Client {
         Ok(Self { stream: BufReader::new(Box::new(stream)) })
     }
 
-    /// Over a connection that stands.
+    /// A client over an open connection.
     pub fn over(stream: impl Stream + 'static) -> Self {
         Self { stream: BufReader::new(Box::new(stream)) }
     }
@@ -81,7 +81,7 @@ impl Client {
         self.post(path, &[("content-type", "application/json")], body.to_string().as_bytes())
     }
 
-    /// The state of a model in the index, and the reason that stands beside it, or nothing.
+    /// The state of a model in the index, and its reason if there is one.
     #[track_caller]
     pub fn state(&mut self, model: &str) -> (String, String) {
         let index = self.post("/v2/repository/index", &[], b"").json();
@@ -90,7 +90,7 @@ impl Client {
         (text("state"), text("reason"))
     }
 
-    /// Why a model does not serve.
+    /// The reason why a model does not serve.
     #[track_caller]
     pub fn refusal(&mut self, model: &str) -> String {
         let (state, reason) = self.state(model);
@@ -138,7 +138,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Reads whatever comes until the server closes the connection.
+    /// Reads all bytes until the server closes the connection.
     pub fn finish(mut self) {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);
@@ -154,7 +154,7 @@ impl Client {
         self.receive_one("").status
     }
 
-    /// Whether the server has closed the connection.
+    /// Returns `true` if the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         self.stream.fill_buf().map_or(true, <[u8]>::is_empty)
     }
@@ -188,7 +188,7 @@ impl Client {
         }
         let mut body = Vec::new();
         if method == "HEAD" || status == 100 {
-            // No body, whatever the length says.
+            // No body, even if the length is not 0.
         } else if headers.get("transfer-encoding").is_some_and(|value| value == "chunked") {
             loop {
                 let size = usize::from_str_radix(self.line()?.trim(), 16).unwrap();

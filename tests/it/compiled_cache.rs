@@ -1,5 +1,5 @@
-//! What OpenVINO compiled is kept between starts: a start survives whatever the cache holds, and several copies of a model
-//! that are compiled at once.
+//! OpenVINO's cache of compiled models is kept between starts: a start survives any content of the cache, and several
+//! copies of a model that are compiled at once.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

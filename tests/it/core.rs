@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot};
 
-/// `rows` rows of 16 numbers that nobody else sends.
+/// `rows` rows of 16 numbers that no other caller sends.
 pub fn add_sub_request(rows: usize, value: usize) -> Value {
     let data: Vec<usize> = (0..rows * 16).map(|place| value * 1000 + place).collect();
     json!({"inputs": [
@@ -153,7 +153,7 @@ fn a_model_runs_on_the_cores_that_it_names() {
 fn a_model_that_nobody_calls_gives_its_memory_back_and_the_next_call_loads_it_again() {
     let daemon =
         TestRoot::new().models(&["slow"]).file("slow/model.toml", "[instance_group]\nkeep_alive_s = 1\n").start();
-    daemon.wait_for_log("idle instances given up");
+    daemon.wait_for_log("idle instances unloaded");
     let mut client = daemon.client();
     assert_eq!(client.get("/v2/models/slow/ready").status, 200);
     for value in [1.5, 2.5] {
@@ -167,7 +167,7 @@ fn a_model_that_nobody_calls_gives_its_memory_back_and_the_next_call_loads_it_ag
 fn a_model_that_cannot_be_loaded_again_tells_its_callers_why() {
     let daemon =
         TestRoot::new().models(&["slow"]).file("slow/model.toml", "[instance_group]\nkeep_alive_s = 1\n").start();
-    daemon.wait_for_log("idle instances given up");
+    daemon.wait_for_log("idle instances unloaded");
     fs::remove_file(daemon.root.model("slow").join("1/model.onnx")).unwrap();
     let answer = daemon.client().post_json("/v2/models/slow/infer", &slow_request(1.0));
     assert_eq!(answer.status, 503, "{answer:?}");
@@ -345,7 +345,7 @@ fn onnx_runtime_starts_no_telemetry() {
 
 #[test]
 fn a_folder_is_background_work_that_waits_for_its_turn() {
-    // Two calls a second, one at once: of three the last two are told to come again.
+    // Two calls a second, one at once: of three the last two get a Retry-After.
     let daemon =
         TestRoot::new().models(&["add_sub"]).set("quota.max_rate_per_principal=2").set("quota.burst=1").start();
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! A model whose load ends the process: it is found, suspended, told of and tried apart, and no other pays for it.
+//! A model whose load ends the process: it is found, suspended, reported and tried in a process of its own, and the
+//! others go on.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ fn record(root: &TestRoot) -> PathBuf {
     folder(root).join("load_attempts.jsonl")
 }
 
-/// Starts the daemon, and waits for the death that a model brings it.
+/// Starts the daemon, and waits until a model ends the process.
 fn dies(root: TestRoot) -> TestRoot {
     let mut daemon = root.start_unready();
     let status = daemon.wait();
@@ -53,7 +54,7 @@ fn names(root: &TestRoot) -> Vec<String> {
     suspects(&folder(root)).iter().map(|suspect| suspect.model.to_string()).collect()
 }
 
-/// Waits until a load is under way.
+/// Waits until a load is in progress.
 fn wait_until_loading(daemon: &TestDaemon) {
     let since = Instant::now();
     while !std::fs::read_to_string(record(&daemon.root)).is_ok_and(|text| text.contains("began")) {
@@ -71,7 +72,7 @@ fn a_model_that_ends_the_process_is_suspended_at_the_third_start_and_the_others_
         root = owned(root, "release_good", name);
     }
     let root = dies(dies(root));
-    // What an owner sees who looks for the cause while nothing runs.
+    // The same cause is shown while no daemon runs.
     let doctor = root.command(&["doctor"]).output().unwrap();
     let found = String::from_utf8(doctor.stdout).unwrap();
     assert!(found.contains("model crash") && found.contains("model zebra"), "{found}");
@@ -97,7 +98,7 @@ fn a_model_that_ends_the_process_is_suspended_at_the_third_start_and_the_others_
     // Asked for, it is tried in a process of its own.
     let load = client.post("/v2/repository/models/crash/load", &[], b"");
     assert!(load.status == 400 && load.error().contains("SIGFPE"), "{load:?}");
-    // Left alone, it is left alone.
+    // Unchanged, it stays suspended.
     daemon.signal("HUP");
     daemon.wait_for_log("model repository read");
     assert!(client.state("crash").1.contains("SIGFPE"));
@@ -196,7 +197,9 @@ fn suspended_for_long(root: TestRoot, model: &str) -> TestRoot {
 fn a_suspended_model_that_passes_its_trial_serves_again() {
     let root = suspended_for_long(owned(TestRoot::new(), "release_good", "good"), "good");
     let daemon = root.start();
-    daemon.wait_for_log_since_start("a load of this model ended the process; it is tried in a process of its own");
+    daemon.wait_for_log_since_start(
+        "an earlier load of this model ended the process; it is tried in a separate process first",
+    );
     daemon.wait_for_log("model ready");
     let client = &mut daemon.client();
     let since = Instant::now();
@@ -234,7 +237,7 @@ fn a_state_folder_that_cannot_be_written_stops_no_load() {
     }
     let daemon = root.start();
     daemon.wait_for_log_since_start(
-        "loads cannot be noted: a model that ends the process will be loaded again at the next start",
+        "cannot record loads: a model that ends the process will be loaded again at the next start",
     );
     answers(&mut daemon.client(), "good");
 }

@@ -17,7 +17,7 @@ use crate::tls_kit::{TlsClient, with_certificate};
 
 const MODEL: &str = "/v2/models/add_sub";
 
-/// A box where nobody may do anything without a credential.
+/// A box that allows nothing without a credential.
 fn root() -> TestRoot {
     TestRoot::closed().models(&["add_sub"]).set("access.loopback=[]")
 }
@@ -91,7 +91,7 @@ fn each_key_that_is_not_good_gets_its_own_answer_and_a_record() {
         told(key, "malformed", &mut address);
     }
     for key in &unknown {
-        told(key, "not known", &mut address);
+        told(key, "unknown API key", &mut address);
     }
     told(&expired, "expired", &mut address);
     told(&revoked, "revoked", &mut address);
@@ -105,7 +105,8 @@ fn each_key_that_is_not_good_gets_its_own_answer_and_a_record() {
             causes.push((cause.to_string(), others));
         }
     }
-    // One record of a kind within a minute, and another one in the end for those that follow. A user of this machine is known.
+    // One record of a kind within a minute, and another one in the end for those that follow. A user of this machine is
+    // known.
     let rest = [("malformed", malformed.len() as u64 - 2), ("unknown", unknown.len() as u64 - 2)];
     let expected = ["malformed", "unknown", "expired", "revoked", "malformed"].map(|cause| (cause, 0));
     let expected = expected.into_iter().chain(rest).map(|(cause, others)| (cause.to_owned(), others));
@@ -215,7 +216,10 @@ fn a_key_has_no_more_requests_under_way_than_it_is_for() {
     let ask = |key: &str| get(&daemon, MODEL, &[("authorization", key)]);
     let limited = ask(&one);
     assert_eq!((limited.status, limited.header("retry-after")), (429, Some("1")), "{limited:?}");
-    assert_eq!(limited.error(), "the API key 'one' has 1 requests under way and may have no more at a time");
+    assert_eq!(
+        limited.error(),
+        "the API key 'one' has 1 requests running, the most it may have at a time: retry when one has ended"
+    );
     assert_eq!(ask(&other).status, 200);
     first.send(body.as_bytes());
     assert_eq!(first.receive().status, 200);
@@ -310,7 +314,7 @@ fn a_certificate_has_the_roles_of_its_name_a_key_beside_it_those_of_the_key() {
     assert_eq!(ask(Some(&till), None), [200, 403, 200, 403, 403]);
     assert_eq!(ask(Some(&eye), None), [200, 200, 403, 403, 200]);
     assert_eq!(ask(Some(&stranger), None), [403; 5], "of our authority, and not listed");
-    // The key is what was presented with the request: it counts, whatever the certificate may.
+    // The key of the request counts, not the certificate of the connection.
     assert_eq!(ask(Some(&till), Some(&viewer)), [200, 200, 403, 403, 200]);
     assert_eq!(ask(Some(&stranger), Some(&viewer)), [200, 200, 403, 403, 200]);
     assert_eq!(ask(Some(&till), Some(&operator)), [200, 200, 403, 404, 200]);

@@ -17,7 +17,7 @@ use crate::client::Client;
 /// Starting, loading and stopping stay far below this, even on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What `make setup` fills; `LEDGE_TEST_ROOT` puts it elsewhere.
+/// The folder that `make setup` fills; `LEDGE_TEST_ROOT` names another.
 pub fn setup_root() -> PathBuf {
     let root = std::env::var_os("LEDGE_TEST_ROOT")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".ledge"), PathBuf::from);
@@ -47,7 +47,8 @@ pub fn data(path: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Any free port; everybody on this machine may do everything, as far as a test is not about that; and the first runtime that accepts a model, since compiling each model in both takes its time.
+/// Any free port; everybody on this machine may do everything, as far as a test is not about that; and the first
+/// runtime that accepts a model, since compiling each model in both takes its time.
 const SETTINGS: [&str; 3] =
     ["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]", "runtimes.measure=false", "access.loopback=[\"admin\"]"];
 
@@ -212,7 +213,7 @@ impl TestDaemon {
         Client::unix(&self.root.folder.path().join("ledge.sock"))
     }
 
-    /// How many requests to a model were answered, and how many were not.
+    /// The numbers of requests to a model that were answered, and that failed.
     pub fn counted(&self, model: &str) -> (Option<u64>, Option<u64>) {
         let statistics = self.client().get(&format!("/v2/models/{model}/stats")).json();
         let statistics = &statistics["model_stats"][0]["inference_stats"];

@@ -64,7 +64,7 @@ fn columns_that_no_view_has_are_named_to_who_pushes_counted_and_logged() {
 
     let metrics = String::from_utf8(daemon.client().get("/metrics").body).unwrap();
     assert!(metrics.contains("ledge_feature_columns_ignored_total{feature_view=\"turning\"} 103"), "{metrics}");
-    let line = daemon.wait_for_log("columns of a push are ignored, since the feature view has none of that name");
+    let line = daemon.wait_for_log("columns of a push are ignored: the feature view has no columns of these names");
     assert_eq!((&line["feature_view"], &line["columns"]), (&json!("turning"), &json!(1)));
     assert!(!daemon.log().contains("haet"), "names are the caller's, and may be what a row is about");
 }
@@ -116,7 +116,7 @@ fn a_trial_of_a_message_refuses_what_the_store_refuses() {
             report["handled"][0].clone()
         })
         .collect();
-    // An answer of another box is no message of a device, for the trial neither.
+    // An answer of another box is no message of a device, and not for a dry run either.
     write(&file, b"{\"turns\": 97}");
     let answer = ["mqtt", "try", "press/7", file.to_str().unwrap(), "--json", "--property", "status=200"];
     let report: Value = serde_json::from_slice(&run(&root, &answer).stdout).unwrap();
@@ -143,7 +143,7 @@ fn a_trial_of_a_message_refuses_what_the_store_refuses() {
 }
 
 #[test]
-fn a_trial_checks_the_push_of_a_model_whose_values_the_daemon_alone_has() {
+fn a_dry_run_checks_the_push_of_a_model_whose_values_only_the_daemon_has() {
     let root = root(
         "[[mqtt.bindings]]\ntopic = \"press/+\"\nfeature_view = \"turning\"\nentities = { machine_id = \"{1}\" }\n\
          model = \"dynamic_sum\"\npublish = \"sums/{1}\"\n",
@@ -157,7 +157,7 @@ fn a_trial_checks_the_push_of_a_model_whose_values_the_daemon_alone_has() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let handled = &report["handled"][0];
         assert_eq!((output.status.success(), handled["problem"].is_null()), (is_taken, is_taken), "{report}");
-        assert!(handled["not_asked"].as_str().unwrap().contains("the daemon alone has"), "{report}");
+        assert!(handled["not_asked"].as_str().unwrap().contains("only the daemon has"), "{report}");
     }
 }
 
@@ -176,14 +176,17 @@ fn a_binding_that_fits_no_view_is_a_mistake_with_its_line() {
             "features = { turns = \"$.t\",\n haet = \"$.h\" }\n",
             "ledge.toml:5: mqtt.bindings[0].features.haet: is no column",
         ),
-        ("[mqtt.bindings.features]\nheat = \"$.h\"\n", "ledge.toml:4: mqtt.bindings[0].features: leave out \"turns\""),
+        (
+            "[mqtt.bindings.features]\nheat = \"$.h\"\n",
+            "ledge.toml:4: mqtt.bindings[0].features: do not include \"turns\"",
+        ),
     ] {
         let root = root(&format!("{binding}{keys}"));
         let (code, told) = checked(&root);
         assert!(code == Some(78) && told.contains(mistake), "{code:?} {told}");
         // The daemon serves all the same: views may change while it runs, and what a reload takes a start must take.
         let daemon = root.start();
-        let words = if mistake.contains("leave out") {
+        let words = if mistake.contains("do not include") {
             "every message of a binding will be refused"
         } else {
             "a part of every message of a binding will be ignored"
@@ -206,7 +209,7 @@ fn a_binding_that_does_not_fit_its_model_is_told_before_any_message() {
     let (code, told) = checked(&root_with);
     assert_eq!(code, Some(78), "{told}");
     assert!(told.contains("ledge.toml:7: mqtt.bindings[0].inputs.INPUT_1: is no input of the model add_sub"), "{told}");
-    assert!(told.contains("ledge.toml:5: mqtt.bindings[0].inputs: leave out \"INPUT1\""), "{told}");
+    assert!(told.contains("ledge.toml:5: mqtt.bindings[0].inputs: do not include \"INPUT1\""), "{told}");
     // The others serve: a model may change at any time.
     let daemon = root_with.start();
     let line = daemon.wait_for_log_since_start("every message of a binding will be refused");

@@ -1,4 +1,4 @@
-//! What lies on the disk of a box whose sealing is on, and what it does when its master key changes, or is not there.
+//! The files of a box with encryption on, and its behaviour when its master key changes or is missing.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aho_corasick::AhoCorasick;
 use aws_lc_rs::digest::{SHA256, digest};
-use ledge::identity::sealing::{KEY, Sealer};
+use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::download::{DownloadLimits, fetch};
 use ledge::updates::persisted::Persisted;
@@ -41,14 +41,14 @@ fn key_file(root: &TestRoot) -> PathBuf {
     root.folder.path().join("master.key")
 }
 
-/// How a verb ends, and what it says.
+/// The exit code and the output of a verb.
 fn encryption(root: &TestRoot, verb: &[&str]) -> (Option<i32>, String) {
     let output = root.command(&[&["encryption"], verb].concat()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
 }
 
-/// The verifier key, as the command line tells it.
+/// The verifier key, as the command line shows it.
 fn verifier_key(root: &TestRoot) -> String {
     let output = root.command(&["audit", "key"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -84,7 +84,7 @@ pub fn flat(model: &str) -> Vec<(String, Vec<u8>)> {
 pub fn install(root: &TestRoot, models: &[Model], sealer: &Sealer) {
     let folder = root.folder.path().join("updates");
     let store = BlobStore::open_with(&folder, sealer).unwrap();
-    let mut persisted = Persisted::none(&folder);
+    let mut persisted = Persisted::empty(&folder);
     let repository = tempfile::tempdir().unwrap();
     let source = Source::new(&RepositoryAddress::Folder(repository.path().to_owned()), None);
     let limits =
@@ -109,10 +109,10 @@ pub fn install(root: &TestRoot, models: &[Model], sealer: &Sealer) {
     persisted.write().unwrap();
 }
 
-/// What is looked for on the disk: pieces of the files of models.
+/// Pieces of model files that must not be on the disk.
 fn canaries(models: &[Model]) -> Vec<Vec<u8>> {
     let files = models.iter().flat_map(|(_, files)| files);
-    // What is not of weights is small, and some of it is in the owner's words too: whole files of it.
+    // Take a piece from the middle, where the weights are: the rest is small, and part of it is the owner's own text.
     let piece = |(_, content): &(String, Vec<u8>)| {
         let middle = content.len() / 2;
         content.get(middle..(middle + 48).min(content.len())).map(<[u8]>::to_vec)
@@ -165,11 +165,12 @@ fn infer_zeros(client: &mut Client, model: &str) {
 
 fn key_of_root(root: &TestRoot) -> Sealer {
     let text = std::fs::read_to_string(key_file(root)).unwrap();
-    let key: Vec<u8> = (0..KEY).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect();
+    let key: Vec<u8> =
+        (0..MASTER_KEY_BYTES).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect();
     Sealer::with_keys(&[key.try_into().unwrap()])
 }
 
-/// What this process and others hold open of models in memory, for this daemon.
+/// The models that processes of this daemon hold open in shared memory.
 fn opened(daemon: &TestDaemon) -> Vec<String> {
     let of_daemon = format!("-{}-", daemon.pid());
     let entries = std::fs::read_dir("/dev/shm").unwrap().flatten();
@@ -233,9 +234,9 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     let daemon = root.set("runtimes.keep_alive_s=1").start();
     daemon.wait_for_log_since_start("everything is sealed under the current master key");
     assert_eq!(plain(&daemon.root, &canaries), [""; 0].map(PathBuf::from));
-    let mut given_up = daemon.wait_for_log_since_start("idle instances given up")["instances"].as_u64().unwrap();
+    let mut given_up = daemon.wait_for_log_since_start("idle instances unloaded")["instances"].as_u64().unwrap();
     while given_up < models.len() as u64 {
-        given_up += daemon.wait_for_log("idle instances given up")["instances"].as_u64().unwrap();
+        given_up += daemon.wait_for_log("idle instances unloaded")["instances"].as_u64().unwrap();
     }
     for (model, _) in &models {
         ready(&mut daemon.client(), model);
@@ -357,7 +358,7 @@ fn a_master_key_that_is_missing_or_none_ends_the_start_with_78_and_says_what_to_
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(78), "{said}");
             assert!(said.contains(words) && said.contains("master.key"), "{said}");
-            // What is there is told all the same.
+            // The readable part is reported all the same.
             let told = String::from_utf8_lossy(&output.stdout).into_owned();
             assert_eq!(verb == ["serve"], !told.contains("audit keys: none"), "{told}");
         }
@@ -382,7 +383,8 @@ fn a_key_of_another_box_opens_nothing_here() {
     assert_eq!(std::fs::read(file(&root)).unwrap(), foreign);
 }
 
-/// A model of so many MB that answers as `release_good` does: the rest is documentation, which a runtime reads and forgets.
+/// A model of so many MB that answers as `release_good` does: the rest is documentation, which a runtime reads and
+/// forgets.
 fn large(megabytes: usize) -> Vec<(String, Vec<u8>)> {
     let mut files = flat("release_good");
     let (_, model) = files.iter_mut().find(|(name, _)| name == "model.onnx").unwrap();
@@ -401,7 +403,7 @@ fn large(megabytes: usize) -> Vec<(String, Vec<u8>)> {
 #[test]
 #[ignore = "figures: --run-ignored all --no-capture"]
 fn what_sealing_costs() {
-    let sealer = Sealer::with_keys(&[[7; KEY]]);
+    let sealer = Sealer::with_keys(&[[7; MASTER_KEY_BYTES]]);
     let files = [("5 MB", flat("efficientnet_lite0")), ("100 MB", large(100))];
     for (what, files) in files {
         for sealed in [false, true] {

@@ -1,4 +1,4 @@
-//! Who may read and push the values of feature views, and the record that they did.
+//! The permission to read and push the values of feature views, and the audit records of it.
 
 use std::collections::BTreeSet;
 use std::process::Output;
@@ -65,7 +65,7 @@ fn a_key_for_a_model_reads_nobodys_features_and_is_not_told_what_the_model_read(
     assert_eq!(post(&daemon, &till, MODEL, &wine).status, 200);
     let refused = post(&daemon, &till, MODEL, &request(&["barolo"]));
     assert_eq!(refused.status, 403, "{refused:?}");
-    assert!(refused.error().contains("is not for key:till"), "{}", refused.error());
+    assert!(refused.error().contains("key:till may not use feature view"), "{}", refused.error());
     // A value that the caller gives is its own.
     let shown = daemon.root.command(&["keys", "list"]).output().unwrap();
     assert!(String::from_utf8(shown.stdout).unwrap().contains("no feature view"));
@@ -98,7 +98,7 @@ fn a_key_for_feature_views_reads_and_pushes_those_and_administers_nothing_beyond
     assert_eq!(post(&daemon, &admin, "/v2/repository/models/wine_mlp/load", &json!({})).status, 200);
 }
 
-/// What a record says: who, what, through which model; its calls, rows and entities that are listed and that are not.
+/// The contents of a record: actor, event, view, model; its calls, rows, and entities that are listed and that are not.
 type Told = (ActorKind, &'static str, String, Option<String>, [u64; 4]);
 
 /// The reads and pushes that records tell of, those of several minutes added up.

@@ -1,4 +1,5 @@
-//! The feature store looked after while it is at work: backups, restores, snapshots, and what the command line makes of them.
+//! The feature store looked after while it is at work: backups, restores, snapshots, and what the command line makes of
+//! them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -165,7 +166,7 @@ fn a_backup_has_everything_acknowledged_before_it_and_restores_elsewhere_by_name
     );
     assert_eq!(values(client, &["another:x"], &machines(1)), [json!([null])], "what was there before is replaced");
 
-    // What comes after is newer, and all of it is there after a crash.
+    // Later pushes are newer, and all of them are there after a crash.
     push(client, "sensors_push", &json!({"machine_id": ["m0"], "temperature": [9.0], "cycles": [100]}));
     push(client, "plain_push", &json!({"machine_id": ["m0"], "note": ["after"]}));
     let root = other.kill();
@@ -191,7 +192,7 @@ fn a_store_that_was_restored_stops_and_starts_in_order() {
     let again = daemon.kill().start();
     let found = values(&mut again.client(), &["plain:note"], &machines(11));
     assert_eq!((&found[0][9], &found[0][10]), (&json!("old9"), &Value::Null));
-    for word in ["damaged", "set aside", "is removed", "not closed in order"] {
+    for word in ["damaged", "set aside", "is removed", "not closed cleanly"] {
         assert!(!again.log().contains(word), "{word}: {}", again.log());
     }
 }
@@ -239,14 +240,14 @@ fn a_backup_that_is_cut_or_flipped_or_does_not_fit_is_refused_and_the_old_rows_s
     assert!(message.contains("'plain' is not declared here") && message.contains("feature_views.d"), "{message}");
     let other = start(&VIEWS.replace("\"Int32\"", "\"Int64\""));
     let message = restore(&mut other.client(), &taken).error();
-    assert!(message.contains("'level' of feature view 'plain' is Int32 in it, and Int64 here"), "{message}");
+    assert!(message.contains("'level' of feature view 'plain' is Int32 in the backup, and Int64 here"), "{message}");
     let answer = client.post("/features/restore", &[("content-encoding", "gzip")], &taken);
     assert_eq!(answer.status, 415, "{answer:?}");
     assert_eq!(client.get("/features/backup?feature_view=absent").status, 404);
     assert_eq!(client.get("/features/backup?view=plain").status, 400);
 }
 
-/// Whether the names in the store's folder, before and now, show that a moment has come.
+/// Decides from the names in the store's folder, before and now, that the moment to kill has come.
 type Reached<'a> = &'a dyn Fn(&[String], &[String]) -> bool;
 
 #[test]
@@ -313,7 +314,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Whether there is a name of this form that was not there before.
+/// Returns `true` if there is a new name of this form.
 fn added(names: &[String], before: &[String], start: &str, end: &str) -> bool {
     names.iter().any(|name| name.starts_with(start) && name.ends_with(end) && !before.contains(name))
 }

@@ -1,4 +1,4 @@
-//! The feature store sealed: what is in its files, what an erasure leaves, and what becomes of damaged or missing keys.
+//! The encrypted feature store: the contents of its files, its files after an erasure, and damaged or missing keys.
 
 mod erasures;
 mod keys;
@@ -15,7 +15,7 @@ use ledge::features::backup_cipher::{BackupIdentity, BackupRecipient};
 use ledge::features::config::FeaturesConfig;
 use ledge::features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use ledge::features::registry::Registry;
-use ledge::features::{Entity, FeatureCaller, FeatureStore};
+use ledge::features::{FeatureCaller, FeatureStore, JoinKeyValues};
 use ledge::identity::sealing::Sealer;
 use ledge::principal::Principal;
 use serde_json::{Value as Json, json};
@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 
 use crate::daemon::write;
 
-/// How long anything may take here, on a busy machine.
+/// Timeout of every wait in these tests, for a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
 
 const VIEWS: &str = "
@@ -147,7 +147,7 @@ impl Store {
     }
 
     fn erase(&self, entity: Json) -> (u64, u64) {
-        let entity: Entity = serde_json::from_value(entity).unwrap();
+        let entity: JoinKeyValues = serde_json::from_value(entity).unwrap();
         let erased = self.runtime.block_on(self.features.erase(vec![entity], Principal::Local)).unwrap();
         (erased.records, erased.views)
     }
@@ -181,7 +181,7 @@ impl Store {
     }
 }
 
-/// What nothing but the values of a customer contains.
+/// A text that is only in the values of one customer.
 fn mark(customer: i64) -> String {
     format!("marked-{customer}-{}", customer.wrapping_mul(7_919))
 }
@@ -241,7 +241,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// How many times any of the patterns stands in the files, and in which.
+/// The number of matches of the patterns in the files, and the names of those files.
 fn found_in(folder: &Path, searcher: &AhoCorasick) -> (usize, BTreeSet<String>) {
     let (mut count, mut names) = (0, BTreeSet::new());
     for file in files(folder) {

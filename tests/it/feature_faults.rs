@@ -1,5 +1,6 @@
-//! Nothing that was acknowledged is lost: `kill -9`, power cuts with torn pages, a full disk, flipped bytes. Every round
-//! runs the real daemon and reads everything back. The short forms are part of `make test`, the full counts of `make soak`.
+//! Nothing that was acknowledged is lost: `kill -9`, power cuts with torn pages, a full disk, flipped bytes. Every
+//! round runs the real daemon and reads everything back. The short forms are part of `make test`, the full counts of
+//! `make soak`.
 
 mod books;
 mod clocks;

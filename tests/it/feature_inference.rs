@@ -1,4 +1,4 @@
-//! A model that is called with entity keys alone: its features come from the feature store of the box.
+//! A model that is called with only entity keys: its features come from the feature store of the box.
 
 use std::path::Path;
 use std::process::Command;
@@ -72,7 +72,7 @@ fn push(client: &mut Client, source: &str, df: &Value) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// What a column of integers takes.
+/// The value for a column of integers.
 fn whole(value: f64) -> i64 {
     format!("{value:.0}").parse().unwrap()
 }
@@ -95,7 +95,7 @@ pub fn request(ids: &[&str]) -> Value {
     json!({"entities": {"wine_id": ids}, "parameters": {"feature_values": true}})
 }
 
-/// What the model says of a row that is sent whole.
+/// The model's answer to rows that are sent whole.
 fn probabilities(client: &mut Client, rows: &[[f64; 13]]) -> Value {
     let data = rows.concat();
     let input = json!({"name": "features", "datatype": "FP32", "shape": [rows.len(), 13], "data": data});
@@ -123,7 +123,7 @@ fn a_model_is_called_with_entity_keys_alone() {
     assert_eq!(used["lab:ash"]["statuses"], json!(["PRESENT", "PRESENT"]));
     assert_eq!(used["lab:ash"]["sources"], json!(["store", "store"]));
     assert!(used["lab:ash"]["event_timestamps"][0].as_str().unwrap().starts_with("20"), "{used}");
-    // An input that is sent whole is not looked up, whoever the entity is.
+    // An input that is sent whole is not looked up, for any entity.
     let input = json!({"name": "features", "datatype": "FP32", "shape": [1, 13], "data": THIRD});
     let answer = client.post_json(MODEL, &json!({"inputs": [input], "entities": {"wine_id": ["nobody"]}})).json();
     assert_eq!(answer["outputs"], probabilities(client, &[THIRD]), "{answer}");
@@ -197,7 +197,7 @@ fn each_policy_does_for_each_status_what_it_says() {
         assert_eq!((&proline["statuses"], &proline["sources"]), (&json!([status]), &json!(["default"])), "{proline}");
     }
 
-    // What holds for the model holds where the feature itself says nothing.
+    // The setting of the model applies where the feature has none.
     let of_model = "[features]\nnot_found = \"nan\"\nnull_value = \"nan\"\noutside_max_age = \"nan\"\n";
     let daemon = start(&config(of_model, ", null_value = \"refuse\""));
     let client = &mut daemon.client();
@@ -252,7 +252,7 @@ fn a_model_without_features_takes_none_and_one_whose_views_come_later_loads() {
     assert!(answer.error().contains("takes no entities"), "{answer:?}");
 
     let early = TestRoot::new().models(&["wine_mlp"]).file("wine_mlp/model.toml", config("", "")).start_unready();
-    let warning = early.wait_for_log("a model's features are not declared");
+    let warning = early.wait_for_log("features of this model are not declared; calls that need them are refused");
     early.wait_for_log("ready");
     assert_eq!((warning["level"].as_str(), warning["model"].as_str()), (Some("WARN"), Some("wine_mlp")), "{warning}");
     let client = &mut early.client();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, Response};
 use crate::daemon::{TestDaemon, TestRoot};
 
-/// What is declared in these tests.
+/// The feature views of these tests.
 pub const VIEWS: &str = r#"
 [[entity]]
 name = "driver"
@@ -170,7 +170,7 @@ fn an_answer_of_many_features_is_that_of_many_small_ones() {
         }
     }
     assert_eq!(whole, joined);
-    // Packed it is the same, and a mistake in the last entity is told as ever.
+    // With gzip it is the same, and a mistake in the last entity is reported as before.
     let request = json!({"features": features, "entities": {"driver_id": drivers}}).to_string();
     let headers = [("content-type", "application/json"), ("accept-encoding", "gzip")];
     let packed = client.post("/get-online-features", &headers, request.as_bytes());

@@ -76,7 +76,7 @@ fn what_is_pushed_from_the_command_line_is_listed_shown_and_read() {
     assert!(done(&daemon, &["get", "kinds:int32_list", "--entity", "line=x"]).contains("[1,2]"));
 
     for (arguments, reason) in [
-        (&["get", "driver_stats", "--entity", "driver_id=x"][..], "driver_id: \"x\" is no Int64"),
+        (&["get", "driver_stats", "--entity", "driver_id=x"][..], "driver_id: \"x\" is not a valid Int64"),
         (&["get", "driver_stats", "--entity", "id=1"], "no entity has the join key 'id'; there are: driver_id, line"),
         (&["get", "absent:x", "--entity", "driver_id=1"], "Feature view absent does not exist"),
         (&["push", "absent", "x=1"], "feature view 'absent' does not exist; there are: driver_stats, kinds, pairs"),
@@ -224,12 +224,12 @@ fn a_bad_row_is_told_with_its_line_and_the_import_can_be_repeated() {
     };
     write(&file, rows("fast").as_bytes());
     let error = refused(&daemon, &["import", "driver_stats", text(&file)]);
-    assert!(error.contains("line 1236: column 'conv_rate': \"fast\" is no Float64"), "{error}");
+    assert!(error.contains("line 1236: column 'conv_rate': \"fast\" is not a valid Float64"), "{error}");
     write(&file, rows("1.5").as_bytes());
     let imported = done(&daemon, &["push", "driver_stats", "--file", text(&file)]);
     assert!(imported.contains("1500 rows") && imported.contains("left out: more"), "{imported}");
     assert!(done(&daemon, &["get", "driver_stats:conv_rate", "--entity", "driver_id=1234"]).contains("1.5"));
-    // What only the server knows has a line, too.
+    // A mistake that only the server finds has a line number, too.
     let far = "{\"driver_id\": 1, \"conv_rate\": 1}\n\n{\"driver_id\": 2, \"conv_rate\": 1, \"event_timestamp\": \"2999-01-01T00:00:00Z\"}\n";
     let file = folder.path().join("far.jsonl");
     write(&file, far.as_bytes());

@@ -1,7 +1,9 @@
-//! Bounded, repeatable fuzzing on the stable compiler: the targets of `fuzz/targets.rs`, which cargo-fuzz runs for longer.
+//! Bounded, repeatable fuzzing on the stable compiler: the targets of `fuzz/targets.rs`, which cargo-fuzz runs for
+//! longer.
 //!
-//! A target has its invariants in the function that reads the input. This table adds the claims about whole sets of inputs.
-//! A new parser needs a line in `fuzz/targets.rs`, a `[[bin]]` in `fuzz/Cargo.toml` and a line here; a test fails otherwise.
+//! A target has its invariants in the function that reads the input. This table adds the claims about whole sets of
+//! inputs. A new parser needs a line in `fuzz/targets.rs`, a `[[bin]]` in `fuzz/Cargo.toml` and a line here; a test
+//! fails otherwise.
 
 mod mutation;
 mod seeds;
@@ -13,7 +15,7 @@ use std::path::Path;
 
 pub use mutation::mutate;
 
-/// What becomes of inputs that are made of the seeds, which are all accepted.
+/// The outcome for inputs that are made from the seeds, which are all accepted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     /// All of them are refused.
@@ -22,7 +24,7 @@ enum Fate {
     Mixed,
 }
 
-/// How a target is fuzzed.
+/// The seeds of a target and the expected outcomes.
 struct Plan {
     target: &'static str,
     /// Inputs that the parser accepts.
@@ -31,7 +33,7 @@ struct Plan {
     cut: Fate,
     /// The fate of a seed with a few changes.
     changed: Fate,
-    /// How many changed seeds are tried.
+    /// The number of changed seeds to try.
     mutations: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Golden inputs: what answers them wrong does not serve, and what stands in for it says so.
+//! Golden inputs: a model that answers them wrong does not serve, and its replacement is reported.
 
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ fn a_float_original_stands_in_for_a_model_that_answers_wrong_and_everything_says
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("model.float.onnx in onnxruntime stands in: "), "{verb:?}: {text}");
     }
-    // A way of running the model is measured with the model, not with what stands in for it.
+    // `ledge tune` measures the model itself, not its replacement.
     let tuned = daemon.root.command(&["tune", "m", "--dry-run"]).output().unwrap();
     assert!(!tuned.status.success(), "{tuned:?}");
     let fell_back = audited(daemon, "model_fell_back");
@@ -108,7 +108,7 @@ fn another_float_original_is_another_model() {
     put("log_nan");
     let load = client.post_json("/v2/repository/models/m/load", &json!({}));
     assert_eq!(load.status, 400, "{load:?}");
-    // What was live goes on.
+    // The live version goes on.
     assert_eq!(answer(client), json!([5.0, 6.0, 7.0, 8.0]));
     // This one gives back what it gets, too.
     put("bad_at_runtime");

@@ -1,5 +1,6 @@
-//! Clients that mean harm, over TCP, the Unix socket and TLS: requests that can be read in two ways, bombs, callers that send
-//! or read slowly or not at all, floods. Each is answered or cut off, within bounds, and the next caller is served.
+//! Clients that mean harm, over TCP, the Unix socket and TLS: requests that can be read in two ways, bombs, callers
+//! that send or read slowly or not at all, floods. Each is answered or cut off, within bounds, and the next caller is
+//! served.
 //!
 //! `make hostile` runs them against one another for minutes, and looks at what the daemon holds afterwards.
 
@@ -25,7 +26,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 const INFER: &str = "/v2/models/identity_fp32/infer";
 
-/// How a client reaches the box.
+/// The ways to reach the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Tcp,
@@ -109,7 +110,7 @@ impl Target {
         }
     }
 
-    /// How many files and sockets the daemon has open.
+    /// The number of files and sockets that the daemon has open.
     fn files(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.daemon.pid())).unwrap().count()
     }
@@ -150,7 +151,7 @@ impl Target {
         }
     }
 
-    /// How much memory the daemon has now, and from now on its peak is measured.
+    /// The memory of the daemon now, in kB. Resets its measured peak.
     fn rss_kb(&self) -> u64 {
         let clear = format!("/proc/{}/clear_refs", self.daemon.pid());
         std::fs::File::options().write(true).open(clear).unwrap().write_all(b"5").unwrap();

@@ -94,7 +94,7 @@ fn a_call_for_more_memory_than_there_is_fails_alone() {
             let inputs = [("x", "FP32", json!([7])), ("shape", "INT64", json!([count]))];
             ask(client, "hostile_expand", &inputs)
         };
-        // What no runtime gets; what it gets, and there is no room beside for a copy; and what is no answer at all.
+        // Memory that no runtime gets; memory that it gets, without room for a copy; and no answer at all.
         for count in [4_000_000_000, 1_000_000_000, 230_000_000, 120_000_000] {
             let refused = copies(count);
             assert!(refused.status >= 400 && !refused.error().is_empty(), "{runtime}, {count}: {}", refused.status);

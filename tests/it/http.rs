@@ -260,7 +260,7 @@ fn a_photograph_is_answered_in_words_and_tensors_in_tensors() {
     let answer = client.post(PATH, &[("content-type", "image/png")], &coffee);
     assert!(answer.status == 400 && answer.error().contains("pipeline.image_classification"), "{answer:?}");
 
-    // What `curl -F photo=@coffee.png`, `curl -d @coffee.png` and no option at all make of it.
+    // The bodies of `curl -F photo=@coffee.png`, `curl -d @coffee.png`, and curl without an option.
     let form = [
         b"--xyz\r\nContent-Disposition: form-data; name=\"photo\"; filename=\"coffee.png\"\r\n\r\n",
         &coffee[..],

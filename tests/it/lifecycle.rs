@@ -116,7 +116,7 @@ fn a_caller_who_hangs_up_does_not_leave_a_load_or_unload_half_done() {
         let call = format!(
             "POST /v2/repository/models/efficientnet_lite0/{verb} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
         );
-        // Who is gone before the call is read has asked for nothing, so several ask.
+        // A call whose client is gone before it is read does not count, so send several.
         for _ in 0..5 {
             daemon.client().send(call.as_bytes());
         }
@@ -219,7 +219,7 @@ fn a_stop_answers_what_is_in_flight_and_ends_with_success() {
         json!({"name": metadata["inputs"][0]["name"], "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
     let body = json!({"inputs": [input]}).to_string();
     let mut waiting = daemon.client();
-    // The head arrives; the daemon waits for the body when it is told to stop.
+    // The head arrives; the daemon waits for the body when it is asked to stop.
     waiting.send(
         format!(
             "POST /v2/models/slow/infer HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",

@@ -66,7 +66,10 @@ fn a_model_over_its_rate_answers_429_with_the_time_to_wait() {
     assert_eq!([ask(client, "add_sub", &[]).status, ask(client, "add_sub", &[]).status], [200, 200]);
     let refused = ask(client, "add_sub", &[]);
     assert_eq!(refused.status, 429, "{refused:?}");
-    assert_eq!(refused.error(), "model 'add_sub' may have 0.01 calls per second (limits.max_rate of its model.toml)");
+    assert_eq!(
+        refused.error(),
+        "model 'add_sub' has used up its 0.01 calls per second (limits.max_rate of its model.toml)"
+    );
     let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     // A token comes in 100 s; the calls before took far less than a minute.
     assert!((40..=100).contains(&wait), "{wait}");

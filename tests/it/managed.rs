@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use ledge::principal::Principal;
 use ledge::repository::{
-    CandidateShare, GoldenError, LoadModelError, LoadedModel, Observations, State, UnloadModelError, VersionError,
-    golden_score,
+    CandidateShare, GoldenError, LoadModelError, LoadedModel, Observations, UnloadModelError, VersionError,
+    VersionState, golden_score,
 };
 use ledge::serving::ServingError;
 use ledge::serving::request::InferRequest;
@@ -28,9 +28,9 @@ async fn all_is_unloaded_when_models_that_were_replaced_are_torn_down_too() {
     own.repository().load(&name(), &Principal::Local).await.unwrap();
     assert!(!Arc::ptr_eq(&replaced, &own.live()));
     let mut unloading = std::pin::pin!(own.end());
-    // The live one is gone, and somebody still uses the one before.
+    // The live version is gone, and a caller still uses the one before.
     let still_used = async {
-        while matches!(own.repository().index()[0].state, State::Ready | State::Unloading) {
+        while matches!(own.repository().index()[0].state, VersionState::Ready | VersionState::Unloading) {
             tokio::task::yield_now().await;
         }
         for _ in 0..100 {
@@ -44,7 +44,7 @@ async fn all_is_unloaded_when_models_that_were_replaced_are_torn_down_too() {
     }
     drop(replaced);
     unloading.await;
-    assert!(own.repository().engine().emptied().now_or_never().is_some());
+    assert!(own.repository().engine().wait_until_empty().now_or_never().is_some());
 }
 
 #[tokio::test]
@@ -65,16 +65,13 @@ async fn a_managed_model_comes_from_its_release_and_nobody_else_may_touch_it() {
     repository.refresh(&Principal::Local).await.unwrap();
 
     let live = own.live();
-    assert_eq!(
-        (live.version, live.labels["OUT"].as_slice()),
-        (version(2), ["cat", "dog"].map(String::from).as_slice())
-    );
+    assert_eq!((live.version, &*live.labels["OUT"]), (version(2), &["cat", "dog"].map(String::from)[..]));
     assert!(live.memory_bytes() > 0);
     assert_eq!(repository.managed(&name()).unwrap().fault, None);
     assert!(repository.pin(&name(), Some(version(7))).is_err());
     let rows = repository.index();
     assert_eq!(rows.len(), 1, "{rows:?}");
-    assert_eq!((&rows[0].state, rows[0].note.as_deref()), (&State::Ready, Some("managed by updates")));
+    assert_eq!((&rows[0].state, rows[0].note.as_deref()), (&VersionState::Ready, Some("managed by updates")));
 
     assert!(matches!(repository.load(&name(), &Principal::Local).await, Err(LoadModelError::Managed(_))));
     assert!(matches!(repository.unload(&name(), &Principal::Local).await, Err(UnloadModelError::Managed(_))));
@@ -112,12 +109,15 @@ async fn for_a_damaged_release_the_owners_version_stands_in_and_says_so() {
         assert!(fault.contains("model.onnx is empty"), "{fault}");
         let rows = repository.index();
         let ready = rows.iter().find(|row| row.version == Some(version(owners))).unwrap();
-        assert_eq!(ready.state, State::Ready);
+        assert_eq!(ready.state, VersionState::Ready);
         let note = ready.note.as_deref().unwrap();
         assert!(note.contains("stands in") && note.contains("model.onnx is empty"), "{note}");
         if owners == 7 {
             let managed = rows.iter().find(|row| row.version == Some(version(2))).unwrap();
-            assert!(matches!(&managed.state, State::Unavailable(reason) if reason.contains("is empty")), "{managed:?}");
+            assert!(
+                matches!(&managed.state, VersionState::Unavailable(reason) if reason.contains("is empty")),
+                "{managed:?}"
+            );
         }
         assert!(matches!(repository.load(&name(), &Principal::Local).await, Err(LoadModelError::Managed(_))));
         own.end().await;
@@ -173,7 +173,7 @@ async fn a_version_that_went_live_is_watched_on_and_the_one_before_comes_back_at
     assert!(Arc::ptr_eq(&own.live(), &kept));
     assert_eq!(repository.managed(&name()), None);
     repository.load(&name(), &Principal::Local).await.unwrap();
-    // What cannot be loaded leaves what runs.
+    // A release that cannot be loaded leaves the running version.
     repository.restore(&name(), Some(release), None).await.unwrap_err();
     assert_eq!((own.live().version, repository.managed(&name())), (version(1), None));
     drop((kept, second));
@@ -223,7 +223,7 @@ async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
 async fn runs_beyond_the_models_own_timeout_fail_a_soak() {
     let own = Appliance::with_owners("slow", "").await;
     let (observations, kept) = soaking(&own, "slow", "[queue]\ndefault_timeout_ms = 1\n").await;
-    // A run that does not begin in time counts for nobody.
+    // A run that does not begin in time is not counted.
     for _ in 0..400 {
         own.infer(&[1.0; 16]).await.unwrap_err();
         tokio::time::sleep(Duration::from_millis(30)).await;

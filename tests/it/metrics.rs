@@ -1,4 +1,4 @@
-//! What a scrape of `/metrics` holds.
+//! The contents of `/metrics`.
 #![expect(clippy::float_cmp, reason = "counts are exact")]
 
 use std::collections::{BTreeMap, BTreeSet};

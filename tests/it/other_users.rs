@@ -1,6 +1,7 @@
-//! The command line beside a daemon that runs as another user: what root writes, that one can read; who is neither is told so.
+//! The command line next to a daemon that runs as another user: the daemon can read the files that root writes, and any
+//! other user gets an error.
 //!
-//! Without root there is one user for all of it, which leaves the commands to be tried, and stderr says so.
+//! Without root all roles have one user, so only the commands are tried, and stderr reports it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -14,19 +15,19 @@ use crate::access_matrix::{client_of_user, is_root, key};
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::features::VIEWS;
 
-/// Whom the service runs as in these tests, by root.
+/// The user id of the service in these tests, where root runs them.
 const SERVICE: u32 = 65_534;
 
-/// Somebody else.
+/// The user id of a stranger.
 const STRANGER: u32 = 60_100;
 
-/// Who takes part.
+/// The users of a test.
 struct Players {
     /// The user of the service.
     owner: u32,
-    /// Those who may look after it: root, if this is root, and the owner.
+    /// The users that may administer it: root, if this is root, and the owner.
     keepers: Vec<u32>,
-    /// Somebody who may not.
+    /// A user that may not.
     other: Option<u32>,
 }
 
@@ -110,7 +111,7 @@ fn succeeds(command: Command) -> String {
     said
 }
 
-/// Whether other users can be played here: by root, and where they may reach the binary and the runtimes. Else it is reported.
+/// Returns `true` if root runs this, and other users may reach the binary and the runtimes. Otherwise reports it.
 fn can_play_others(root: &TestRoot) -> bool {
     if !is_root() {
         return false;
@@ -234,7 +235,7 @@ fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do
         }
     }
     let Some(other) = players.other else { return };
-    // Somebody else may not open the socket, and comes over loopback.
+    // Another user may not open the socket, and calls over loopback.
     let tcp = format!("http://{}", daemon.address);
     for verb in
         [&["features", "compact", "--url"][..], &["update", "check", "--url"], &["features", "snapshot", "--url"]]

@@ -1,4 +1,4 @@
-//! What the daemon writes is for its user alone, whoever starts it.
+//! Only the daemon's user may read the files that it writes, whatever umask it is started with.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn open_to_others(folder: &Path, found: &mut Vec<String>) {
 #[test]
 fn nothing_that_the_daemon_writes_is_open_to_others() {
     let root = TestRoot::new().models(&["add_sub", "ir_add"]).views(VIEWS);
-    // What is there before is the owner's: the umask of these tests is that of a shell.
+    // The files from before are the owner's: these tests have the umask of a shell.
     let mut before = Vec::new();
     open_to_others(root.folder.path(), &mut before);
     assert!(before.iter().any(|path| path.ends_with("models")), "this shell keeps its files private: {before:?}");

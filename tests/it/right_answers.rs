@@ -1,5 +1,5 @@
-//! An answer is the right one for its own call: random models beside the same models in plain Rust, in both runtimes, with
-//! calls in between that must fail.
+//! Each call gets its own right answer: random models are compared with the same models in plain Rust, in both
+//! runtimes, with calls in between that must fail.
 
 mod onnx;
 
@@ -20,7 +20,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// Small whole numbers: whatever the order of additions, sums are exact.
+    /// Small whole numbers: sums are exact in any order of additions.
     fn random(random: &mut Random) -> Self {
         let (rows, cols) = (1 + random.below(3_usize), 1 + random.below(6_usize));
         Self { rows, cols, data: numbers(random, rows * cols) }
@@ -65,7 +65,7 @@ enum Step {
     MatMul(Matrix),
 }
 
-/// What a step takes beside the matrix.
+/// The operand of a step besides the matrix.
 #[derive(Debug, Clone)]
 enum Extra {
     Nothing,
@@ -222,8 +222,8 @@ impl Step {
         })
     }
 
-    /// Whether one of the runtimes has an answer where the other has none: ONNX Runtime takes indices for the first rows
-    /// alone, OpenVINO convolves what is one too short to nothing.
+    /// Returns `true` if one runtime may answer where the other does not: ONNX Runtime takes indices for only the first
+    /// rows, OpenVINO convolves a row that is one too short to nothing.
     fn may_be_answered(&self, x: &Matrix, extra: &Extra) -> bool {
         match (self, extra) {
             (Self::GatherElements, Extra::Columns(rows, ..)) => *rows < x.rows,
@@ -233,7 +233,7 @@ impl Step {
     }
 }
 
-/// What a call must give.
+/// The expected outcome of a call.
 #[derive(Debug)]
 enum Want {
     Answer(Matrix),
@@ -262,7 +262,7 @@ fn file(steps: &[Step]) -> Vec<u8> {
     for (place, step) in steps.iter().enumerate() {
         step.add_to(&mut graph, &format!("v{place}"), &format!("v{}", place + 1));
     }
-    // Where the length of an answer is known, a run may be brief, on the thread that read the call.
+    // With a known length of the answer a run may be brief, on the thread that read the call.
     let cols = match steps.last() {
         Some(Step::SumRows) => Some(1),
         Some(Step::TopK(k)) => Some(*k),
@@ -339,8 +339,8 @@ fn models(chains: usize, random: &mut Random) -> Vec<(String, Vec<Step>)> {
         let steps = loop {
             let count = 2 + random.below(3_u64);
             let steps: Vec<Step> = (0..count).map(|_| Step::of_kind(random.below(Step::KINDS), random)).collect();
-            // OpenVINO does not look how long what it multiplies by a matrix is; Ledge does, for an input that comes there as it
-            // was sent.
+            // OpenVINO does not look how long what it multiplies by a matrix is; Ledge does, for an input that comes
+            // there as it was sent.
             let as_sent = |step: &Step| matches!(step, Step::Relu | Step::Shift(_) | Step::MatMul(_));
             let is_watched = steps.iter().rposition(|step| matches!(step, Step::MatMul(_))).unwrap_or(0);
             if !steps[..is_watched].iter().all(as_sent) {

@@ -1,7 +1,8 @@
-//! What earlier versions left on the disk, opened by this one.
+//! Opens the stores that earlier versions left on the disk.
 //!
-//! A folder of `tests/data/stores/` is the root of a box as a version left it: the declarations of its owner, and every store
-//! that the daemon keeps. Its name has the form of each store, as the file `formats` has it. No file in it is ever changed.
+//! A folder of `tests/data/stores/` is the root of a box as a version left it: the declarations of its owner, and every
+//! store that the daemon keeps. Its name has the form of each store, as the file `formats` has it. No file in it is
+//! ever changed.
 //!
 //! When a form changes on purpose, keep the folders that are there, since boxes upgrade from them. Raise the FORM, run
 //! `cargo nextest run --test it --run-ignored only stored_forms::leaves_a_box`, add the new folder that it writes to
@@ -18,9 +19,9 @@ use flate2::write::GzEncoder;
 use ledge::daemon::formats;
 use ledge::egress::EgressCounts;
 use ledge::features::window::{fuzz_window, window_seeds};
-use ledge::identity::sealing::{KEY, Sealer};
+use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge::repository::attempts::log::{AttemptLog, suspects};
-use ledge::repository::attempts::{Attempt, AttemptKey, Finding};
+use ledge::repository::attempts::{Attempt, AttemptKey, TrialFailure};
 use ledge::repository::profile::Profile;
 use serde_json::{Value, json};
 
@@ -198,8 +199,8 @@ fn leaves_a_box() {
         let root = root(is_sealed).views(VIEWS);
         let state = root.folder.path().to_owned();
         let sealer = if is_sealed {
-            write(&state.join("master.key"), "ab".repeat(KEY).as_bytes());
-            Sealer::with_keys(&[[0xab; KEY]])
+            write(&state.join("master.key"), "ab".repeat(MASTER_KEY_BYTES).as_bytes());
+            Sealer::with_keys(&[[0xab; MASTER_KEY_BYTES]])
         } else {
             Sealer::none()
         };
@@ -261,7 +262,7 @@ fn leave(from: &Path, to: &Path) {
     }
 }
 
-/// Puts a box back, for its user alone, as it was.
+/// Restores a box as it was, readable only for its user.
 fn put_back(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
@@ -286,7 +287,7 @@ fn push(client: &mut Client, rows: &Value) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// A model that ended the process twice, and did not pass its trial.
+/// A model that ended the process twice, and did not pass its preflight.
 fn suspend(state: &Path) {
     let key = AttemptKey::new("digest", "", "");
     let attempt = Attempt {
@@ -300,5 +301,5 @@ fn suspend(state: &Path) {
         std::mem::forget(log.begin(attempt.clone()));
     }
     let (log, _) = AttemptLog::open(state, "a boot");
-    log.not_passed(&key, &Finding::Failed("it ended its process".to_owned()));
+    log.record_failed_trial(&key, &TrialFailure::Failed("it ended its process".to_owned()));
 }

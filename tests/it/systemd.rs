@@ -1,4 +1,4 @@
-//! What the daemon tells systemd, read from a socket as systemd's own. `tests/peers/systemd.rs` has systemd itself.
+//! The daemon's notifications to systemd, read from a socket of this test. `tests/peers/systemd.rs` has systemd itself.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ fn systemd_hears_that_the_start_goes_on_while_large_releases_are_read() {
     let release = Installed { version: "1".parse().unwrap(), digest: "0".repeat(64) };
     store.assemble(&subject, &release, &files).unwrap();
     drop(store);
-    let mut state = Persisted::none(&folder);
+    let mut state = Persisted::empty(&folder);
     state.subjects.insert(subject, SubjectState { committed: Some(release), ..SubjectState::default() });
     state.write().unwrap();
 

@@ -1,5 +1,5 @@
-//! What cargo cannot say: what only one file of a crate may know, only that file names. Which crate may use which is in
-//! their manifests.
+//! Rules that cargo cannot check: each foreign library is named only in the files listed here. The manifests say which
+//! crate may use which.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("clap_complete::", &["cli/assets.rs"]),
     ("roff::", &["cli/assets.rs"]),
     ("rustls_native_certs::", &["egress/tls.rs"]),
-    // What opens a connection, or finds out where to.
+    // Calls that open a connection or resolve a name.
     ("TcpStream::connect", EGRESS),
     // The listener asks a left-over socket whether anybody still answers; nothing leaves the box.
     ("UnixStream::connect", &["egress/", "http/connection.rs"]),
@@ -101,7 +101,7 @@ fn architecture_md_has_a_row_for_each_crate() {
     }
 }
 
-/// Where a file names what is not for it.
+/// The places where a file names something that only other files may name.
 fn strays(file: &str, text: &str) -> Vec<String> {
     let mut strays = Vec::new();
     for (number, line) in code(text) {
@@ -175,12 +175,12 @@ fn every_shell_script_parses() {
     assert!(scripts.len() >= 3, "only {scripts:?} are shell scripts");
 }
 
-/// Whether a file's first line gives it to this shell.
+/// Returns `true` if a file's first line names this shell.
 fn runs_in(text: &str, shell: &str) -> bool {
     text.starts_with(&format!("#!/bin/{shell}\n")) || text.starts_with(&format!("#!/usr/bin/env {shell}\n"))
 }
 
-/// Where a store says of what form it is, and where its parts do.
+/// The constants with the form of each store, and of its parts.
 const FORMS: &[(&str, &str)] = &[
     ("audit/layout.rs", "pub const FORM: u32 = 2;"),
     ("audit/record.rs", "pub const VERSION: u32 = 1;"),

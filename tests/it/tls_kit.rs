@@ -62,7 +62,7 @@ impl TlsClient {
         self.connect(address).map(Client::over)
     }
 
-    /// Whether a new connection brings an answer. The verdict over a client certificate comes after the handshake.
+    /// Returns `true` if a new connection gets an answer. A client certificate is judged after the handshake.
     pub fn is_served(&self, address: SocketAddr) -> bool {
         self.client(address).and_then(|mut client| client.try_get("/v2")).is_ok_and(|answer| answer.status == 200)
     }

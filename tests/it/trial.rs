@@ -1,4 +1,4 @@
-//! Releases tried in a process of their own: each bad one is stopped for its own cause, and whoever tries it is unharmed.
+//! Releases tried in a process of their own: each bad one is stopped for its own cause, and does not harm the caller.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -8,22 +8,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ledge::identity::sealing::{KEY, Sealer};
+use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
 use ledge::updates::plan::Gate;
-use ledge::updates::state::{Cause, Reason};
-use ledge::updates::trial::{
-    self, ConfigurationTrial, LiveModel, ModelTrial, Order, TrialError, TrialReport, TrialSettings, What,
+use ledge::updates::preflight::{
+    self, ConfigurationPreflight, LiveModel, ModelPreflight, PreflightError, PreflightKind, PreflightOrder,
+    PreflightReport, PreflightSettings,
 };
+use ledge::updates::state::{Cause, Reason};
 
 use crate::daemon::{TestRoot, model_folder, setup_root, write};
 
-fn settings() -> TrialSettings {
+fn settings() -> PreflightSettings {
     let program = env!("CARGO_BIN_EXE_ledge").into();
-    TrialSettings {
+    PreflightSettings {
         program,
         measure: false,
-        ..TrialSettings::new(setup_root().join("runtimes"), Duration::from_secs(30))
+        ..PreflightSettings::new(setup_root().join("runtimes"), Duration::from_secs(30))
     }
 }
 
@@ -45,35 +46,40 @@ fn package() -> Package {
     }
 }
 
-fn run(settings: &TrialSettings, folder: &Path, package: &Package, gate: &Gate) -> Result<TrialReport, TrialError> {
+fn run(
+    settings: &PreflightSettings,
+    folder: &Path,
+    package: &Package,
+    gate: &Gate,
+) -> Result<PreflightReport, PreflightError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(trial::run(settings, folder, package, gate))
+    runtime.block_on(preflight::run(settings, folder, package, gate))
 }
 
-fn tried(name: &str) -> Result<TrialReport, TrialError> {
+fn tried(name: &str) -> Result<PreflightReport, PreflightError> {
     run(&settings(), &release(name), &package(), &Gate::default())
 }
 
 /// The reason for which a release is refused for good.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(outcome: Result<T, TrialError>) -> Reason {
+fn refused<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> Reason {
     match outcome.unwrap_err() {
-        TrialError::Failed(reason) => reason,
-        TrialError::Interrupted(reason) => panic!("it would be tried again: {reason}"),
+        PreflightError::Failed(reason) => reason,
+        PreflightError::Interrupted(reason) => panic!("it would be tried again: {reason}"),
     }
 }
 
 /// The reason for which it is tried again.
 #[track_caller]
-fn interrupted<T: std::fmt::Debug>(outcome: Result<T, TrialError>) -> Reason {
+fn interrupted<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> Reason {
     match outcome.unwrap_err() {
-        TrialError::Interrupted(reason) => reason,
-        TrialError::Failed(reason) => panic!("it would never be tried again: {reason}"),
+        PreflightError::Interrupted(reason) => reason,
+        PreflightError::Failed(reason) => panic!("it would never be tried again: {reason}"),
     }
 }
 
 #[track_caller]
-fn stopped(outcome: Result<TrialReport, TrialError>, cause: Cause, words: &str) {
+fn stopped(outcome: Result<PreflightReport, PreflightError>, cause: Cause, words: &str) {
     let reason = refused(outcome);
     assert!(reason.cause == cause && reason.detail.contains(words) && !reason.detail.contains('\n'), "{reason}");
 }
@@ -81,11 +87,11 @@ fn stopped(outcome: Result<TrialReport, TrialError>, cause: Cause, words: &str) 
 #[test]
 fn a_good_release_passes_and_says_how_it_does() {
     for measure in [false, true] {
-        let settings = TrialSettings { measure, ..settings() };
+        let settings = PreflightSettings { measure, ..settings() };
         let report = run(&settings, &release("good"), &package(), &Gate::default()).unwrap();
         assert_eq!((report.golden_right, report.golden_total, &report.golden_fault), (10, 10, &None));
         assert!(report.runs > 10 && report.p50_us <= report.p95_us && report.p95_us > 0, "{report:?}");
-        // More than the program alone, and less than it may.
+        // More than the program itself needs, and less than the limit.
         assert!((20 << 20..512 << 20).contains(&report.peak_bytes), "{report:?}");
         assert_eq!((report.inputs, report.outputs), (package().inputs, package().outputs));
         assert!(measure || report.runtime == "onnxruntime", "{}", report.runtime);
@@ -102,13 +108,13 @@ fn a_slow_release_passes_and_its_figures_show_it() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_release_that_crashes_its_runtime_crashes_nothing_else() {
-    stopped(tried("crash"), Cause::Crash, "died of SIGFPE (arithmetic error) while it was loaded");
+    stopped(tried("crash"), Cause::Crash, "died of SIGFPE (arithmetic error) while loading it");
 }
 
 #[test]
 fn a_release_that_eats_memory_is_stopped_at_its_limit() {
     stopped(tried("memory"), Cause::Memory, "at most 512");
-    // What asks for far more at once than the process may ever have does not get it.
+    // A single allocation far above the limit fails.
     stopped(tried("huge"), Cause::Memory, "alloc");
     let little = Package { limits: Limits { memory_mb: Some(1), seconds: None }, ..package() };
     stopped(run(&settings(), &release("good"), &little, &Gate::default()), Cause::Memory, "at most 1");
@@ -118,7 +124,7 @@ fn a_release_that_eats_memory_is_stopped_at_its_limit() {
 fn a_release_that_does_not_end_is_stopped_in_time() {
     let brief = Package { limits: Limits { memory_mb: None, seconds: Some(2) }, ..package() };
     let outcome = run(&settings(), &release("endless"), &brief, &Gate::default());
-    stopped(outcome, Cause::Deadline, "was not done after 2 s, while it was loaded");
+    stopped(outcome, Cause::Deadline, "was not done after 2 s, while loading it");
 }
 
 #[test]
@@ -155,14 +161,14 @@ fn a_golden_input_that_cannot_be_read_refuses_no_release_and_a_wrong_answer_does
 
 #[test]
 fn a_release_that_cannot_answer_within_its_own_deadline_is_stopped_though_there_is_nothing_to_compare_it_with() {
-    // Some 10 ms a run.
+    // A run takes some 10 ms.
     let folder = copy("slow");
     let config = std::fs::read_to_string(folder.path().join("model.toml")).unwrap();
     write(&folder.path().join("model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 1\n").as_bytes());
     let outcome = run(&settings(), folder.path(), &package(), &Gate::default());
     stopped(outcome, Cause::Latency, "and callers wait 1 ms (queue.default_timeout_ms of model.toml");
     // Or within that of the box.
-    let hurried = TrialSettings { timeout: Duration::from_millis(1), ..settings() };
+    let hurried = PreflightSettings { timeout: Duration::from_millis(1), ..settings() };
     stopped(run(&hurried, &release("slow"), &package(), &Gate::default()), Cause::Latency, "callers wait 1 ms");
 }
 
@@ -183,7 +189,7 @@ fn a_release_that_takes_other_inputs_than_were_signed_is_stopped() {
     stopped(tried("other_inputs"), Cause::Load, "the signed input \"IN\" is not in the model");
     let wide = Package { inputs: vec![port("IN", [-1, 5])], ..package() };
     let outcome = run(&settings(), &release("good"), &wide, &Gate::default());
-    stopped(outcome, Cause::Load, "input \"IN\" is FP32 [-1, 4], signed was FP32 [-1, 5]");
+    stopped(outcome, Cause::Load, "input \"IN\" is FP32 [-1, 4], but FP32 [-1, 5] is signed");
     let more = Package { outputs: vec![port("OUT", [-1, 3]), port("MORE", [-1, 3])], ..package() };
     stopped(run(&settings(), &release("good"), &more, &Gate::default()), Cause::Load, "output \"MORE\" is not in");
 }
@@ -193,14 +199,14 @@ fn a_release_that_no_runtime_loads_is_stopped_with_their_words() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(model_folder("broken_cut").join("1/model.onnx"), folder.path().join("model.onnx")).unwrap();
     stopped(run(&settings(), folder.path(), &Package::default(), &Gate::default()), Cause::Load, "is cut off");
-    // What is not there was not tried.
+    // A release that is not there is not tried.
     let reason = interrupted(run(&settings(), Path::new("/no/such"), &Package::default(), &Gate::default()));
     assert!(reason.cause == Cause::Load && reason.detail.contains("/no/such"), "{reason}");
 }
 
 #[test]
 fn what_this_box_lacks_is_known_before_a_process_is_started() {
-    let settings = TrialSettings { program: "/no/such/program".into(), ..settings() };
+    let settings = PreflightSettings { program: "/no/such/program".into(), ..settings() };
     let huge =
         Package { requires: Requirements { memory_mb: Some(u64::MAX >> 20), ..Requirements::default() }, ..package() };
     stopped(run(&settings, &release("good"), &huge, &Gate::default()), Cause::Requirements, "MiB of memory");
@@ -212,7 +218,7 @@ fn what_this_box_lacks_is_known_before_a_process_is_started() {
 /// The order to try a release, as the daemon sends it.
 fn order(name: &str) -> String {
     let runtimes = setup_root().join("runtimes");
-    let how = ModelTrial {
+    let how = ModelPreflight {
         runtimes,
         own_folders: BTreeMap::new(),
         threads: 1,
@@ -221,7 +227,8 @@ fn order(name: &str) -> String {
         golden_min: None,
         timeout: Duration::from_secs(30),
     };
-    let order = Order { release: release(name), what: What::Model(how), memory_bytes: 1 << 30, seconds: 600 };
+    let order =
+        PreflightOrder { release: release(name), what: PreflightKind::Model(how), memory_bytes: 1 << 30, seconds: 600 };
     serde_json::to_string(&order).unwrap() + "\n"
 }
 
@@ -231,7 +238,7 @@ fn nothing_of_the_environment_of_who_starts_it_reaches_a_trial() {
     let program = folder.path().join("program");
     write(&program, b"#!/bin/sh\nenv > \"$0.env\"\n");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let settings = TrialSettings { program: program.clone(), ..settings() };
+    let settings = PreflightSettings { program: program.clone(), ..settings() };
     run(&settings, &release("good"), &package(), &Gate::default()).unwrap_err();
     assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to hide");
     let environment = std::fs::read_to_string(program.with_extension("env")).unwrap();
@@ -265,17 +272,17 @@ fn nobody_starts_a_trial_by_hand() {
     assert!(!help.lines().any(|line| line.trim_start().starts_with("trial")), "{help}");
 }
 
-/// What comes of a release with these settings, on a box that is started with `--root` and these arguments.
-fn settings_tried(settings_toml: &str, file: &str, arguments: &[&str]) -> Result<(), TrialError> {
+/// The preflight of a release with these settings, on a box that is started with `--root` and these arguments.
+fn settings_tried(settings_toml: &str, file: &str, arguments: &[&str]) -> Result<(), PreflightError> {
     let root = tempfile::tempdir().unwrap();
     write(&root.path().join("ledge.toml"), file.as_bytes());
     let release = root.path().join("updates/releases/configurations/night/2-0123456789abcdef");
     write(&release.join("settings.toml"), settings_toml.as_bytes());
     let words = ["serve", "--root", root.path().to_str().unwrap()];
     let arguments = words.iter().chain(arguments).map(|&word| word.to_owned()).collect();
-    let how = ConfigurationTrial { arguments, environment: Vec::new() };
+    let how = ConfigurationPreflight { arguments, environment: Vec::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(trial::run_configuration(&settings(), &release, &Package::default(), how))
+    runtime.block_on(preflight::run_configuration(&settings(), &release, &Package::default(), how))
 }
 
 #[test]
@@ -308,12 +315,12 @@ fn a_runtime_is_tried_with_what_it_would_run() {
         let wine = model_folder("wine_mlp");
         let models = models.iter().map(released).chain([live_model(&wine, &wine.join("1"))]).collect();
         let name = name.parse().unwrap();
-        runtime.block_on(trial::run_runtime(&settings(), &name, folder, &Package::default(), models))
+        runtime.block_on(preflight::run_runtime(&settings(), &name, folder, &Package::default(), models))
     };
     let libraries = setup_root().join("runtimes");
     assert_eq!(run("onnxruntime", &libraries, &["good", "better"]), Ok(()));
     assert_eq!(run("openvino", &libraries, &["good"]), Ok(()));
-    let cause = |outcome: Result<(), TrialError>| refused(outcome).cause;
+    let cause = |outcome: Result<(), PreflightError>| refused(outcome).cause;
     assert_eq!(cause(run("onnxruntime", &libraries, &["good", "other_answers"])), Cause::Golden);
     assert_eq!(cause(run("tensorrt", &libraries, &[])), Cause::Load);
     let broken = tempfile::tempdir().unwrap();
@@ -326,11 +333,11 @@ fn a_runtime_is_tried_with_what_it_would_run() {
 fn a_sealed_release_that_cannot_be_opened_now_is_not_refused_for_it() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("model.onnx"), b"weights");
-    let settings = TrialSettings { sealer: Sealer::with_keys(&[[1; KEY]]), ..settings() };
+    let settings = PreflightSettings { sealer: Sealer::with_keys(&[[1; MASTER_KEY_BYTES]]), ..settings() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let reason = runtime.block_on(trial::open(folder.path(), &settings)).unwrap_err();
+    let reason = runtime.block_on(preflight::open(folder.path(), &settings)).unwrap_err();
     assert_eq!(reason.cause, Cause::Disk, "{reason}");
     write(&folder.path().join(".sha256sums"), format!("{}  model.onnx\n", "0".repeat(64)).as_bytes());
-    let opened = runtime.block_on(trial::open(folder.path(), &settings)).unwrap().unwrap();
+    let opened = runtime.block_on(preflight::open(folder.path(), &settings)).unwrap().unwrap();
     assert_eq!(std::fs::read(opened.path().join("model.onnx")).unwrap(), b"weights");
 }

@@ -1,5 +1,5 @@
-//! An update of the store is cut off after each of its calls, by `kill -9` and by a power cut. What runs stays whole, what
-//! is on its way is gone on with, and at most 1 MiB is fetched again.
+//! Cuts an update of the store off after each of its calls, by `kill -9` and by a power cut. The running version stays
+//! whole, the update goes on, and at most 1 MiB is fetched again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use ledge::identity::sealing::{CHUNK, Header, KEY, OVERHEAD, Sealer};
+use ledge::identity::sealing::{CHUNK_BYTES, Header, MASTER_KEY_BYTES, OVERHEAD_BYTES, Sealer};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::download::{DownloadError, DownloadLimits, fetch};
 use ledge::updates::source::Source;
@@ -21,22 +21,24 @@ use crate::feature_faults::points::{CutOff, Points, Recording};
 use crate::feature_faults::seed::Random;
 use crate::feature_faults::shim::Shim;
 
-/// Where the child finds its folders.
+/// The variable with the child's folders.
 const FOLDER: &str = "UPDATE_FAULTS";
 
-/// The files of each release by name, with what makes their content and their lengths. Each keeps one of the one before.
+/// The files of each release by name, with what makes their content and their lengths. Each keeps one of the one
+/// before.
 const RELEASES: [&[(&str, u8, usize)]; 3] = [
     &[("model.onnx", 0, 90_000), ("labels.txt", 9, 4_000)],
     &[("model.onnx", 1, 90_001), ("labels.txt", 9, 4_000)],
     &[("model.onnx", 2, 2_700_000), ("weights.bin", 3, 1_048_577), ("model.toml", 4, 200), ("labels.txt", 9, 4_000)],
 ];
 
-/// Says that models are sealed.
+/// The file that marks a folder whose models are encrypted.
 const SEALED: &str = "sealed";
 
-/// The store in a folder, sealed or not.
+/// The store in a folder, encrypted or not.
 fn open(folder: &Path) -> Result<BlobStore, StoreError> {
-    let sealer = if folder.join(SEALED).exists() { Sealer::with_keys(&[[7; KEY]]) } else { Sealer::none() };
+    let sealer =
+        if folder.join(SEALED).exists() { Sealer::with_keys(&[[7; MASTER_KEY_BYTES]]) } else { Sealer::none() };
     BlobStore::open_with(&folder.join("updates"), &sealer)
 }
 
@@ -145,7 +147,7 @@ fn assert_whole(folder: &Path, what: &str) {
         if path.extension().is_none() {
             let name = path.file_name().unwrap().to_str().unwrap();
             let content = std::fs::read(&path).unwrap();
-            // Of a sealed one the release says whether it is whole.
+            // Of an encrypted one only the release can show that it is whole.
             match Header::parse(&content) {
                 None => assert_eq!(sha256(&content), name, "{what}"),
                 Some(header) => assert_eq!(content.len() as u64, header.sealed_length(), "{what}"),
@@ -173,11 +175,11 @@ fn missing(points: &Points, folder: &Path, point: usize) -> u64 {
     targets(2).iter().map(|(_, target)| target.length - here(target)).sum()
 }
 
-/// The plain bytes in a sealed file of so many.
+/// The number of plain bytes in an encrypted file of so many bytes.
 fn plain_length(sealed: u64) -> u64 {
     let chunks = sealed.saturating_sub(Header::BYTES as u64);
-    let lengths = (CHUNK + OVERHEAD) as u64;
-    chunks / lengths * CHUNK as u64 + (chunks % lengths).saturating_sub(OVERHEAD as u64)
+    let lengths = (CHUNK_BYTES + OVERHEAD_BYTES) as u64;
+    chunks / lengths * CHUNK_BYTES as u64 + (chunks % lengths).saturating_sub(OVERHEAD_BYTES as u64)
 }
 
 fn cut_off_at(chosen: impl Fn(&Points) -> Vec<usize>, how: CutOff) {

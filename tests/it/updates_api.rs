@@ -1,4 +1,4 @@
-//! Signed updates over HTTP and on the command line, at a box that no platform looks after.
+//! Signed updates over HTTP and on the command line, on a box without a platform.
 
 use serde_json::{Value, json};
 

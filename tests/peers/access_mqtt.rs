@@ -1,4 +1,4 @@
-//! Who may ask over a broker: each topic of Ledge for every role, scope and key, with what `[access.mqtt]` grants beside.
+//! Access control over a broker: each topic of Ledge for every role, scope and key, and the grants of `[access.mqtt]`.
 
 use ledge::identity::access::Role;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn key(root: &TestRoot, arguments: &[&str]) -> String {
     String::from_utf8(made.stdout).unwrap().trim_end().to_owned()
 }
 
-/// A key with its name, what its holder may do, and with which model alone.
+/// A key with its name, its role, and the only model that it is for.
 struct Held {
     name: String,
     key: String,
@@ -123,7 +123,8 @@ fn each_topic_answers_whom_the_readme_lets_ask() {
         let [one, two] = [0, 1].map(|at| format!("Bearer {}", held[at].key));
         assert_eq!(ask(&peer, TOPICS[0], &[&one, &two]).status(), 401, "two keys");
         assert_eq!(asked(&daemon), answered, "what is refused is not run");
-        // The broker does not tell one client from another: all of them share the limit of failures, and no more than that.
+        // The broker does not tell one client from another: all of them share the limit of failures, and no more than
+        // that.
         let statuses: Vec<_> = (0..10).map(|_| ask(&peer, TOPICS[0], &["Bearer x"]).status()).collect();
         assert_eq!(statuses.last(), Some(&429), "{statuses:?}");
         let admin = held.iter().find(|held| held.name == "admin-all").unwrap();
@@ -178,7 +179,7 @@ fn what_was_configured_and_what_is_no_call_need_no_key_and_give_none_anything() 
         let order = Outgoing::json(&format!("{own}/{topic}"), &json!({})).answer_to("answers");
         peer.send(order.user("authorization", &admin));
     }
-    // What they are answered, if at all, is an error; then comes the answer to a call, which is as before.
+    // They get no answer or an error; a call after them is answered as before.
     peer.send(Outgoing::add_sub("last", 2.0).answer_to("answers").user("authorization", &admin));
     loop {
         let answer = peer.receive();
@@ -220,7 +221,7 @@ fn a_hint_has_no_authority_whatever_it_says_and_whoever_sends_it() {
     assert_eq!((answer.status(), answer.id().as_str()), (404, "call"), "{answer:?}");
     look(&daemon);
     assert_eq!(trusted(), before);
-    // What the platform signs is obeyed, once a hint comes, from whomever.
+    // After a hint from any sender, the box does only what the platform has signed.
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     peer.send(Outgoing::json("ledge/v1/box-1/desired", &json!("anything")));
     logged(&daemon, "update committed", 1);

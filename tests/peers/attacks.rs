@@ -79,7 +79,7 @@ impl Attacked {
             self.restart();
         }
         let mut now = self.trust.versions();
-        // What was signed properly may stand: the versions of it only grow.
+        // Properly signed metadata may stay: its versions only grow.
         now.retain(|role, version| trusted.get(role).is_none_or(|before| before > version));
         assert!(now.is_empty(), "{now:?} after {trusted:?}");
     }
@@ -154,7 +154,7 @@ fn fast_forward_attack_and_recovery() {
     // It is signed, so it is taken; then nothing newer is ever to come under the same keys.
     attacked.refresh(1).unwrap();
     attacked.refuses(Refusal::Rollback, |it| it.refresh(0));
-    // New keys begin anew.
+    // With new keys the versions start over.
     attacked.refresh(2).unwrap();
     assert_eq!(attacked.trust.versions()["timestamp"], 2);
     assert_eq!(attacked.resolve(2, MODEL).unwrap(), 7);
@@ -287,7 +287,7 @@ fn slow_retrieval_attack() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    attacked.trust.set_limit(limit);
+    attacked.trust.set_timeout(limit);
     let started = Instant::now();
     let error = attacked.refresh_from(&on_network(address)).unwrap_err();
     assert!(matches!(error, TrustError::Slow { .. }), "{error}");

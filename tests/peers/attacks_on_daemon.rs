@@ -1,5 +1,5 @@
-//! Attacks on a box that runs: each is refused, said and audited, and the version that was there answers. The names are
-//! those of the TUF specification, section 1.5.2. What the client alone makes of more attacks is in `attacks.rs`.
+//! Attacks on a running box: each is refused, reported and audited, and the version from before answers. The names are
+//! those of the TUF specification, section 1.5.2. `attacks.rs` has more attacks, on only the TUF client.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::hostile::{endless, file, server};
 use crate::platform::{Platform, SHAPES, look, look_in_vain, shapes, status, subject, until};
 use crate::tools::run;
 
-/// What an attacker answers to a path; `None` leaves it to the honest server.
+/// An attacker's answer to a path; `None` leaves it to the honest server.
 type Answer = dyn Fn(&str, &mut TcpStream) -> Option<std::io::Result<()>> + Send + Sync;
 
 /// A box with version 1 of a model, whose way to the platform is an attacker's.
@@ -88,11 +88,11 @@ impl Attacked {
         self.daemon.wait_for_log("an update waits before its next attempt");
         let told = until(&self.daemon, |told| told["trial"]["fault"].is_object());
         let reason = told["trial"]["fault"]["reason"].as_str().unwrap();
-        assert!(reason.contains("what the server has is not what was signed"), "{told}");
+        assert!(reason.contains("the file on the server is not the signed one"), "{told}");
         assert_eq!((&told["version"], &told["stage"]), (&json!(1), &json!("downloading")), "{told}");
     }
 
-    /// What of the model file of the second version the box has.
+    /// The parts of the second version's model file that the box has.
     fn kept_of_second(&self) -> Vec<PathBuf> {
         let sha256 = self.second().file_name().unwrap().to_str().unwrap().split('.').next().unwrap().to_owned();
         let here = self.daemon.root.folder.path().join("updates/blobs");
@@ -153,7 +153,7 @@ fn slow_retrieval_attack_on_a_target() {
     let attacked = Attacked::new();
     attacked.publish_second();
     let signed = std::fs::read(attacked.second()).unwrap();
-    // What is right, and never silent for long, but not in the minute that a server is given.
+    // The right bytes, never silent for long, but not within the minute that a server is given.
     let pause = Duration::from_mins(3) / u32::try_from(signed.len()).unwrap();
     attacked.answers(move |path, stream| {
         let mut drip = || {

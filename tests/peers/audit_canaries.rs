@@ -1,5 +1,5 @@
-//! Nothing personal leaves: a daemon that sends wherever it can, canaries wherever a caller can put any, and a search of
-//! every byte that went out.
+//! Nothing personal leaves: a daemon that sends wherever it can, canaries wherever a caller can put any, and a search
+//! of every byte that went out.
 
 mod judged;
 mod outside;
@@ -86,7 +86,7 @@ fn a_canary_is_found_in_every_form_and_envelope_and_nothing_else_is() {
         assert_found(format!("{around}{}", String::from_utf8(word.clone()).unwrap()).as_bytes(), "a word", around);
     }
 
-    // What is like a canary is none, and neither is a hash with a key.
+    // Data that only resembles a canary is not found, and neither is a hash with a key.
     let mut other = word.clone();
     for byte in other.iter_mut().step_by(6) {
         *byte ^= 1;
@@ -122,7 +122,7 @@ fn ask_everything(outside: &Outside, daemon: &TestDaemon, canaries: &mut Canarie
     let mut callers = Callers { daemon, canaries, answered: 0 };
     callers.ask_everything();
     let over_http = callers.answered;
-    // Whatever went wrong, the next report would tell of it.
+    // The next report includes everything that went wrong.
     let reports = outside.reports();
     wait_until("a report", || outside.reports() > reports);
     let peer = Peer::subscribed(&outside.broker, "caller", "answers/#");
@@ -183,7 +183,7 @@ fn of_all_that_callers_sent_nothing_leaves_but_the_answers_to_them() {
     }
     // A model that does not exist has no name; such calls are counted by the minute.
     assert!(of("inference_minute").iter().any(|record| record["event"]["model"] == Value::Null));
-    // Whose features were read and pushed is told by tags, of callers over MQTT as well.
+    // Records of reads and pushes have the entities as tags, for callers over MQTT as well.
     let features = [of("features_pushed"), of("features_read")].concat();
     for kind in ["ip", "mqtt"] {
         for action in ["features_pushed", "features_read"] {

@@ -1,5 +1,6 @@
-//! A fleet whose boxes copy their audit logs to one server, as documented, and what the platform's kit says of it: while all
-//! is well, and when one log is changed there, one box comes back from an older image of its disk, and one is silent.
+//! A fleet whose boxes copy their audit logs to one server, as documented, and what the platform's kit says of it:
+//! while all is well, and when one log is changed there, one box comes back from an older image of its disk, and one is
+//! silent.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use crate::certificates::Authority;
 use crate::daemon::{TestDaemon, TestRoot, copy, write};
 use crate::tools::run;
 
-/// What takes longer never happens.
+/// Timeout of every wait.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What a record says, and what is put in its place.
+/// A part of a record, and its replacement.
 const NAMED: &[u8] = b"\"model_unloaded\",\"model\":\"add_sub\"";
 const RENAMED: &[u8] = b"\"model_unloaded\",\"model\":\"sub_add\"";
 
@@ -149,7 +150,7 @@ fn the_platform_tells_boxes_that_are_well_from_one_changed_one_set_back_and_one_
     // One log is changed on the server.
     administer(&first);
     until_copied(&first, 1);
-    // What it would copy next has all that its tile had before.
+    // Stop the box: otherwise its next upload would restore the tile.
     drop(first);
     let (entries, mut changed) = (fleet.logs("box-1").join("1/tile/entries"), 0);
     for (name, mut content) in files_below(&entries) {

@@ -1,5 +1,5 @@
-//! `kill -9` at random moments of a box that records and copies its audit log, over a line and to a server that break, with
-//! one folder that is never wiped: what was acknowledged stays, once, and the copy is the log, byte for byte.
+//! `kill -9` at random moments of a box that records and copies its audit log, over a line and to a server that break,
+//! with one folder that is never wiped: what was acknowledged stays, once, and the copy is the log, byte for byte.
 
 mod books;
 mod line;
@@ -19,7 +19,7 @@ use line::Line;
 use load::{ASKED, Load, MOVED, Seen, Told};
 use place::Place;
 
-/// What went wrong, and what did not.
+/// The counts of a run.
 #[derive(Debug, Default)]
 struct Report {
     rounds: usize,
@@ -81,7 +81,7 @@ impl Rounds {
             let (killed, after) = all.round(daemon);
             // A box that was killed before each of its uploads has brought nothing yet.
             if round % all.verified == 0 && after.seen.copied > 0 {
-                // What there is of an upload that was cut off is a log as well.
+                // An upload that was cut off leaves a valid log as well.
                 all.verify_with_kit(&after.seen, &[]);
             }
             (root, told) = (killed, Some(after));
@@ -89,7 +89,7 @@ impl Rounds {
         all.end(root, told.as_ref())
     }
 
-    /// Starts the daemon and checks that it has what was told before.
+    /// Starts the daemon and checks that it has everything that was reported before.
     fn start(&mut self, root: TestRoot, told: Option<&Told>) -> TestDaemon {
         // Recovery is killed as well.
         for _ in 0..self.random.below(3) {
@@ -167,7 +167,7 @@ impl Rounds {
         (root, told)
     }
 
-    /// The platform has at least what the box was told that it has, and that is whole.
+    /// The platform has at least the records that the box reported as copied, and they are whole.
     fn verify_with_kit(&mut self, seen: &Seen, options: &[&str]) {
         let kit = self.kit.get_or_insert_with(|| {
             let kit = Kit::new();

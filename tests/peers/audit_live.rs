@@ -1,5 +1,5 @@
-//! The live copies of the audit log: a real rsyslog with client certificates, and a collector that reads by the official
-//! schema of OpenTelemetry.
+//! The live copies of the audit log: a real rsyslog with client certificates, and a collector that reads by the
+//! official schema of OpenTelemetry.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::tools::path_of;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// A running rsyslog, which takes messages over TLS from the box named `box-7` alone.
+/// A running rsyslog, which accepts messages over TLS only from the box named `box-7`.
 struct Rsyslog {
     folder: TempDir,
     port: u16,
@@ -69,7 +69,7 @@ impl Rsyslog {
         });
     }
 
-    /// What it has written: the messages of Ledge.
+    /// The messages of Ledge that it has written.
     fn messages(&self) -> Vec<Message> {
         let text = std::fs::read_to_string(self.folder.path().join("out.log")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -156,7 +156,7 @@ fn until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// How the only copy does.
+/// The status of the only copy.
 fn copy(daemon: &TestDaemon) -> Value {
     daemon.client().get("/audit/status").json()["copies"][0].clone()
 }
@@ -220,7 +220,7 @@ fn rsyslog_takes_the_records_and_a_loss_is_a_hole_that_is_counted() {
     until("the last", || rsyslog.messages().last().is_some_and(|message| message.seq() + 1 >= size));
     let seqs: Vec<_> = rsyslog.messages().iter().map(Message::seq).collect();
     let holes: u64 = seqs.windows(2).map(|pair| pair[1] - pair[0] - 1).sum();
-    // What rsyslog had taken and not yet written when it was stopped is in nobody's count.
+    // Messages that rsyslog had received and not yet written when it was stopped are not in any count.
     let lost = copy(&daemon)["lost"].as_u64().unwrap();
     assert!(seqs.is_sorted() && lost > 0 && (lost..lost + 64).contains(&holes), "{lost} lost, {holes} in holes");
 }

@@ -24,7 +24,7 @@ use crate::certificates::Authority;
 use crate::daemon::{setup_root, write};
 use crate::tools::path_of;
 
-/// What takes longer never happens.
+/// Timeout of every wait.
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// A server of another maker; killed when dropped.
@@ -85,7 +85,7 @@ impl LogBox {
 
     /// Runs the copying until the platform has all, or something is wrong.
     fn sync(&self) -> SyncStatus {
-        // What the run before this one told says nothing of this one.
+        // Drop the status of the previous run.
         self.state.update(|status| status.sync = None);
         let device = "box-1".parse().unwrap();
         let (folder, verifier_key) = (self.root.path().to_owned(), self.key.verifier_key().to_owned());
@@ -110,7 +110,7 @@ impl LogBox {
         })
     }
 
-    /// What a platform that has all of the log has, below the folder of the box.
+    /// The files of a platform that has all of the log, below the folder of the box.
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let generation = self.log.generation();
         let local = LocalLog::open(&log_folder(self.root.path(), generation));
@@ -258,7 +258,7 @@ fn a_box_cannot_write_to_the_log_of_another() {
     assert_eq!(files_below(&folder.path().join("boxes/audit")), BTreeMap::new());
 }
 
-/// One request to the S3 server, which asks nobody for a key in what it makes itself.
+/// One request to the S3 server, which needs no key for the buckets that it makes itself.
 fn s3(port: u16, request: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(stream, "{request} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\n\r\n").unwrap();
@@ -269,7 +269,7 @@ fn s3(port: u16, request: &str) -> (u16, Vec<u8>) {
     (status, answer.split_off(end + 4))
 }
 
-/// What the bucket has. It shows objects to their owner alone, and so it takes a client with keys.
+/// The objects in the bucket. It shows them only to their owner, so this needs a client with keys.
 pub fn objects(port: u16) -> BTreeMap<String, Vec<u8>> {
     let script = "import base64, boto3, json, sys\n\
                   s3 = boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1', aws_access_key_id='test', aws_secret_access_key='test')\n\

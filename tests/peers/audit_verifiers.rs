@@ -1,4 +1,4 @@
-//! The audit log under somebody else's eyes: Go's code for transparency logs, which knows nothing of Ledge.
+//! The audit log read by others: Go's code for transparency logs, which knows nothing of Ledge.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use crate::audit_log::Attacked;
 use crate::daemon::write;
 use crate::tools::{path_of, run};
 
-/// Where Debian's packages of Go code are.
+/// The folder of Debian's packages of Go code.
 const PACKAGES: &str = "/usr/share/gocode";
 
 /// The verifier, compiled.
@@ -60,7 +60,7 @@ fn go_accepts_the_log_its_growth_and_its_proofs_and_refuses_each_attack() {
         assert!(refused.stdout.is_empty() && !refused.stderr.is_empty(), "{}", attack.name);
     }
 
-    // A proof holds for its record and its place alone.
+    // A proof is valid only for its record and its place.
     let proof = std::fs::read_to_string(&proofs[2]).unwrap();
     let forged = at("forged.tlog-proof");
     let other = std::fs::read_to_string(&proofs[3]).unwrap();

@@ -1,4 +1,4 @@
-//! Devices that know nothing of Ledge are inferred on, by configuration alone.
+//! Inference on the messages of devices that know nothing of Ledge, by configuration only.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::message::Outgoing;
 use crate::mqtt::Peer;
 use crate::tools::{mosquitto, run};
 
-/// Sixteen elements of `INPUT1`: what `add_sub` wants beside the temperatures.
+/// Sixteen elements of `INPUT1`, which `add_sub` needs besides the temperatures.
 const ZEROS: &str = "$.payload.zeros";
 
 /// A root whose configuration has bindings.
@@ -20,7 +20,7 @@ fn with(root: TestRoot, bindings: &str) -> TestRoot {
     root
 }
 
-/// What a sensor says: a temperature, in the third of three fields.
+/// The message of a sensor, with a temperature in it.
 fn reading(temperature: f64) -> Value {
     json!({"device": "pump 3", "payload": {"temp": temperature, "zeros": vec![0.0; 16]}, "sequence": 17})
 }
@@ -62,11 +62,11 @@ fn the_snapshots_of_a_camera_become_labels() {
     let answer = peer.receive();
     assert_eq!(answer.topic, "vision/yard/label");
     assert!(answer.text().contains("cat") && !answer.text().starts_with(['"', '{']), "{answer:?}");
-    // Somebody who comes later finds the last one of the first binding.
+    // A later subscriber gets the last answer of the first binding.
     let late = Peer::subscribed(&broker, "late", "vision/#");
     let kept = late.receive();
     assert!(kept.retained && kept.topic == "vision/entrance/objects", "{kept:?}");
-    // What is no photograph says nothing to those who wait for labels.
+    // A message that is no photograph publishes no label.
     peer.send(Outgoing::new("cameras/entrance/snapshot", b"no camera".to_vec()));
     peer.send(Outgoing::new("cameras/entrance/snapshot", data("photos/coffee.png")));
     let answer = peer.receive();

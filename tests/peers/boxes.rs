@@ -9,7 +9,7 @@ use crate::daemon::{TestDaemon, TestRoot};
 use crate::message::{Message, Outgoing};
 use crate::mqtt::{LIMIT, Peer};
 
-/// How often a log is looked at.
+/// The time between two reads of a log.
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// The root of a box with `add_sub`, which connects as `box`.
@@ -77,8 +77,8 @@ pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// A call of `add_sub` of `box`, whose answer is checked. The peer is subscribed to `answers`. Gives what came before the
-/// answer: delivery is at least once, so after a restart it may be an earlier answer again.
+/// A call of `add_sub` of `box`, whose answer is checked. The peer is subscribed to `answers`. Gives what came before
+/// the answer: delivery is at least once, so after a restart it may be an earlier answer again.
 #[track_caller]
 pub fn call(peer: &Peer, id: &str) -> Vec<Message> {
     peer.send(Outgoing::add_sub(id, 2.0).answer_to("answers"));

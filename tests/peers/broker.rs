@@ -16,13 +16,13 @@ use crate::tools::{path_of, run};
 /// A broker that does not listen by then never will.
 const START: Duration = Duration::from_secs(20);
 
-/// Somebody else may have taken the port between its release and the broker's start.
+/// Attempts to start: another program may take the port between its release and the broker's start.
 const ATTEMPTS: usize = 5;
 
 /// The administrator of a broker with [`Setup::dynamic_security`].
 const ADMIN: (&str, &str) = ("admin", "the-administrator");
 
-/// What a broker is to be like, before it runs.
+/// The setup of a broker, before it runs.
 pub struct Setup {
     folder: TempDir,
     lines: String,
@@ -35,8 +35,8 @@ impl Setup {
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
-            // No message is thrown away because a queue is long: what is lost then was lost by the daemon. Not 0, for no
-            // limit: with it mosquitto 2.0.11 cuts off whoever publishes what it may not.
+            // No message is thrown away because a queue is long: what is lost then was lost by the daemon. Not 0, for
+            // no limit: with it mosquitto 2.0.11 cuts off whoever publishes what it may not.
             lines: "max_queued_messages 10000000\nmax_inflight_messages 1000\nset_tcp_nodelay true\n".to_owned(),
             persistence: false,
             dynamic_security: false,
@@ -118,7 +118,7 @@ impl Setup {
     }
 }
 
-/// Where the package puts the plugin: the folder is named after the machine.
+/// The package's path of the plugin: the folder is named after the machine.
 fn dynamic_security_plugin() -> PathBuf {
     let folders = ["x86_64-linux-gnu", "aarch64-linux-gnu"].map(|machine| Path::new("/usr/lib").join(machine));
     folders
@@ -134,7 +134,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What it logs when it listens.
+    /// The text that it logs when it listens.
     fn ready(&self) -> &'static str {
         match self {
             Self::Mosquitto { .. } => " running",
@@ -229,7 +229,7 @@ impl Broker {
         self.folder.path().join(name)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
     }
@@ -278,7 +278,7 @@ impl Drop for Broker {
     }
 }
 
-/// A port that nobody uses at this moment.
+/// A port that is free at this moment.
 pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }

@@ -15,7 +15,7 @@ const INFER: &str = "ledge/v1/box/infer/add_sub";
 const RESULT: &str = "ledge/v1/box/result/add_sub";
 const PHOTO: &str = "tests/data/photos/chelsea.jpg";
 
-/// Where the answer to the requests below is, whoever asked.
+/// Checks that this is the answer to the requests below.
 #[track_caller]
 fn check_sum(answer: &str, id: &str) {
     let answer: Value = serde_json::from_str(answer).unwrap_or_else(|error| panic!("{error}: {answer:?}"));
@@ -97,7 +97,7 @@ fn a_client_of_mqtt_3_1_1_finds_its_answer_by_the_id() {
     let broker = Broker::new();
     let _daemon = start(root(&broker).models(&["efficientnet_lite0"]));
     let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/box/result/#");
-    // In the broker's own clients, to be sure that nothing of MQTT 5 is on the way.
+    // With the broker's own clients, to be sure that nothing of MQTT 5 is sent.
     run_with(
         mosquitto("mosquitto_pub", &broker).args(["-V", "311", "-q", "1", "-t", INFER, "-s"]),
         add_sub("old 1", 2.0).to_string().as_bytes(),
@@ -193,7 +193,7 @@ fn what_waits_longer_than_its_message_expiry_is_answered_504() {
     let root = root(&broker).models(&["slow"]).file("slow/model.toml", "[queue]\nmax_size = 1000\n");
     let _daemon = start(root.set("runtimes.threads=1").set("mqtt.max_in_flight=1000"));
     let peer = Peer::subscribed(&broker, "caller", "answers");
-    // How many keep this machine busy for more than a second is found out.
+    // Find the number of requests that keep this machine busy for more than a second.
     let mut before = 64;
     let was_late = (0..10).any(|_round| {
         for id in 0..before {
@@ -209,7 +209,7 @@ fn what_waits_longer_than_its_message_expiry_is_answered_504() {
         match of_hurried.first().map(|answer| answer.status()) {
             Some(504) => return true,
             Some(200) => before = (2 * before).min(900),
-            // A machine so slow that it expired at the broker, which then delivers it to nobody.
+            // On a very slow machine it expires at the broker, which then does not deliver it.
             None => {}
             Some(_) => panic!("{of_hurried:?}"),
         }

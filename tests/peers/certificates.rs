@@ -18,7 +18,7 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// A new one, which nobody else trusts.
+    /// A new one, which no other party trusts.
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,4 +1,4 @@
-//! `ledge mqtt check`: what a broker grants is told in words, and a running box does not notice.
+//! `ledge mqtt check`: it reports what a broker grants, and does not disturb a running box.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn findings(command: &mut Command, ok: bool) -> Vec<Value> {
     report["findings"].as_array().unwrap().clone()
 }
 
-/// What was found at each step of this name: whether it is well, and the details.
+/// The findings at each step of this name: success or not, and the details.
 fn found<'f>(findings: &'f [Value], step: &str) -> Vec<(bool, &'f str)> {
     let of_step = findings.iter().filter(|finding| finding["step"] == step);
     of_step.map(|finding| (finding["ok"].as_bool().unwrap(), finding["detail"].as_str().unwrap())).collect()
@@ -52,7 +52,7 @@ fn a_check_beside_a_running_box_takes_nothing_from_it_and_is_seen_by_nobody() {
         (true, "$share/shop/ledge/v1/shop/infer/#: granted with QoS 1"),
     ];
     assert_eq!(found(&findings, "subscription"), granted);
-    assert_eq!(found(&findings, "publishing"), [(true, "ledge/v1/box/result/check: taken")]);
+    assert_eq!(found(&findings, "publishing"), [(true, "ledge/v1/box/result/check: accepted")]);
     assert_eq!(found(&findings, "round_trip").len(), 1);
     // The same for people, and in short.
     let shown = run(&mut daemon.root.command(&["mqtt", "check"]));

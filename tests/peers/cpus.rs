@@ -14,8 +14,8 @@ use crate::tools::{path_of, run};
 
 const RUNTIMES: [&str; 2] = ["onnxruntime", "openvino"];
 
-/// The largest distance of an int8 answer from the float model's, as a share of its length: 0.23 for the most difficult of
-/// the photographs. Wrong sums make it 0.55 for the easiest.
+/// The largest distance of an int8 answer from the float model's, as a share of its length: 0.23 for the most difficult
+/// of the photographs. Wrong sums make it 0.55 for the easiest.
 const INT8_ERROR: f64 = 0.25;
 
 /// This machine's own CPU, or one that is emulated.
@@ -58,7 +58,7 @@ fn shipped(model: &str, runtime: &str) -> TestRoot {
     let root = TestRoot::new().models(&[model]);
     let config = std::fs::read_to_string(root.model(model).join("model.toml")).unwrap();
     let config = config.replace("\"auto\"", &format!("\"{runtime}\"")).replace("top_k = 5", "top_k = 1000");
-    // An emulated CPU beside other work may be slow.
+    // An emulated CPU may be slow next to other work.
     root.file(&format!("{model}/model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 600000\n"))
 }
 
@@ -143,7 +143,7 @@ impl Variants {
         Self { float: read(&float), full_range: read(&full_range) }
     }
 
-    /// What the float model answers here.
+    /// The answers of the float model on this machine.
     fn float_answers(&self, files: &[String]) -> Vec<Vec<f64>> {
         let root = shipped("efficientnet_lite0", "onnxruntime");
         infer_in("efficientnet_lite0", root.file("efficientnet_lite0/1/model.onnx", &self.float), Cpu::Own, files)

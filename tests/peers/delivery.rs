@@ -1,4 +1,4 @@
-//! What was asked is answered: through restarts of the broker, and of the box.
+//! Every request is answered, through restarts of the broker and of the box.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -96,7 +96,8 @@ fn a_broker_killed_in_the_middle_costs_a_retry_at_most() {
     broker.kill();
     broker.start_again();
     logged(&daemon, "connected to the broker", 2);
-    // A mosquitto that is killed forgets what it wrote to no disk, although it said that it has it. Whoever asked asks again.
+    // A mosquitto that is killed forgets what it wrote to no disk, although it said that it has it. Whoever asked asks
+    // again.
     let mut asked_again = BTreeSet::new();
     let until = Instant::now() + LIMIT;
     while !answers.missing(requests).is_empty() {
@@ -151,7 +152,7 @@ fn a_box_that_is_stopped_leaves_no_request_behind() {
     answers.receive(&peer, requests / 4);
     daemon.signal("TERM");
     assert!(daemon.wait().success(), "{}", daemon.log());
-    // What it had not answered waits at the broker.
+    // Requests without an answer wait at the broker.
     let _daemon = start(daemon.kill());
     answers.receive(&peer, requests);
 }
@@ -214,7 +215,7 @@ fn what_there_is_no_memory_for_is_answered_429_and_holds_nothing_up() {
         let mut request = json!({"id": number.to_string(), "inputs": [input]}).to_string().into_bytes();
         request.resize(SIZE, b' ');
         let request = Outgoing::new("ledge/v1/box/infer/slow", request).answer_to("answers");
-        // What there was no room for was not read, so its answer has no id.
+        // A request without room is not read, so its answer has no id.
         peer.send(request.correlation(number.to_string().as_bytes()));
     }
     let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
@@ -229,7 +230,7 @@ fn what_there_is_no_memory_for_is_answered_429_and_holds_nothing_up() {
         }
     }
     assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200, 429], "{statuses:?}");
-    // What there is memory for is answered.
+    // The requests that fit into memory are answered.
     assert!(statuses[&200] >= (1 << 20) / SIZE / 2, "{statuses:?}");
 }
 
@@ -261,7 +262,7 @@ fn no_answer_to_kept(messages: &[Message]) {
 
 #[test]
 fn this_suite_itself_loses_nothing_when_the_broker_restarts() {
-    // What the tests above would blame the box for could be the broker's fault or the tests' own: it is not.
+    // Shows that a loss in the tests above is not the fault of the broker or of the tests themselves.
     let mut broker = persistent();
     let receiver = Peer::subscribed(&broker, "receiver", "numbers");
     let sender = Peer::new(&broker, "sender");

@@ -1,5 +1,5 @@
-//! What `tests/it/feature_faults` has for cutting a program off: the shim, the record of its calls, and the disk that a power
-//! cut leaves.
+//! The parts of `tests/it/feature_faults` for cutting a program off: the shim, the record of its calls, and the disk
+//! that a power cut leaves.
 #![expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 
 #[path = "../it/feature_faults/disk.rs"]

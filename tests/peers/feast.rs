@@ -6,7 +6,8 @@ use std::process::Command;
 use crate::daemon::{TestRoot, setup_root};
 use crate::tools;
 
-/// What `clients/feast_sdk.py` declares to Feast. `absent` and the feature service `nowhere` are missing here on purpose.
+/// The views that `clients/feast_sdk.py` declares to Feast. `absent` and the feature service `nowhere` are missing here
+/// on purpose.
 const VIEWS: &str = r#"
 [[entity]]
 name = "driver"

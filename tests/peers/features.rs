@@ -1,4 +1,4 @@
-//! What devices publish becomes features, and models are asked by entity keys alone.
+//! Messages of devices become features, and models are called with only entity keys.
 
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ fn cellar(broker: &Broker) -> TestRoot {
     root
 }
 
-/// What the model says of rows that are sent whole.
+/// The model's answer to rows that are sent whole.
 fn outputs(daemon: &TestDaemon, rows: &[[f64; 13]]) -> Value {
     let input = json!({"name": "features", "datatype": "FP32", "shape": [rows.len(), 13], "data": rows.concat()});
     daemon.client().post_json(PATH, &json!({"inputs": [input]})).json()["outputs"].clone()

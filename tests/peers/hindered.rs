@@ -1,5 +1,5 @@
-//! What is in the way of an update passes: a full disk, a network that goes away, a server with too much to do. Meanwhile
-//! the live version answers, people are told why nothing moves, and it goes on by itself.
+//! Obstacles to an update that pass: a full disk, a network that goes away, a busy server. Meanwhile the live version
+//! answers and the status shows the reason, and the update goes on by itself.
 
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -140,7 +140,7 @@ fn a_file_that_is_not_there_is_waited_for_and_the_status_says_so() {
     let again = until(&daemon, |told| told["trial"]["fault"]["attempts"].as_u64() >= fault["attempts"].as_u64());
     assert_eq!(again["trial"]["fault"]["since"], fault["since"], "{again}");
     ledge::durable::rename(&aside, &file).unwrap();
-    // Whoever put it right need not wait.
+    // After the repair a check continues at once.
     look(&daemon);
     committed(&daemon);
 }
@@ -156,7 +156,7 @@ fn one_wrong_byte_of_a_server_costs_one_transfer_and_ends_no_rollout() {
     write(&file, &wrong);
     fleet.platform.start("r-2", "models/shapes/2", &[]);
     look(&daemon);
-    told(&daemon, "what the server has is not what was signed");
+    told(&daemon, "the file on the server is not the signed one");
     let told = subject(&daemon, "models/shapes");
     assert_eq!((&told["stage"], &told["trial"]["fault"]["attempts"]), (&json!("downloading"), &json!(1)), "{told}");
     let said = String::from_utf8(

@@ -31,7 +31,7 @@ pub fn server(answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Sen
     address
 }
 
-/// What is in `folder`, or 404.
+/// Answers with a file of `folder`, or 404.
 pub fn file(folder: &Path, path: &str, stream: &mut TcpStream) -> std::io::Result<()> {
     match std::fs::read(folder.join(path.trim_start_matches('/'))) {
         Ok(content) => {
@@ -42,7 +42,7 @@ pub fn file(folder: &Path, path: &str, stream: &mut TcpStream) -> std::io::Resul
     }
 }
 
-/// What never ends.
+/// Answers with a body that never ends.
 pub fn endless(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
     loop {

@@ -1,5 +1,5 @@
-//! An update is cut off, by `kill -9` and by power cuts, at every step that it leaves on the disk: the next start serves the
-//! old version or the new one, never none, and ends at the new one by itself.
+//! An update is cut off, by `kill -9` and by power cuts, at every step that it leaves on the disk: the next start
+//! serves the old version or the new one, never none, and ends at the new one by itself.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -16,10 +16,10 @@ use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status};
 use crate::releases::{add, answered, files};
 use crate::tools::{path_of, run};
 
-/// What may be fetched again.
+/// The most bytes that may be fetched again.
 const AGAIN: u64 = 1 << 20;
 
-/// So many daemons run beside each other.
+/// The number of daemons at a time.
 const AT_ONCE: usize = 3;
 
 /// The size of a model that takes some steps to come.
@@ -75,7 +75,7 @@ impl Recorded {
         (root, missing)
     }
 
-    /// Whether what a daemon leaves in the end is what it would have left anyway.
+    /// Checks that a daemon leaves the same files in the end as one that was not interrupted.
     #[track_caller]
     fn assert_cleared_up(&self, root: &TestRoot, what: &str) {
         let found = names(&root.folder.path().join("updates"));
@@ -92,7 +92,7 @@ fn missing(fleet: &Fleet, here: impl Fn(&str) -> Option<u64>) -> u64 {
 /// Starts a daemon where another one was cut off, while `missing` bytes of version 2 were not there. How many bytes it
 /// fetched again, and what it leaves.
 fn goes_on(fleet: &Fleet, root: TestRoot, missing: u64, what: &str) -> (u64, TestRoot) {
-    // A server of its own, which counts for it alone.
+    // A server of its own, which counts only its requests.
     let nginx = Nginx::start(&fleet.platform.repository(), &fleet.authority, "");
     let daemon = fleet.enrol(root).set(&format!("updates.repository={:?}", nginx.url())).start();
     // From the first moment on.
@@ -134,7 +134,8 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 /// Waits until a version is committed, however many times the daemon said so before.
 #[track_caller]
 fn committed(daemon: &TestDaemon, version: u64) {
-    // A disk that others write to may keep an fsync waiting for a minute, and the daemon with it; callers hear nothing of it.
+    // A disk that others write to may keep an fsync waiting for a minute, and the daemon with it; callers hear nothing
+    // of it.
     for _ in 0..1800 {
         // It is said in a moment when the daemon has just become ready.
         let told = status(daemon)["subjects"][0].clone();
@@ -196,8 +197,8 @@ fn a_daemon_without_power_at_any_step_of_an_update_serves_and_goes_on() {
     cut_off_at(Points::steps, CutOff::Power);
 }
 
-/// Another way to the same, which knows nothing of the shim: `strace` kills the daemon at the call of this number of any of
-/// its threads, before the call is made.
+/// Another way to the same, which knows nothing of the shim: `strace` kills the daemon at the call of this number of
+/// any of its threads, before the call is made.
 #[test]
 fn a_daemon_that_strace_killed_during_an_update_serves_and_goes_on() {
     let fleet = Fleet::new("");

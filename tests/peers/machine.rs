@@ -1,5 +1,5 @@
-//! `Machine`: a Debian with systemd, booted in a container without a network, and the daemon in it as its package has it, or
-//! nothing yet.
+//! `Machine`: a Debian with systemd, booted in a container without a network, and the daemon in it as its package has
+//! it, or nothing yet.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::setup_root;
 use crate::tools::{path_of, run};
 
-/// How long booting, and starting the daemon, may take on a busy machine.
+/// Timeout for booting and for starting the daemon, on a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// The folder of the unit.
@@ -25,8 +25,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots one with a daemon that is not started yet; `binds` are folders of this machine and where they are to be seen in
-    /// there.
+    /// Boots one with a daemon that is not started yet; `binds` are folders of this machine and where they are to be
+    /// seen in there.
     pub fn boot(binds: &[(&Path, &str)]) -> Self {
         let bin = Path::new(env!("CARGO_BIN_EXE_ledge")).parent().unwrap();
         let runtimes = setup_root().join("runtimes").canonicalize().unwrap();
@@ -99,7 +99,7 @@ impl Machine {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a line of shell in there, where nobody sits at a terminal, however it ends.
+    /// Runs a line of shell in there without a terminal, with any exit code.
     pub fn try_shell(&self, line: &str) -> Output {
         self.command(&["sh", "-ec", line]).stdin(Stdio::null()).output().unwrap()
     }
@@ -115,7 +115,7 @@ impl Machine {
         self.ask(&["systemctl", "show", "ledge", "--value", "-p", name]).trim().to_owned()
     }
 
-    /// A drop-in of the service. The service takes it up when it is started anew.
+    /// A drop-in of the service, which takes effect at its next start.
     pub fn drop_in(&self, text: &str) {
         let folder = "/etc/systemd/system/ledge.service.d";
         self.shell(&format!(

@@ -1,5 +1,5 @@
-//! Ledge beside the real brokers and clients of other makers. `make test-peers` installs them and runs this; nothing here
-//! is part of `cargo test`.
+//! Ledge with real brokers and clients of other makers. `make test-peers` installs them and runs this; nothing here is
+//! part of `cargo test`.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod access_mqtt;

@@ -42,13 +42,13 @@ impl Outgoing {
         self
     }
 
-    /// Where the answer is wanted.
+    /// Sets the response topic.
     pub fn answer_to(mut self, topic: &str) -> Self {
         self.properties().response_topic = Some(topic.to_owned());
         self
     }
 
-    /// What comes back with the answer.
+    /// Sets the correlation data.
     pub fn correlation(mut self, data: &[u8]) -> Self {
         self.properties().correlation_data = Some(data.to_vec().into());
         self
@@ -60,7 +60,7 @@ impl Outgoing {
         self
     }
 
-    /// How long it is of use.
+    /// Sets the message expiry.
     pub fn expiry(mut self, seconds: u32) -> Self {
         self.properties().message_expiry_interval = Some(seconds);
         self
@@ -135,7 +135,7 @@ impl Message {
         self.user("device").unwrap_or_else(|| panic!("no device in {self:?}"))
     }
 
-    /// Whether it answers a request that may have been answered before.
+    /// Returns `true` if it answers a request that may have been answered before.
     pub fn is_duplicate(&self) -> bool {
         self.user("duplicate") == Some("true")
     }

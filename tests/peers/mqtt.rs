@@ -24,10 +24,10 @@ use crate::message::{Message, Outgoing};
 /// A test that waits longer than this for a message has found a loss or a hang.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
-/// How soon a broken connection is made again.
+/// The pause before reconnecting.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Silence after which the broker is asked for a sign of life. It cuts a client off at one and a half times of it.
+/// Silence after which the client pings the broker, which disconnects it after one and a half times of it.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// An MQTT 5 client. Its session ends when it is dropped.
@@ -46,17 +46,17 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// While the broker has accepted it.
+    /// Set while the broker has accepted the connection.
     stream: Option<TcpStream>,
     ended: bool,
-    /// Those of the session, and whether the broker has granted them.
+    /// The filters of the session, each with `true` once the broker has granted it.
     filters: Vec<(String, bool)>,
     /// QoS 1 messages that the broker has not taken, in the order they were first sent in.
     unacknowledged: VecDeque<Publish>,
     waiting: VecDeque<Publish>,
     window: usize,
     last_id: u16,
-    /// How often messages were refused, by reason.
+    /// The number of refused messages, by reason.
     refused: BTreeMap<String, usize>,
 }
 
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    /// What the broker has not acknowledged goes out again, in the same order and with the same numbers.
+    /// Sends unacknowledged messages again, in the same order and with the same numbers.
     fn send_unacknowledged(&mut self) {
         let again: Vec<_> = self
             .unacknowledged

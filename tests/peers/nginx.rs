@@ -21,7 +21,7 @@ pub struct Answered {
     pub status: u16,
     pub bytes: u64,
     pub path: String,
-    /// Where it was asked to begin.
+    /// The offset that the request began at.
     pub from: u64,
 }
 
@@ -75,7 +75,7 @@ impl Nginx {
         std::fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
     }
 
-    /// Those for files of a version of a model.
+    /// The requests for files of a version of a model.
     pub fn transfers(&self, model: &str, version: u64) -> Vec<Answered> {
         let wanted = format!("/targets/models/{model}/{version}/");
         self.requests().lines().map(Answered::read).filter(|answered| answered.path.starts_with(&wanted)).collect()

@@ -1,5 +1,5 @@
-//! The packages, installed, upgraded and removed by the tools of their distributions in roots of their own. They hold the
-//! program that the tests were built with; `make deb` and `make rpm` make them of an optimized one.
+//! The packages, installed, upgraded and removed by the tools of their distributions in roots of their own. They hold
+//! the program that the tests were built with; `make deb` and `make rpm` make them of an optimized one.
 
 mod booted;
 mod root;
@@ -54,8 +54,8 @@ fn package(folder: &TempDir, name: &str) -> PathBuf {
     found[0].clone()
 }
 
-/// The same package as of an earlier version, with another default in the reference of its settings, as versions differ. With
-/// `LEDGE_PREVIOUS_BINARY` it has the program of one.
+/// The same package as of an earlier version, with another default in the reference of its settings, as versions
+/// differ. With `LEDGE_PREVIOUS_BINARY` it has the program of one.
 fn earlier(deb: &Path, folder: &TempDir, version: &str) -> PathBuf {
     let tree = folder.path().join("tree");
     run(Command::new(path_of("dpkg-deb")).arg("--raw-extract").args([deb, tree.as_path()]));
@@ -78,7 +78,7 @@ fn earlier(deb: &Path, folder: &TempDir, version: &str) -> PathBuf {
     made
 }
 
-/// What the owner of a box puts on it, beside what the package brought.
+/// Adds the files of an owner to those of the package.
 fn furnish(root: &Root, serving: Serving<'_>) {
     serving.stop();
     write(&root.path("/etc/ledge/feature_views.d/shop.toml"), VIEW.as_bytes());
@@ -138,7 +138,7 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     // An upgrade touches nothing that the box remembers and nothing that its owner wrote.
     let (state, settings) = (root.content("/var/lib/ledge"), root.content("/etc/ledge"));
     assert!(state.len() > 10, "{:?}", state.keys());
-    // And asks nothing: nobody is there to answer.
+    // And asks nothing: there is no terminal.
     root.run(&["dpkg", "--install", &full]);
     assert!(root.content("/var/lib/ledge") == state, "an upgrade changed the state");
     assert!(root.content("/etc/ledge") == settings, "an upgrade changed the settings");
@@ -187,7 +187,7 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
     build("rpm", &folder, &["full", "slim"]);
     let (full, slim) = (package(&folder, "ledge-0"), package(&folder, "ledge-slim-"));
     let root = Root::debian();
-    // Nothing is booted in there; what systemd would be told is written down.
+    // Nothing is booted in there; the calls of systemd are written to a file.
     root.run(&["mkdir", "-p", "/run/systemd/system"]);
     let systemctl = "echo \"$*\" >>/tmp/systemctl; case $* in *is-failed*) exit 1 ;; esac";
     write(&root.path("/usr/bin/systemctl"), format!("#!/bin/sh\n{systemctl}\n").as_bytes());

@@ -1,4 +1,5 @@
-//! `Platform`: a repository made and steered by `ledge-platform`, as a platform team does it; and a box that it looks after.
+//! `Platform`: a repository made and steered by `ledge-platform`, as a platform team does it; and a box that it looks
+//! after.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use crate::daemon::{TestDaemon, TestRoot, setup_root, write};
 use crate::nginx::Nginx;
 use crate::tools::run;
 
-/// Soaks of a test are short, and its boxes have no requests to mirror unless it says so.
+/// A rollout with a short soak and without a shadow stage: boxes of a test have no requests to mirror.
 pub const SHORT: [&str; 6] = ["--waves", "all", "--shadow", "off", "--soak", "min_s=1,min_requests=0,max_s=30"];
 
 /// A platform: its keys, and the folder that a web server gives out.
@@ -45,7 +46,7 @@ impl Platform {
         self.repository().join("metadata/1.root.json")
     }
 
-    /// Where all keys are.
+    /// The folder of all keys.
     pub fn keys(&self) -> PathBuf {
         self.folder.path().join("keys")
     }
@@ -99,7 +100,7 @@ impl Platform {
         assert!(output.contains(name), "{output}");
     }
 
-    /// Makes a box one that this platform looks after, and that asks at `address`.
+    /// Enrols a box with this platform at `address`.
     pub fn enrol(&self, root: TestRoot, address: &str) -> TestRoot {
         root.set(&format!("updates.repository={address:?}"))
             .set(&format!("updates.root_file={:?}", self.root_file().display().to_string()))
@@ -119,7 +120,7 @@ impl Platform {
     }
 }
 
-/// A box that a platform looks after, behind a web server that wants client certificates.
+/// A box with a platform behind a web server that wants client certificates.
 pub struct Fleet {
     pub platform: Platform,
     pub nginx: Nginx,
@@ -134,7 +135,7 @@ impl Fleet {
         Self { platform, nginx, authority }
     }
 
-    /// Makes a box one that this platform looks after.
+    /// Enrols a box with this platform.
     pub fn enrol(&self, root: TestRoot) -> TestRoot {
         let identity = self.authority.issue("box-1");
         let folder = root.folder.path().join("tls");
@@ -149,12 +150,12 @@ impl Fleet {
     }
 }
 
-/// What a box says of its updates.
+/// The status of a box's updates.
 pub fn status(daemon: &TestDaemon) -> Value {
     daemon.client().get("/updates").json()
 }
 
-/// What it says of one subject. A box that has just started says nothing yet, and is asked again.
+/// The status of one subject. A box that has just started has none yet, and is asked again.
 #[track_caller]
 pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
     let begun = std::time::Instant::now();
@@ -203,13 +204,13 @@ pub fn look_in_vain(daemon: &TestDaemon) -> String {
     answer.error()
 }
 
-/// Callers that ask a model again and again until they are told to stop.
+/// Callers that call a model again and again until they are stopped.
 pub struct Callers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Answers>>,
 }
 
-/// What callers were answered.
+/// The answers that callers got.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// The versions that answered, in their order, each run of one version once.
@@ -268,7 +269,7 @@ fn ask(address: SocketAddr, path: &str, request: &Value, stop: &AtomicBool) -> A
         match answer {
             Ok(response) if response.status == 200 => {
                 answers.answered += 1;
-                // Whoever is told that this was the last answer on a connection asks on another.
+                // After the last answer on a connection, use another.
                 client = (response.header("connection") != Some("close")).then_some(connection);
                 let version = response.json()["model_version"].as_str().unwrap_or_default().to_owned();
                 if answers.versions.last() != Some(&version) {

@@ -1,4 +1,4 @@
-//! What no honest client sends. The box answers it or refuses it, says so once, and serves on.
+//! Messages that no honest client sends. The box answers or refuses them, logs it once, and serves on.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -50,12 +50,12 @@ impl Scene {
         messages
     }
 
-    /// The lines in which the box told that it left a request without an answer.
+    /// The log lines about requests without an answer.
     fn unanswered(&self) -> Vec<Value> {
         lines(&self.daemon, "request not answered")
     }
 
-    /// That it told so for one reason only, and once, as far as this test takes no longer than a minute.
+    /// Checks that it logged one reason only, and once in each minute of this test.
     #[track_caller]
     fn assert_told_once(&self) {
         let minutes = usize::try_from(self.began.elapsed().as_secs() / 60).unwrap();
@@ -127,7 +127,7 @@ fn ten_megabytes_to_a_limit_of_one_are_answered_413() {
     assert_eq!(scene.peer.receive().status(), 413);
     scene.peer.send(Outgoing::new(INFER, huge).at_most_once());
     assert_eq!(scene.peer.receive().status(), 413);
-    // What is just within the limit is read.
+    // A message just within the limit is read.
     let mut fits = add_sub("fits", 2.0).to_string().into_bytes();
     fits.resize(1 << 20, b' ');
     scene.peer.send(Outgoing::new(INFER, fits.clone()).answer_to("answers"));
@@ -178,7 +178,7 @@ fn a_request_whose_answer_would_be_a_request_is_refused_once() {
 #[test]
 fn the_topics_of_results_take_no_requests() {
     let scene = Scene::new();
-    // A result topic that is published to by somebody else, with itself as the response topic.
+    // A message of another client to a result topic, with itself as the response topic.
     scene.peer.send(Outgoing::add_sub("result as request", 2.0).to(RESULT).answer_to(RESULT));
     scene.peer.send(Outgoing::add_sub("result to infer", 2.0).to(RESULT).answer_to(INFER));
     // An honest one: an answer may be wanted there.
@@ -190,7 +190,7 @@ fn the_topics_of_results_take_no_requests() {
 
 #[test]
 fn what_a_box_says_of_itself_is_not_written_over_by_an_answer() {
-    // Whoever may ask need not be allowed to write there; the box is.
+    // A caller need not be allowed to publish there; the box is.
     let scene = Scene::new();
     let words = Peer::subscribed(&scene.broker, "words", "ledge/v1/box/+");
     for topic in ["ledge/v1/box/online", "ledge/v1/box/reported"] {

@@ -1,4 +1,4 @@
-//! Who looks at the broker sees which boxes are there, and what they have.
+//! Presence and reports: a client of the broker sees which boxes are online, and what they run.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,7 +24,7 @@ fn wait_for(peer: &Peer, topic: &str, text: &str) {
     }
 }
 
-/// What the broker keeps for a topic, for somebody who comes later.
+/// The message that the broker retains for a topic.
 #[track_caller]
 fn kept(broker: &Broker, topic: &str) -> String {
     run(mosquitto("mosquitto_sub", broker).args(["-V", "5", "-W", "30", "-C", "1", "-t", topic])).trim().to_owned()
@@ -105,7 +105,7 @@ fn curt(words: &'static [u8], read: usize) -> String {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            // What comes is shorter than a large buffer, and whole.
+            // The packet fits into a large buffer, and comes whole.
             let _ = stream.read(&mut vec![0; read]);
             let _ = stream.write_all(words);
         }

@@ -1,5 +1,5 @@
-//! Schemathesis makes calls of the published description, good and bad ones, and judges the answers by it: no answer of 500, no
-//! status, content type, header or form that is not described, no route that is open to who shows no key.
+//! Schemathesis makes calls of the published description, good and bad ones, and judges the answers by it: no answer of
+//! 500, no status, content type, header or form that is not described, no route that is open to who shows no key.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,15 +31,15 @@ name = "driver_activity"
 features = ["driver_stats:trips", "pairs:score"]
 "#;
 
-/// What the daemon may hold more after it all, in kB.
+/// The most memory in kB that the daemon may gain during the run.
 const GROWTH_KB: u64 = 64 << 10;
 
-/// The checks that are made. Left out are those of which requests are well-formed: the box takes more than its description
-/// says, as Triton and Feast do.
+/// The checks that are made. Left out are those of which requests are well-formed: the box takes more than its
+/// description says, as Triton and Feast do.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
                       response_schema_conformance,unsupported_method,allow_header_conformance,ignored_auth";
 
-/// A box on which nobody may anything without a key, and a key for everything.
+/// A box that allows nothing without a key, and a key for everything.
 fn start() -> (TestDaemon, String) {
     let models = ["add_sub", "identity_string", "dynamic_sum", "efficientnet_lite0"];
     let root = TestRoot::closed().models(&models).views(VIEWS).set("access.loopback=[]").set("log.level=\"info\"");

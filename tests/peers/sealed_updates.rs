@@ -1,4 +1,4 @@
-//! Signed updates of a box whose sealing is on: nothing of a model is plain on its disk, whatever happens on the way.
+//! Signed updates of a box with encryption on: nothing of a model is ever plain on its disk.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::releases::{add, answered, model_file};
 /// A model that takes some seconds to come.
 const LARGE_KB: usize = 8 << 10;
 
-/// What `rate` of nginx leaves time to kill in.
+/// A rate of nginx that leaves time to kill the daemon.
 const SLOW: &str = "limit_rate 2m;";
 
 /// The files below a folder that hold a piece of the model's file in plain.
@@ -70,7 +70,7 @@ fn a_sealed_update_is_killed_in_its_middle_rotated_under_load_and_never_plain() 
     let came: u64 = fleet.nginx.transfers(SHAPES, 2).iter().map(|answered| answered.bytes).sum();
     let most = model.len() as u64 + (1 << 20);
     assert!(came <= most + (3 << 20) && here > 2 << 20, "{came} bytes came for {}", model.len());
-    // What came while the key changed is under either, until its release is put together.
+    // Parts that came while the key changed are under either key until the release is complete.
     wait_until("everything is sealed under the new key", || {
         daemon.root.command(&["encryption", "status"]).output().unwrap().status.success()
     });

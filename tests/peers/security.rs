@@ -1,4 +1,5 @@
-//! Passwords, certificates and permissions: what is wrong is said clearly, and what is put right works without a restart.
+//! Passwords, certificates and permissions: what is wrong is said clearly, and what is put right works without a
+//! restart.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use crate::message::Outgoing;
 use crate::mqtt::Peer;
 use crate::tools::run;
 
-/// Why the broker is not connected, in the daemon's words.
+/// The daemon's reason why the broker is not connected.
 #[track_caller]
 fn reason(daemon: &TestDaemon) -> String {
     let line = logged(daemon, "the broker is not connected", 1);
@@ -114,7 +115,7 @@ fn a_certificate_of_another_authority_is_refused_until_the_right_one_is_there() 
     let root = with_certificate(&broker, &authority);
     put_in_place(&root, &Authority::new().issue("box"));
     let daemon = root.start();
-    // What the broker tells depends on how soon it closes; that it is not connected does not.
+    // The reason depends on how soon the broker closes the connection, so only check that there is one.
     assert!(!reason(&daemon).is_empty());
     put_in_place(&daemon.root, &authority.issue("box"));
     logged(&daemon, "subscribed", 1);

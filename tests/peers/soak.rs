@@ -12,7 +12,7 @@ use crate::mqtt::Peer;
 /// Parts of the run; memory is looked at after each.
 const STEPS: usize = 10;
 
-/// How many requests a client has under way. More would only wait.
+/// The number of requests in flight for each client. More would only wait.
 const UNDER_WAY: usize = 200;
 
 /// Growth after the first step that is no leak: caches fill, and the allocator keeps what it had once.

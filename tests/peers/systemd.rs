@@ -10,7 +10,7 @@ use crate::machine::{Machine, UNITS};
 use crate::platform::Platform;
 use crate::tools::{path_of, run};
 
-/// What `systemd-analyze security` may find at most: 0.0 is nothing exposed, 10.0 everything.
+/// The highest exposure that `systemd-analyze security` may report: 0.0 is nothing exposed, 10.0 everything.
 const MOST_EXPOSED: f64 = 1.5;
 
 /// The answers to one request of six rows.
@@ -132,7 +132,7 @@ fn a_daemon_of_which_one_thread_hangs_says_so_until_it_goes_on_and_is_started_an
     machine.run(&["systemctl", "start", "ledge"]);
     machine.until("it serves", |machine| machine.property("StatusText") == "1 model ready");
     let thread = machine.thread("ledge", "audit").to_string();
-    // Every system call of this thread, and of no other, takes a minute from now on, as on a disk that stands still.
+    // From now on every system call of only this thread takes a minute, as on a disk that does not respond.
     let stall = |machine: &mut Machine| {
         let tracer = Command::new(path_of("strace"))
             .args(["-qq", "-o", "/dev/null", "-e", "inject=all:delay_enter=60000000", "-p", &thread])

@@ -43,7 +43,7 @@ impl Closed {
         command
     }
 
-    /// What OpenSSL says of a handshake with these arguments, and whether it came about.
+    /// The result of a handshake of OpenSSL with these arguments, and its output.
     fn openssl(&self, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new(path_of("openssl"));
         command.args(["s_client", "-connect", &self.daemon.address.to_string(), "-CAfile", &self.file("clients.pem")]);
@@ -142,8 +142,8 @@ fn a_restart_in_place_keeps_the_https_port() {
     fleet.platform.add(&["configuration", "add"], "night", 1, &file);
     fleet.platform.start("r-1", "configurations/night/1", &[]);
     daemon.unix_client().post("/updates/check", &[], b"");
-    daemon.wait_for_log("the daemon starts anew to take up an update");
-    // Whoever connects meanwhile waits, and nobody is refused.
+    daemon.wait_for_log("restarting the daemon to apply an update");
+    // A client that connects meanwhile waits, and is not refused.
     assert!(trusting.is_served(daemon.address));
     let line = daemon.wait_for_log("listening");
     assert_eq!((line["address"].as_str().unwrap(), &line["scheme"]), (&*daemon.address.to_string(), &"https".into()));

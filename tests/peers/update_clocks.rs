@@ -29,7 +29,7 @@ fn clock_set_by(variable: &'static str, value: OsString) -> Vec<(&'static str, O
     environment
 }
 
-/// Where Debian has it, whatever the machine.
+/// Debian's path of the library on this machine.
 fn library() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
     let mut found = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).filter(|path| path.is_file());

@@ -1,5 +1,4 @@
-//! What must not stop updates, and what they must not stop: orders at a bad moment, files that cannot be read, a stick that
-//! is pulled.
+//! Events that must not stop updates: orders at a bad moment, files that cannot be read, a stick that is pulled.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +33,7 @@ fn status_of_call(daemon: &TestDaemon) -> u16 {
 fn an_order_is_carried_out_while_the_new_version_is_being_loaded() {
     let (fleet, daemon) = first();
     fleet.platform.add_model(SHAPES, 3, &model_folder("release_slow"), &[]);
-    // It is timed for more than a second beside the live version.
+    // It is timed for more than a second next to the live version.
     fleet.platform.start("r-3", "models/shapes/3", &["--gate", "p95_ratio_max=1000000"]);
     look(&daemon);
     while daemon.wait_for_log("update moved")["stage"] != "staged" {}
@@ -109,7 +108,7 @@ fn a_state_or_a_lock_that_cannot_be_opened_takes_no_model_away() {
     assert_eq!(status_of_call(&root.start()), 200);
 }
 
-/// A file with a folder in its place, which nobody can open as a file: put back when dropped.
+/// A file that is replaced by a folder, so that opening it fails: put back when dropped.
 struct Blocked(PathBuf);
 
 impl Blocked {
@@ -139,7 +138,7 @@ fn a_stick_that_is_pulled_during_a_download_refuses_nothing() {
     assert!(Command::new("cp").arg("-r").arg(fleet.platform.repository()).arg(&copy).status().unwrap().success());
     let from = json!({ "from": format!("file://{}", copy.display()) });
     assert_eq!(daemon.client().post_json("/updates/check", &from).status, 200);
-    // Some of it has come.
+    // Wait until a part has arrived.
     while daemon.client().get("/updates").json()["fetched_bytes"] == 0 {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -18,7 +18,7 @@ fn add_settings(fleet: &Fleet, version: u64, text: &str) {
     fleet.platform.add(&["configuration", "add"], "night", version, &file);
 }
 
-/// How often the daemon started, whatever its process.
+/// The number of starts of the daemon, in any process.
 fn starts(daemon: &TestDaemon) -> usize {
     daemon.log().lines().filter(|line| line.contains("\"message\":\"ledge starts\"")).count()
 }
@@ -27,7 +27,7 @@ fn shown(daemon: &TestDaemon) -> String {
     run(&mut daemon.root.command(&["config", "show"]))
 }
 
-/// So that the model's configuration tells how many requests may wait for it.
+/// Makes the model's configuration show the number of requests that may wait for it.
 const BATCHING: &str = "\n[dynamic_batching]\nmax_queue_delay_us = 0\n";
 
 #[test]
@@ -41,7 +41,7 @@ fn settings_are_taken_up_by_a_restart_in_place_and_no_request_is_lost() {
     let callers = Callers::start(&daemon, 2, "wine_mlp", &wine());
     fleet.platform.start("r-1", "configurations/night/1", &[]);
     look(&daemon);
-    daemon.wait_for_log("the daemon starts anew to take up an update");
+    daemon.wait_for_log("restarting the daemon to apply an update");
     daemon.wait_for_log("ready");
     daemon.wait_for_log("update committed");
     let all = callers.stop_unharmed();
@@ -51,7 +51,7 @@ fn settings_are_taken_up_by_a_restart_in_place_and_no_request_is_lost() {
     // The process is the one that the test started.
     let command = std::fs::read_to_string(format!("/proc/{}/cmdline", daemon.pid())).unwrap();
     assert!(command.contains("serve") && starts(&daemon) == 2, "{command} {}", starts(&daemon));
-    // What the release sets is in effect, and what the owner set stays.
+    // The settings of the release are in effect, and those of the owner stay.
     let config = daemon.client().get("/v2/models/wine_mlp/config").json();
     assert!(config.to_string().contains("\"max_queue_size\":17"), "{config}");
     let shown = shown(&daemon);
@@ -103,7 +103,7 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
     add_settings(&fleet, 1, "serving.max_queue_size = 17\n");
     fleet.platform.start("r-1", "configurations/night/1", &["--soak", "min_s=3000,max_s=4000"]);
     look(&daemon);
-    daemon.wait_for_log("the daemon starts anew to take up an update");
+    daemon.wait_for_log("restarting the daemon to apply an update");
     daemon.wait_for_log("ready");
     let mut root = daemon.kill();
     // The start in place was the first of three.
@@ -114,7 +114,7 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
     }
     let daemon = root.start_unready();
     daemon.wait_for_log("update rolled back");
-    daemon.wait_for_log("the daemon starts anew to take up an update");
+    daemon.wait_for_log("restarting the daemon to apply an update");
     daemon.wait_for_log("ready");
     assert!(!shown(&daemon).contains("max_queue_size = 17"), "{}", shown(&daemon));
     let told = subject(&daemon, "configurations/night");
@@ -124,8 +124,8 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
     assert_eq!(subject(&daemon, "configurations/night")["trial"], Value::Null);
 }
 
-/// Sends daemons that start anew to take up settings a signal, each two milliseconds later than the one before: a restart
-/// takes some 30 ms. Then has `check` look at each.
+/// Sends daemons that start anew to take up settings a signal, each two milliseconds later than the one before: a
+/// restart takes some 30 ms. Then has `check` look at each.
 fn signal_at_any_moment_of_a_restart(name: &str, check: impl Fn(TestDaemon)) {
     let fleet = Fleet::new("");
     add_settings(&fleet, 1, "serving.max_queue_size = 17\n");
@@ -133,7 +133,7 @@ fn signal_at_any_moment_of_a_restart(name: &str, check: impl Fn(TestDaemon)) {
     for delay_ms in (0..60).step_by(2) {
         let daemon = fleet.enrol(TestRoot::new().models(&["wine_mlp"])).start();
         look(&daemon);
-        daemon.wait_for_log("the daemon starts anew to take up an update");
+        daemon.wait_for_log("restarting the daemon to apply an update");
         std::thread::sleep(Duration::from_millis(delay_ms));
         daemon.signal(name);
         check(daemon);
@@ -177,7 +177,7 @@ fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
     fleet.platform.add(&["runtime", "add"], "onnxruntime", 1, onnxruntime(None).path());
     fleet.platform.start("r-1", "runtimes/onnxruntime/1", &[]);
     look(&daemon);
-    daemon.wait_for_log("the daemon starts anew to take up an update");
+    daemon.wait_for_log("restarting the daemon to apply an update");
     let found = daemon.wait_for_log("runtime found");
     assert!(found["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/1-"), "{found}");
     daemon.wait_for_log("update committed");

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use ledge::fleet::manifest::Manifest;
+use ledge::rollout::manifest::Manifest;
 use serde_json::{Value, json};
 
 use crate::boxes::wait_until;
@@ -31,7 +31,7 @@ fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
     let told = subject(&daemon, "models/wine_mlp");
     assert_eq!((told["version"].as_u64(), told["stage"].as_str()), (Some(2), Some("idle")), "{told}");
     assert_eq!(told["last"]["result"], "committed", "{told}");
-    // It is what runs after a power cut too, whatever the owner's folder has.
+    // It also runs after a power cut, whatever the owner's folder has.
     let daemon = daemon.kill().start();
     assert_eq!(versions(&daemon, "wine_mlp"), json!(["2"]));
 }
@@ -39,7 +39,7 @@ fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
 /// A release that must not get through.
 struct Bad {
     model: &'static str,
-    /// What the rollout asks of it.
+    /// The gates of the rollout.
     gate: &'static [&'static str],
     package: &'static [&'static str],
     cause: &'static str,
@@ -115,7 +115,7 @@ fn bad_versions_are_stopped_at_their_gates_while_the_old_one_answers_and_not_tri
 
 #[test]
 fn a_version_that_fails_requests_or_answers_otherwise_is_stopped_by_what_it_answers() {
-    // No golden input shows it: the classes are in another order, and nobody signed what they should be.
+    // No golden input shows it: the classes are in another order, and no signed answer says otherwise.
     let fleet = Fleet::new("");
     fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
     let unproven = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ fn a_hint_is_followed_at_once_and_what_came_of_it_is_reported() {
     let hint = ["-V", "5", "-q", "1", "-r", "-t", "ledge/v1/box-1/desired", "-m", "{}"];
     run(mosquitto("mosquitto_pub", &broker).args(hint));
     daemon.wait_for_log("update committed");
-    // Retained, so whoever comes later learns it too; and within moments, not at the next interval.
+    // Retained, so later subscribers get it too; and at once, not at the next interval.
     let reported = reported(&broker, |report| report["updates"]["subjects"][0]["last"]["result"] == "committed");
     let told = &reported["updates"]["subjects"][0];
     assert_eq!(
@@ -276,8 +276,8 @@ fn a_revoked_version_and_a_paused_rollout_are_obeyed() {
     daemon.wait_for_log("update committed");
     fleet.platform.run(&["rollout", "revoke"], &["models/shapes/2"]);
     look(&daemon);
-    daemon.wait_for_log("the version before is live");
-    // Whoever asks from now on; a request that was under way may end on the other.
+    daemon.wait_for_log("the previous version is live");
+    // A new request gets the version before; one in flight may end on the other.
     assert_eq!(daemon.client().post_json("/v2/models/shapes/infer", &shapes()).json()["model_version"], "1");
     callers.stop_unharmed();
     assert_eq!(subject(&daemon, "models/shapes")["last"]["cause"], "revoked", "{}", status(&daemon));
@@ -301,7 +301,7 @@ fn a_revocation_of_the_newest_version_revives_no_rollout_that_it_had_replaced() 
     daemon.wait_for_log("update committed");
     fleet.platform.run(&["rollout", "revoke"], &["models/shapes/3"]);
     look(&daemon);
-    daemon.wait_for_log("the version before is live");
+    daemon.wait_for_log("the previous version is live");
     let daemon = daemon.kill().start();
     look(&daemon);
     let told = subject(&daemon, "models/shapes");

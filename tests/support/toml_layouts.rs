@@ -1,5 +1,5 @@
-//! One table in each form that TOML has for it, for tests: plain keys below headers, dotted keys, inline tables in one line
-//! and in many, arrays of tables with headers and without.
+//! One table in each form that TOML has for it, for tests: plain keys below headers, dotted keys, inline tables in one
+//! line and in many, arrays of tables with headers and without.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

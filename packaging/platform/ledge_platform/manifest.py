@@ -1,4 +1,4 @@
-"""The rollout manifest of a fleet: its one form, which boxes read in `src/updates/fleet/manifest.rs`, and what is noted beside
+"""The rollout manifest of a fleet: its one form, which boxes read in `src/updates/rollout/manifest.rs`, and what is noted beside
 it.
 
 Beside it, in the custom data of its target, are the platform's own notes: since when a rollout is paused, and which ids

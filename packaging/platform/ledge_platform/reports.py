@@ -1,4 +1,4 @@
-"""What boxes report: the retained documents of `src/updates/fleet/reported.rs`, as far as a platform needs them."""
+"""What boxes report: the retained documents of `src/updates/report.rs`, as far as a platform needs them."""
 import json
 from dataclasses import dataclass, field
 

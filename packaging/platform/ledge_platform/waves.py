@@ -1,4 +1,4 @@
-"""Which boxes a rollout has reached: the same arithmetic as on the box, in `src/updates/fleet/waves.rs`.
+"""Which boxes a rollout has reached: the same arithmetic as on the box, in `src/updates/rollout/waves.rs`.
 
 A box has a seed from 0 to 2047 for each rollout, so it is not always the same boxes that go first. A wave is a bound
 of seeds and the seconds after the start from which boxes below it are meant. `tests/seeds.json` has examples for both

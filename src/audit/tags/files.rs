@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ledge_base::durable;
-use ledge_identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
+use ledge_identity::sealing::{OpenError, Rekeyed, SealPurpose, Sealer, Survey};
 use ledge_service::audit_event::tag::TagKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -133,7 +133,7 @@ impl Folder {
     }
 
     /// Encrypts every key under the current master key, unless it is already. Tries all, and returns the first error.
-    pub fn reseal(&self, done: &mut Resealed) -> Result<(), TagsError> {
+    pub fn rekey(&self, done: &mut Rekeyed) -> Result<(), TagsError> {
         let mut fault = None;
         for period in self.periods()? {
             let _alone = self.lock()?;
@@ -149,7 +149,7 @@ impl Folder {
 
             let was_plain = u64::from(!Sealer::is_sealed(&content));
             match self.opened(period, &content).and_then(|plain| self.write(period, &plain)) {
-                Ok(()) => *done += Resealed { plain: was_plain, old: 1 - was_plain },
+                Ok(()) => *done += Rekeyed { plain: was_plain, old: 1 - was_plain },
                 // Reading sets it aside.
                 Err(TagsError::Damaged { .. }) => {}
                 Err(error) => fault = fault.or(Some(error)),

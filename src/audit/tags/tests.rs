@@ -264,13 +264,13 @@ fn sealed_keys_make_the_same_tags_and_without_their_master_key_nothing_is_lost()
     let plain = std::fs::read(&path).unwrap();
     let (old, new) = (Sealer::with_keys(&[[1; 32]]), Sealer::with_keys(&[[2; 32], [1; 32]]));
     let resealed = |sealer: &Sealer| {
-        let mut done = Resealed::default();
-        reseal(audit.path(), sealer, &mut done).unwrap();
+        let mut done = Rekeyed::default();
+        rekey(audit.path(), sealer, &mut done).unwrap();
         done
     };
-    assert_eq!(resealed(&old), Resealed { plain: 1, old: 0 });
-    assert_eq!(resealed(&new), Resealed { plain: 0, old: 1 });
-    assert_eq!(resealed(&new), Resealed::default());
+    assert_eq!(resealed(&old), Rekeyed { plain: 1, old: 0 });
+    assert_eq!(resealed(&new), Rekeyed { plain: 0, old: 1 });
+    assert_eq!(resealed(&new), Rekeyed::default());
     let sealed = std::fs::read(&path).unwrap();
     assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
     let mut found = Survey::default();

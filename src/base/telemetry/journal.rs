@@ -1,9 +1,9 @@
-//! Turns what `tracing` reports into journal entries whose fields can be searched: `journalctl MODEL=resnet`.
+//! Turns `tracing` events into journal entries whose fields can be searched: `journalctl MODEL=resnet`.
 //!
 //! systemd-journal-logger is a backend of the crate `log`. The layer here hands it one record an event, with the fields
 //! of the event and of the spans around it as key-values. It writes a key as a journal field: upper case, other
-//! characters as underscores, at most 64 bytes. The message has the fields of the event too, for those who read what
-//! `journalctl` shows without asking for fields.
+//! characters as underscores, at most 64 bytes. The message repeats the fields of the event, because `journalctl` shows
+//! no fields by default.
 
 use std::fmt::{Debug, Write as _};
 
@@ -15,7 +15,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Journal fields that the backend fills itself. A field of ours with such a name would be hidden behind it.
+/// Journal fields that the backend fills itself. They would hide a field of an event with the same name.
 const FILLED_BY_BACKEND: [&str; 8] =
     ["MESSAGE", "PRIORITY", "TARGET", "CODE_FILE", "CODE_LINE", "CODE_MODULE", "SYSLOG_PID", "SYSLOG_IDENTIFIER"];
 
@@ -26,10 +26,10 @@ pub struct JournalLayer<L>(pub L);
 #[derive(Default)]
 struct Fields {
     message: String,
-    /// The fields as they are written in the source, for people.
+    /// The fields in the order of the source, for the message.
     told: String,
     pairs: Vec<(String, String)>,
-    /// Where a record of the crate `log` came from: `tracing` knows its target, file and line as fields only.
+    /// The target of a record of the crate `log`: `tracing` has its target, module, file and line only as fields.
     target: Option<String>,
     module: Option<String>,
     file: Option<String>,
@@ -58,12 +58,12 @@ impl Fields {
         }
     }
 
-    /// Between the message and the fields.
+    /// The separator between the message and the fields.
     fn gap(&self) -> &'static str {
         if self.message.is_empty() || self.told.is_empty() { "" } else { " " }
     }
 
-    /// Takes the fields of an outer span that the inner ones do not have: `journalctl` shows the first of a name.
+    /// Adds the fields of an outer span that inner ones do not have: `journalctl` shows the first one of a name.
     fn add_outer(&mut self, outer: &Self) {
         for (name, value) in &outer.pairs {
             if !self.pairs.iter().any(|(known, _)| known == name) {

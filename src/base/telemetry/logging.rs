@@ -1,4 +1,4 @@
-//! The log: to the journal when systemd started us, else to standard error.
+//! The log: to the journal if systemd started the process, else to standard error.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -18,28 +18,27 @@ use crate::toml_check::from_text;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// Where the log goes and how it looks.
     pub format: LogFormat,
-    /// What is worth a line.
+    /// The events that are logged.
     pub level: LogLevel,
 }
 
-/// Where the log goes and how it looks.
+/// The destination and the form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// The journal when standard error is connected to it, else text.
+    /// The journal if standard error is connected to it, else text.
     #[default]
     Auto,
-    /// The systemd journal, with a field for each field.
+    /// The systemd journal, with a journal field for each field of an event.
     Journal,
-    /// Lines for people, on standard error.
+    /// Lines of text, on standard error.
     Text,
     /// One JSON object a line, on standard error.
     Json,
 }
 
-/// Which events are logged: a level, or levels a target, as in `info,ledge::http=debug`.
+/// The events that are logged: a level, or levels by target, as in `info,ledge::http=debug`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLevel(String);
 
@@ -51,18 +50,18 @@ impl LogLevel {
             .map_err(|source| LoggingError::Level { level: self.clone(), source })
     }
 
-    /// Without the records of the audit log, unless they are asked for: whoever watches a terminal would read each event
-    /// twice, once in words.
+    /// The levels without the records of the audit log, unless these are named: on a terminal each event would appear
+    /// twice, once as a message and once as a record.
     fn without_records(&self) -> String {
-        let asks = self.0.split(',').any(|part| part.starts_with(RECORDS));
-        if asks { self.0.clone() } else { format!("{},{RECORDS}=off", self.0) }
+        let asks = self.0.split(',').any(|part| part.starts_with(AUDIT_TARGET));
+        if asks { self.0.clone() } else { format!("{},{AUDIT_TARGET}=off", self.0) }
     }
 }
 
-/// The parts of Ledge by the names that a level has for them (`ledge::http=debug`), and the targets of their events where
-/// these begin otherwise than with `ledge_` and the name.
+/// The parts of Ledge by their names in a level (`ledge::http=debug`), with the targets of their events, if these do
+/// not begin with `ledge_` and the name.
 const PARTS_ELSEWHERE: [(&str, &[&str]); 7] = [
-    ("fleet", &["ledge_updates::fleet"]),
+    ("fleet", &["ledge_updates::report", "ledge_updates::rollout"]),
     ("inference", &["ledge_engine", "ledge_models::scheduling"]),
     ("pipeline", &["ledge_engine::pipeline"]),
     ("repository", &["ledge_models::repository"]),
@@ -74,7 +73,7 @@ const PARTS_ELSEWHERE: [(&str, &[&str]); 7] = [
 /// The parts that are modules of the crate `ledge` itself.
 const PARTS_OF_THE_ROOT: [&str; 3] = ["cli", "config", "daemon"];
 
-/// Names the target of each event of a part, which is a crate of its own: `ledge::http=debug` is `ledge_http=debug`.
+/// Replaces the names of parts by the targets of their crates: `ledge::http=debug` becomes `ledge_http=debug`.
 fn by_crate(levels: &str) -> String {
     if levels.contains('[') {
         return levels.to_owned();
@@ -95,7 +94,7 @@ fn by_crate(levels: &str) -> String {
 }
 
 /// The target of the audit log's records.
-const RECORDS: &str = "audit";
+const AUDIT_TARGET: &str = "audit";
 
 impl Default for LogLevel {
     fn default() -> Self {
@@ -103,7 +102,7 @@ impl Default for LogLevel {
     }
 }
 
-/// Why a text is no log level.
+/// A text that is not a log level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got {text:?}")]
 pub struct InvalidLevel {
@@ -114,7 +113,8 @@ impl FromStr for LogLevel {
     type Err = InvalidLevel;
 
     fn from_str(text: &str) -> Result<Self, InvalidLevel> {
-        // A filter takes a lone word for a target and logs everything of it: a misspelt level would turn the rest off.
+        // A filter takes a lone word for a target and logs everything of it: a misspelt level would turn all others
+        // off.
         let is_level = |word: &str| word.parse::<tracing::level_filters::LevelFilter>().is_ok();
         let plain = !text.contains('[');
         let words_known = text.split(',').all(|part| part.contains('=') || (!part.is_empty() && is_level(part)));
@@ -143,7 +143,7 @@ impl Serialize for LogLevel {
     }
 }
 
-/// Why the log could not be set up.
+/// The reason why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
     #[error("log level {level} cannot be used")]
@@ -152,9 +152,9 @@ pub enum LoggingError {
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sets up the log of this process, once. Records of the crate `log` are taken as well.
+/// Sets up the log of this process, once. Records of the crate `log` are included.
 ///
-/// A journal that cannot be reached is said in the first line of a text log instead: a box without a log helps nobody.
+/// If the journal cannot be reached, the log goes to standard error as text, and its first line says so.
 pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
     let (output, no_journal) = output(config.format);
     let is_text = match config.format {
@@ -173,7 +173,7 @@ pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
 
 type Output = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The layer that writes, and why it is not the journal if that was wanted.
+/// The layer that writes, and the error if it should have been the journal.
 fn output(format: LogFormat) -> (Output, Option<std::io::Error>) {
     match format {
         LogFormat::Auto if connected_to_journal() => output(LogFormat::Journal),
@@ -228,6 +228,8 @@ mod tests {
             ("info,ledge::http::tls=debug,ort=warn", "info,ledge_http::tls=debug,ort=warn"),
             ("ledge::repository::loads=trace", "ledge_models::repository::loads=trace"),
             ("ledge::inference=debug", "ledge_engine=debug,ledge_models::scheduling=debug"),
+            ("info,ledge::shutdown=off", "info,ledge_service::shutdown=off"),
+            ("ledge::fleet=debug", "ledge_updates::report=debug,ledge_updates::rollout=debug"),
             ("ledge::daemon=debug,ledge=warn", "ledge::daemon=debug,ledge=warn"),
             ("ledge::http[span{model=x}]=trace", "ledge::http[span{model=x}]=trace"),
         ] {

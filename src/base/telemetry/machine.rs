@@ -1,5 +1,4 @@
-//! How the machine does: the load and frequency of its cores, and its temperatures. Read when somebody asks, never
-//! in between.
+//! The load and frequency of the machine's cores, and its temperatures. They are read only on request.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +7,10 @@ use std::time::Instant;
 
 use sysinfo::{Components, CpuRefreshKind, MINIMUM_CPU_UPDATE_INTERVAL, System};
 
-/// How the machine does.
+/// The condition of the machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MachineUsage {
-    /// The cores that the system schedules on.
+    /// The logical cores.
     pub cores: Vec<CoreUsage>,
     /// Temperatures in degrees Celsius by sensor; none in most virtual machines.
     pub temperatures: BTreeMap<String, f64>,
@@ -21,39 +20,40 @@ pub struct MachineUsage {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CoreUsage {
     pub core: String,
-    /// The share of time that it was busy, 0 to 1, since the reading before; `None` when there was none long enough ago.
+    /// The share of time that it was busy since the previous reading, 0 to 1; `None` without a reading long enough ago.
     pub load: Option<f64>,
-    /// Its frequency now, in hertz; `None` when the system does not say.
+    /// Its current frequency in hertz; `None` if the system does not report it.
     pub frequency_hz: Option<u64>,
 }
 
-/// Reads the machine's figures, and remembers the last reading: a load is a difference between two.
+/// Reads the machine's values, and remembers the last reading: a load is the difference between two.
 ///
-/// Within 200 ms of a reading the next one has the same loads: the system counts in steps of 10 ms. Several who ask share the readings, so that a load covers the
-/// time since whoever asked last.
+/// Within 200 ms of a reading the next one has the same loads: the system counts in steps of 10 ms. All callers share
+/// the readings, so a load covers the time since the last call by any of them.
 #[derive(Debug, Default)]
 pub struct MachineMonitor {
-    last: Mutex<Option<Reading>>,
+    last: Mutex<Option<MonitorState>>,
 }
 
 #[derive(Debug)]
-struct Reading {
+struct MonitorState {
     system: System,
     components: Option<Components>,
-    /// When the first reading was made.
+    /// The time of the first reading.
     first: Option<Instant>,
 }
 
 impl MachineMonitor {
-    /// Reads the figures. It asks the hardware's sensors, some of which take milliseconds: not for an async thread.
+    /// Reads the values. Some hardware sensors take milliseconds, so this is not for an async thread.
     pub fn read(&self) -> MachineUsage {
-        // A panic under this lock would leave an older reading behind, which is one all the same.
+        // A panic under this lock would leave an older reading, which is still valid.
         let last = &mut *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
             let components = Components::new().ok();
-            *last = System::new().ok().map(|system| Reading { system, components, first: None });
+            *last = System::new().ok().map(|system| MonitorState { system, components, first: None });
         }
-        let Some(Reading { system, components, first }) = last else { return MachineUsage::default() };
+
+        let Some(MonitorState { system, components, first }) = last else { return MachineUsage::default() };
         let is_difference = first.is_some_and(|first| first.elapsed() >= MINIMUM_CPU_UPDATE_INTERVAL);
         system.refresh_cpu_specifics(CpuRefreshKind::nothing().with_usage().with_frequency());
         first.get_or_insert_with(Instant::now);
@@ -64,6 +64,7 @@ impl MachineMonitor {
             frequency_hz: Some(cpu.frequency()).filter(|mhz| says_frequency && *mhz > 0).map(|mhz| mhz * 1_000_000),
         });
         let cores = cores.collect();
+
         let temperatures = components.as_mut().map_or_else(BTreeMap::new, |components| {
             components.refresh(true);
             let mut listed: Vec<_> = components.iter().collect();
@@ -77,13 +78,13 @@ impl MachineMonitor {
     }
 }
 
-/// Whether what sysinfo calls the frequency is one. Where the kernel has no frequency driver, sysinfo takes the first
-/// figure of `/proc/cpuinfo` that looks like it, and on ARM that is `BogoMIPS`.
+/// True if sysinfo's frequency is one. Without a frequency driver in the kernel, sysinfo takes the first number of
+/// `/proc/cpuinfo` that looks like it, and on ARM that is `BogoMIPS`.
 fn says_frequency(root: &Path) -> bool {
     cfg!(target_arch = "x86_64") || root.join("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").exists()
 }
 
-/// Two disks of a kind have sensors of one name: those after the first get a number, in the order given.
+/// Makes the names of sensors unique: two disks of a kind have one name, so those after the first get a number.
 fn by_sensor(values: impl IntoIterator<Item = (String, f64)>) -> BTreeMap<String, f64> {
     let mut sensors = BTreeMap::new();
     for (name, celsius) in values {

@@ -1,40 +1,40 @@
-//! What messages over MQTT came to: counted by those who carry them, read by `/metrics`.
+//! Counters of MQTT messages: written by the crate `mqtt`, read by `/metrics`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a received message is.
+/// The kind of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageKind {
     /// A request to this box.
     Call,
     /// A request to the group that this box is in.
     GroupCall,
-    /// A message that a binding makes a request of.
+    /// A message that a binding turns into a request.
     Binding,
 }
 
-/// What kind of answer a request got, by its status.
+/// The class of an answer, by its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerClass {
     /// Below 400.
     Ok,
-    /// The request cannot be answered as it is.
+    /// 400 to 499 without 429: the request is at fault.
     ClientError,
-    /// 429: it could be answered at another time.
+    /// 429: the request may succeed later.
     Overloaded,
-    /// From 500: it is this side's fault.
+    /// From 500: this box is at fault.
     ServerError,
 }
 
-/// Why a request was not even answered.
+/// The reason why a request got no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
     /// Its answer would have come back as a request.
     Loop,
-    /// It does not say where an answer may go, or it is no request.
+    /// It has no usable response topic, or it is not a request.
     Invalid,
-    /// Its answer, of QoS 0, was dropped: not even an error had room.
+    /// Its answer with QoS 0 was dropped: there was no room even for an error.
     Overload,
 }
 
@@ -56,7 +56,7 @@ impl AnswerClass {
     /// Every class, in the order of the counters.
     pub const ALL: [Self; 4] = [Self::Ok, Self::ClientError, Self::Overloaded, Self::ServerError];
 
-    /// The class of a status of HTTP, which answers over MQTT have too.
+    /// The class of an HTTP status, which answers over MQTT have too.
     pub fn of(status: u16) -> Self {
         match status {
             0..400 => Self::Ok,
@@ -91,13 +91,13 @@ impl Unanswered {
     }
 }
 
-/// Counts what messages come to. Clones count together.
+/// Counts messages and their outcomes. Clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct MessageStatistics {
     counters: Arc<Counters>,
 }
 
-/// Each figure stands for itself, so no order between them is needed.
+/// Independent counters, so relaxed ordering is enough.
 #[derive(Debug, Default)]
 struct Counters {
     connected: AtomicBool,
@@ -113,10 +113,10 @@ struct Counters {
     outbox_bytes: AtomicU64,
 }
 
-/// The figures at one moment.
+/// The counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFigures {
-    /// Whether there is a connection to the broker.
+    /// True while there is a connection to the broker.
     pub connected: bool,
     /// Connections made since the start.
     pub connections: u64,
@@ -128,7 +128,7 @@ pub struct MessageFigures {
     pub unanswered: [u64; 3],
     /// Messages that had been received before.
     pub duplicates: u64,
-    /// Messages that a newer one replaced before their turn came.
+    /// Messages that a newer one replaced before they were handled.
     pub replaced: u64,
     /// Answers that the broker refused.
     pub refused_answers: u64,
@@ -183,12 +183,12 @@ impl MessageStatistics {
         });
     }
 
-    /// A message came again, and was dealt with before.
+    /// A message that was handled before came again.
     pub fn repeated(&self) {
         add(&self.counters.duplicates);
     }
 
-    /// A newer message took the place of one whose turn had not come.
+    /// A newer message replaced one that was not handled yet.
     pub fn replaced(&self) {
         add(&self.counters.replaced);
     }
@@ -198,7 +198,8 @@ impl MessageStatistics {
         add(&self.counters.refused_answers);
     }
 
-    /// What is held now: bytes of messages being worked on; messages that wait to be sent or acknowledged, and their bytes.
+    /// Sets the current load: bytes of messages being handled; messages that wait to be sent or acknowledged, and their
+    /// bytes.
     pub fn set_held(&self, in_flight_bytes: usize, outbox_messages: usize, outbox_bytes: usize) {
         self.counters.in_flight_bytes.store(in_flight_bytes as u64, Ordering::Relaxed);
         self.counters.outbox_messages.store(outbox_messages as u64, Ordering::Relaxed);

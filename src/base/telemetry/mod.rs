@@ -1,4 +1,4 @@
-//! What Ledge tells about itself: the log, and the facts of the machine it runs on.
+//! The log, and the metrics of the process and the machine.
 
 mod journal;
 pub mod logging;

@@ -1,11 +1,11 @@
-//! What this process uses, and how many cores it may.
+//! The resources that this process uses, and the cores that it may use.
 
 use std::num::NonZero;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
-/// What this process uses.
+/// The resources that this process uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProcessUsage {
     /// Resident memory in bytes, shared pages included.
@@ -13,11 +13,11 @@ pub struct ProcessUsage {
     /// CPU time since the start, in seconds.
     pub cpu_seconds: f64,
     pub threads: usize,
-    /// When it started, in seconds since the Unix epoch.
+    /// The time of its start, in seconds since the Unix epoch.
     pub started_at: u64,
 }
 
-/// What this process uses now; `None` where the system does not tell.
+/// The current use of this process; `None` if the system does not report it.
 pub fn usage() -> Option<ProcessUsage> {
     let pid = sysinfo::get_current_pid().ok()?;
     let mut system = System::new().ok()?;
@@ -30,42 +30,42 @@ pub fn usage() -> Option<ProcessUsage> {
     Some(ProcessUsage { resident_bytes: process.memory(), cpu_seconds, threads, started_at: process.start_time() })
 }
 
-/// Lets this process open as many files as it ever may, and says how many that are. Programs that count them by `select` are
-/// why fewer are usual.
+/// Raises the limit of open files to the hard limit, and returns it. The soft limit is lower by default because of
+/// programs that use `select`.
 pub fn raise_open_files() -> u64 {
     let most = getrlimit(Resource::Nofile).maximum;
-    // What is refused is as it was.
+    // If this is refused, the old limit stays.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Lets a runtime have no memory that would take this process above seven eighths of `memory` bytes: a call that needs more
-/// than the machine has is an error of that call, where otherwise the system ends the process once the memory is touched.
-/// The last eighth is for Ledge's own allocations: see [`SpareAllocator`](crate::sys::SpareAllocator).
+/// Limits the memory of this process to seven eighths of `memory` bytes. A call that needs more than the machine has
+/// then fails by itself; otherwise the system would kill the process once the memory is touched. The last eighth is for
+/// Ledge's own allocations: see [`SpareAllocator`](crate::sys::SpareAllocator).
 pub fn bound_memory(memory: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Data);
     let most = (memory / 8 * 7).min(current.unwrap_or(u64::MAX));
-    // What is refused is as it was.
+    // If this is refused, the old limit stays.
     if setrlimit(Resource::Data, Rlimit { current: Some(most), maximum }).is_ok() {
         let spare = memory.saturating_sub(most).min(most / 7);
         let beyond = most.saturating_add(spare);
         let beyond = Rlimit { current: Some(maximum.map_or(beyond, |maximum| maximum.min(beyond))), maximum };
         crate::sys::SpareAllocator::lend(Rlimit { current: Some(most), maximum }, beyond);
-        tracing::debug!(most_mb = most >> 20, "memory of the runtimes is bounded");
+        tracing::debug!(most_mb = most >> 20, "the memory of the runtimes is limited");
     }
 }
 
-/// Resident memory of this process in bytes, shared pages included; 0 where the system does not tell.
+/// Resident memory of this process in bytes, shared pages included; 0 if the system does not report it.
 pub fn resident_bytes() -> u64 {
     resident("self").unwrap_or(0)
 }
 
-/// Resident memory of another process; `None` when it is gone.
+/// Resident memory of another process; `None` when it has ended.
 pub fn resident_bytes_of(pid: u32) -> Option<u64> {
     resident(&pid.to_string())
 }
 
-/// The most resident memory that this process ever had, in bytes; 0 where the system does not tell.
+/// The most resident memory that this process ever had, in bytes; 0 if the system does not report it.
 pub fn peak_resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
@@ -80,7 +80,7 @@ fn resident(process: &str) -> Option<u64> {
     Some(pages.saturating_mul(rustix::param::page_size() as u64))
 }
 
-/// Cores that this process may use: the affinity mask and the cgroup's quota are honoured.
+/// The number of cores that this process may use, by its affinity mask and the cgroup's quota.
 pub fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -13,21 +13,21 @@ pub use cgroup::CgroupLimits;
 /// The CPU, and how much of it this process may use.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cpu {
-    /// What its maker calls it; empty when the system does not say.
+    /// The maker's name for it; empty if the system does not report it.
     pub model: String,
-    /// The instruction set extensions that matter to a model, whether they are there or not.
+    /// The instruction set extensions that matter to a model, available or not.
     pub features: Vec<Feature>,
-    /// Cores with their own arithmetic units; `None` when the system does not say.
+    /// Physical cores; `None` if the system does not report them.
     pub physical_cores: Option<usize>,
-    /// Cores that the system schedules on, two of a physical one with hyper-threading.
+    /// Logical cores: with hyper-threading two for each physical core.
     pub logical_cores: usize,
-    /// The cores that this process may run on, as in `0-3,8`; `None` when the system does not say.
+    /// The cores that this process may run on, as in `0-3,8`; `None` if the system does not report them.
     pub affinity: Option<String>,
-    /// How many cores' worth of time this process may use: affinity and quota together.
+    /// The number of cores that this process may use, by affinity and quota together.
     pub usable_cores: usize,
 }
 
-/// What the kernel calls this boot of the machine; `None` when it does not say. `root` is the folder that `proc` is in.
+/// The kernel's id of this boot; `None` if it does not report one. `root` is the parent of `proc`.
 pub fn boot_id(root: &Path) -> Option<String> {
     let text = std::fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).ok()?;
     Some(text.trim().to_owned()).filter(|id| !id.is_empty())
@@ -37,22 +37,22 @@ pub fn boot_id(root: &Path) -> Option<String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Feature {
     pub name: &'static str,
-    /// Whether CPU and system offer it.
+    /// True if CPU and system support it.
     pub present: bool,
 }
 
-/// What the CPU's integer instructions make of models in int8.
+/// The behaviour of the CPU's integer instructions on int8 models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Int8 {
-    /// They add products in 32 bits: any weights give exact sums.
+    /// Products are added in 32 bits: any weights give exact sums.
     Exact,
-    /// They add two products in 16 bits, and cut off what does not fit: weights of the full range give wrong sums.
+    /// Two products are added in 16 bits with saturation: weights of the full range give wrong sums.
     Saturates,
 }
 
 impl Int8 {
-    /// What this CPU makes of them. On x86-64 that is a matter of VNNI, which every CPU with AMX has too; on ARM all
-    /// instructions for it widen.
+    /// The behaviour of this CPU. On x86-64 it depends on VNNI, which every CPU with AMX has too; on ARM all
+    /// instructions for int8 widen.
     pub fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         let exact = is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
@@ -63,7 +63,7 @@ impl Int8 {
 }
 
 impl Cpu {
-    /// Asks the CPU and the system. `root` is the folder that `proc` is in: `/`, save in tests.
+    /// Asks the CPU and the system. `root` is the parent of `proc`: `/`, except in tests.
     pub fn detect(root: &Path) -> Self {
         let mut system = System::new().ok();
         let cpus = system.as_mut().map_or(&[][..], |system| {
@@ -81,7 +81,7 @@ impl Cpu {
         }
     }
 
-    /// Whether the extension is there.
+    /// True if the extension is available.
     pub fn has(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature.name == name && feature.present)
     }
@@ -89,7 +89,7 @@ impl Cpu {
 
 #[cfg(target_arch = "x86_64")]
 fn features(root: &Path) -> Vec<Feature> {
-    // The standard library does not offer AMX yet; the kernel lists it once it has enabled its registers.
+    // The standard library does not detect AMX yet; the kernel lists it once it has enabled its registers.
     let info = std::fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
     let flags = info.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
     let listed = |flag| flags.split_whitespace().any(|word| word == flag);
@@ -134,7 +134,7 @@ fn affinity(root: &Path) -> Option<String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
     pub total_bytes: u64,
-    /// What can be had without swapping.
+    /// Memory that can be used without swapping.
     pub available_bytes: u64,
     /// Swap, used or not.
     #[serde(skip)]
@@ -142,7 +142,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Asks the system; `None` when it does not say.
+    /// Asks the system; `None` if it does not report the memory.
     pub fn read() -> Option<Self> {
         let mut system = System::new().ok()?;
         system.refresh_memory_specifics(MemoryRefreshKind::everything());
@@ -154,7 +154,7 @@ impl Memory {
         (memory.total_bytes > 0).then_some(memory)
     }
 
-    /// The most that a process within `limits` can have, swap included.
+    /// The most memory that a process within `limits` can have, swap included.
     pub fn most_within(self, limits: &CgroupLimits) -> u64 {
         let swap = limits.swap_bytes.map_or(self.swap_bytes, |most| most.min(self.swap_bytes));
         limits.memory_bytes.map_or(self.total_bytes, |most| most.min(self.total_bytes)).saturating_add(swap)
@@ -165,7 +165,7 @@ impl Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Disk {
     pub total_bytes: u64,
-    /// What a user other than root may still fill.
+    /// Bytes that users other than root may still use.
     pub available_bytes: u64,
 }
 

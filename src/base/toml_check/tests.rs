@@ -32,12 +32,12 @@ struct Limits {
 struct Row {
     name: String,
     shape: Vec<i64>,
-    kind: Option<Kind>,
+    kind: Option<RowKind>,
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum RowKind {
     Input,
     Output,
 }
@@ -55,7 +55,7 @@ fn a_text_without_mistakes_is_the_value() {
         "name = 'x'\n[http]\nthreads = 3\nlimits.body = 7\n[[rows]]\nname = 'r'\nshape = [1, -1]\nkind = 'output'";
     let settings: Settings = parse("f", text).unwrap();
     assert_eq!((settings.http.threads, settings.http.limits.body), (3, 7));
-    assert_eq!(settings.rows, [Row { name: "r".into(), shape: vec![1, -1], kind: Some(Kind::Output) }]);
+    assert_eq!(settings.rows, [Row { name: "r".into(), shape: vec![1, -1], kind: Some(RowKind::Output) }]);
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn what_comes_for_the_second_time_is_told_with_the_place_of_the_first() {
         |text: &str| check::<toml::Table>("f", text).mistakes.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(
         said("[a]\nx = 1\n[b] # again\nx = 1\n\n[b]\ny = 1\n"),
-        ["f:6:2: duplicate key: [b] is in line 3 already; one place has to be enough"]
+        ["f:6:2: duplicate key: [b] is in line 3 already; remove one of them"]
     );
     assert_eq!(
         said("x = 0\n[a]\nx = 1\ny = [\n1]\nx= 2\n"),
-        ["f:6:1: duplicate key: x is in line 3 already; one place has to be enough"]
+        ["f:6:1: duplicate key: x is in line 3 already; remove one of them"]
     );
-    // Where a line does not say it.
+    // Within one line, the line of the first occurrence says nothing.
     assert_eq!(said("a = {x = 1, x = 2}\n"), ["f:1:13: duplicate key"]);
 }
 
@@ -132,10 +132,7 @@ fn what_comes_for_the_second_time_is_told_with_the_place_of_the_first() {
 fn a_syntax_error_is_one_mistake_with_line_and_column() {
     mistakes("name = 'x'\nhttp = [", &["f:2:9: unclosed array, expected `]`"]);
     mistakes("name = 'ä' 'b'\n", &["f:1:12: unexpected key or value, expected newline, `#`"]);
-    mistakes(
-        "name = 'a'\nname = 'b'\n",
-        &["f:2:1: duplicate key: name is in line 1 already; one place has to be enough"],
-    );
+    mistakes("name = 'a'\nname = 'b'\n", &["f:2:1: duplicate key: name is in line 1 already; remove one of them"]);
 }
 
 #[test]
@@ -157,9 +154,9 @@ fn a_key_that_comes_twice_hides_nothing() {
     mistakes(
         "name = 'x'\nname = 'y'\n[http]\nthreads = 0\n[http]\nlisten = 'x'\n",
         &[
-            "f:2:1: duplicate key: name is in line 1 already; one place has to be enough",
+            "f:2:1: duplicate key: name is in line 1 already; remove one of them",
             "f:4: http.threads: expected a whole number from 1 to 16, got 0",
-            "f:5:2: duplicate key: [http] is in line 3 already; one place has to be enough",
+            "f:5:2: duplicate key: [http] is in line 3 already; remove one of them",
             "f:6: http.listen: expected an array, got \"x\"",
         ],
     );

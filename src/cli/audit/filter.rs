@@ -10,7 +10,7 @@ use ledge_audit::record::{ActorKind, AuditRecord};
 use ledge_audit::tags;
 use ledge_base::clock;
 use ledge_base::names::ModelName;
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::{Tag, TagKey};

@@ -4,8 +4,8 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_models::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, PhotographRequest};
 use ledge_models::serving::{Serving, ServingError};
+use ledge_models::status;
 use ledge_protocol::decode;
-use ledge_protocol::status;
 use tokio::runtime::Runtime;
 
 use super::drive::{Caller, Target};
@@ -33,7 +33,7 @@ pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -
         Payload::Photo(photograph) => {
             let account = Account::unlimited();
             let request = PhotographRequest { model, version, photograph, deadline: None, priority: None, account };
-            Ok(serving.classify(request, &Principal::Local).await?.response)
+            Ok(serving.infer_photograph(request, &Principal::Local).await?.response)
         }
         Payload::Tensors(tensors) => {
             let inputs = Inputs::Named(tensors);

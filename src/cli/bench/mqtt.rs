@@ -11,12 +11,13 @@ use bytes::Bytes;
 use ledge_base::names::DeviceName;
 use ledge_egress::{Content, Destination, Egress};
 use ledge_mqtt::answer;
-use ledge_mqtt::client::codec::MAX_PACKET;
+use ledge_mqtt::client::codec::PACKET_MAX_BYTES;
 use ledge_mqtt::client::connection::{Connection, Reader, Writer};
 use ledge_mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
 use ledge_mqtt::config::{BrokerAddress, MqttConfig};
-use ledge_mqtt::dial;
-use ledge_mqtt::topics::{DeviceTopics, ROOT, TopicName};
+use ledge_mqtt::connect;
+use ledge_mqtt::topics::{DeviceTopics, TOPIC_ROOT, TopicName};
+use ledge_part::section::Section;
 use ledge_protocol::call::HEADER_LENGTH;
 use ledge_protocol::decode;
 use ledge_service::audit_event::AuditSink;
@@ -54,7 +55,7 @@ impl Broker {
         }
         // Nobody reads the events of a command line.
         let audit = AuditSink::to_nowhere();
-        let topics = DeviceTopics { device: OWN.parse()?, group: None, looked_after: false };
+        let topics = DeviceTopics { device: OWN.parse()?, group: None, has_platform: false };
         let connect = Connect {
             client_id: String::new(),
             clean_start: true,
@@ -62,9 +63,9 @@ impl Broker {
             keep_alive_s: 0,
             session_expiry_s: 0,
             will: None,
-            ..dial::connect(&mqtt, &topics)?
+            ..connect::connect_packet(&mqtt, &topics)?
         };
-        Ok(Self { egress: Egress::new(&config.egress, audit), destination: dial::destination(&mqtt), connect })
+        Ok(Self { egress: Egress::new(&config.egress, audit), destination: connect::destination(&mqtt), connect })
     }
 }
 
@@ -81,7 +82,7 @@ impl Way {
     /// The way to `model` of a box or a group.
     pub fn to(device: &DeviceName, model: &decode::Target) -> anyhow::Result<Self> {
         let version = model.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
-        Ok(Self::Box(format!("{ROOT}{device}/infer/{}{version}", model.model).parse()?))
+        Ok(Self::Box(format!("{TOPIC_ROOT}{device}/infer/{}{version}", model.model).parse()?))
     }
 }
 
@@ -175,7 +176,7 @@ impl Client<'_> {
         let Broker { egress, destination, connect } = self.mqtt.broker;
         let connect = Connect { client_id: self.id.clone(), ..connect.clone() };
         let Connection { reader, writer, accepted, .. } =
-            Connection::open(egress, destination, Version::V5, connect, MAX_PACKET).await?;
+            Connection::open(egress, destination, Version::V5, connect, PACKET_MAX_BYTES).await?;
         let filter = self.answers.as_str().parse()?;
         let dialogue = Dialogue::new(&accepted, self.answers.clone(), filter, self.mqtt.qos);
         let mut line = Line { reader, writer, dialogue };
@@ -215,7 +216,7 @@ impl Line {
                 Heard::Nothing => {}
                 heard => return Ok(heard),
             }
-            packet = if let Some(packet) = self.reader.next_here()? {
+            packet = if let Some(packet) = self.reader.next_buffered()? {
                 packet
             } else {
                 self.reader.acknowledge();
@@ -288,7 +289,8 @@ mod tests {
     #[test]
     fn an_answer_counts_by_its_status() {
         let answer = |status: Option<&str>, payload: &'static str| {
-            let user = status.map(|status| (answer::STATUS.to_owned(), status.to_owned())).into_iter().collect();
+            let status = status.map(|status| (answer::STATUS_PROPERTY.to_owned(), status.to_owned()));
+            let user = status.into_iter().collect();
             let properties = Properties { user, ..Properties::default() };
             let topic = "a".parse().unwrap();
             outcome(&Message { topic, payload: payload.into(), qos: Qos::AtMostOnce, retain: false, properties })

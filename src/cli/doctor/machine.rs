@@ -6,9 +6,9 @@ use std::path::Path;
 use ledge_base::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
 use rustix::fs::{Access, access};
 
-use super::size;
 use crate::cli::checks::Check;
 use crate::config::Config;
+use ledge_part::check::size;
 
 /// Below this much free memory, small models may not load: two runtimes and one model of 20 MB need about half.
 const LITTLE_MEMORY: u64 = 512 << 20;

@@ -2,7 +2,7 @@
 
 use ledge_base::names::ModelName;
 use ledge_models::repository::attempts::{Suspect, log};
-use ledge_models::repository::{Repository, Trial, Tried};
+use ledge_models::repository::{Repository, RuntimeTrial, TrialLoad};
 
 use crate::cli::block_on;
 use crate::cli::checks::Check;
@@ -46,13 +46,13 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
         Ok(Err(error)) => return Check::warn(name, error.to_string(), advice),
         Err(error) => return Check::warn(name, error.to_string(), advice),
     };
-    let line = |trial: &Trial| {
+    let line = |trial: &RuntimeTrial| {
         let (version, runtime) = (trial.version, trial.runtime);
         match &trial.outcome {
-            Ok(Tried { time, stand_in: None }) => {
+            Ok(TrialLoad { time, stand_in: None }) => {
                 format!("version {version} runs in {runtime}, loaded in {} ms", time.as_millis())
             }
-            Ok(Tried { stand_in: Some(stand_in), .. }) => format!("version {version}: {stand_in}"),
+            Ok(TrialLoad { stand_in: Some(stand_in), .. }) => format!("version {version}: {stand_in}"),
             Err(error) => format!("version {version}: {error}"),
         }
     };
@@ -64,7 +64,7 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
     if !trials.iter().all(|trial| runs(trial.version)) {
         return Check::warn(name, detail, advice);
     }
-    let is_wrong = |trial: &Trial| match &trial.outcome {
+    let is_wrong = |trial: &RuntimeTrial| match &trial.outcome {
         Ok(tried) => tried.stand_in.is_some(),
         Err(error) => error.is_wrong(),
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ledge_mqtt::check::{Finding, StepName};
+use ledge_mqtt::check::{CheckStep, Finding};
 
 use crate::cli::checks::Check;
 use crate::cli::mqtt::check::findings;
@@ -17,8 +17,8 @@ pub fn check(config: &Config) -> Option<Check> {
     let broker = config.mqtt.broker.as_ref()?;
     Some(match findings(config, LIMIT) {
         Ok(findings) if findings.iter().all(|finding| finding.ok) => {
-            let granted = findings.iter().filter(|finding| finding.step == StepName::Subscription).count();
-            let trip = findings.iter().find(|finding| finding.step == StepName::RoundTrip);
+            let granted = findings.iter().filter(|finding| finding.step == CheckStep::Subscription).count();
+            let trip = findings.iter().find(|finding| finding.step == CheckStep::RoundTrip);
             let trip = trip.map_or("unknown", |finding| &finding.detail);
             Check::ok(name, format!("{broker} is connected; subscriptions granted: {granted}; round trip: {trip}"))
         }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::process::Command;
 
-use ledge_egress::ip_filter::{self, Passed};
+use ledge_egress::ip_filter::{self, FilterRule};
 
 use crate::cli::checks::Check;
 use crate::cli::config::open;
@@ -24,14 +24,14 @@ pub fn check(config: &Config) -> Option<Check> {
     if !shown.lines().any(|line| line == "LoadState=loaded") {
         return None;
     }
-    let resolver = std::fs::read_to_string(ip_filter::RESOLVER).unwrap_or_default();
+    let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
     // Names without an address are for other checks to tell.
-    let passed = ip_filter::passed(&config.egress, &config.behind_proxies(), &resolver).unwrap_or_default();
+    let passed = ip_filter::rules(&config.egress, &config.behind_proxies(), &resolver).unwrap_or_default();
     Some(compare(&shown, &open(config), &passed))
 }
 
 /// Compares what `systemctl show` says with where others may connect and what is connected to.
-fn compare(shown: &str, open: &[String], passed: &[Passed]) -> Check {
+fn compare(shown: &str, open: &[String], passed: &[FilterRule]) -> Check {
     let networks = |key: &str| -> Vec<Network> {
         let values = shown.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         values.flat_map(str::split_whitespace).filter_map(Network::parse).collect()
@@ -42,7 +42,7 @@ fn compare(shown: &str, open: &[String], passed: &[Passed]) -> Check {
         is_in(&denied) && !is_in(&allowed)
     };
     let mut stopped: Vec<String> = Vec::new();
-    for Passed { what, addresses } in passed {
+    for FilterRule { what, addresses } in passed {
         let addresses: Vec<_> =
             addresses.iter().filter(|address| is_stopped(**address)).map(ToString::to_string).collect();
         if !addresses.is_empty() {
@@ -114,7 +114,7 @@ mod tests {
     fn look(shown: &str, open: &[&str], to: &[&str]) -> (Status, String) {
         let addresses = to.iter().map(|text| text.parse().unwrap()).collect();
         let open: Vec<_> = open.iter().map(ToString::to_string).collect();
-        let check = compare(shown, &open, &[Passed { what: "the broker".into(), addresses }]);
+        let check = compare(shown, &open, &[FilterRule { what: "the broker".into(), addresses }]);
         (check.status, check.detail)
     }
 

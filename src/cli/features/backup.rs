@@ -18,7 +18,7 @@ use serde_json::{Value as Json, json};
 use super::daemon::{Daemon, checked};
 use super::new_file::NewFile;
 use crate::cli::Output;
-use crate::cli::doctor::size;
+use ledge_part::check::size;
 
 /// How much of a file is sent at a time.
 const PIECE: usize = 256 << 10;

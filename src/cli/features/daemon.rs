@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use ledge_base::toml_check::from_text;
-use ledge_egress::{Answer, DaemonAddress, DaemonConnection, Download};
+use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, Download};
 use ledge_features::value::{ScalarType, ValueType};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -98,7 +98,7 @@ impl Daemon {
     }
 
     /// The answer to a post of JSON, whatever it is; a daemon that is busy is asked again.
-    pub async fn try_post(&mut self, path: &str, body: &Json) -> anyhow::Result<Answer> {
+    pub async fn try_post(&mut self, path: &str, body: &Json) -> anyhow::Result<DaemonAnswer> {
         let body = Bytes::from(serde_json::to_vec(body)?);
         let headers = [("content-type", "application/json")];
         for _ in 1..TRIES {
@@ -140,7 +140,7 @@ pub struct Views {
 }
 
 /// The body of an answer that is a success.
-pub fn checked(answer: Answer) -> anyhow::Result<Bytes> {
+pub fn checked(answer: DaemonAnswer) -> anyhow::Result<Bytes> {
     if answer.status == 200 { Ok(answer.body) } else { bail!("{}", message(answer.status, &answer.body)) }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::daemon::{Daemon, View, Views};
 use crate::cli::Output;
-use crate::cli::doctor::size;
+use ledge_part::check::size;
 
 /// Writes a value as it is.
 fn document(value: &Json, out: &mut Output) -> anyhow::Result<()> {

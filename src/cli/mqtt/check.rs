@@ -55,7 +55,7 @@ pub fn findings(config: &Config, limit: Duration) -> anyhow::Result<Vec<Finding>
     // Nobody reads the events of a command line.
     let audit = AuditSink::to_nowhere();
     let egress = Egress::new(&config.egress, audit);
-    block_on(check::check(&config.mqtt, &topics, &egress, limit))
+    Ok(block_on(check::check(&config.mqtt, &topics, &egress, limit))?)
 }
 
 fn line(finding: &Finding) -> Check {

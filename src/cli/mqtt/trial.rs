@@ -10,11 +10,11 @@ use ledge_base::names::{DeviceName, ModelName};
 use ledge_base::principal::Principal;
 use ledge_features::online::{self, PushTarget};
 use ledge_identity::authentication::Authenticator;
+use ledge_mqtt::binding_message::DryRunRows;
 use ledge_mqtt::bindings::Bindings;
-use ledge_mqtt::bound::TriedRows;
 use ledge_mqtt::client::packet::{Message, Properties, Qos};
+use ledge_mqtt::dry_run::{DryRun, DryRunResult, Recipient};
 use ledge_mqtt::topics::{DeviceTopics, TopicName};
-use ledge_mqtt::trial::{Handled, Taker, Trial};
 use ledge_service::audit_event::AuditSink;
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
         let serving = &daemon::serving_alone(config, audit);
         let max_payload = config.mqtt.max_payload_bytes;
-        let trial = Trial {
+        let trial = DryRun {
             topics: &topics,
             bindings: &bindings,
             authenticator: &authenticator,
@@ -126,10 +126,10 @@ fn nobody(topic: &TopicName, topics: &DeviceTopics, bindings: &Bindings) -> Stri
     format!("Nothing takes {topic}. Calls to this box go to {own}{group}; {bound}.")
 }
 
-fn as_json(handled: &Handled) -> Value {
-    let mut row = match &handled.taker {
-        Taker::Call { owner } => json!({"by": "call", "owner": owner.as_ref().map(DeviceName::as_str)}),
-        Taker::Binding { binding, captures } => {
+fn as_json(handled: &DryRunResult) -> Value {
+    let mut row = match &handled.recipient {
+        Recipient::Call { owner } => json!({"by": "call", "owner": owner.as_ref().map(DeviceName::as_str)}),
+        Recipient::Binding { binding, captures } => {
             let max_rate = &binding.config().max_rate;
             json!({"by": "binding", "binding": binding.name(), "captures": captures, "max_rate": max_rate})
         }
@@ -159,9 +159,9 @@ fn as_json(handled: &Handled) -> Value {
     row
 }
 
-fn text(handled: &Handled, topics: &DeviceTopics) -> String {
-    let mut lines = vec![match &handled.taker {
-        Taker::Call { owner } => {
+fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
+    let mut lines = vec![match &handled.recipient {
+        Recipient::Call { owner } => {
             let whom = match owner {
                 Some(owner) if *owner == topics.device => format!("to this box, {owner}"),
                 Some(group) => format!("to the group {group}, of which one box answers"),
@@ -170,11 +170,11 @@ fn text(handled: &Handled, topics: &DeviceTopics) -> String {
             let who = handled.principal.as_ref().map(|principal| format!(", by {principal}")).unwrap_or_default();
             format!("An inference call {whom}{}{who}", for_model(handled))
         }
-        Taker::Binding { binding, captures } => {
+        Recipient::Binding { binding, captures } => {
             format!("The binding {} takes it{}{}", binding.name(), captured(captures), for_model(handled))
         }
     }];
-    if let Taker::Binding { binding, .. } = &handled.taker {
+    if let Recipient::Binding { binding, .. } = &handled.recipient {
         let config = binding.config();
         if config.max_rate.is_set() {
             let rate = config.max_rate;
@@ -204,7 +204,7 @@ fn text(handled: &Handled, topics: &DeviceTopics) -> String {
 }
 
 /// Where a binding pushes, and the rows that it would push; null where nothing is pushed.
-fn pushed_json(handled: &Handled) -> Value {
+fn pushed_json(handled: &DryRunResult) -> Value {
     let Some((target, tried)) = target(handled).zip(handled.rows.as_ref().filter(|tried| !tried.is_refused)) else {
         return Value::Null;
     };
@@ -217,17 +217,17 @@ fn pushed_json(handled: &Handled) -> Value {
     json!({kind: name, "df": df})
 }
 
-fn target(handled: &Handled) -> Option<PushTarget> {
-    match &handled.taker {
-        Taker::Binding { binding, .. } => binding.config().target(),
-        Taker::Call { .. } => None,
+fn target(handled: &DryRunResult) -> Option<PushTarget> {
+    match &handled.recipient {
+        Recipient::Binding { binding, .. } => binding.config().target(),
+        Recipient::Call { .. } => None,
     }
 }
 
 /// The rows that would be pushed; this pushes nothing.
-fn pushed(handled: &Handled) -> Vec<String> {
+fn pushed(handled: &DryRunResult) -> Vec<String> {
     let Some((target, tried)) = target(handled).zip(handled.rows.as_ref()) else { return Vec::new() };
-    let TriedRows { columns, is_refused, ignored, unused } = tried;
+    let DryRunRows { columns, is_refused, ignored, unused } = tried;
     let whereto = match target {
         PushTarget::View(name) => format!("the feature view {name}"),
         PushTarget::Source(name) => format!("the push source {name}"),
@@ -259,7 +259,7 @@ fn listed(cells: &[Value]) -> String {
     texts.join(", ")
 }
 
-fn for_model(handled: &Handled) -> String {
+fn for_model(handled: &DryRunResult) -> String {
     handled.model.as_ref().map(|model| format!(", for the model {model}")).unwrap_or_default()
 }
 

@@ -9,8 +9,8 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use ledge_updates::handle::Order;
-use ledge_updates::report::UpdatesReport;
+use ledge_updates::handle::UpdateOrder;
+use ledge_updates::status_report::UpdatesReport;
 use ledge_updates::subject::{InvalidTarget, Subject};
 use serde_json::json;
 
@@ -120,19 +120,19 @@ pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Re
                 show::status(report, out)
             });
         }
-        UpdateCommand::Pin { subject } => (Order::Pin, subject),
-        UpdateCommand::Unpin { subject } => (Order::Unpin, subject),
-        UpdateCommand::Rollback { subject } => (Order::RollBack, subject),
-        UpdateCommand::Cancel { subject } => (Order::Cancel, subject),
+        UpdateCommand::Pin { subject } => (UpdateOrder::Pin, subject),
+        UpdateCommand::Unpin { subject } => (UpdateOrder::Unpin, subject),
+        UpdateCommand::Rollback { subject } => (UpdateOrder::RollBack, subject),
+        UpdateCommand::Cancel { subject } => (UpdateOrder::Cancel, subject),
     };
     let subject = named(subject).with_context(|| format!("{subject:?} names nothing that is updated"))?;
     let report = post(globals, args, &format!("/updates/{subject}/{}", order.name()), &json!({}))?;
     told(&report, args.json, out, |_, out| {
         let done = match order {
-            Order::Pin => "stays as it is until it is unpinned",
-            Order::Unpin => "follows the platform again",
-            Order::RollBack => "goes back to the version before",
-            Order::Cancel => "stays at the version that runs; the update under way has ended",
+            UpdateOrder::Pin => "stays as it is until it is unpinned",
+            UpdateOrder::Unpin => "follows the platform again",
+            UpdateOrder::RollBack => "goes back to the version before",
+            UpdateOrder::Cancel => "stays at the version that runs; the update under way has ended",
         };
         Ok(writeln!(out, "{subject} {done}.")?)
     })

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use ledge_updates::report::{FaultReport, LastReport, SubjectReport, UpdatesReport};
+use ledge_updates::status_report::{FaultReport, LastReport, SubjectReport, UpdatesReport};
 
 use crate::cli::Output;
 use crate::cli::features::show::columns;

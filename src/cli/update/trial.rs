@@ -1,8 +1,10 @@
 //! `ledge update trial`: the process in which the daemon tries a release. Not for people.
 
 use clap::Parser as _;
+use ledge_updates::preflight::{
+    ConfigurationPreflight, PreflightError, PreflightKind, PreflightOrder, PreflightReport, child, model,
+};
 use ledge_updates::state::{Cause, Reason};
-use ledge_updates::trial::{ConfigurationTrial, Order, TrialError, TrialReport, What, child, model};
 
 use crate::cli::{Cli, Exit, block_on};
 use crate::config::Sources;
@@ -14,19 +16,19 @@ const TOLD: usize = 3;
 pub fn run() -> anyhow::Result<Exit> {
     let order = child::begin()?;
     let outcome = match &order.what {
-        What::Model(how) => block_on(model::run(&order, how))??,
-        What::Configuration(how) => configuration(&order, how).map_err(TrialError::Failed),
-        What::Runtime(how) => block_on(model::run_runtime(&order, how))??,
+        PreflightKind::Model(how) => block_on(model::run(&order, how))??,
+        PreflightKind::Configuration(how) => configuration(&order, how).map_err(PreflightError::Failed),
+        PreflightKind::Runtime(how) => block_on(model::run_runtime(&order, how))??,
     };
     child::finish(outcome)?;
     Ok(Exit::Success)
 }
 
 /// Reads the daemon's configuration with the settings of the release in it.
-fn configuration(order: &Order, how: &ConfigurationTrial) -> Result<TrialReport, Reason> {
+fn configuration(order: &PreflightOrder, how: &ConfigurationPreflight) -> Result<PreflightReport, Reason> {
     let refused = |detail: String| Reason::new(Cause::Load, detail);
     let sources = sources(how).map_err(refused)?;
-    sources.try_signed(&order.release).map(|()| TrialReport::default()).map_err(|mistakes| {
+    sources.try_signed(&order.release).map(|()| PreflightReport::default()).map_err(|mistakes| {
         let told: Vec<String> = mistakes.iter().take(TOLD).map(ToString::to_string).collect();
         let more = mistakes.len().saturating_sub(TOLD);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
@@ -35,7 +37,7 @@ fn configuration(order: &Order, how: &ConfigurationTrial) -> Result<TrialReport,
 }
 
 /// What the daemon reads its configuration from: the environment of this process has nothing of it.
-fn sources(how: &ConfigurationTrial) -> Result<Sources, String> {
+fn sources(how: &ConfigurationPreflight) -> Result<Sources, String> {
     let words = std::iter::once("ledge").chain(how.arguments.iter().map(String::as_str));
     let cli = Cli::try_parse_from(words).map_err(|_| "the daemon's command line cannot be read".to_owned())?;
     let variable = |name: &str| how.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.into());

@@ -160,7 +160,7 @@ fn a_table_of_an_array_is_shown_with_where_each_key_was_set() {
 #[test]
 fn a_problem_of_a_table_in_an_array_is_blamed_on_its_line() {
     let file = BINDINGS.replace("publish = 'd'", "publish = 'a'");
-    let loop_back = "a may be a topic that the binding \"a\" takes: answers would go round in a loop";
+    let loop_back = "a may be a topic that the binding \"a\" takes: answers would loop";
     Root::new(&file).mistakes(&[], &[], &[&format!("ledge.toml:8: mqtt.bindings[1].publish: {loop_back}")]);
     let replacing = "mqtt.bindings=[{topic='x',model='m',publish='y'},{topic='a',model='m',publish='a'}]";
     let expected = format!("--set mqtt.bindings: mqtt.bindings[1].publish: {loop_back}");
@@ -250,7 +250,7 @@ fn an_element_of_an_array_has_a_line_of_its_own() {
         "[egress]\nresidency = ['eu']\n\n[[egress.allow]]\nhost = 'Broker:1'\nregion = 'us'\n\n[[egress.allow]]\n\
          host = 'broker:1'\nregion = 'ch'\n",
     );
-    let foreign = |region: &str| format!("\"{region}\" is none of egress.residency, where data may be: eu");
+    let foreign = |region: &str| format!("\"{region}\" is not in egress.residency, the regions where data may be: eu");
     root.mistakes(
         &[],
         &[],
@@ -351,7 +351,7 @@ impl Root {
         let release = updates.join("releases/configurations/night/3-abababababababab");
         std::fs::create_dir_all(&release).unwrap();
         ledge_base::durable::replace(&release.join("settings.toml"), text.as_bytes()).unwrap();
-        let mut persisted = Persisted::none(&updates);
+        let mut persisted = Persisted::empty(&updates);
         let committed = Installed { version: "3".parse().unwrap(), digest: "ab".repeat(32) };
         let state = SubjectState { committed: Some(committed), ..SubjectState::default() };
         persisted.subjects.insert("configurations/night".parse().unwrap(), state);
@@ -429,7 +429,7 @@ fn no_key_outside_the_closed_set_gets_in() {
         settable += usize::from(loaded.left_out.is_empty());
     }
     // Each of them is a key that there is.
-    assert_eq!(settable, configuration::SETTABLE.len());
+    assert_eq!(settable, configuration::SETTABLE_KEYS.len());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Sending to a web server: bytes of the audit log, and nothing else.
+//! Uploads to a web server: bytes of the audit log, and nothing else.
 
 use std::time::Duration;
 
@@ -11,43 +11,43 @@ use super::{HttpClient, HttpError, HttpSettings};
 use crate::policy::Content;
 use crate::{Egress, Purpose};
 
-/// The most of an answer that is read, in bytes: it is of interest when something is wrong.
-const LONGEST_ANSWER: usize = 16 << 10;
+/// The most bytes of an answer that are read: it matters only when something is wrong.
+const ANSWER_BYTES_MAX: usize = 16 << 10;
 
-/// Sends the audit log, and what proves it, to one server. Clones share the connections that are kept.
+/// Sends the audit log and its proofs to one server. Clones share the idle connections.
 #[derive(Debug, Clone)]
 pub struct AuditClient(HttpClient);
 
-/// An answer as a whole.
+/// A whole answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
     pub status: u16,
-    /// The body, or its beginning where it is long.
+    /// The body, cut off when it is long.
     pub body: Bytes,
-    /// After what time another try is worth it, where the server says it.
+    /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
 impl HttpClient {
-    /// A client that may also send, and what it sends is the audit log. Nothing is connected yet.
+    /// A client that may also send, namely the audit log. Nothing is connected yet.
     pub fn for_audit(egress: Egress, settings: HttpSettings, purpose: Purpose) -> AuditClient {
-        AuditClient(Self::with(egress, settings, purpose, Content::Audit, super::PATIENCE))
+        AuditClient(Self::with(egress, settings, purpose, Content::Audit, super::REPLY_TIMEOUT))
     }
 }
 
 impl AuditClient {
     #[cfg(test)]
-    pub(crate) fn with_patience(egress: Egress, settings: HttpSettings, patience: Duration) -> Self {
-        Self(HttpClient::with(egress, settings, Purpose::Audit, Content::Audit, patience))
+    pub(crate) fn with_reply_timeout(egress: Egress, settings: HttpSettings, reply_timeout: Duration) -> Self {
+        Self(HttpClient::with(egress, settings, Purpose::Audit, Content::Audit, reply_timeout))
     }
 
-    /// Asks for a file, of which the first `longest` bytes are of interest.
+    /// Requests a file and returns its first `longest` bytes.
     pub async fn get(&self, path: &str, longest: usize) -> Result<HttpAnswer, HttpError> {
         self.0.get(path, 0).await?.answer(longest).await
     }
 
-    /// Puts a file to `path`, percent-encoded as it has to be. A connection that breaks is tried again once, if it was a
-    /// kept one: the server may have taken the file all the same.
+    /// Puts a file to `path`, already percent-encoded. When an idle connection fails that is used again, the request is
+    /// sent once more on a new one, so the server may get the file twice.
     pub async fn put(
         &self,
         path: &str,
@@ -57,7 +57,7 @@ impl AuditClient {
         self.send(Method::PUT, path, headers, body).await
     }
 
-    /// Posts to `path`, as [`Self::put`] does: the server may get it twice.
+    /// Posts to `path`. As with [`Self::put`], the server may get it twice.
     pub async fn post(
         &self,
         path: &str,
@@ -80,6 +80,6 @@ impl AuditClient {
             let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
             request.body(Full::new(body.clone())).map_err(|error| self.0.unusable(path, error.to_string()))
         };
-        self.0.ask(path, 0, request).await?.answer(LONGEST_ANSWER).await
+        self.0.ask(path, 0, request).await?.answer(ANSWER_BYTES_MAX).await
     }
 }

@@ -1,4 +1,4 @@
-//! Against servers on loopback that answer what they are told to.
+//! Tests against HTTP servers on loopback with fixed answers.
 
 use std::future::poll_fn;
 use std::sync::atomic::AtomicUsize;
@@ -7,7 +7,7 @@ use super::super::http::{HttpClient, HttpDownload, HttpError, HttpSettings};
 use super::tls::{Authority, modern};
 use super::*;
 
-/// What a server did.
+/// The connections and requests that a server saw.
 #[derive(Default)]
 struct Seen {
     connections: AtomicUsize,
@@ -24,7 +24,7 @@ impl Seen {
     }
 }
 
-/// A server that answers the requests of each connection with `answers` by turns, then closes it if it `closes`.
+/// A server that answers the requests of each connection with `answers` in turn, then closes it if it `closes`.
 async fn server(answers: &'static [&'static str], closes: bool) -> (HostPort, Arc<Seen>) {
     let (listener, port) = listener().await;
     let seen = Arc::new(Seen::default());
@@ -72,7 +72,7 @@ pub(super) fn plain(at: &HostPort) -> HttpSettings {
 }
 
 fn client(at: &HostPort) -> HttpClient {
-    HttpClient::with_patience(egress("").0, plain(at), Duration::from_millis(300))
+    HttpClient::with_reply_timeout(egress("").0, plain(at), Duration::from_millis(300))
 }
 
 async fn body(download: &mut HttpDownload) -> Result<String, HttpError> {
@@ -260,6 +260,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
         proxy: Some(proxy.clone()),
     };
     let client = HttpClient::new(egress.clone(), settings);
+
     let seen = Seen::default();
     let serving = async {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -270,6 +271,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
         converse(&mut stream, &["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"], true, &seen).await;
         connect
     };
+
     let (answer, connect) = tokio::join!(got(&client, "/f", 0), serving);
     assert_eq!(answer, (200, 0, "ok".to_owned()));
     assert_eq!(connect, "CONNECT files.invalid:443 HTTP/1.1\r\nHost: files.invalid:443\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Against servers on loopback that take messages.
+//! Tests against servers on loopback that take messages.
 
 use super::super::MessageStream;
 use super::tls::{Authority, modern};
@@ -24,6 +24,7 @@ async fn messages_are_counted_as_the_audit_log_and_their_connection_is_audited()
         others: 0,
     };
     assert_eq!(events.try_next(), Some(opened));
+
     stream.send(b"5 hello").await.unwrap();
     let mut read = [0; 7];
     served.read_exact(&mut read).await.unwrap();
@@ -31,7 +32,7 @@ async fn messages_are_counted_as_the_audit_log_and_their_connection_is_audited()
     let statistics = egress.statistics();
     let sent: u64 = statistics[0].sent.iter().map(|(_, bytes)| bytes).sum();
     assert_eq!((sent, statistics[0].sent[Content::Audit as usize]), (7, (Content::Audit, 7)));
-    // What it says is not looked at; its end is told, and nothing is sent into it.
+    // Its bytes are discarded; its end is reported, and nothing more is sent.
     served.write_all(&[b'x'; 2000]).await.unwrap();
     drop(served);
     assert_eq!(stream.ended().await.kind(), io::ErrorKind::UnexpectedEof);
@@ -69,6 +70,7 @@ async fn messages_go_encrypted_and_a_refused_certificate_is_told_in_words() {
             let (stream, _) = listener.accept().await.unwrap();
             acceptor.accept(stream).await
         });
+
         let mut stream = stream.unwrap();
         if is_known {
             let mut served = served.unwrap();

@@ -1,4 +1,4 @@
-//! Against a real TLS server on loopback, with certificates made here.
+//! Tests against a real TLS server on loopback, with certificates made here.
 
 use std::io::Write;
 
@@ -108,7 +108,7 @@ pub(super) fn modern(identity: &Identity, clients: Option<&Authority>) -> TlsAcc
 
 type Links = (LinkReader, LinkWriter);
 
-/// Both ends of a try to connect to `host`, over a listener of its own.
+/// Both ends of an attempt to connect to `host`, over a listener of its own.
 async fn shake(
     host: &str,
     tls: TlsSettings,
@@ -145,7 +145,7 @@ async fn a_private_ca_is_trusted_when_it_is_named() {
         served.flush().await.unwrap();
         let mut buffer = BytesMut::new();
         assert_eq!(reader.read(&mut buffer).await.unwrap(), 4);
-        // An orderly end is one on the other side too, and no error there.
+        // The other side sees an orderly end, and no error.
         writer.close().await;
         assert_eq!(served.read(&mut read).await.unwrap(), 0);
     }
@@ -154,7 +154,7 @@ async fn a_private_ca_is_trusted_when_it_is_named() {
 #[tokio::test]
 async fn a_foreign_ca_is_refused_by_the_name_of_the_file() {
     let own = Authority::new();
-    // The second one is as if the CA had been made anew: its name is the same.
+    // The second one is as if the CA had been created again: its name is the same.
     for foreign in [Authority::named("Another CA"), Authority::new()] {
         let acceptor = modern(&foreign.issue("localhost"), None);
         let (link, served) = shake("localhost", own.trusting(), &acceptor).await;
@@ -195,7 +195,8 @@ async fn a_certificate_for_another_name_or_another_time_is_refused() {
     let early = |params: &mut CertificateParams| params.not_before = rcgen::date_time_ymd(4000, 1, 1);
     refused(authority.issue_with("localhost", early), "is not valid yet, or the clock").await;
     let ca = |params: &mut CertificateParams| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    refused(authority.issue_with("localhost", ca), "is a CA's own; let that CA sign one for the server").await;
+    refused(authority.issue_with("localhost", ca), "it is a CA certificate; have that CA issue one for the server")
+        .await;
 }
 
 #[tokio::test]
@@ -210,7 +211,8 @@ async fn a_clock_at_1970_is_not_believed_when_it_is_known_to_be_later() {
         let acceptor = modern(&identity, None);
         let (near, far) = tokio::io::duplex(1 << 16);
         let to = HostPort::new("localhost", 8883).unwrap();
-        let client = Client::read_at(&authority.trusting(), &to, CertificateTime { system_ms: || 0, floor }).unwrap();
+        let client =
+            TlsClient::read_at(&authority.trusting(), &to, CertificateTime { system_ms: || 0, floor }).unwrap();
         let (connected, _) = tokio::join!(client.connect(near), acceptor.accept(far));
         connected.map(drop)
     };
@@ -247,7 +249,7 @@ async fn a_client_certificate_that_is_missing_or_foreign_is_told_at_the_first_an
         (authority.with_identity(&foreign), &refused),
     ];
     for (settings, expected) in cases {
-        // In TLS 1.3 the handshake is done for the client before the server has seen its certificate.
+        // In TLS 1.3 the client finishes the handshake before the server has seen its certificate.
         let (link, served) = shake("localhost", settings, &acceptor).await;
         assert!(served.is_err());
         let (mut reader, _writer) = link.unwrap();
@@ -285,11 +287,11 @@ async fn a_server_without_tls_is_told_in_words() {
 async fn a_server_that_says_nothing_is_given_up() {
     let (listener, port) = listener().await;
     let audit = AuditSink::to_nowhere();
-    let egress = Egress::with_limit(&EgressConfig::default(), audit, Duration::from_secs(2));
+    let egress = Egress::with_timeout(&EgressConfig::default(), audit, Duration::from_secs(2));
     let authority = Authority::new();
     let to = Destination { host: "127.0.0.1".into(), port, tls: Some(authority.trusting()) };
     let (link, _open) = tokio::join!(egress.connect(&to, Purpose::Mqtt), listener.accept());
-    assert_says(link, "the TLS handshake got no answer in time");
+    assert_says(link, "the TLS handshake timed out");
 }
 
 #[tokio::test]
@@ -311,6 +313,7 @@ async fn files_that_cannot_be_used_are_named_and_nothing_is_connected() {
         (TlsSettings { key: None, ..good.clone() }, "set both `certificate_file` and `key_file`, or neither"),
         (TlsSettings { certificate: None, ..good.clone() }, "set both `certificate_file` and `key_file`, or neither"),
     ];
+
     let (egress, mut events) = egress("");
     for (settings, expected) in cases {
         let to = Destination { host: "localhost".into(), port: 1, tls: Some(settings) };

@@ -1,4 +1,4 @@
-//! What is sent to a web server.
+//! Tests of uploads to a web server.
 
 use ::http::header::IF_NONE_MATCH;
 use ::http::{HeaderName, HeaderValue};
@@ -20,7 +20,7 @@ async fn put<F: Future<Output = ()>>(
 ) -> (Result<HttpAnswer, HttpError>, DestinationStatistics) {
     let at = HostPort::new("127.0.0.1", listener.local_addr().unwrap().port()).unwrap();
     let (egress, _events) = egress("");
-    let client = AuditClient::with_patience(egress.clone(), plain(&at), Duration::from_millis(300));
+    let client = AuditClient::with_reply_timeout(egress.clone(), plain(&at), Duration::from_millis(300));
     let only_new = only_new();
     let put = client.put("/a", &only_new, body);
     let (answer, ()) = tokio::join!(put, serve(listener));
@@ -75,7 +75,7 @@ async fn a_long_answer_is_cut_and_a_redirect_is_not_followed() {
         answered(&mut stream, 1, "HTTP/1.1 307 There\r\nLocation: http://b/\r\nContent-Length: 0\r\n\r\n").await;
     })
     .await;
-    // It is not followed, and told like any other refusal.
+    // It is not followed, and returned like any other refusal.
     assert_eq!(answer.unwrap().status, 307);
 }
 
@@ -83,7 +83,7 @@ async fn a_long_answer_is_cut_and_a_redirect_is_not_followed() {
 async fn a_slow_link_is_given_time_for_a_large_file_and_a_server_that_hangs_is_given_up() {
     const LENGTH: usize = 4 << 20;
     let socket = TcpSocket::new_v4().unwrap();
-    // Else the system would take all of it at once.
+    // Otherwise the system would take all of it at once.
     socket.set_recv_buffer_size(64 << 10).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let begun = Instant::now();
@@ -99,8 +99,9 @@ async fn a_slow_link_is_given_time_for_a_large_file_and_a_server_that_hangs_is_g
     })
     .await;
     assert_eq!(answer.unwrap().status, 201);
-    // Longer than an answer may let wait.
+    // Longer than the reply timeout.
     assert!(begun.elapsed() >= Duration::from_millis(400));
+
     let (hanging, _) = listener().await;
     let (answer, _) = put("x".into(), hanging, async |listener| {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -118,7 +119,7 @@ async fn a_kept_connection_serves_the_next_request_and_one_that_broke_is_replace
     let (listener, port) = listener().await;
     let at = HostPort::new("127.0.0.1", port).unwrap();
     let (egress, _events) = egress("");
-    let client = AuditClient::with_patience(egress.clone(), plain(&at), Duration::from_secs(5));
+    let client = AuditClient::with_reply_timeout(egress.clone(), plain(&at), Duration::from_secs(5));
     let taken = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
     let server = async {
         let (mut stream, _) = listener.accept().await.unwrap();

@@ -32,7 +32,7 @@ fn a_name_keeps_its_number_and_none_is_given_twice() {
     catalog.admit(&mut first).unwrap();
     assert_eq!(catalog, kept, "nothing is new");
 
-    // b goes, c comes in its place, b comes back.
+    // b is removed, c is new, b is declared again.
     let mut second = view(&[field("c", "Int64"), field("a", "Int64")].join(","));
     catalog.admit(&mut second).unwrap();
     assert_eq!(ids(&second), [3, 1]);
@@ -116,7 +116,7 @@ fn store() -> (tempfile::TempDir, Catalog) {
 
 #[test]
 fn either_file_is_enough() {
-    for file in FILES {
+    for file in FILE_NAMES {
         for content in [Some(b"{\"format\":1".as_slice()), Some(b"\xff"), Some(b""), None] {
             let (folder, catalog) = store();
             assert_eq!(Catalog::read(folder.path()).unwrap(), (catalog.clone(), true));
@@ -134,7 +134,7 @@ fn either_file_is_enough() {
 
 #[test]
 fn of_two_good_files_the_newer_one_counts() {
-    for file in FILES {
+    for file in FILE_NAMES {
         let (folder, mut catalog) = store();
         catalog.admit(&mut view(&field("c", "Bool"))).unwrap();
         // As after a power cut between the two.
@@ -146,7 +146,7 @@ fn of_two_good_files_the_newer_one_counts() {
 #[test]
 fn without_a_good_file_nothing_is_made_up() {
     let (folder, _) = store();
-    for file in FILES {
+    for file in FILE_NAMES {
         durable::replace(&folder.path().join(file), b"{}").unwrap();
     }
     let message = Catalog::read(folder.path()).unwrap_err().to_string();
@@ -158,13 +158,13 @@ fn without_a_good_file_nothing_is_made_up() {
     );
     assert_eq!(message, expected);
 
-    for file in FILES {
+    for file in FILE_NAMES {
         std::fs::remove_file(folder.path().join(file)).unwrap();
     }
     assert_eq!(Catalog::read(folder.path()).unwrap(), (Catalog::default(), true), "an empty folder is an empty store");
     std::fs::create_dir(folder.path().join("journal")).unwrap();
     let message = Catalog::read(folder.path()).unwrap_err().to_string();
-    assert!(message.contains("both are missing, and there is a store"), "{message}");
+    assert!(message.contains("both are missing, but the store has data"), "{message}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! From the numbers of one store to those of another one: by names.
+//! Translation of the numbers of a backup to those of this store, by names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::record::Row;
 use crate::value::{ScalarType, ValueType};
 use crate::view::{FieldId, ViewId};
 
-/// A view as a store keeps it: everything that was ever declared of it.
+/// A view as the store has it: with every field that was ever declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredView {
     pub id: ViewId,
@@ -18,33 +18,34 @@ pub struct StoredView {
     pub fields: Vec<(FieldId, Arc<str>, ValueType)>,
 }
 
-/// What the numbers of a backup are here.
+/// The translation of all numbers in a backup.
 #[derive(Debug, Default)]
 pub struct Translation {
     views: HashMap<ViewId, ViewTranslation>,
 }
 
-/// What the numbers of one view are here.
+/// The translation of the numbers of one view.
 #[derive(Debug)]
 pub struct ViewTranslation {
     pub id: ViewId,
     fields: HashMap<FieldId, FieldId>,
-    /// Whether every field has the number that it had.
+    /// True when every field keeps its number.
     pub same_fields: bool,
 }
 
 impl Catalog {
-    /// Every view, as it is kept.
+    /// All stored views.
     pub fn stored_views(&self) -> impl Iterator<Item = StoredView> {
         self.views.values().map(ViewEntry::stored)
     }
 
-    /// A view, as it is kept.
+    /// A stored view.
     pub fn stored_view(&self, name: &str) -> Option<StoredView> {
         self.views.get(name).map(ViewEntry::stored)
     }
 
-    /// How what is in use of `backup` is numbered here; or everything that has no place here, in words.
+    /// The translation of the views and fields of `backup` that are `in_use`, or everything that does not fit this
+    /// store, in words.
     pub fn translation(
         &self,
         backup: &Self,
@@ -53,25 +54,29 @@ impl Catalog {
         let (mut translation, mut problems) = (Translation::default(), Vec::new());
         for (id, fields) in in_use {
             let Some((name, theirs)) = backup.views.iter().find(|(_, entry)| entry.id == id.0) else {
-                problems.push(format!("it has rows of view number {}, which its own catalog does not name", id.0));
+                problems.push(format!("it has rows of view number {}, which its own catalog does not list", id.0));
                 continue;
             };
             let Some(ours) = self.views.get(name) else {
                 problems.push(format!("feature view '{name}' is not declared here"));
                 continue;
             };
+
             if theirs.join_keys != ours.join_keys {
                 let (was, is) = (shown(&theirs.join_keys), shown(&ours.join_keys));
-                problems.push(format!("the join keys of feature view '{name}' are {was} in it, and {is} here"));
+                problems.push(format!("the join keys of feature view '{name}' are {was} in the backup, and {is} here"));
             }
             let number = |name| ours.fields.get(name).map(|field| FieldId(field.id));
             let fields_here = theirs.fields.iter().filter_map(|(name, was)| Some((FieldId(was.id), number(name)?)));
             let same_fields = theirs.fields.iter().all(|(name, was)| number(name) == Some(FieldId(was.id)));
             let view = ViewTranslation { id: ViewId(ours.id), fields: fields_here.collect(), same_fields };
+
             for field in fields {
                 let Some((field_name, was)) = theirs.fields.iter().find(|(_, entry)| entry.id == field.0) else {
-                    problems
-                        .push(format!("a row of feature view '{name}' has field number {}, unknown to it", field.0));
+                    problems.push(format!(
+                        "a row of feature view '{name}' has field number {}, which the backup's catalog does not list",
+                        field.0
+                    ));
                     continue;
                 };
                 match ours.fields.get(field_name) {
@@ -79,14 +84,16 @@ impl Catalog {
                         problems.push(format!("feature '{field_name}' of feature view '{name}' is not declared here"));
                     }
                     Some(is) if is.value_type != was.value_type => problems.push(format!(
-                        "feature '{field_name}' of feature view '{name}' is {} in it, and {} here",
+                        "feature '{field_name}' of feature view '{name}' is {} in the backup, and {} here",
                         was.value_type, is.value_type
                     )),
                     Some(_) => {}
                 }
             }
+
             translation.views.insert(*id, view);
         }
+
         if problems.is_empty() { Ok(translation) } else { Err(problems) }
     }
 }
@@ -115,7 +122,7 @@ impl ViewTranslation {
         self.fields.get(&id).copied()
     }
 
-    /// Gives the values of a row the numbers that their fields have here.
+    /// Renumbers the values of a row.
     pub fn row(&self, row: &mut Row) {
         if self.same_fields {
             return;

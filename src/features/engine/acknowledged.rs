@@ -1,9 +1,9 @@
-//! How far pushes were acknowledged, in two small files outside journal and index. When journal, index and snapshots all lack
-//! an entry, these are what still knows that it was acknowledged, so that the loss is told.
+//! The last acknowledged push, in two small files outside journal and index. When journal, index and snapshots all lack
+//! an entry, these files still prove that it was acknowledged, so that the loss is reported.
 //!
-//! They are overwritten in place after each group of pushes, which costs two short writes to the page cache and survives the
-//! end of the process. A thread brings them to the disk at most a second later: a power cut may take them back by that much,
-//! never beyond what the journal has.
+//! They are overwritten in place after each group of pushes, which costs two short writes to the page cache and
+//! survives the end of the process. A thread syncs them to the disk at most a second later: a power cut may set them
+//! back by that much, but they are never ahead of the journal.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,58 +17,58 @@ use ledge_base::durable;
 
 use super::super::wire::{Damaged, Reader};
 
-/// The files.
-const NAMES: [&str; 2] = ["acknowledged", "acknowledged.copy"];
-/// How much older than the newest note the files may be on the disk.
-const LAG: Duration = Duration::from_secs(1);
+/// The names of the two files.
+const FILE_NAMES: [&str; 2] = ["acknowledged", "acknowledged.copy"];
+/// The longest time that a new position may wait for its fsync.
+const SYNC_DELAY_MAX: Duration = Duration::from_secs(1);
 
 const MAGIC: &[u8; 8] = b"LEDGEACK";
 const VERSION: u16 = 1;
 /// Magic, version, three numbers, checksum.
-const LENGTH: usize = 8 + 2 + 3 * 8 + 4;
+const MARK_BYTES: usize = 8 + 2 + 3 * 8 + 4;
 
-/// What the files say.
+/// The content of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mark {
-    /// Every entry before it was acknowledged.
+    /// All entries before this one were acknowledged.
     next_seq: u64,
-    /// Entries that were acknowledged and that the journal turned out to lack, until they are in a snapshot or told as lost.
+    /// Acknowledged entries that the journal lacks, until a snapshot has them or they were reported as lost.
     lacking: Range<u64>,
 }
 
-/// How far pushes were acknowledged, for writer and upkeep.
+/// The position of the last acknowledged push, shared by writer and upkeep.
 #[derive(Debug)]
 pub struct Acknowledged {
     files: [(PathBuf, OnceLock<File>); 2],
-    state: Mutex<State>,
-    /// Told when there is something to bring to the disk, and at the end.
+    state: Mutex<AcknowledgedState>,
+    /// Notified when there is something to sync, and at the end.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct AcknowledgedState {
     mark: Mark,
-    /// Whether the files have it on the disk.
+    /// True when the files on the disk have the position.
     durable: bool,
     closed: bool,
-    /// Whether it is known already that they cannot be written.
+    /// True when the log already says that they cannot be written.
     failing: bool,
 }
 
-/// What a start finds.
+/// The state of the files at a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// Entries before this one were acknowledged.
+pub enum AcknowledgedOnDisk {
+    /// All entries before this one were acknowledged.
     Until(u64),
     /// No file: the store is new, or an earlier version wrote it.
-    Nothing,
-    /// Files, and none that can be read.
+    Missing,
+    /// Files, none of which can be read.
     Damaged,
 }
 
 impl Mark {
-    fn encode(&self) -> [u8; LENGTH] {
-        let mut bytes = Vec::with_capacity(LENGTH);
+    fn encode(&self) -> [u8; MARK_BYTES] {
+        let mut bytes = Vec::with_capacity(MARK_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         for number in [self.next_seq, self.lacking.start, self.lacking.end] {
@@ -76,14 +76,14 @@ impl Mark {
         }
         let sum = crc32fast::hash(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
-        let mut mark = [0; LENGTH];
+        let mut mark = [0; MARK_BYTES];
         mark.copy_from_slice(&bytes);
         mark
     }
 
     fn read(path: &Path) -> io::Result<Result<Self, Damaged>> {
-        let mut bytes = Vec::with_capacity(LENGTH + 1);
-        File::open(path)?.take(LENGTH as u64 + 1).read_to_end(&mut bytes)?;
+        let mut bytes = Vec::with_capacity(MARK_BYTES + 1);
+        File::open(path)?.take(MARK_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         Ok(Self::decode(&bytes))
     }
 
@@ -106,29 +106,29 @@ impl Mark {
 }
 
 impl Acknowledged {
-    /// Reads the files in `folder`, of which the one that says more counts. Nothing is written yet.
-    pub fn open(folder: &Path) -> (Self, Found) {
-        let (mut newest, mut found): (Option<Mark>, _) = (None, Found::Nothing);
-        for name in NAMES {
+    /// Reads the files in `folder`; the one with the higher position counts. Nothing is written yet.
+    pub fn open(folder: &Path) -> (Self, AcknowledgedOnDisk) {
+        let (mut newest, mut found): (Option<Mark>, _) = (None, AcknowledgedOnDisk::Missing);
+        for name in FILE_NAMES {
             match Mark::read(&folder.join(name)) {
                 Ok(Ok(mark)) if newest.as_ref().is_none_or(|newest| newest.next_seq < mark.next_seq) => {
                     newest = Some(mark);
                 }
                 Ok(Ok(_)) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(Err(_)) | Err(_) => found = Found::Damaged,
+                Ok(Err(_)) | Err(_) => found = AcknowledgedOnDisk::Damaged,
             }
         }
-        let mark = newest.inspect(|mark| found = Found::Until(mark.next_seq));
+        let mark = newest.inspect(|mark| found = AcknowledgedOnDisk::Until(mark.next_seq));
         let mark = mark.unwrap_or(Mark { next_seq: 0, lacking: 0..0 });
-        let state = State { mark, durable: true, closed: false, failing: false };
-        let files = NAMES.map(|name| (folder.join(name), OnceLock::new()));
+        let state = AcknowledgedState { mark, durable: true, closed: false, failing: false };
+        let files = FILE_NAMES.map(|name| (folder.join(name), OnceLock::new()));
         (Self { files, state: Mutex::new(state), changed: Condvar::new() }, found)
     }
 
-    /// Takes note of what the journal had when it was opened: whatever comes before `next_seq`, less the entries that it lacks
-    /// though they were acknowledged. The files are made where they are missing or damaged. When this returns, all of it
-    /// survives a power cut, unless the disk refuses.
+    /// Records the end of the journal when it was opened: all entries before `next_seq`, except the acknowledged ones
+    /// that it lacks. The files are created where they are missing or damaged. When this returns, the position survives
+    /// a power cut, unless the disk refuses writes.
     pub fn begin(&self, next_seq: u64, lacking: Option<Range<u64>>) {
         let mut state = self.state();
         state.mark.next_seq = state.mark.next_seq.max(next_seq);
@@ -142,7 +142,7 @@ impl Acknowledged {
         self.sync();
     }
 
-    /// Entries before `next_seq` are about to be acknowledged: they are in the journal, fsynced.
+    /// Records that entries before `next_seq` are about to be acknowledged: they are in the journal, fsynced.
     pub fn note(&self, next_seq: u64) {
         let mut state = self.state();
         if state.mark.next_seq < next_seq {
@@ -151,17 +151,17 @@ impl Acknowledged {
         }
     }
 
-    /// Entries that were acknowledged and that the journal lacks: no snapshot has them all yet.
+    /// The acknowledged entries that the journal lacks and that no snapshot has completely yet.
     pub fn lacking(&self) -> Option<Range<u64>> {
         Some(self.state().mark.lacking.clone()).filter(|lacking| !lacking.is_empty())
     }
 
-    /// From `seq` on they were told as lost.
-    pub fn told_from(&self, seq: u64) {
+    /// Records that lacking entries from `seq` on were reported as lost.
+    pub fn reported_lost_from(&self, seq: u64) {
         self.end_lacking(|lacking| lacking.start..lacking.end.min(seq));
     }
 
-    /// A snapshot has every entry before `seq`.
+    /// Records that a snapshot has every entry before `seq`.
     pub fn in_snapshot(&self, seq: u64) {
         self.end_lacking(|lacking| if lacking.end <= seq { 0..0 } else { lacking.clone() });
     }
@@ -178,15 +178,15 @@ impl Acknowledged {
         self.sync();
     }
 
-    /// Brings what was noted to the disk, a second later at most, until [`Self::close`].
+    /// Syncs new positions to the disk, at most a second later, until [`Self::close`].
     pub fn keep_durable(&self) {
         loop {
             let mut state = self.state();
             while state.durable && !state.closed {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            // What is noted meanwhile goes along.
-            let waited = self.changed.wait_timeout_while(state, LAG, |state| !state.closed);
+            // Later positions share the same fsync.
+            let waited = self.changed.wait_timeout_while(state, SYNC_DELAY_MAX, |state| !state.closed);
             let closed = waited.unwrap_or_else(PoisonError::into_inner).0.closed;
             self.sync();
             if closed {
@@ -195,21 +195,21 @@ impl Acknowledged {
         }
     }
 
-    /// The end: nothing is noted afterwards.
+    /// Ends the syncing: no position is recorded afterwards.
     pub fn close(&self) {
         self.state().closed = true;
         self.changed.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AcknowledgedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, state: &mut State) {
+    fn write(&self, state: &mut AcknowledgedState) {
         let written = self.write_open(&state.mark);
-        // Success proves little: a file that could not be opened is not written either. `sync` sees to all of them.
+        // Only errors count here: a file that is not open is skipped. `sync` handles all files.
         if written.is_err() {
-            Self::complain(state, written);
+            Self::report_failure(state, written);
         }
         if std::mem::take(&mut state.durable) {
             self.changed.notify_all();
@@ -222,7 +222,7 @@ impl Acknowledged {
         written.fold(Ok(()), Result::and)
     }
 
-    /// Brings the files to the disk, opens those that could not be opened yet, and writes again what could not be written.
+    /// Syncs the files to the disk, opens those that could not be opened yet, and writes again after a failed write.
     fn sync(&self) {
         let mut state = self.state();
         state.durable = true;
@@ -233,21 +233,21 @@ impl Acknowledged {
 
         let synced = self.files.iter().filter_map(|(_, file)| Some(file.get()?.sync_data()));
         let done = synced.fold(opened.and(written), Result::and);
-        Self::complain(&mut self.state(), done);
+        Self::report_failure(&mut self.state(), done);
     }
 
-    fn complain(state: &mut State, done: io::Result<()>) {
+    fn report_failure(state: &mut AcknowledgedState, done: io::Result<()>) {
         let failed = done.is_err();
         if let Err(error) = done
             && !state.failing
         {
-            tracing::warn!(%error, "how far pushes were acknowledged cannot be noted: a loss might not be told");
+            tracing::warn!(%error, "cannot write the position of the last acknowledged push; a loss of acknowledged pushes might not be reported");
         }
         state.failing = failed;
     }
 }
 
-/// Opens a file that is not open yet, with this mark in it. One that is whole is never without content.
+/// Opens a file that is not open yet, and writes this mark. A new file appears by a rename, never without content.
 fn open(path: &Path, file: &OnceLock<File>, mark: &Mark) -> io::Result<()> {
     if file.get().is_some() {
         return Ok(());
@@ -261,7 +261,7 @@ fn open(path: &Path, file: &OnceLock<File>, mark: &Mark) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a mark for the fuzzers; true when it is one. It is read only from exactly what is written of it.
+/// Reads a mark for the fuzzers; true when it is valid. Only the exact bytes that are written of a mark are accepted.
 pub fn fuzz(data: &[u8]) -> bool {
     let Ok(mark) = Mark::decode(data) else { return false };
     assert_eq!(mark.encode(), data);
@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    fn reopened(folder: &Path) -> (Acknowledged, Found) {
+    fn reopened(folder: &Path) -> (Acknowledged, AcknowledgedOnDisk) {
         Acknowledged::open(folder)
     }
 
@@ -285,16 +285,16 @@ mod tests {
     fn what_was_noted_is_known_after_the_process_ended_without_a_word() {
         let folder = tempfile::tempdir().unwrap();
         let (acknowledged, found) = reopened(folder.path());
-        assert_eq!(found, Found::Nothing);
+        assert_eq!(found, AcknowledgedOnDisk::Missing);
         acknowledged.begin(1, None);
         acknowledged.note(501);
         acknowledged.note(7);
-        assert_eq!(reopened(folder.path()).1, Found::Until(501));
+        assert_eq!(reopened(folder.path()).1, AcknowledgedOnDisk::Until(501));
     }
 
     #[test]
     fn one_of_the_two_files_is_enough_and_the_other_is_made_again() {
-        for lost in NAMES {
+        for lost in FILE_NAMES {
             for content in [None, Some(&b""[..]), Some(b"LEDGEACKnonsense")] {
                 let folder = tempfile::tempdir().unwrap();
                 let (acknowledged, _) = reopened(folder.path());
@@ -305,9 +305,9 @@ mod tests {
                     Some(content) => fs::write(&path, content).unwrap(),
                 }
                 let (acknowledged, found) = reopened(folder.path());
-                assert_eq!((found, acknowledged.lacking()), (Found::Until(501), Some(7..9)), "{lost}");
+                assert_eq!((found, acknowledged.lacking()), (AcknowledgedOnDisk::Until(501), Some(7..9)), "{lost}");
                 acknowledged.begin(501, None);
-                for name in NAMES {
+                for name in FILE_NAMES {
                     assert!(Mark::decode(&fs::read(folder.path().join(name)).unwrap()).is_ok(), "{name}");
                 }
             }
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_opened_is_reported_once_until_it_can() {
-        for lost in [&NAMES[..], &NAMES[..1], &NAMES[1..]] {
+        for lost in [&FILE_NAMES[..], &FILE_NAMES[..1], &FILE_NAMES[1..]] {
             let folder = tempfile::tempdir().unwrap();
             for name in lost {
                 fs::create_dir(folder.path().join(name)).unwrap();
@@ -333,17 +333,17 @@ mod tests {
             }
             acknowledged.sync();
             assert!(!acknowledged.state().failing);
-            assert_eq!(reopened(folder.path()).1, Found::Until(4));
+            assert_eq!(reopened(folder.path()).1, AcknowledgedOnDisk::Until(4));
         }
     }
 
     #[test]
     fn two_damaged_files_are_told_from_none() {
         let folder = tempfile::tempdir().unwrap();
-        for name in NAMES {
+        for name in FILE_NAMES {
             fs::write(folder.path().join(name), b"").unwrap();
         }
-        assert_eq!(reopened(folder.path()).1, Found::Damaged);
+        assert_eq!(reopened(folder.path()).1, AcknowledgedOnDisk::Damaged);
     }
 
     #[test]
@@ -353,27 +353,27 @@ mod tests {
         let (acknowledged, _) = reopened(folder.path());
         acknowledged.begin(501, Some(250..501));
         assert_eq!(lacking(), Some(250..501));
-        acknowledged.told_from(400);
+        acknowledged.reported_lost_from(400);
         assert_eq!(lacking(), Some(250..400));
         acknowledged.in_snapshot(399);
         assert_eq!(lacking(), Some(250..400));
         acknowledged.in_snapshot(400);
         assert_eq!(lacking(), None);
         acknowledged.begin(501, Some(300..501));
-        acknowledged.told_from(1);
+        acknowledged.reported_lost_from(1);
         assert_eq!(lacking(), None);
     }
 
     proptest! {
         #[test]
         fn a_mark_is_read_as_it_was_written_and_no_other_byte_is_taken_for_it(
-            numbers in any::<[u64; 3]>(), at in 0..LENGTH, flip in 1..=u8::MAX,
+            numbers in any::<[u64; 3]>(), at in 0..MARK_BYTES, flip in 1..=u8::MAX,
         ) {
             let [next_seq, start, end] = numbers;
             let mark = Mark { next_seq, lacking: start..end };
             let mut bytes = mark.encode();
             prop_assert_eq!(Mark::decode(&bytes), Ok(mark));
-            for length in 0..LENGTH {
+            for length in 0..MARK_BYTES {
                 prop_assert!(Mark::decode(&bytes[..length]).is_err());
             }
             bytes[at] ^= flip;

@@ -1,4 +1,4 @@
-//! Journal entries and snapshot records into an index. The same code for pushes, replays and rebuilds.
+//! Applies journal entries and snapshot records to an index. Pushes, replays and rebuilds share this code.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,36 +9,35 @@ use super::super::merge::{Merged, merge, purge_us, supersede};
 use super::super::protection::{Body, Protection, Unsealable};
 use super::super::record::{self, Record, Row, Seal};
 use super::super::registry::Registry;
-use super::super::seal::Place;
-use super::super::store::{Changes, Index, IndexError, Stored, Tally, expiry_key};
+use super::super::seal::SealContext;
+use super::super::store::{Changes, Index, IndexError, RecordBytes, Tally, expiry_key};
 use super::super::view::{FeatureView, ViewId};
 
-/// How many rows are merged before they are written: what they become is in memory until then.
-const CHUNK: usize = 128;
+/// The rows that are merged before they are written: their results are in memory until then.
+const CHUNK_ROWS: usize = 128;
 
-/// One change that the journal has.
+/// One change from the journal.
 #[derive(Debug, Clone)]
-pub struct Pending {
+pub struct PendingChange {
     /// Its sequence number.
     pub seq: u64,
     pub key: IndexKey,
     pub action: Action,
-    /// The latest event time that was believed when it was written.
+    /// The latest event time that was trusted when it was written.
     pub latest_us: i64,
 }
 
-/// What a change does.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// A row comes in; with it, as the journal keeps it.
+    /// Merges a row; the body is the row as the journal has it.
     Put(Arc<FeatureView>, Row, Body),
     Delete,
-    /// The row of a view that is declared no more: it waits until the view comes back.
+    /// The row of a view that is no longer declared: kept until the view is declared again.
     PutUndeclared(Row),
 }
 
 impl Action {
-    /// The action of a row that was pushed to `view` at some time, and its bytes in the journal.
+    /// The action for a row that was pushed to `view`, and its bytes in the journal.
     pub fn of_row(registry: &Registry, view: ViewId, row: Row, body: Body) -> Self {
         match registry.view_by_id(view) {
             Some(view) => Self::Put(view.clone(), row, body),
@@ -47,19 +46,19 @@ impl Action {
     }
 }
 
-/// What is in an index.
+/// Figures of the records in an index.
 #[derive(Debug, Clone, Default)]
-pub struct Content {
+pub struct IndexContent {
     pub tally: Tally,
     /// The rows of each view.
     pub rows: HashMap<ViewId, u64>,
     /// The highest sequence number of any record that was ever in it.
     pub highest: u64,
-    /// The newest event time of any.
+    /// The newest event time of any record.
     pub newest_us: i64,
 }
 
-impl Content {
+impl IndexContent {
     /// Counts a record in.
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) {
         self.tally.add(key, record);
@@ -75,43 +74,48 @@ impl Content {
     }
 }
 
-/// Writes into one index, and knows what is in it. There is one writer for each index.
+/// Writes into one index and keeps the figures of its content. Each index has one applier.
 #[derive(Debug)]
 pub struct Applier {
     pub index: Arc<Index>,
-    pub content: Content,
+    pub content: IndexContent,
     /// The last journal entry that is in it.
     pub applied: u64,
-    /// Rows that took the place of one from a future that the clock took back.
+    /// Rows that replaced one from a future that the clock left again.
     pub taken_back: u64,
     keep_us: i64,
     protection: Arc<Protection>,
 }
 
-/// An entity during one chunk.
-struct Touched {
-    stored: Option<(record::Header, Stored)>,
-    now: Now,
+/// The record of an entity while a batch is merged.
+struct RecordInChunk {
+    stored: Option<(record::RecordHeader, RecordBytes)>,
+    change: RecordChange,
 }
 
-/// What has become of it.
-enum Now {
-    AsStored,
-    Changed(record::Header, Vec<u8>),
-    Gone,
+enum RecordChange {
+    Unchanged,
+    Changed(record::RecordHeader, Vec<u8>),
+    Removed,
 }
 
 impl Applier {
-    /// Over an index with this content. `keep_us` is how long a row is kept after its ttl has passed.
-    pub fn new(index: Arc<Index>, content: Content, applied: u64, keep_us: i64, protection: Arc<Protection>) -> Self {
+    /// Creates an applier for an index with this content. `keep_us` is how long a row is kept after its ttl has passed.
+    pub fn new(
+        index: Arc<Index>,
+        content: IndexContent,
+        applied: u64,
+        keep_us: i64,
+        protection: Arc<Protection>,
+    ) -> Self {
         Self { index, content, applied, taken_back: 0, keep_us, protection }
     }
 
-    /// Makes the changes, in their order; what came of each.
-    pub fn apply(&mut self, pending: &[Pending]) -> Result<Vec<Merged>, IndexError> {
+    /// Applies the changes in order. Returns the outcome of each.
+    pub fn apply(&mut self, pending: &[PendingChange]) -> Result<Vec<Merged>, IndexError> {
         let mut outcomes = Vec::with_capacity(pending.len());
-        for chunk in pending.chunks(CHUNK) {
-            let mut touched: HashMap<IndexKey, Touched> = HashMap::with_capacity(chunk.len());
+        for chunk in pending.chunks(CHUNK_ROWS) {
+            let mut touched: HashMap<IndexKey, RecordInChunk> = HashMap::with_capacity(chunk.len());
             for change in chunk {
                 let entity = match touched.entry(change.key) {
                     std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -129,7 +133,8 @@ impl Applier {
         Ok(outcomes)
     }
 
-    /// Takes records of a snapshot: those that are newer than what is there. What is plain is sealed where that is on.
+    /// Stores records of a snapshot that are newer than those of the index. Plain ones are encrypted where encryption
+    /// is on.
     pub fn upsert(&mut self, mut records: Vec<(IndexKey, Vec<u8>)>) -> Result<(), IndexError> {
         for (key, bytes) in &mut records {
             let sealed = self.protection.sealed(key, bytes).map_err(|error| match error {
@@ -140,8 +145,10 @@ impl Applier {
                 *bytes = sealed;
             }
         }
+
         self.protection.persist().map_err(|error| unwritten(&error))?;
-        for chunk in records.chunks(CHUNK) {
+
+        for chunk in records.chunks(CHUNK_ROWS) {
             let mut changes = Changes::default();
             for (key, bytes) in chunk {
                 let header = verified(key, bytes)?;
@@ -157,11 +164,12 @@ impl Applier {
             }
             self.index.apply(&changes)?;
         }
+
         Ok(())
     }
 
-    /// Removes what expired, unless it has been pushed to again, or its view has another ttl by now. Returns how many records
-    /// went.
+    /// Removes expired records, except those that were pushed again or whose view has another ttl by now. Returns how
+    /// many were removed.
     pub fn purge(
         &mut self,
         registry: &Registry,
@@ -169,13 +177,13 @@ impl Applier {
         now_us: i64,
     ) -> Result<usize, IndexError> {
         let mut gone = 0;
-        for chunk in expired.chunks(CHUNK) {
+        for chunk in expired.chunks(CHUNK_ROWS) {
             let mut changes = Changes::default();
             for (entry, key) in chunk {
                 changes.forget_expiry(entry);
                 let Some(stored) = self.index.get(key)? else { continue };
                 let header = verified(key, &stored)?;
-                // After a crash there may be an entry of what the record was before as well.
+                // After a crash an expiry entry of an earlier record may be left.
                 if expiry_key(header.purge_us, key).is_none_or(|own| own != **entry) {
                     continue;
                 }
@@ -186,8 +194,8 @@ impl Applier {
                     changes.remove(key, header.purge_us);
                     gone += 1;
                 } else {
-                    let stored = record::Stored::verify(key, &stored).map_err(damaged)?;
-                    let header = record::Header { purge_us, ..header };
+                    let stored = record::StoredRecord::verify(key, &stored).map_err(damaged)?;
+                    let header = record::RecordHeader { purge_us, ..header };
                     let bytes = header.with_body(key, stored.seal, stored.windows, stored.body);
                     self.content.add(key, &bytes);
                     changes.put(key, &bytes, purge_us, None);
@@ -198,36 +206,36 @@ impl Applier {
         Ok(gone)
     }
 
-    /// Writes down which entry is the last one in it: that may come from a snapshot, without an entry of its own.
+    /// Stores the number of the last applied entry: it may come from a snapshot, without an entry of its own.
     pub fn note_applied(&self) -> Result<(), IndexError> {
         let mut changes = Changes::default();
         changes.applied(self.applied);
         self.index.apply(&changes)
     }
 
-    fn load(&self, key: &IndexKey) -> Result<Touched, IndexError> {
+    fn load(&self, key: &IndexKey) -> Result<RecordInChunk, IndexError> {
         let stored = match self.index.get(key)? {
             Some(bytes) => Some((verified(key, &bytes)?, bytes)),
             None => None,
         };
-        // What is left of an entity that was erased says nothing of its next life.
+        // The leftover record of an erased entity must not affect a new one of the same key.
         let erased = stored.as_ref().is_some_and(|(_, bytes)| self.protection.is_erased(key, bytes));
-        Ok(Touched { stored, now: if erased { Now::Gone } else { Now::AsStored } })
+        Ok(RecordInChunk { stored, change: if erased { RecordChange::Removed } else { RecordChange::Unchanged } })
     }
 
-    fn write(&mut self, touched: HashMap<IndexKey, Touched>) -> Result<(), IndexError> {
+    fn write(&mut self, touched: HashMap<IndexKey, RecordInChunk>) -> Result<(), IndexError> {
         self.protection.persist().map_err(|error| unwritten(&error))?;
         let mut changes = Changes::default();
         changes.applied(self.applied);
-        for (key, Touched { stored, now }) in touched {
-            if matches!(now, Now::AsStored) {
+        for (key, RecordInChunk { stored, change }) in touched {
+            if matches!(change, RecordChange::Unchanged) {
                 continue;
             }
             if let Some((_, bytes)) = &stored {
                 self.content.subtract(&key, bytes);
             }
             let old = stored.map(|(header, _)| header.purge_us);
-            if let Now::Changed(header, bytes) = now {
+            if let RecordChange::Changed(header, bytes) = change {
                 self.content.add(&key, &bytes);
                 changes.put(&key, &bytes, header.purge_us, old);
             } else {
@@ -238,60 +246,61 @@ impl Applier {
     }
 }
 
-impl Touched {
-    fn take(&mut self, change: &Pending, keep_us: i64, protection: &Protection) -> Result<Merged, IndexError> {
-        let Pending { seq, key, action, latest_us } = change;
+impl RecordInChunk {
+    fn take(&mut self, change: &PendingChange, keep_us: i64, protection: &Protection) -> Result<Merged, IndexError> {
+        let PendingChange { seq, key, action, latest_us } = change;
         let (record, merged) = match action {
             Action::Put(view, row, body) if view.aggregations.is_empty() => {
                 let merged = supersede(self.header(), row.event_us, *seq, *latest_us);
                 if merged == Merged::Accepted {
                     let purge_us = purge_us(view, row.event_us, keep_us);
-                    let header = record::Header { seq: *seq, event_us: row.event_us, purge_us };
+                    let header = record::RecordHeader { seq: *seq, event_us: row.event_us, purge_us };
                     let bytes = if body.seal == Seal::default() {
-                        let place = Place { key, seq: *seq, windows: false };
-                        let body = protection.seal(&place, &row.entity, body.bytes.clone());
+                        let context = SealContext { key, seq: *seq, windows: false };
+                        let body = protection.seal(&context, &row.entity, body.bytes.clone());
                         let body = body.map_err(|error| unwritten(&error))?;
                         header.with_body(key, body.seal, false, &body.bytes)
                     } else {
                         header.with_body(key, body.seal, false, &body.bytes)
                     };
-                    self.now = Now::Changed(header, bytes);
+                    self.change = RecordChange::Changed(header, bytes);
                 }
                 return Ok(merged);
             }
             Action::Put(view, row, _) => {
                 let merged = merge(view, self.record(key, protection)?.as_ref(), row, *seq, *latest_us, keep_us);
-                merged.map_err(|error| IndexError::damaged(format!("of a record, {error}")))?
+                merged.map_err(|error| IndexError::damaged(format!("a record cannot be used: {error}")))?
             }
             Action::PutUndeclared(row) => undeclared(self.record(key, protection)?.as_ref(), row, *seq, *latest_us),
             Action::Delete => {
-                // A record of a later entry is of the entity's next life.
+                // A record of a later entry belongs to the entity after it was pushed again.
                 if self.header().is_some_and(|current| current.seq < *seq) {
-                    self.now = Now::Gone;
+                    self.change = RecordChange::Removed;
                 }
                 return Ok(Merged::Accepted);
             }
         };
+
         if let Some(record) = record {
             let bytes = protection.encode(key, &record).map_err(|error| unwritten(&error))?;
-            self.now = Now::Changed(record.header(), bytes);
+            self.change = RecordChange::Changed(record.header(), bytes);
         }
         Ok(merged)
     }
 
-    fn header(&self) -> Option<record::Header> {
-        match &self.now {
-            Now::AsStored => self.stored.as_ref().map(|(header, _)| *header),
-            Now::Changed(header, _) => Some(*header),
-            Now::Gone => None,
+    fn header(&self) -> Option<record::RecordHeader> {
+        match &self.change {
+            RecordChange::Unchanged => self.stored.as_ref().map(|(header, _)| *header),
+            RecordChange::Changed(header, _) => Some(*header),
+            RecordChange::Removed => None,
         }
     }
 
     fn record(&self, key: &IndexKey, protection: &Protection) -> Result<Option<Record>, IndexError> {
-        let bytes: &[u8] = match (&self.now, &self.stored) {
-            (Now::AsStored, Some((_, bytes))) => bytes,
-            (Now::Changed(_, bytes), _) => bytes,
-            (Now::AsStored, None) | (Now::Gone, _) => return Ok(None),
+        let bytes: &[u8] = match (&self.change, &self.stored) {
+            (RecordChange::Unchanged, Some((_, bytes))) => bytes,
+            (RecordChange::Changed(_, bytes), _) => bytes,
+            (RecordChange::Unchanged, None) | (RecordChange::Removed, _) => return Ok(None),
         };
         match protection.record(key, bytes) {
             Ok(record) => Ok(Some(record)),
@@ -301,7 +310,8 @@ impl Touched {
     }
 }
 
-/// A row of a view that is declared no more: kept for the day it comes back, its aggregates as they were.
+/// Merges a row of a view that is no longer declared. It is kept for when the view is declared again, with its
+/// aggregates unchanged.
 fn undeclared(old: Option<&Record>, row: &Row, seq: u64, latest_us: i64) -> (Option<Record>, Merged) {
     match supersede(old.map(Record::header), row.event_us, seq, latest_us) {
         refused @ (Merged::Duplicate | Merged::Outdated | Merged::TooLate) => (None, refused),
@@ -312,7 +322,7 @@ fn undeclared(old: Option<&Record>, row: &Row, seq: u64, latest_us: i64) -> (Opt
     }
 }
 
-fn verified(key: &IndexKey, bytes: &[u8]) -> Result<record::Header, IndexError> {
+fn verified(key: &IndexKey, bytes: &[u8]) -> Result<record::RecordHeader, IndexError> {
     record::verify(key, bytes).map_err(damaged)
 }
 
@@ -321,5 +331,5 @@ fn unwritten(error: &KeysError) -> IndexError {
 }
 
 fn damaged(error: record::Damaged) -> IndexError {
-    IndexError::damaged(format!("of a record, {error}"))
+    IndexError::damaged(format!("a record cannot be used: {error}"))
 }

@@ -16,26 +16,27 @@ use super::super::snapshot::SnapshotWriter;
 use super::super::store::IndexError;
 use super::super::view::ViewId;
 use super::Engine;
-use super::orders::Command;
+use super::commands::WriterCommand;
 use super::snapshots::ScanError;
 
-/// How much is handed on at a time.
-const PIECE: usize = 64 << 10;
-/// How many pieces wait for a caller who reads slowly.
-const PIECES: usize = 8;
-/// A caller who takes nothing for so long is given up: a backup holds on to the index that it reads.
-const STALL: Duration = Duration::from_mins(1);
+/// The size of a piece, in bytes.
+const PIECE_BYTES: usize = 64 << 10;
+/// The pieces that are buffered for a caller who reads slowly.
+const PIECES_BUFFERED: usize = 8;
+/// The longest wait for a caller who reads nothing. The backup is then abandoned: it keeps the index that it reads
+/// open.
+const READER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The pieces of a backup.
 #[derive(Debug)]
-pub struct Pieces {
-    /// `None` comes at the end of a whole one.
+pub struct BackupPieces {
+    /// `None` marks the end of a complete backup.
     receiver: Receiver<Option<Bytes>>,
     over: bool,
 }
 
-impl Pieces {
-    /// The next piece. One that broke off ends with an error, so that nobody takes it for whole.
+impl BackupPieces {
+    /// The next piece. An interrupted backup ends with an error, so that it is not taken for complete.
     pub async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.over {
             return None;
@@ -44,31 +45,35 @@ impl Pieces {
         self.over = !matches!(piece, Some(Some(_)));
         match piece {
             Some(piece) => piece.map(Ok),
-            None => Some(Err(io::Error::other("the backup broke off"))),
+            None => Some(Err(io::Error::other("the backup was interrupted; take another one"))),
         }
     }
 }
 
-/// Writes what the index has now, or the rows of one view, into a stream. Everything that was acknowledged before is in it.
+/// Writes the records of the index, or those of one view, into a stream. Every push acknowledged before is included.
 pub async fn start(
     engine: &Arc<Engine>,
     view: Option<ViewId>,
     recipient: Option<BackupRecipient>,
     permit: OwnedSemaphorePermit,
-) -> Result<Pieces, FeatureError> {
+) -> Result<BackupPieces, FeatureError> {
     let unavailable = || FeatureError::Unavailable { reason: engine.state.load().reason() };
     let (reply, marked) = oneshot::channel();
-    let sent = engine.commands.send(Command::Mark { rotate: false, reply }).await;
+    let sent = engine.commands.send(WriterCommand::Position { rotate: false, reply }).await;
     sent.map_err(|_| unavailable())?;
     let (replay_from, _) = marked.await.map_err(|_| unavailable())??;
+
     let index = engine.live().ok_or_else(unavailable)?;
-    let (sender, receiver) = channel(PIECES);
+
+    let (sender, receiver) = channel(PIECES_BUFFERED);
     let engine = engine.clone();
     tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let header = super::super::snapshot::Header { partial: view.is_some(), ..engine.snapshot_header(replay_from) };
-        let mut stream = PieceWriter { sender, piece: Vec::with_capacity(PIECE), runtime: Handle::current() };
+        let header =
+            super::super::snapshot::SnapshotHeader { partial: view.is_some(), ..engine.snapshot_header(replay_from) };
+        let mut stream = PieceWriter { sender, piece: Vec::with_capacity(PIECE_BYTES), runtime: Handle::current() };
         let prefix = view.map(|view| view.0.to_be_bytes());
+
         let fill = |output: &mut dyn Write| {
             let mut writer = SnapshotWriter::new(output, &header).map_err(ScanError::Io)?;
             let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
@@ -79,12 +84,13 @@ pub async fn start(
                 match engine.protection.record(&key, bytes) {
                     Ok(record) => Ok(writer.add(&key, &record.encode(&key))?),
                     Err(Damaged::Erased) => Ok(()),
-                    Err(error) => Err(IndexError::damaged(format!("of a record, {error}")).into()),
+                    Err(error) => Err(IndexError::damaged(format!("a record cannot be used: {error}")).into()),
                 }
             })?;
             writer.finish()?;
             Ok(())
         };
+
         let written = match &recipient {
             None => fill(&mut stream),
             Some(recipient) => {
@@ -95,6 +101,7 @@ pub async fn start(
                 })
             }
         };
+
         let error = match written.and_then(|()| Ok(stream.send(None)?)) {
             Ok(()) => return,
             Err(ScanError::Index(error)) => {
@@ -103,12 +110,13 @@ pub async fn start(
             }
             Err(ScanError::Io(error)) => error,
         };
-        tracing::warn!(%error, "a backup of the feature store broke off");
+        tracing::warn!(%error, "a backup of the feature store was interrupted");
     });
-    Ok(Pieces { receiver, over: false })
+
+    Ok(BackupPieces { receiver, over: false })
 }
 
-/// Writes into a channel.
+/// Writes a backup into a channel, in pieces.
 struct PieceWriter {
     sender: Sender<Option<Bytes>>,
     piece: Vec<u8>,
@@ -118,15 +126,15 @@ struct PieceWriter {
 impl PieceWriter {
     fn send(&self, piece: Option<Bytes>) -> io::Result<()> {
         self.runtime
-            .block_on(self.sender.send_timeout(piece, STALL))
-            .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the caller is gone, or takes nothing"))
+            .block_on(self.sender.send_timeout(piece, READER_TIMEOUT))
+            .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the caller hung up, or stopped reading the backup"))
     }
 }
 
 impl Write for PieceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= PIECE {
+        if self.piece.len() >= PIECE_BYTES {
             self.flush()?;
         }
         Ok(bytes.len())
@@ -136,7 +144,7 @@ impl Write for PieceWriter {
         if self.piece.is_empty() {
             return Ok(());
         }
-        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
+        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
         self.send(Some(piece.into()))
     }
 }

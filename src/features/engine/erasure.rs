@@ -1,4 +1,4 @@
-//! The upkeep's part that erases entities, and seals what was plain.
+//! Erasure of entities, and encryption of plain values: parts of the upkeep thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,43 +15,43 @@ use super::super::entity_keys::EntityKeys;
 use super::super::journal;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError};
-use super::super::record::{Damaged, Record, Stored};
+use super::super::record::{Damaged, Record, StoredRecord};
 use super::super::snapshot;
 use super::super::store::{Index, IndexError};
 use super::super::value::{Value, ValueType};
 use super::super::view::ViewId;
-use super::orders::Command;
+use super::commands::WriterCommand;
 use super::recovery::generation;
 use super::upkeep::Upkeep;
-use super::{Engine, State};
+use super::{Engine, StoreState};
 
-/// After how long sealing what was plain is tried again, and after how long at most.
-const SEAL_AGAIN: Duration = Duration::from_mins(1);
-const SEAL_AGAIN_AT_LAST: Duration = Duration::from_hours(1);
+/// The first pause before encrypting plain values is tried again, and the longest.
+const ENCRYPT_RETRY_MIN: Duration = Duration::from_mins(1);
+const ENCRYPT_RETRY_MAX: Duration = Duration::from_hours(1);
 
-/// Join keys by name, as they were given.
-pub type Entity = BTreeMap<String, serde_json::Value>;
+/// Join keys by name, as the caller gave them: the entity to erase.
+pub type JoinKeyValues = BTreeMap<String, serde_json::Value>;
 
-/// What an erasure is about in one view.
+/// The rows to erase in one view.
 struct Target {
     view: ViewId,
-    /// The places of the given join keys in the view's, and their values.
+    /// The positions of the given join keys among the view's, and their values.
     wanted: Vec<(usize, Value)>,
     /// The whole entity, when the view has no other join key.
     whole: Option<Vec<Value>>,
 }
 
-/// What was found of it.
+/// The records, views and keys of an entity.
 #[derive(Default)]
-struct Found {
+struct EntityMatches {
     records: Vec<IndexKey>,
     views: BTreeSet<ViewId>,
     keys: BTreeSet<u32>,
 }
 
-/// `None` of a view that lacks one of the join keys. One that has it in a type that does not take the value, which is the
-/// error, has no row of the entity either.
-fn target(view: &StoredView, entity: &Entity) -> Option<Result<Target, FeatureError>> {
+/// `None` for a view that lacks one of the join keys. An error for a view whose type of a join key does not take the
+/// value: such a view has no row of the entity either.
+fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<Target, FeatureError>> {
     let mut wanted = Vec::with_capacity(entity.len());
     for (name, given) in entity {
         let (at, (_, kind)) = view.join_keys.iter().enumerate().find(|(_, (key, _))| **key == **name)?;
@@ -66,12 +66,12 @@ fn target(view: &StoredView, entity: &Entity) -> Option<Result<Target, FeatureEr
     Some(Ok(Target { view: view.id, wanted, whole }))
 }
 
-/// What an erasure is about in all views, one at least.
-fn targets(views: &[StoredView], entity: &Entity) -> Result<Vec<Target>, FeatureError> {
+/// The rows to erase in all views, at least one.
+fn targets(views: &[StoredView], entity: &JoinKeyValues) -> Result<Vec<Target>, FeatureError> {
     let names: Vec<_> = entity.keys().map(String::as_str).collect();
     let no_view = FeatureError::Columns { reason: format!("no feature view has the join keys {}", names.join(", ")) };
     if entity.is_empty() {
-        // Every row has all of no join keys.
+        // No join keys would match every row.
         return Err(no_view);
     }
     let (mut targets, mut refused) = (Vec::new(), no_view);
@@ -88,15 +88,18 @@ fn unavailable(reason: impl Into<String>) -> FeatureError {
     FeatureError::Unavailable { reason: reason.into() }
 }
 
-/// What the index has of the entity.
-fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<Found, IndexError> {
+/// Finds the records of the entity in the index.
+fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<EntityMatches, IndexError> {
     let protection = &engine.protection;
-    let mut found = Found::default();
+    let mut found = EntityMatches::default();
     let mut take = |key: IndexKey, bytes: &[u8]| {
         found.records.push(key);
         found.views.insert(key.view());
-        found.keys.extend(Stored::verify(&key, bytes).ok().map(|stored| stored.seal.key_id).filter(|id| *id != 0));
+        found
+            .keys
+            .extend(StoredRecord::verify(&key, bytes).ok().map(|stored| stored.seal.key_id).filter(|id| *id != 0));
     };
+
     for target in targets {
         if let Some(whole) = &target.whole {
             let key = engine.hash_key.index_key(target.view, whole);
@@ -114,24 +117,26 @@ fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<Found, Ind
                     Ok(())
                 }
                 Err(Damaged::Erased) => Ok(()),
-                Err(error) => Err(IndexError::damaged(format!("of a record, {error}"))),
+                Err(error) => Err(IndexError::damaged(format!("a record cannot be used: {error}"))),
             }
         })?;
     }
+
     for target in targets {
         let whole = target.whole.iter().flat_map(|whole| protection.keys_of(target.view, whole));
         found.keys.extend(whole);
     }
+
     Ok(found)
 }
 
 impl Upkeep {
-    /// Erases entities, in every view, with whatever has the join keys of one among others. Where files have to be written
-    /// anew for it, they are once.
-    pub(super) fn erase(&mut self, entities: &[Entity], principal: &Principal) -> Result<Erased, FeatureError> {
+    /// Erases entities in every view, including rows that have the join keys of one among others. If files have to be
+    /// rewritten for it, that happens once for all.
+    pub(super) fn erase(&mut self, entities: &[JoinKeyValues], principal: &Principal) -> Result<Erased, FeatureError> {
         let catalog = self.engine.registry.load_full();
         let views: Vec<StoredView> = catalog.catalog().stored_views().collect();
-        // Before the first is erased, so that a mistake in one of them changes nothing.
+        // Check all of them before the first is erased, so that a mistake in one changes nothing.
         let all: Result<Vec<_>, _> = entities.iter().map(|entity| Ok((entity, targets(&views, entity)?))).collect();
         let (all, mut records, mut in_views) = (all?, 0, BTreeSet::new());
         for (entity, targets) in &all {
@@ -139,10 +144,10 @@ impl Upkeep {
             records += found.records.len() as u64;
             in_views.extend(found.views);
         }
-        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
+        // Rows that the index has replaced, and all rows where nothing is encrypted, are removed with the files.
         let has_parts = all.iter().flat_map(|(_, targets)| targets).any(|target| target.whole.is_none());
         if has_parts || !self.engine.protection.is_complete() {
-            self.forget_history().map_err(|error| match error {
+            self.remove_history().map_err(|error| match error {
                 error @ FeatureError::NotErased { .. } => error,
                 error => not_erased(error),
             })?;
@@ -152,54 +157,57 @@ impl Upkeep {
         Ok(Erased { records, views })
     }
 
-    /// Erases an entity but for what older files have of it.
+    /// Erases an entity, except from older files.
     fn erase_one(
         &self,
-        entity: &Entity,
+        entity: &JoinKeyValues,
         targets: &[Target],
         views: &[StoredView],
         principal: &Principal,
-    ) -> Result<Found, FeatureError> {
+    ) -> Result<EntityMatches, FeatureError> {
         let index = self.engine.live().ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
         let found = find(&self.engine, &index, targets).map_err(|error| {
             self.engine.give_up(&index, &error);
             unavailable(error.to_string())
         })?;
         drop(index);
-        // Before anything is gone: a restore after a power cut must know.
+
+        // Before anything is removed: a restore after a power cut must know of the erasure.
         let names: Vec<&str> = entity.keys().map(String::as_str).collect();
         let values = values(entity, targets, views);
         let keys: Vec<u32> = found.keys.iter().copied().collect();
-        self.engine.erased.begin(&names, &values, self.engine.journal_end(), &keys).map_err(not_erased)?;
+        self.engine.tombstones.begin(&names, &values, self.engine.journal_end(), &keys).map_err(not_erased)?;
+
         let (reply, answer) = mpsc::channel();
-        let command = Command::Erase { records: found.records.clone(), keys, reply };
-        self.engine.commands.blocking_send(command).map_err(|_| unavailable(State::Closed.reason()))?;
-        let removed_by = answer.recv().map_err(|_| unavailable(State::Closed.reason()))??;
+        let command = WriterCommand::Erase { records: found.records.clone(), keys, reply };
+        self.engine.commands.blocking_send(command).map_err(|_| unavailable(StoreState::Closed.reason()))?;
+        let removed_by = answer.recv().map_err(|_| unavailable(StoreState::Closed.reason()))??;
         if let Some(keys) = self.engine.protection.keys() {
             keys.destroy().map_err(not_erased)?;
         }
-        // A backup that was begun meanwhile may have it still.
-        self.engine.erased.end(&names, &values, removed_by).map_err(not_erased)?;
+
+        // A backup that was begun meanwhile may still have the entity.
+        self.engine.tombstones.end(&names, &values, removed_by).map_err(not_erased)?;
         let (records, views) = (found.records.len() as u64, found.views.len() as u64);
         self.engine.audit.record(principal, AuditEvent::FeatureEntityErased { records, views });
         Ok(found)
     }
 
-    /// Leaves nothing of what was but what the index has now: no older journal, snapshot or index, and nothing that was set
-    /// aside. When this returns `Ok`, none of it is there, and that survives a power cut.
-    fn forget_history(&mut self) -> Result<(), FeatureError> {
+    /// Removes all files but those with the current content of the index: older journal segments, snapshots and
+    /// indexes, and files set aside. When this returns `Ok`, none of them is left, and that survives a power cut.
+    fn remove_history(&mut self) -> Result<(), FeatureError> {
         self.compact()?;
         self.snapshot()?;
-        let forgotten = self.remove_before(self.snapshot_at).and_then(|()| self.remove_the_rest());
-        match forgotten.and_then(|()| self.find_history()) {
+        let forgotten = self.remove_before(self.snapshot_at).and_then(|()| self.remove_old_files());
+        match forgotten.and_then(|()| self.find_old_file()) {
             Ok(None) => Ok(()),
-            Ok(Some(left)) => Err(not_erased(format!("{} is still there", left.display()))),
+            Ok(Some(left)) => Err(not_erased(format!("{} could not be removed", left.display()))),
             Err(error) => Err(not_erased(error)),
         }
     }
 
-    /// Removes every other generation of the index, and what was set aside.
-    fn remove_the_rest(&self) -> io::Result<()> {
+    /// Removes every other generation of the index, and files set aside.
+    fn remove_old_files(&self) -> io::Result<()> {
         let (files, live) = (&self.engine.files, self.live_generation()?);
         for generation in files.generations()?.into_iter().filter(|generation| *generation != live) {
             files.remove_index(generation)?;
@@ -207,8 +215,8 @@ impl Upkeep {
         files.remove_damaged().map(drop)
     }
 
-    /// A file that may have what the index has no more.
-    fn find_history(&self) -> io::Result<Option<PathBuf>> {
+    /// A file that may still have content that the index no longer has.
+    fn find_old_file(&self) -> io::Result<Option<PathBuf>> {
         let (files, live) = (&self.engine.files, self.live_generation()?);
         if let Some(older) = files.generations()?.into_iter().find(|generation| *generation != live) {
             return Ok(Some(files.index(older)));
@@ -220,45 +228,50 @@ impl Upkeep {
 
     fn live_generation(&self) -> io::Result<u64> {
         let live = self.engine.live().ok_or_else(|| io::Error::other(self.engine.state.load().reason()))?;
-        generation(live.folder()).ok_or_else(|| io::Error::other("the index has no number"))
+        generation(live.folder()).ok_or_else(|| io::Error::other("the folder of the index has no generation number"))
     }
 
-    /// Seals what was there before sealing was turned on. What was plain is in no file afterwards. It writes everything
-    /// anew, so that after a failure the next attempt waits, and each time for twice as long.
-    pub(super) fn seal_the_rest(&mut self) {
+    /// Encrypts values from before encryption was turned on. No file has them in plain afterwards. It rewrites
+    /// everything, so the pause after each failure is twice as long as the one before.
+    pub(super) fn encrypt_plain_values(&mut self) {
         let Some(keys) = self.engine.protection.keys() else { return };
         if keys.is_complete() || self.engine.live().is_none() {
             return;
         }
-        let pause = (self.seal_again.1 * 2).clamp(SEAL_AGAIN, SEAL_AGAIN_AT_LAST);
-        self.seal_again = (Instant::now() + pause, pause);
+        let pause = (self.encrypt_retry.1 * 2).clamp(ENCRYPT_RETRY_MIN, ENCRYPT_RETRY_MAX);
+        self.encrypt_retry = (Instant::now() + pause, pause);
         let engine = self.engine.clone();
         let Some(keys) = engine.protection.keys() else { return };
-        let sealed = self.forget_history().map_err(|error| error.to_string());
-        let sealed = sealed.and_then(|()| engine.erased.reseal().map_err(|error| error.to_string()));
+        let sealed = self.remove_history().map_err(|error| error.to_string());
+        let sealed = sealed.and_then(|()| engine.tombstones.rekey().map_err(|error| error.to_string()));
         match sealed.and_then(|()| keys.set_complete().map_err(|error| error.to_string())) {
-            Ok(()) => tracing::info!("everything in the feature store is sealed"),
+            Ok(()) => tracing::info!("everything in the feature store is encrypted"),
             Err(error) => {
                 let retry_s = pause.as_secs();
-                tracing::warn!(error, retry_s, "what was in the feature store before is not sealed yet");
+                tracing::warn!(
+                    error,
+                    retry_s,
+                    "values from before encryption was turned on are not encrypted yet; another attempt follows"
+                );
             }
         }
     }
 
-    /// Destroys the keys of entities of which no record is left: their rows expired. Once a day, when they are a tenth. Not
-    /// where anything was found damaged: what the index lacks for it may still be put back, and needs its keys.
-    pub(super) fn forget_unused_keys(&self) -> Result<usize, FeatureError> {
+    /// Destroys the keys of entities without a record, whose rows expired. Runs once a day, and only when a tenth of
+    /// all keys is unused. Skipped after any damage: records that the index lacks for it may still be restored, and
+    /// need their keys.
+    pub(super) fn destroy_unused_keys(&self) -> Result<usize, FeatureError> {
         let engine = &self.engine;
         let Some(keys) = engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };
         if engine.counters.damage_found.load(Relaxed) > 0 {
             return Ok(0);
         }
         keys.begin_census();
-        // Whatever is acknowledged from here on is counted where it is sealed.
+        // Rows acknowledged from here on are counted when they are encrypted.
         let counted = self.count_used_keys(keys);
         let forget = counted.is_ok() && keys.unused() > keys.count() / 10;
         let (reply, answer) = mpsc::channel();
-        let sent = engine.commands.blocking_send(Command::EndCensus { forget, reply });
+        let sent = engine.commands.blocking_send(WriterCommand::EndCensus { forget, reply });
         let forgotten = sent.ok().and_then(|()| answer.recv().ok()).unwrap_or(0);
         counted?;
         if forget {
@@ -267,13 +280,15 @@ impl Upkeep {
         Ok(forgotten)
     }
 
-    /// Takes note of the key of every record. sled may lack what it had, and not say so: then the index is given up.
+    /// Counts the key of every record as used. sled may lose records without reporting it: then the index is given up.
     fn count_used_keys(&self, keys: &EntityKeys) -> Result<(), FeatureError> {
-        let (index, _, records) = self.mark(false)?;
+        let (index, _, records) = self.index_position(false)?;
         let mut found = 0;
         let counted = index.scan::<IndexError>(|key, bytes| {
-            let stored = Stored::verify(&key, bytes);
-            keys.use_key(stored.map_err(|error| IndexError::damaged(format!("of a record, {error}")))?.seal.key_id);
+            let stored = StoredRecord::verify(&key, bytes);
+            keys.use_key(
+                stored.map_err(|error| IndexError::damaged(format!("a record cannot be used: {error}")))?.seal.key_id,
+            );
             found += 1;
             Ok(())
         });
@@ -292,23 +307,24 @@ impl Upkeep {
     pub(super) fn fold_keys(&self) {
         let keys = self.engine.protection.keys();
         if let Some(Err(error)) = keys.map(super::super::entity_keys::EntityKeys::fold) {
-            tracing::warn!(%error, "the keys of the feature store were not put into order");
+            tracing::warn!(%error, "the added keys of the feature store could not be written into their shards");
         }
     }
 
-    /// Seals all keys, and the hash key, under the current master key; how many keys.
-    pub(super) fn reseal(&self) -> Result<u64, FeatureError> {
+    /// Encrypts all keys, the hash key and the tombstones again under the current master key. Returns the number of
+    /// keys.
+    pub(super) fn rekey(&self) -> Result<u64, FeatureError> {
         let failed = |error: &dyn std::fmt::Display| FeatureError::NotWritten { reason: error.to_string() };
         let Some(keys) = self.engine.protection.keys() else { return Ok(0) };
-        let count = keys.reseal().map_err(|error| failed(&error))?;
-        self.engine.files.reseal(keys.sealer()).map_err(|error| failed(&error))?;
-        self.engine.erased.reseal().map_err(|error| failed(&error))?;
+        let count = keys.rekey().map_err(|error| failed(&error))?;
+        self.engine.files.rekey(keys.sealer()).map_err(|error| failed(&error))?;
+        self.engine.tombstones.rekey().map_err(|error| failed(&error))?;
         Ok(count)
     }
 }
 
-/// The values of the given join keys, in the order of their names, in each type that they have in some view.
-fn values(entity: &Entity, targets: &[Target], views: &[StoredView]) -> Vec<Vec<Value>> {
+/// The values of the given join keys, in the order of their names, once for each type that they have in some view.
+fn values(entity: &JoinKeyValues, targets: &[Target], views: &[StoredView]) -> Vec<Vec<Value>> {
     let mut found: Vec<Vec<Value>> = Vec::new();
     for target in targets {
         let Some(view) = views.iter().find(|view| view.id == target.view) else { continue };

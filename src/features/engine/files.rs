@@ -1,18 +1,18 @@
-//! What lies in the store's folder:
+//! The store's folder and its files:
 //!
 //! ```text
 //! catalog.json, catalog.copy.json   the numbers of views and fields
 //! hash.key                          the secret behind the index keys
-//! keys/                             the keys of the entities, where sealing is on
-//! erased.json                       hashes of what was erased, so that no backup brings it back
-//! journal/                          what was acknowledged since the snapshot
+//! keys/                             the keys of the entities, where encryption is on
+//! erased.json                       tombstones: hashes of erased entities, which no backup may restore
+//! journal/                          pushes acknowledged since the snapshot
 //! snapshot-<seq>.ledge              everything before journal entry <seq>
 //! index-<generation>/               the index; only the newest complete one counts
-//! clean                             how the index was left at an orderly stop
-//! acknowledged, acknowledged.copy   how far pushes were acknowledged
-//! reserve                           room on the disk for opening the index where others took the rest
-//! *.damaged                         the last of each kind that was set aside
-//! lock                              one daemon at a time
+//! clean                             the state of the index at a clean stop
+//! acknowledged, acknowledged.copy   the position of the last acknowledged push
+//! reserve                           reserved space, to open the index on a full disk
+//! *.damaged                         the last damaged file of each kind that was set aside
+//! lock                              locked while a daemon has the store open
 //! ```
 
 use std::fs::{self, File};
@@ -27,34 +27,36 @@ use serde::{Deserialize, Serialize};
 use super::super::key::HashKey;
 use super::super::store::Tally;
 
-/// The form of all that lies there. 2: values may be sealed under keys of their entities, which a version that knows no
-/// sealing would take for values. 3: the journal says until when event times were believed, by which a replay decides.
+/// The version of the forms of all these files. 2: values may be encrypted under keys of their entities, which an older
+/// version would take for plain values. 3: the journal says up to when event times were trusted, by which a replay
+/// decides.
 pub const FORM: u32 = 3;
 
-/// How much room is set aside for opening the index on a full disk, in bytes: sled writes when it opens. It needs a
-/// hundredth of the index, and what the last moment before a crash had not brought to the disk.
-pub const RESERVE: u64 = 16 << 20;
+/// The space that is reserved for opening the index on a full disk, in bytes: sled writes when it opens. It needs a
+/// hundredth of the index, and data that the last moment before a crash had not brought to the disk.
+pub const RESERVE_BYTES: u64 = 16 << 20;
 
-/// What is left to others, and to the index in use, when the reserve is filled up on a disk that is nearly full, in bytes.
-const RESERVE_LEAVES: u64 = 2 << 20;
+/// The space that filling the reserve leaves free on a nearly full disk, in bytes: for other programs, and for the
+/// index in use.
+const RESERVE_LEAVES_BYTES: u64 = 2 << 20;
 
-/// A write of so many bytes shows whether there is any room at all.
-const PROBE: usize = 64 << 10;
+/// The size of the write that tests if the disk has any room, in bytes.
+const PROBE_BYTES: usize = 64 << 10;
 
 /// The file with the secret behind the index keys.
 pub const HASH_KEY_FILE: &str = "hash.key";
-/// What that secret is sealed as.
-const HASH_KEY: &[u8] = b"feature store: hash key";
+/// The associated data of the encrypted secret.
+const HASH_KEY_ASSOCIATED_DATA: &[u8] = b"feature store: hash key";
 
-/// The store's folder.
+/// The folder of a store.
 #[derive(Debug, Clone)]
 pub struct Files {
     folder: PathBuf,
 }
 
-/// How the index was left at an orderly stop.
+/// The state of the index at a clean stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Clean {
+pub struct CleanStop {
     pub generation: u64,
     /// Its last journal entry.
     pub applied: u64,
@@ -62,14 +64,13 @@ pub struct Clean {
 }
 
 impl Files {
-    /// In `folder`, which is made.
+    /// Creates `folder` if it does not exist.
     pub fn new(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder.join("journal"))?;
         durable::sync_folder(folder)?;
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -79,33 +80,33 @@ impl Files {
         self.folder.join("journal")
     }
 
-    /// Makes sure that no other daemon has the store, as long as the file is held.
+    /// Locks the store against other daemons, as long as the returned file is open.
     pub fn lock(&self) -> io::Result<File> {
         let file = File::options().create(true).truncate(false).write(true).open(self.folder.join("lock"))?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(fs::TryLockError::WouldBlock) => Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                "another daemon has it open: stop that one, or give each its own features.path",
+                "another daemon has the feature store open: stop that daemon, or give each its own features.path",
             )),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
     }
 
-    /// The secret behind the index keys. A damaged one is replaced: records carry their entities, so the index is rebuilt
-    /// under the new one. The flag says whether it is new.
+    /// The secret behind the index keys. A damaged one is replaced: records contain their entities, so the index can be
+    /// rebuilt under a new secret. The flag is true for a new secret.
     pub fn hash_key(&self, sealer: &Sealer) -> io::Result<(HashKey, bool)> {
         let path = self.folder.join(HASH_KEY_FILE);
         match fs::read(&path) {
             Ok(bytes) => {
                 if Sealer::is_sealed(&bytes) {
-                    match sealer.open(SealPurpose::FeatureStore, HASH_KEY, &bytes) {
+                    match sealer.open(SealPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, &bytes) {
                         Ok(plain) => {
                             if let Some(key) = read_key(&plain) {
                                 return Ok((key, false));
                             }
                         }
-                        // Nothing is wrong with the file.
+                        // The file is intact; the master key is missing.
                         Err(error @ OpenError::NoKey(_)) => return Err(io::Error::other(error)),
                         Err(_) => {}
                     }
@@ -115,11 +116,12 @@ impl Files {
                     }
                     return Ok((key, false));
                 }
-                tracing::warn!(file = %path.display(), "the key of the feature index is damaged; it is made anew");
+                tracing::warn!(file = %path.display(), "the hash key of the feature index is damaged; a new one is made, and the index is rebuilt");
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
+
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::other)?;
         let content = [&key[..], &checksum(&key)].concat();
@@ -127,7 +129,7 @@ impl Files {
         Ok((HashKey::new(key), true))
     }
 
-    /// Whether the secret behind the index keys is sealed. It never is before the store has keys.
+    /// True when the secret behind the index keys is encrypted. It never is before the store has keys.
     pub fn is_sealed(&self) -> io::Result<bool> {
         match fs::read(self.folder.join(HASH_KEY_FILE)) {
             Ok(bytes) => Ok(Sealer::is_sealed(&bytes)),
@@ -136,11 +138,12 @@ impl Files {
         }
     }
 
-    /// Seals the secret behind the index keys under the current master key.
-    pub fn reseal(&self, sealer: &Sealer) -> io::Result<()> {
+    /// Encrypts the secret behind the index keys again under the current master key.
+    pub fn rekey(&self, sealer: &Sealer) -> io::Result<()> {
         let path = self.folder.join(HASH_KEY_FILE);
         let bytes = fs::read(&path)?;
-        let plain = sealer.open(SealPurpose::FeatureStore, HASH_KEY, &bytes).map_err(io::Error::other)?;
+        let plain =
+            sealer.open(SealPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, &bytes).map_err(io::Error::other)?;
         durable::replace_private(&path, &sealed(sealer, &plain)?)
     }
 
@@ -149,7 +152,7 @@ impl Files {
         self.folder.join(format!("index-{generation}"))
     }
 
-    /// The generations there are, newest first.
+    /// The numbers of all index generations, newest first.
     pub fn generations(&self) -> io::Result<Vec<u64>> {
         let mut found: Vec<u64> = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -167,7 +170,7 @@ impl Files {
         if path.exists() { fs::remove_dir_all(path) } else { Ok(()) }
     }
 
-    /// What was set aside, by [`Self::set_aside`] or by the journal.
+    /// The files that were set aside, by [`Self::set_aside`] or by the journal.
     pub fn damaged(&self) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for folder in [self.folder.clone(), self.journal()] {
@@ -179,8 +182,8 @@ impl Files {
         Ok(found)
     }
 
-    /// Keeps a damaged file or folder for whoever wants to look at it, and only the last of its kind (`index`, `journal`,
-    /// `snapshot`).
+    /// Sets a damaged file or folder aside for inspection. Only the last of its kind (`index`, `journal`, `snapshot`)
+    /// is kept.
     pub fn set_aside(&self, path: &Path, kind: &str) -> io::Result<PathBuf> {
         fs::symlink_metadata(path)?;
         let aside = self.folder.join(format!("{kind}.damaged"));
@@ -193,7 +196,7 @@ impl Files {
         Ok(aside)
     }
 
-    /// Removes what was set aside; which.
+    /// Removes the files that were set aside, and returns their paths.
     pub fn remove_damaged(&self) -> io::Result<Vec<PathBuf>> {
         let damaged = self.damaged()?;
         for path in &damaged {
@@ -208,18 +211,18 @@ impl Files {
         self.folder.join("reserve")
     }
 
-    /// Sets [`RESERVE`] bytes aside, or as many as there are.
+    /// Reserves [`RESERVE_BYTES`] bytes, or as many as the disk has.
     pub fn hold_reserve(&self) -> io::Result<()> {
         let file = File::options().create(true).truncate(false).write(true).open(self.reserve())?;
         let held = file.metadata()?.len();
-        let wanted = RESERVE.min(held + self.free()?.saturating_sub(RESERVE_LEAVES));
+        let wanted = RESERVE_BYTES.min(held + self.free()?.saturating_sub(RESERVE_LEAVES_BYTES));
         if wanted > held {
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)?;
         }
         Ok(())
     }
 
-    /// Gives back what [`Self::hold_reserve`] set aside; how many bytes.
+    /// Frees the space that [`Self::hold_reserve`] reserved. Returns how many bytes.
     pub fn release_reserve(&self) -> io::Result<u64> {
         let held = Self::size(&self.reserve());
         match fs::remove_file(self.reserve()) {
@@ -228,24 +231,24 @@ impl Files {
         }
     }
 
-    /// Whether anything can be written: what the file system says of its room knows nothing of quotas.
+    /// True when a small file can be written. The free space that the file system reports ignores quotas.
     pub fn has_room(&self) -> bool {
         let path = self.folder.join("room.probe");
-        let written =
-            File::create(&path).and_then(|mut file| file.write_all(&vec![1; PROBE]).and_then(|()| file.sync_data()));
+        let written = File::create(&path)
+            .and_then(|mut file| file.write_all(&vec![1; PROBE_BYTES]).and_then(|()| file.sync_data()));
         let _ = fs::remove_file(&path);
         !written.is_err_and(|error| durable::is_full(&error))
     }
 
-    /// Says that the index was closed in order.
-    pub fn mark_clean(&self, clean: &Clean) -> io::Result<()> {
+    /// Records a clean stop of the index.
+    pub fn mark_clean(&self, clean: &CleanStop) -> io::Result<()> {
         let text = serde_json::to_vec(clean)?;
         let line = [&checksum(&text)[..], &text].concat();
         durable::replace(&self.folder.join("clean"), &line)
     }
 
-    /// What [`Self::mark_clean`] said, once: from now on the index is in use.
-    pub fn take_clean(&self) -> io::Result<Option<Clean>> {
+    /// Reads and removes the record of [`Self::mark_clean`]: from now on the index is in use.
+    pub fn take_clean(&self) -> io::Result<Option<CleanStop>> {
         let path = self.folder.join("clean");
         let content = match fs::read(&path) {
             Ok(content) => content,
@@ -277,7 +280,7 @@ impl Files {
 }
 
 fn sealed(sealer: &Sealer, plain: &[u8]) -> io::Result<Vec<u8>> {
-    sealer.seal(SealPurpose::FeatureStore, HASH_KEY, plain).map_err(io::Error::other)
+    sealer.seal(SealPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, plain).map_err(io::Error::other)
 }
 
 fn read_key(bytes: &[u8]) -> Option<HashKey> {

@@ -1,21 +1,22 @@
-//! Journal, index and snapshots together: who owns what.
+//! The engine: journal, index and snapshots together, and their owners.
 //!
-//! * The **writer** thread owns the journal, and alone writes into the index that answers reads.
-//! * The **upkeep** thread opens and rebuilds indexes, takes snapshots, sweeps what expired, and looks for damage.
-//! * **Readers** read the index that [`State::Ready`] has. One that finds damage takes it away from all others at once.
+//! * The **writer** thread owns the journal, and only it writes into the index that answers reads.
+//! * The **upkeep** thread opens and rebuilds indexes, takes snapshots, sweeps expired rows, and searches for damage.
+//! * **Readers** read the index that [`StoreState::Ready`] has. A reader that finds damage makes it unavailable to all
+//!   others at once.
 
 pub mod acknowledged;
 pub mod applier;
 pub mod backup;
-pub mod erased;
+pub mod commands;
+pub mod disk_space;
 pub mod erasure;
 pub mod files;
-pub mod orders;
 pub mod recovery;
 pub mod restore;
-pub mod room;
 pub mod snapshots;
 mod spool;
+pub mod tombstones;
 pub mod upkeep;
 pub mod writer;
 
@@ -30,40 +31,41 @@ use ledge_service::audit_event::{AuditEvent, AuditSink};
 use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
-use super::incoming::Times;
+use super::incoming::EventTimeLimits;
 use super::key::HashKey;
 use super::protection::Protection;
 use super::registry::Registry;
 use super::statistics::Counters;
 use super::store::{Index, IndexError};
 use acknowledged::Acknowledged;
-use erased::ErasedEntities;
+use commands::{UpkeepJob, WriterCommand};
 use files::Files;
-use orders::{Command, Job};
+use tombstones::Tombstones;
 
-/// By how much clocks step back when they are corrected, in microseconds: what was taken just before is believed still.
-const STEP_US: i64 = 60_000_000;
+/// Allowance for a small correction of the clock, in microseconds: event times accepted just before it are still
+/// trusted.
+const CLOCK_STEP_MAX_US: i64 = 60_000_000;
 
-/// How many commands may wait for the writer. Each push is one; the callers behind more are told to come again.
-pub const QUEUE: usize = 4096;
+/// The capacity of the writer's queue. Each push is one command; a push that finds the queue full is refused as
+/// overloaded.
+pub const WRITER_QUEUE_LENGTH: usize = 4096;
 
-/// What the store can do just now.
+/// What the store can do now.
 #[derive(Debug)]
-pub enum State {
-    /// The index is being opened, and checked.
+pub enum StoreState {
     Opening,
     Ready(Arc<Index>),
-    /// The index is being rebuilt; pushes are taken.
+    /// The index is being rebuilt; pushes are accepted.
     Rebuilding {
         reason: String,
     },
-    /// Everything is being replaced by a backup; neither reads nor pushes are taken.
+    /// A backup is replacing everything; neither reads nor pushes are accepted.
     Restoring,
     Closed,
 }
 
-impl State {
-    /// In a word.
+impl StoreState {
+    /// The name of the state in statistics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -74,7 +76,7 @@ impl State {
         }
     }
 
-    /// Why there are no reads.
+    /// The reason why reads are refused.
     pub fn reason(&self) -> String {
         match self {
             Self::Ready(_) => "it is ready".into(),
@@ -86,7 +88,7 @@ impl State {
     }
 }
 
-/// What threads and handles share.
+/// The parts of an open store that its threads and handles share.
 #[derive(Debug)]
 pub struct Engine {
     pub config: FeaturesConfig,
@@ -94,118 +96,118 @@ pub struct Engine {
     pub registry: ArcSwap<Registry>,
     pub hash_key: HashKey,
     pub protection: Arc<Protection>,
-    pub erased: ErasedEntities,
+    pub tombstones: Tombstones,
     pub acknowledged: Acknowledged,
-    pub state: ArcSwap<State>,
-    /// The highest number that an index had.
+    pub state: ArcSwap<StoreState>,
+    /// The highest generation number that an index ever had.
     pub generation: AtomicU64,
-    /// Whether an index is copied, which makes readers wait now and then.
+    /// True while an index is copied, which makes readers wait now and then.
     pub compacting: AtomicBool,
-    /// Whether the writer has asked for a snapshot.
+    /// True when the writer has requested a snapshot.
     pub snapshot_asked: AtomicBool,
-    /// Whether the first opening is over, however it ended.
+    /// True when the first opening has ended, with or without success.
     pub opened: tokio::sync::watch::Sender<bool>,
     pub counters: Counters,
-    /// The event time that the last row without one got, or that of the newest row there was at the start.
+    /// The event time given to the last row without one, or that of the newest row at the start.
     pub stamped_us: AtomicI64,
     /// The newest event time that the index has; `i64::MAX` until that is known.
     pub newest_us: AtomicI64,
-    /// Whether the clock may be behind, as after a boot.
+    /// Reports if the clock may still be behind, as after a boot.
     pub settling: Settling,
     pub audit: AuditSink,
-    pub commands: tokio::sync::mpsc::Sender<Command>,
-    pub jobs: mpsc::Sender<Job>,
-    /// Each backup that is being read holds one.
+    pub commands: tokio::sync::mpsc::Sender<WriterCommand>,
+    pub jobs: mpsc::Sender<UpkeepJob>,
+    /// Each running backup holds a permit.
     pub backups: Arc<Semaphore>,
-    /// The backup that is being restored holds it.
+    /// A running restore holds the only permit.
     pub restores: Arc<Semaphore>,
 }
 
 impl Engine {
-    /// How long a row is kept after its ttl has passed, in microseconds.
+    /// The time for which a row is kept after its ttl has passed, in microseconds.
     pub fn keep_us(&self) -> i64 {
         i64::try_from(self.config.keep_expired_h).unwrap_or(i64::MAX).saturating_mul(3_600_000_000)
     }
 
-    /// The clock's part in a push that comes now.
-    pub fn times(&self) -> Times {
+    /// The event time limits of a push that arrives now.
+    pub fn times(&self) -> EventTimeLimits {
         let now_us = clock::unix_micros();
-        let (stamp_us, latest_us) = (self.stamp(now_us), self.taken_until(now_us));
-        Times { stamp_us, latest_us, is_ahead: latest_us == i64::MAX && stamp_us > now_us }
+        let (stamp_us, latest_us) = (self.stamp(now_us), self.accepted_until(now_us));
+        EventTimeLimits { stamp_us, latest_us, is_ahead: latest_us == i64::MAX && stamp_us > now_us }
     }
 
-    /// The latest event time that is taken. It is `i64::MAX`, and the clock judges no time, where it was never set, and where
-    /// it may be behind: there are later rows, and it had no time yet to be set.
-    pub fn taken_until(&self, now_us: i64) -> i64 {
-        let taken_until = self.config.taken_until(now_us);
-        let has_later = self.newest_us.load(Relaxed) > taken_until.saturating_add(STEP_US);
-        if has_later && !self.settling.is_over() { i64::MAX } else { taken_until }
+    /// The latest event time that is accepted. `i64::MAX` disables the check: where the clock was never set, and where
+    /// it may be behind, which is the case when there are later rows and no time source had a chance yet to set it.
+    pub fn accepted_until(&self, now_us: i64) -> i64 {
+        let accepted_until = self.config.accepted_until(now_us);
+        let has_later = self.newest_us.load(Relaxed) > accepted_until.saturating_add(CLOCK_STEP_MAX_US);
+        if has_later && !self.settling.is_over() { i64::MAX } else { accepted_until }
     }
 
-    /// The latest event time that is believed of what was taken before. What is later was taken by a clock that was ahead, or
+    /// The latest event time that is trusted in rows accepted before. A later one came from a clock that was ahead, or
     /// not set, and is right now.
-    pub fn believed_until(&self, now_us: i64) -> i64 {
-        self.taken_until(now_us).saturating_add(STEP_US)
+    pub fn trusted_until(&self, now_us: i64) -> i64 {
+        self.accepted_until(now_us).saturating_add(CLOCK_STEP_MAX_US)
     }
 
-    /// When a row without an event time happened: now, and after every such row before that is believed. So a clock that
-    /// steps back by seconds, that is behind or that was never set makes no row older than the one before it.
+    /// The event time of a row without one: now, and after every such row before that is trusted. So a clock that steps
+    /// back by seconds, that is behind or that was never set makes no row older than the one before it.
     pub fn stamp(&self, now_us: i64) -> i64 {
-        let believed_until = self.believed_until(now_us);
+        let trusted_until = self.trusted_until(now_us);
         let next = |last: i64| {
-            let is_later = (now_us..=believed_until).contains(&last);
+            let is_later = (now_us..=trusted_until).contains(&last);
             if is_later { last.saturating_add(1) } else { now_us }
         };
         let before = self.stamped_us.fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
         before.map_or(now_us, next)
     }
 
-    /// Takes note of the newest event time of an index. From that of the first one on, rows without an event time go on,
-    /// where it is believed: some of what was given out before the start may be later than the clock is now.
+    /// Records the newest event time of an index. From that of the first one on, rows without an event time continue
+    /// where it is trusted: some of the times given before the start may be later than the clock is now.
     pub fn note_newest(&self, newest_us: i64) {
         let is_first = self.newest_us.swap(newest_us, Relaxed) == i64::MAX;
-        if is_first && newest_us <= self.believed_until(clock::unix_micros()) {
+        if is_first && newest_us <= self.trusted_until(clock::unix_micros()) {
             self.stamped_us.fetch_max(newest_us, Relaxed);
         }
     }
 
-    /// The index that answers reads, if there is one just now.
+    /// The index that answers reads, if there is one now.
     pub fn live(&self) -> Option<Arc<Index>> {
         match &**self.state.load() {
-            State::Ready(index) => Some(index.clone()),
+            StoreState::Ready(index) => Some(index.clone()),
             _ => None,
         }
     }
 
-    /// The journal's next entry: what comes before it is durable.
+    /// The journal's next entry: all entries before it are durable.
     pub fn journal_end(&self) -> u64 {
         self.counters.journal_next_seq.load(Relaxed)
     }
 
-    /// Takes a damaged index away from everybody, and has it rebuilt. Only the first to find it does.
+    /// Removes a damaged index from use and starts a rebuild. Only the first caller to find the damage does so.
     pub fn give_up(&self, index: &Arc<Index>, error: &IndexError) {
         let current = self.state.load();
-        let State::Ready(live) = &**current else { return };
+        let StoreState::Ready(live) = &**current else { return };
         if !Arc::ptr_eq(live, index) {
             return;
         }
-        let rebuilding = Arc::new(State::Rebuilding { reason: error.to_string() });
+        let rebuilding = Arc::new(StoreState::Rebuilding { reason: error.to_string() });
         let before = self.state.compare_and_swap(&*current, rebuilding);
         if Arc::ptr_eq(&before, &current) {
             let what = "the feature index cannot be used; it is rebuilt from snapshot and journal";
-            // Without room sled fails in many ways, and nothing is damaged.
+            // On a full disk sled fails in many ways although nothing is damaged.
             let damaged = matches!(error, IndexError::Damaged { .. }) && self.files.has_room();
             if damaged {
                 self.alarm(what, &error.to_string());
             } else {
                 tracing::error!(%error, "{what}");
             }
-            // The upkeep thread is gone at the end only.
-            let _ = self.jobs.send(Job::Rebuild { index: index.clone(), damaged });
+            // The upkeep thread ends only when the store closes.
+            let _ = self.jobs.send(UpkeepJob::Rebuild { index: index.clone(), damaged });
         }
     }
 
-    /// Tells of damage, in the log and for the audit.
+    /// Reports damage, in the log and in the audit log.
     pub fn alarm(&self, what: &str, reason: &str) {
         tracing::error!(folder = %self.files.folder().display(), reason, "{what}");
         Counters::count(&self.counters.damage_found);

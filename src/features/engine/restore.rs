@@ -1,4 +1,4 @@
-//! A backup on its way in: received into a file, checked to its end, written as a snapshot of this store.
+//! Restore of a backup: receives it into a file, checks it to its end, and writes it as a snapshot of this store.
 
 use ledge_service::off_thread::blocking;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,62 +19,62 @@ use super::super::value::ValueType;
 use super::super::view::{FieldId, ViewId};
 use super::super::window::WindowState;
 use super::Engine;
-use super::erased::Since;
 use super::snapshots::INDEX_FACTOR;
 use super::spool::{SpoolKey, SpoolReader, SpoolWriter};
+use super::tombstones::ErasedSince;
 
 /// The file's name in the store's folder.
-pub const UPLOAD: &str = "restore.upload";
-/// How much is written at a time.
-const PIECE: usize = 1 << 20;
-/// After how many records their new keys go to the disk, which wait in memory until then.
-const PERSISTED: usize = 4096;
-/// How many problems are told.
-const TOLD: usize = 10;
+pub const UPLOAD_FILE: &str = "restore.upload";
+/// The bytes that are buffered before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+/// The records after which their new keys are written to the disk; until then they wait in memory.
+const PERSIST_INTERVAL_RECORDS: usize = 4096;
+/// The most problems in one error message.
+const PROBLEMS_SHOWN_MAX: usize = 10;
 
-/// A backup that is being received. Dropped, its file goes.
+/// A backup that is being received. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Upload {
     engine: Arc<Engine>,
     path: PathBuf,
-    file: Option<Output>,
-    /// The key that opens it, where it is encrypted.
+    file: Option<UploadFile>,
+    /// The key of the file, where it is encrypted.
     key: Option<SpoolKey>,
     waiting: Vec<u8>,
-    _alone: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Upload {
-    /// Into the store's folder. There is one at a time, for which `alone` stands.
-    pub(crate) fn new(engine: Arc<Engine>, alone: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
-        let path = engine.files.folder().join(UPLOAD);
+    /// Creates the file in the store's folder. `permit` ensures that there is one upload at a time.
+    pub(crate) fn new(engine: Arc<Engine>, permit: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
+        let path = engine.files.folder().join(UPLOAD_FILE);
         let file = File::create(&path).map_err(|error| not_received(&error))?;
         let (file, key) = if engine.protection.keys().is_some() {
-            // Until it is in the store, it lies here under a key that no file has.
+            // Until it is in the store, the backup is encrypted under a key that is in no file.
             let key = SpoolKey::new().map_err(|error| not_received(&error))?;
-            (Output::Encrypted(SpoolWriter::new(key.clone(), file)), Some(key))
+            (UploadFile::Encrypted(SpoolWriter::new(key.clone(), file)), Some(key))
         } else {
-            (Output::Plain(file), None)
+            (UploadFile::Plain(file), None)
         };
-        Ok(Self { engine, path, file: Some(file), key, waiting: Vec::with_capacity(PIECE), _alone: alone })
+        Ok(Self { engine, path, file: Some(file), key, waiting: Vec::with_capacity(BUFFER_BYTES), _permit: permit })
     }
 
-    /// Takes the next bytes.
+    /// Receives the next bytes.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), FeatureError> {
         self.waiting.extend_from_slice(bytes);
-        if self.waiting.len() < PIECE { Ok(()) } else { self.flush(false).await }
+        if self.waiting.len() < BUFFER_BYTES { Ok(()) } else { self.flush(false).await }
     }
 
-    /// Takes note that these were all: the file, which is the caller's from now on.
-    pub async fn finish(&mut self) -> Result<Received, FeatureError> {
+    /// Ends the upload. Returns the file, which belongs to the caller from now on.
+    pub async fn finish(&mut self) -> Result<ReceivedBackup, FeatureError> {
         self.flush(true).await?;
         self.file = None;
-        Ok(Received { path: self.path.clone(), key: self.key.take() })
+        Ok(ReceivedBackup { path: self.path.clone(), key: self.key.take() })
     }
 
     async fn flush(&mut self, last: bool) -> Result<(), FeatureError> {
         let Some(mut file) = self.file.take() else { return Ok(()) };
-        let piece = std::mem::replace(&mut self.waiting, Vec::with_capacity(PIECE));
+        let piece = std::mem::replace(&mut self.waiting, Vec::with_capacity(BUFFER_BYTES));
         let engine = self.engine.clone();
         let writing = blocking(move || {
             need_room(&engine, piece.len() as u64)?;
@@ -89,19 +89,19 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // After `finish` it is gone already, or is about to go.
+        // After `finish` the file is removed already, or is about to be.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Where the bytes go.
+/// The file that receives the bytes.
 #[derive(Debug)]
-enum Output {
+enum UploadFile {
     Plain(File),
     Encrypted(SpoolWriter<File>),
 }
 
-impl Output {
+impl UploadFile {
     fn write(&mut self, piece: &[u8], is_last: bool) -> io::Result<()> {
         match self {
             Self::Plain(file) => file.write_all(piece),
@@ -117,14 +117,14 @@ impl Output {
     }
 }
 
-/// A backup that has arrived.
+/// A backup that was received to its end.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedBackup {
     pub path: PathBuf,
     key: Option<SpoolKey>,
 }
 
-/// Writes are refused when they would take the last of the disk.
+/// Refuses a write that would leave less than `min_free_mb` free.
 fn need_room(engine: &Engine, bytes: u64) -> Result<(), FeatureError> {
     let free = engine.files.free().map_err(|error| not_received(&error))?;
     if free.saturating_sub(bytes) >= engine.config.min_free_mb << 20 {
@@ -137,69 +137,77 @@ fn not_received(error: &io::Error) -> FeatureError {
     FeatureError::NotWritten { reason: error.to_string() }
 }
 
-fn bad(reason: impl Into<String>) -> FeatureError {
+fn refused(reason: impl Into<String>) -> FeatureError {
     FeatureError::Backup { reason: reason.into() }
 }
 
-/// A backup that is whole and fits what is declared here.
+/// A backup that is complete and fits the declarations of this store.
 #[derive(Debug)]
-pub struct Backup {
-    received: Received,
+pub struct CheckedBackup {
+    received: ReceivedBackup,
     translation: Translation,
     /// The names of the join keys of the views here.
     join_keys: HashMap<ViewId, Vec<Arc<str>>>,
 }
 
-impl Backup {
-    /// Reads all of it. Nothing is changed.
-    pub fn check(engine: &Engine, received: Received) -> Result<Self, FeatureError> {
+impl CheckedBackup {
+    /// Reads the whole backup and checks it. Nothing is changed.
+    pub fn check(engine: &Engine, received: ReceivedBackup) -> Result<Self, FeatureError> {
         let mut reader = open(&received)?;
         if reader.header().partial {
-            return Err(bad("it has the rows of one feature view alone: `ledge features import` takes those in"));
+            return Err(refused("it has the rows of one feature view only: use `ledge features import`"));
         }
-        let catalog =
-            Catalog::from_json(&reader.header().catalog).map_err(|error| bad(format!("its catalog: {error}")))?;
+
+        let catalog = Catalog::from_json(&reader.header().catalog)
+            .map_err(|error| refused(format!("its catalog cannot be used: {error}")))?;
         let views: HashMap<ViewId, StoredView> = catalog.stored_views().map(|view| (view.id, view)).collect();
         let mut in_use: BTreeMap<ViewId, BTreeSet<FieldId>> = BTreeMap::new();
-        while let Some((key, bytes)) = reader.next().map_err(|error| bad(told(&error)))? {
-            let record = Record::decode(&key, &bytes).map_err(|error| bad(format!("a record in it: {error}")))?;
-            let windows =
-                WindowState::decode(&record.windows).map_err(|error| bad(format!("a record in it: {error}")))?;
+
+        while let Some((key, bytes)) = reader.next().map_err(|error| refused(with_cause(&error)))? {
+            let record = Record::decode(&key, &bytes)
+                .map_err(|error| refused(format!("a record in it cannot be used: {error}")))?;
+            let windows = WindowState::decode(&record.windows)
+                .map_err(|error| refused(format!("a record in it cannot be used: {error}")))?;
             if views.get(&key.view()).is_some_and(|view| !fits(view, &record)) {
-                return Err(bad("a record in it is not what its own catalog says"));
+                return Err(refused("a record in it does not have the types that its own catalog states"));
             }
             let fields = in_use.entry(key.view()).or_default();
             fields.extend(record.row.values.iter().map(|(field, _)| *field).chain(windows.columns()));
         }
+
         let bytes = reader.summary().bytes;
         let translation = engine.registry.load().catalog().translation(&catalog, &in_use).map_err(|mut problems| {
-            let more = problems.len().saturating_sub(TOLD);
-            problems.truncate(TOLD);
+            let more = problems.len().saturating_sub(PROBLEMS_SHOWN_MAX);
+            problems.truncate(PROBLEMS_SHOWN_MAX);
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-            bad(format!(
+            refused(format!(
                 "{}{more}. Declare what is missing in {}, reload, and restore again",
                 problems.join("; "),
                 engine.config.views.display()
             ))
         })?;
+
         need_room(engine, bytes.saturating_mul(1 + INDEX_FACTOR))?;
+
         let registry = engine.registry.load();
         let names = |view: StoredView| (view.id, view.join_keys.into_iter().map(|(name, _)| name).collect());
         let join_keys = registry.catalog().stored_views().map(names).collect();
         Ok(Self { received, translation, join_keys })
     }
 
-    /// Writes it as this store's snapshot of the number `replay_from`: how many records it has. When this returns `Ok`, the
-    /// next start finds the new store, otherwise the old one.
+    /// Writes it as this store's snapshot of the number `replay_from`. Returns how many records it has. When this
+    /// returns `Ok`, the next start finds the new store, otherwise the old one.
     ///
-    /// The records get the number before that one, which no journal entry has: older than any push that comes, and newer
-    /// than any that came.
+    /// The records get the number before that one, which no journal entry has: older than any push that comes, and
+    /// newer than any that came.
     pub fn write(&self, engine: &Engine, replay_from: u64) -> Result<u64, FeatureError> {
         let mut reader = open(&self.received)?;
         let header = engine.snapshot_header(replay_from);
         let registry = engine.registry.load_full();
-        let snapshot::Header { replay_from: had, created_ms, hash_key_id, .. } = *reader.header();
-        let since = if hash_key_id == engine.hash_key.id() { Since::Entry(had) } else { Since::Time(created_ms) };
+        let snapshot::SnapshotHeader { replay_from: had, created_ms, hash_key_id, .. } = *reader.header();
+        let since =
+            if hash_key_id == engine.hash_key.id() { ErasedSince::Entry(had) } else { ErasedSince::Time(created_ms) };
+
         let mut written = 0_usize;
         let written = snapshot::write_file(engine.files.folder(), &header, |writer| {
             while let Some((key, bytes)) = reader.next().map_err(io::Error::other)? {
@@ -214,24 +222,25 @@ impl Backup {
                 let bytes = engine.protection.encode(&key, &record).map_err(io::Error::other)?;
                 writer.add(&key, &bytes)?;
                 written += 1;
-                if written.is_multiple_of(PERSISTED) {
+                if written.is_multiple_of(PERSIST_INTERVAL_RECORDS) {
                     engine.protection.persist().map_err(io::Error::other)?;
                 }
             }
             engine.protection.persist().map_err(io::Error::other)
         });
-        let (_, summary) = written.map_err(|error| FeatureError::NotWritten { reason: told(&error) })?;
+
+        let (_, summary) = written.map_err(|error| FeatureError::NotWritten { reason: with_cause(&error) })?;
         Ok(summary.records)
     }
 
-    /// Whether its entity was erased since the backup.
-    fn is_erased(&self, engine: &Engine, key: &IndexKey, record: &Record, since: Since) -> bool {
-        if engine.erased.is_empty() {
+    /// True when the entity of a record was erased since the backup.
+    fn is_erased(&self, engine: &Engine, key: &IndexKey, record: &Record, since: ErasedSince) -> bool {
+        if engine.tombstones.is_empty() {
             return false;
         }
         let Some(names) = self.join_keys.get(&key.view()) else { return false };
         let entity: Vec<_> = names.iter().map(|name| &**name).zip(&record.row.entity).collect();
-        engine.erased.has(&entity, since)
+        engine.tombstones.has(&entity, since)
     }
 
     /// A record under this store's numbers and hash key.
@@ -249,31 +258,31 @@ impl Backup {
     }
 }
 
-fn open(received: &Received) -> Result<SnapshotReader<Box<dyn Read>>, FeatureError> {
+fn open(received: &ReceivedBackup) -> Result<SnapshotReader<Box<dyn Read>>, FeatureError> {
     let file = File::open(&received.path).map_err(|error| not_received(&error))?;
     let file = BufReader::with_capacity(1 << 18, file);
     let stream: Box<dyn Read> = match &received.key {
         None => Box::new(file),
         Some(key) => Box::new(BufReader::with_capacity(1 << 18, SpoolReader::new(key.clone(), file))),
     };
-    SnapshotReader::new(stream).map_err(|error| bad(told(&error)))
+    SnapshotReader::new(stream).map_err(|error| refused(with_cause(&error)))
 }
 
-/// An error with its cause.
-fn told(error: &SnapshotError) -> String {
+/// The message of an error with its cause.
+fn with_cause(error: &SnapshotError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
 }
 
-/// Whether a record has the types that its catalog names.
+/// True when a record has the types that its catalog states.
 fn fits(view: &StoredView, record: &Record) -> bool {
     let row = &record.row;
     let keys = view.join_keys.iter().map(|(_, kind)| ValueType::Scalar(*kind));
     let values = row.values.iter().all(|(id, value)| {
         let field = view.fields.binary_search_by_key(id, |(id, ..)| *id).ok().and_then(|at| view.fields.get(at));
-        // A field that it does not name at all is told by its number.
+        // A field that the catalog lacks is reported later, by its number.
         field.is_none_or(|(.., kind)| *kind == value.value_type())
     });
     row.entity.iter().map(super::super::value::Value::value_type).eq(keys) && values

@@ -1,36 +1,36 @@
-//! A backup on its way in, in a file that nobody can read: encrypted piece by piece, under a key that no file has.
+//! A temporary file for a backup that is being received: encrypted piece by piece, under a key that is in no file.
 //!
-//! Each piece is its length in four bytes, little-endian, and what [`Sealer::seal`] makes of it. The number of the piece, and
-//! whether it is the last one, are authenticated with it: a file that was cut off or changed does not open.
+//! Each piece is its length in four bytes, little-endian, and the output of [`Sealer::seal`]. The number of the piece,
+//! and if it is the last one, are authenticated with it: a file that was cut off or changed does not open.
 
 use std::io::{self, Read, Write};
 
-use ledge_identity::sealing::{KEY, OVERHEAD, SealPurpose, Sealer};
+use ledge_identity::sealing::{MASTER_KEY_BYTES, OVERHEAD_BYTES, SealPurpose, Sealer};
 use zeroize::Zeroizing;
 
-/// The longest piece, in bytes: what is written at a time is far below.
-const PIECE_MAX: usize = 16 << 20;
+/// The longest piece, in bytes: bounds the memory that a reader allocates for a piece.
+const PIECE_BYTES_MAX: usize = 16 << 20;
 
-/// A key for one file, lost with this value.
+/// A key for one file. It exists only in memory.
 #[derive(Debug, Clone)]
 pub struct SpoolKey(Sealer);
 
 impl SpoolKey {
-    /// Makes a key.
+    /// Generates a key.
     pub fn new() -> io::Result<Self> {
-        let mut secret = Zeroizing::new([0; KEY]);
+        let mut secret = Zeroizing::new([0; MASTER_KEY_BYTES]);
         getrandom::fill(secret.as_mut_slice()).map_err(io::Error::other)?;
         Ok(Self(Sealer::with_keys(&[*secret])))
     }
 
+    /// The associated data of a piece: its number, and if it is the last one.
     fn associated(index: u64, is_last: bool) -> [u8; 9] {
-        let mut bytes = [u8::from(is_last); 9];
-        bytes.iter_mut().zip(index.to_le_bytes()).for_each(|(to, from)| *to = from);
-        bytes
+        let [b0, b1, b2, b3, b4, b5, b6, b7] = index.to_le_bytes();
+        [b0, b1, b2, b3, b4, b5, b6, b7, u8::from(is_last)]
     }
 }
 
-/// Writes pieces.
+/// Writes encrypted pieces.
 #[derive(Debug)]
 pub struct SpoolWriter<W> {
     key: SpoolKey,
@@ -39,13 +39,26 @@ pub struct SpoolWriter<W> {
 }
 
 impl<W: Write> SpoolWriter<W> {
-    /// Writes into `output`, which is empty.
+    /// Creates a writer for `output`, which must be empty.
     pub fn new(key: SpoolKey, output: W) -> Self {
         Self { key, output, index: 0 }
     }
 
-    /// Writes a piece of at most 16 MiB. After the last one nothing may follow.
-    pub fn write(&mut self, piece: &[u8], is_last: bool) -> io::Result<()> {
+    /// Writes bytes, as one piece, or as several when they are longer than a piece may be. After the last bytes nothing
+    /// may follow.
+    pub fn write(&mut self, bytes: &[u8], is_last: bool) -> io::Result<()> {
+        let mut rest = bytes;
+        loop {
+            let (piece, after) = rest.split_at(rest.len().min(PIECE_BYTES_MAX));
+            self.write_piece(piece, is_last && after.is_empty())?;
+            if after.is_empty() {
+                return Ok(());
+            }
+            rest = after;
+        }
+    }
+
+    fn write_piece(&mut self, piece: &[u8], is_last: bool) -> io::Result<()> {
         let associated = SpoolKey::associated(self.index, is_last);
         let sealed = self.key.0.seal(SealPurpose::FeatureStore, &associated, piece).map_err(io::Error::other)?;
         let length = u32::try_from(sealed.len()).map_err(io::Error::other)?;
@@ -54,13 +67,13 @@ impl<W: Write> SpoolWriter<W> {
         self.output.write_all(&sealed)
     }
 
-    /// What was written into.
+    /// Returns the output.
     pub fn into_inner(self) -> W {
         self.output
     }
 }
 
-/// Reads what a [`SpoolWriter`] wrote. The end is an error when the last piece is not there.
+/// Reads the file of a [`SpoolWriter`]. A missing last piece is an error.
 #[derive(Debug)]
 pub struct SpoolReader<R> {
     key: SpoolKey,
@@ -72,17 +85,22 @@ pub struct SpoolReader<R> {
 }
 
 impl<R: Read> SpoolReader<R> {
-    /// Reads from the beginning of `input`.
+    /// Creates a reader at the beginning of `input`.
     pub fn new(key: SpoolKey, input: R) -> Self {
         Self { key, input, index: 0, piece: Vec::new(), taken: 0, is_at_end: false }
     }
 
     fn next_piece(&mut self) -> io::Result<()> {
-        let changed = || io::Error::new(io::ErrorKind::InvalidData, "the received file was changed or cut off");
+        let changed = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the temporary file of the received backup was changed or cut off",
+            )
+        };
         let mut length = [0; 4];
         self.input.read_exact(&mut length).map_err(|_| changed())?;
         let length = u32::from_le_bytes(length) as usize;
-        if length > PIECE_MAX + OVERHEAD {
+        if length > PIECE_BYTES_MAX + OVERHEAD_BYTES {
             return Err(changed());
         }
         let mut sealed = vec![0; length];
@@ -130,6 +148,17 @@ mod tests {
     fn read(key: &SpoolKey, file: &[u8]) -> io::Result<Vec<u8>> {
         let mut content = Vec::new();
         SpoolReader::new(key.clone(), file).read_to_end(&mut content).map(|_| content)
+    }
+
+    #[test]
+    fn an_input_longer_than_a_piece_is_cut_into_pieces_that_the_reader_takes() {
+        let key = SpoolKey::new().unwrap();
+        for (length, pieces) in [(PIECE_BYTES_MAX, 1), (PIECE_BYTES_MAX + 1, 2), (2 * PIECE_BYTES_MAX + 7, 3)] {
+            let input: Vec<u8> = [2, 3, 5, 7, 11, 13].into_iter().cycle().take(length).collect();
+            let file = written(&key, &[vec![1; 90], input.clone(), Vec::new()]);
+            assert_eq!(file.len(), 90 + length + (pieces + 2) * (4 + OVERHEAD_BYTES));
+            assert!(read(&key, &file).unwrap() == [vec![1; 90], input].concat(), "{length}");
+        }
     }
 
     proptest! {

@@ -12,21 +12,21 @@ use super::KeysError;
 use super::form::{self, Head, KeyEntry, SHARDS};
 
 const PURPOSE: SealPurpose = SealPurpose::FeatureKeys;
-const HEAD: &str = "head";
-const HEAD_PLACE: &[u8] = b"feature keys: head";
+const HEAD_FILE: &str = "head";
+const HEAD_ASSOCIATED_DATA: &[u8] = b"feature keys: head";
 
 /// The folders of the keys.
 #[derive(Debug)]
-pub struct Disk {
+pub struct KeyFiles {
     copies: [PathBuf; 2],
 }
 
-/// What a file is, so that it opens as no other.
-fn shard_place(store: &[u8; 16], shard: usize) -> Vec<u8> {
+/// The associated data of a shard file, so that it does not open in the place of another.
+fn shard_associated_data(store: &[u8; 16], shard: usize) -> Vec<u8> {
     [b"feature keys: shard ".as_slice(), store, &shard.to_le_bytes()].concat()
 }
 
-fn added_place(store: &[u8; 16], number: u32, frame: u32) -> Vec<u8> {
+fn added_associated_data(store: &[u8; 16], number: u32, frame: u32) -> Vec<u8> {
     [b"feature keys: added ".as_slice(), store, &number.to_le_bytes(), &frame.to_le_bytes()].concat()
 }
 
@@ -42,8 +42,8 @@ fn failed(file: &Path) -> impl FnOnce(io::Error) -> KeysError {
     move |source| KeysError::Io { file: file.to_owned(), source }
 }
 
-fn seal(sealer: &Sealer, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, KeysError> {
-    sealer.seal(PURPOSE, place, plain).map_err(KeysError::Sealed)
+fn seal(sealer: &Sealer, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, KeysError> {
+    sealer.seal(PURPOSE, associated, plain).map_err(KeysError::Sealed)
 }
 
 /// The folders with the copies of the keys of the store in `folder`.
@@ -51,19 +51,19 @@ pub fn copies(folder: &Path) -> [PathBuf; 2] {
     ["a", "b"].map(|copy| folder.join("keys").join(copy))
 }
 
-/// Whether a file is one that grows.
+/// True for a file of added keys, which grows.
 pub fn is_added(file: &Path) -> bool {
     file.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("added-"))
 }
 
-impl Disk {
-    /// Of the store in `folder`.
+impl KeyFiles {
     pub fn new(folder: &Path) -> Self {
         Self { copies: copies(folder) }
     }
 
-    /// Whether there are keys, or were. Where nobody can tell, that is an error: new keys in the place of old ones would be
-    /// the end of what those sealed. What a power cut left of the very first file is none.
+    /// True when there are keys, or were. It is an error if that cannot be determined: new keys in the place of old
+    /// ones would make everything encrypted with those unreadable. Leftovers of a power cut during the very first write
+    /// do not count.
     pub fn exists(&self) -> Result<bool, KeysError> {
         for copy in &self.copies {
             let entries = match fs::read_dir(copy) {
@@ -80,18 +80,18 @@ impl Disk {
         Ok(false)
     }
 
-    /// Makes the folders.
+    /// Creates the folders.
     pub fn create(&self) -> Result<(), KeysError> {
         self.copies.iter().try_for_each(|copy| durable::create_folder(copy).map_err(failed(copy)))
     }
 
-    /// Reads whichever copy is good, the first when both are, and puts it in the place of the other. Two good ones may
+    /// Reads the good copy, the first one when both are good, and overwrites the other with it. Two good copies may
     /// differ: the first is written first.
     fn read<T>(
         &self,
         name: &str,
         affected: &str,
-        mended: &mut Vec<String>,
+        repaired: &mut Vec<String>,
         parse: impl Fn(&[u8]) -> Result<T, OpenError>,
     ) -> Result<T, KeysError> {
         let (mut good, mut bad, mut stale, mut no_key) = (None, Vec::new(), Vec::new(), None);
@@ -115,8 +115,9 @@ impl Disk {
                 }
             }
         }
+
         let Some((content, bytes)) = good else {
-            // The file may be as good as ever.
+            // The file may be intact; the master key is missing.
             if let Some(error) = no_key {
                 return Err(KeysError::Sealed(error));
             }
@@ -124,11 +125,13 @@ impl Disk {
             let file = self.copies.iter().map(|copy| copy.join(name)).next().unwrap_or_default();
             return Err(KeysError::Lost { file, reason, affected: affected.to_owned() });
         };
+
         for path in bad.iter().map(|(path, _)| path).chain(&stale) {
             path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(path))?;
             durable::replace_private(path, &bytes).map_err(failed(path))?;
         }
-        mended.extend(bad.into_iter().map(|(path, reason)| format!("{}: {reason}", path.display())));
+
+        repaired.extend(bad.into_iter().map(|(path, reason)| format!("{}: {reason}", path.display())));
         Ok(content)
     }
 
@@ -140,21 +143,21 @@ impl Disk {
     }
 
     /// Reads the head.
-    pub fn read_head(&self, sealer: &Sealer, mended: &mut Vec<String>) -> Result<Head, KeysError> {
+    pub fn read_head(&self, sealer: &Sealer, repaired: &mut Vec<String>) -> Result<Head, KeysError> {
         for copy in &self.copies {
             if copy.is_dir() {
                 durable::remove_leftovers(copy).map_err(failed(copy))?;
             }
         }
-        self.read(HEAD, "no key can be told from another without it", mended, |bytes| {
-            let plain = sealer.open(PURPOSE, HEAD_PLACE, bytes)?;
+        self.read(HEAD_FILE, "without it no key can be assigned to its entity", repaired, |bytes| {
+            let plain = sealer.open(PURPOSE, HEAD_ASSOCIATED_DATA, bytes)?;
             Head::decode(&plain).map_err(|_| OpenError::Forged)
         })
     }
 
     /// Writes the head.
     pub fn write_head(&self, sealer: &Sealer, head: &Head) -> Result<(), KeysError> {
-        self.write(HEAD, &seal(sealer, HEAD_PLACE, &head.encode())?)
+        self.write(HEAD_FILE, &seal(sealer, HEAD_ASSOCIATED_DATA, &head.encode())?)
     }
 
     /// Reads a shard.
@@ -163,20 +166,20 @@ impl Disk {
         sealer: &Sealer,
         head: &Head,
         shard: usize,
-        mended: &mut Vec<String>,
+        repaired: &mut Vec<String>,
     ) -> Result<(u32, Vec<KeyEntry>), KeysError> {
         let affected =
-            format!("about one of {SHARDS} entities, those whose tag begins with {shard:02x}, has its key there");
-        let place = shard_place(&head.store, shard);
-        self.read(&shard_name(shard), &affected, mended, |bytes| {
-            let plain = sealer.open(PURPOSE, &place, bytes)?;
+            format!("it has the keys of about one in {SHARDS} entities, those whose tag begins with {shard:02x}");
+        let associated = shard_associated_data(&head.store, shard);
+        self.read(&shard_name(shard), &affected, repaired, |bytes| {
+            let plain = sealer.open(PURPOSE, &associated, bytes)?;
             form::decode_shard(shard, &plain).map_err(|_| OpenError::Forged)
         })
     }
 
-    /// Writes a shard, of which `content` is what [`form::encode_shard`] made.
+    /// Writes a shard; `content` is the output of [`form::encode_shard`].
     pub fn write_shard(&self, sealer: &Sealer, head: &Head, shard: usize, content: &[u8]) -> Result<(), KeysError> {
-        self.write(&shard_name(shard), &seal(sealer, &shard_place(&head.store, shard), content)?)
+        self.write(&shard_name(shard), &seal(sealer, &shard_associated_data(&head.store, shard), content)?)
     }
 
     /// The numbers of the files with added keys, in order.
@@ -199,33 +202,34 @@ impl Disk {
         Ok(found)
     }
 
-    /// Reads the keys of a file of added ones, to which nothing is added any more: what either copy has, and both have it then.
-    /// What is behind the last good piece of either is the end of a write that nobody was told of; a piece before it that is
-    /// bad in both is damage.
+    /// Reads the keys of a final file of added keys: all pieces that either copy has; afterwards both copies have them.
+    /// Bytes behind the last good piece of either copy come from a write that was not acknowledged; a piece before it
+    /// that is bad in both copies is damage.
     pub fn read_added(
         &self,
         sealer: &Sealer,
         head: &Head,
         number: u32,
-        mended: &mut Vec<String>,
+        repaired: &mut Vec<String>,
     ) -> Result<Vec<KeyEntry>, KeysError> {
         let name = added_name(number);
-        // What opens of each piece, and its bytes.
+        // The keys of each piece that opens, and its bytes.
         let mut best: Vec<Option<(Vec<KeyEntry>, Vec<u8>)>> = Vec::new();
         let mut no_key = None;
+
         let mut copies = Vec::with_capacity(self.copies.len());
         for copy in &self.copies {
             let path = copy.join(&name);
             let bytes = match fs::read(&path) {
                 Ok(bytes) => Some(bytes),
-                // Between the making, or the removal, of the one and the other.
+                // A power cut came between the creation, or the removal, of the two copies.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(source) => return Err(KeysError::Io { file: path, source }),
             };
             let (frames, _) = form::decode_frames(bytes.as_deref().unwrap_or_default());
             best.resize(best.len().max(frames.len()), None);
             for ((at, frame), best) in (0..).zip(&frames).zip(&mut best).filter(|(_, best)| best.is_none()) {
-                match sealer.open(PURPOSE, &added_place(&head.store, number, at), frame) {
+                match sealer.open(PURPOSE, &added_associated_data(&head.store, number, at), frame) {
                     Ok(plain) => {
                         *best = form::decode_entries(&plain).ok().map(|entries| (entries, form::encode_frame(frame)));
                     }
@@ -234,31 +238,35 @@ impl Disk {
             }
             copies.push((path, bytes));
         }
+
         if let Some(error) = no_key
             && best.iter().any(Option::is_none)
         {
             return Err(KeysError::Sealed(error));
         }
+
         let pieces = best.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         let good: Vec<_> = best.iter().take(pieces).flatten().collect();
         if good.len() < pieces {
             let file = self.copies.iter().map(|copy| copy.join(&name)).next().unwrap_or_default();
             let reason = format!("{} of {pieces} pieces are damaged", pieces - good.len());
-            return Err(KeysError::Lost { file, reason, affected: "keys that were made lately are in it".to_owned() });
+            return Err(KeysError::Lost { file, reason, affected: "it has keys that were made lately".to_owned() });
         }
+
         let whole = good.iter().map(|(_, frame)| frame.as_slice()).collect::<Vec<_>>().concat();
         for (path, bytes) in copies.into_iter().filter(|(_, bytes)| bytes.as_ref() != Some(&whole)) {
             path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(&path))?;
             durable::replace_private(&path, &whole).map_err(failed(&path))?;
             if bytes.is_some_and(|bytes| !is_torn(&bytes, &whole)) {
-                mended.push(format!("{}: it is not as it was written", path.display()));
+                repaired.push(format!("{}: it is not as it was written", path.display()));
             }
         }
+
         Ok(good.into_iter().flat_map(|(entries, _)| entries.clone()).collect())
     }
 
-    /// Begins a file for added keys.
-    pub fn create_added(&self, number: u32) -> Result<Added, KeysError> {
+    /// Creates a file for added keys.
+    pub fn create_added(&self, number: u32) -> Result<AddedFile, KeysError> {
         let mut files = Vec::with_capacity(self.copies.len());
         for copy in &self.copies {
             let path = copy.join(added_name(number));
@@ -267,10 +275,10 @@ impl Disk {
             let file = file.and_then(|file| durable::sync_folder(copy).map(|()| file)).map_err(failed(&path))?;
             files.push((path, file));
         }
-        Ok(Added { number, frames: 0, files })
+        Ok(AddedFile { number, frames: 0, files })
     }
 
-    /// Replaces a file of added keys, to which nothing is added any more.
+    /// Replaces a final file of added keys.
     pub fn replace_added(
         &self,
         sealer: &Sealer,
@@ -278,7 +286,7 @@ impl Disk {
         number: u32,
         entries: &[KeyEntry],
     ) -> Result<(), KeysError> {
-        let piece = seal(sealer, &added_place(&head.store, number, 0), &form::encode_entries(entries))?;
+        let piece = seal(sealer, &added_associated_data(&head.store, number, 0), &form::encode_entries(entries))?;
         self.write(&added_name(number), &form::encode_frame(&piece))
     }
 
@@ -295,26 +303,26 @@ impl Disk {
     }
 }
 
-/// Whether a copy of a file that should be `whole` is what a power cut leaves: it ends too early, or in zeros, or with a piece
-/// that nobody was told of.
+/// True when a copy that should be `whole` looks like the result of a power cut: it ends too early, or in zeros, or has
+/// an additional piece that was not acknowledged.
 fn is_torn(bytes: &[u8], whole: &[u8]) -> bool {
     let same = bytes.iter().zip(whole).take_while(|(a, b)| a == b).count();
     same == whole.len() || bytes.iter().skip(same).all(|byte| *byte == 0)
 }
 
-/// A file that takes added keys.
+/// An open file for added keys.
 #[derive(Debug)]
-pub struct Added {
+pub struct AddedFile {
     number: u32,
     frames: u32,
     files: Vec<(PathBuf, File)>,
 }
 
-impl Added {
+impl AddedFile {
     /// Appends keys. When this returns `Ok`, they survive a power cut.
     pub fn append(&mut self, sealer: &Sealer, store: &[u8; 16], entries: &[KeyEntry]) -> Result<(), KeysError> {
-        let place = added_place(store, self.number, self.frames);
-        let frame = form::encode_frame(&seal(sealer, &place, &form::encode_entries(entries))?);
+        let associated = added_associated_data(store, self.number, self.frames);
+        let frame = form::encode_frame(&seal(sealer, &associated, &form::encode_entries(entries))?);
         for (path, file) in &mut self.files {
             file.write_all(&frame).and_then(|()| file.sync_data()).map_err(failed(path))?;
         }

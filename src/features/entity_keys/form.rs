@@ -1,31 +1,31 @@
-//! What key files hold below their seal. All integers are little-endian.
+//! The decrypted content of key files. All integers are little-endian.
 
-use ledge_identity::sealing::OVERHEAD;
+use ledge_identity::sealing::OVERHEAD_BYTES;
 
-use super::super::seal::KEY;
+use super::super::seal::KEY_BYTES;
 use super::super::wire::{Damaged, Reader, length32};
 
-/// How many files the keys are in, and the bits of a key's number that say in which.
+/// The number of shard files, and the position of the shard's bits in a key's number.
 pub const SHARDS: usize = 256;
 const SHARD_SHIFT: u32 = 24;
 
 /// The length of a tag.
-pub const TAG: usize = 16;
-/// What tells one entity from another, and gives nothing away: a keyed hash of its join keys, names and values.
-pub type Tag = [u8; TAG];
+pub const TAG_BYTES: usize = 16;
+/// The identity of an entity that reveals nothing: a keyed hash of its join keys, names and values.
+pub type Tag = [u8; TAG_BYTES];
 
 const VERSION: u8 = 1;
-const ENTRY: usize = 4 + TAG + KEY;
-/// The bytes that say which of the shards are on the disk.
-const PRESENT: usize = SHARDS / 8;
+const ENTRY_BYTES: usize = 4 + TAG_BYTES + KEY_BYTES;
+/// The bytes of the bitmap of shards that are on the disk.
+const PRESENT_BYTES: usize = SHARDS / 8;
 
 /// The key of an entity.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyEntry {
-    /// Its number: the shard, and from 1 on within it. None is given twice.
+    /// The number: that of the shard, and a count from 1 on within it. No number is reused.
     pub id: u32,
     pub tag: Tag,
-    pub key: [u8; KEY],
+    pub key: [u8; KEY_BYTES],
 }
 
 impl std::fmt::Debug for KeyEntry {
@@ -39,7 +39,7 @@ pub fn shard_of(id: u32) -> usize {
     (id >> SHARD_SHIFT) as usize
 }
 
-/// The number of the `count`th key of a shard, from 1 on; `None` when all are given.
+/// The number of the `count`th key of a shard, from 1 on; `None` when all are used.
 pub fn number(shard: usize, count: u32) -> Option<u32> {
     let shard = u32::try_from(shard).ok()?;
     (count > 0 && count < 1 << SHARD_SHIFT && shard < 256).then_some(shard << SHARD_SHIFT | count)
@@ -64,7 +64,7 @@ fn read(reader: &mut Reader<'_>) -> Result<KeyEntry, Damaged> {
 
 /// Keys that were added together.
 pub fn encode_entries(entries: &[KeyEntry]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(entries.len() * ENTRY);
+    let mut bytes = Vec::with_capacity(entries.len() * ENTRY_BYTES);
     for entry in entries {
         put(&mut bytes, entry);
     }
@@ -74,16 +74,16 @@ pub fn encode_entries(entries: &[KeyEntry]) -> Vec<u8> {
 /// Reads what [`encode_entries`] wrote.
 pub fn decode_entries(bytes: &[u8]) -> Result<Vec<KeyEntry>, Damaged> {
     let mut reader = Reader::new(bytes);
-    let mut entries = Vec::with_capacity(bytes.len() / ENTRY);
+    let mut entries = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
     while !reader.is_empty() {
         entries.push(read(&mut reader)?);
     }
     Ok(entries)
 }
 
-/// A shard: what the next key's count is, and the keys by their numbers.
+/// A shard: the count of the next key, and the keys by their numbers.
 pub fn encode_shard(next: u32, entries: &[KeyEntry]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(4 + entries.len() * ENTRY);
+    let mut bytes = Vec::with_capacity(4 + entries.len() * ENTRY_BYTES);
     bytes.extend_from_slice(&next.to_le_bytes());
     for entry in entries {
         put(&mut bytes, entry);
@@ -103,16 +103,16 @@ pub fn decode_shard(shard: usize, bytes: &[u8]) -> Result<(u32, Vec<KeyEntry>), 
     if ascending && own && below && possible { Ok((next, entries)) } else { Err(Damaged::Malformed) }
 }
 
-/// What all key files of a store share.
+/// The content of the head file: what all key files of a store share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Head {
     /// Ties the files of one store together.
     pub store: [u8; 16],
     /// The secret behind the tags.
     pub secret: [u8; 32],
-    /// Whether everything in the store is sealed.
+    /// True when everything in the store is encrypted.
     pub complete: bool,
-    /// Which shards are on the disk.
+    /// The shards that are on the disk.
     pub present: [bool; SHARDS],
 }
 
@@ -123,7 +123,6 @@ impl std::fmt::Debug for Head {
 }
 
 impl Head {
-    /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION, u8::from(self.complete)];
         bytes.extend_from_slice(&self.store);
@@ -141,7 +140,7 @@ impl Head {
             return Err(Damaged::Unknown);
         }
         let (store, secret) = (reader.array()?, reader.array()?);
-        let bits: [u8; PRESENT] = reader.array()?;
+        let bits: [u8; PRESENT_BYTES] = reader.array()?;
         let mut present = [false; SHARDS];
         for (bit, at) in present.iter_mut().zip(0..) {
             *bit = bits.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
@@ -151,27 +150,27 @@ impl Head {
     }
 }
 
-/// One sealed piece of a file that grows: its length, and it.
+/// One encrypted piece of a file of added keys: its length, then its bytes.
 pub fn encode_frame(sealed: &[u8]) -> Vec<u8> {
     [&length32(sealed.len())[..], sealed].concat()
 }
 
-/// The whole frames of a file that grows, in order; the flag says whether nothing else is behind them. Nothing sealed is
-/// shorter than [`OVERHEAD`]: zeros, as a power cut may leave them, are no frames.
+/// The complete frames of a file of added keys, in order. The flag is true when nothing else is behind them. No
+/// encrypted piece is shorter than [`OVERHEAD`]: zeros, as a power cut may leave them, are no frames.
 pub fn decode_frames(bytes: &[u8]) -> (Vec<&[u8]>, bool) {
     let mut reader = Reader::new(bytes);
     let mut frames = Vec::new();
     while !reader.is_empty() {
         let frame = reader.array().map(u32::from_le_bytes).and_then(|length| reader.take(length as usize));
         match frame {
-            Ok(frame) if frame.len() >= OVERHEAD => frames.push(frame),
+            Ok(frame) if frame.len() >= OVERHEAD_BYTES => frames.push(frame),
             _ => return (frames, false),
         }
     }
     (frames, true)
 }
 
-/// Feeds arbitrary bytes to the readers of key files, for a fuzzer: what was read is written as it was.
+/// Feeds arbitrary bytes to the readers of key files, for a fuzzer: content that was read is written the same.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
@@ -204,9 +203,9 @@ mod tests {
     use super::*;
 
     fn entry(shard: u8, count: u32) -> KeyEntry {
-        let mut tag = [7; TAG];
+        let mut tag = [7; TAG_BYTES];
         tag[0] = shard;
-        KeyEntry { id: number(usize::from(shard), count).unwrap(), tag, key: [9; KEY] }
+        KeyEntry { id: number(usize::from(shard), count).unwrap(), tag, key: [9; KEY_BYTES] }
     }
 
     proptest! {
@@ -244,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_torn_frame_is_left_out() {
-        let (one, two) = ([1; OVERHEAD], [2; OVERHEAD + 1]);
+        let (one, two) = ([1; OVERHEAD_BYTES], [2; OVERHEAD_BYTES + 1]);
         let first = encode_frame(&one);
         let mut whole = [&first[..], &encode_frame(&two)].concat();
         assert_eq!(decode_frames(&whole), (vec![&one[..], &two], true));

@@ -1,4 +1,5 @@
-//! The keys in memory: 56 bytes each, found by number and by entity. A million that came one by one took 110 MB of the process.
+//! The keys in memory: 56 bytes each, found by number and by entity. A million keys that were added one by one took 110
+//! MB of the process.
 
 use std::collections::HashSet;
 
@@ -13,12 +14,12 @@ pub struct Shard {
     next: u32,
     /// By their numbers, ascending.
     entries: Vec<KeyEntry>,
-    /// Places in `entries`, by tag and then by number.
+    /// Positions in `entries`, by tag and then by number.
     by_tag: Vec<u32>,
 }
 
 impl Shard {
-    /// An empty one.
+    /// Creates an empty shard.
     pub fn new(shard: usize) -> Self {
         Self { place: shard, next: 1, entries: Vec::new(), by_tag: Vec::new() }
     }
@@ -28,12 +29,12 @@ impl Shard {
         (self.next, &self.entries)
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Takes keys out of files: those it has already stay as they are.
+    /// Adds keys from files. Keys that are there already stay unchanged.
     pub fn merge(&mut self, next: u32, entries: Vec<KeyEntry>) {
         self.next = self.next.max(next);
         for entry in entries {
@@ -57,7 +58,7 @@ impl Shard {
     pub fn by_id(&self, id: u32) -> Result<&KeyEntry, Damaged> {
         match self.entries.binary_search_by_key(&id, |known| known.id) {
             Ok(at) => self.entries.get(at).ok_or(Damaged::Erased),
-            // One that was never given was given by a file that is lost.
+            // A number beyond the last one was given by a file that is lost.
             Err(_) if id & 0x00ff_ffff >= self.next => Err(Damaged::KeyMissing),
             Err(_) => Err(Damaged::Erased),
         }
@@ -71,13 +72,13 @@ impl Shard {
         self.by_tag.get(from..to).unwrap_or_default().iter().filter_map(|at| self.entries.get(*at as usize))
     }
 
-    /// Adds a key for an entity; `None` when every number is given.
-    pub fn add(&mut self, tag: Tag, key: [u8; super::super::seal::KEY]) -> Option<&KeyEntry> {
+    /// Adds a key for an entity; `None` when all numbers are used.
+    pub fn add(&mut self, tag: Tag, key: [u8; super::super::seal::KEY_BYTES]) -> Option<&KeyEntry> {
         let id = number(self.place, self.next)?;
         let place = u32::try_from(self.entries.len()).ok()?;
         let tag_at = |at: &u32| self.entries.get(*at as usize).map(|entry| entry.tag);
         let at = self.by_tag.partition_point(|at| tag_at(at) <= Some(tag));
-        // Twice the room whenever there is none would be half of it unused.
+        // Grow by an eighth: doubling could leave half of the memory unused.
         if self.entries.len() == self.entries.capacity() {
             let more = self.entries.len() / 8 + 4;
             self.entries.reserve_exact(more);
@@ -89,7 +90,7 @@ impl Shard {
         self.entries.last()
     }
 
-    /// Forgets keys.
+    /// Drops keys.
     pub fn remove(&mut self, ids: &[u32]) {
         let before = self.entries.len();
         let gone: HashSet<u32> = ids.iter().copied().collect();

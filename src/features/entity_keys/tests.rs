@@ -18,9 +18,9 @@ fn tag(keys: &EntityKeys, number: i64) -> Tag {
     keys.tag([("user", &Value::Int64(number))])
 }
 
-/// The files that have a key, sealed as they are: none has it in clear. So they are opened one by one.
+/// The files that have a key. They are encrypted, so each one is opened.
 fn files_with(folder: &TempDir, id: u32) -> Vec<String> {
-    let disk = Disk::new(folder.path());
+    let disk = KeyFiles::new(folder.path());
     let head = disk.read_head(&sealer(1), &mut Vec::new()).unwrap();
     let mut found = Vec::new();
     for (shard, _) in head.present.iter().enumerate().filter(|(_, present)| **present) {
@@ -59,7 +59,7 @@ fn a_key_that_was_persisted_is_there_at_the_next_start_and_stays_the_same() {
 fn no_keys_are_made_where_nobody_can_tell_whether_there_are_some() {
     let folder = TempDir::new().unwrap();
     assert!(!EntityKeys::exist(folder.path()).unwrap());
-    // What a power cut left of the first file.
+    // The leftovers of a power cut during the first write.
     for copy in copies(folder.path()) {
         fs::create_dir_all(&copy).unwrap();
         fs::write(copy.join("head.4711.tmp"), b"LSE1").unwrap();
@@ -89,6 +89,7 @@ fn a_destroyed_key_is_in_no_file_and_its_number_is_not_given_again() {
         keys.find_or_make(&tag(&keys, user)).unwrap();
     }
     keys.persist().unwrap();
+
     for user in [5, 350] {
         let (id, key) = keys.find_or_make(&tag(&keys, user)).unwrap();
         assert_eq!(files_with(&folder, id).len(), 1);
@@ -100,6 +101,7 @@ fn a_destroyed_key_is_in_no_file_and_its_number_is_not_given_again() {
         assert!(again != id && another != key);
         keys.persist().unwrap();
     }
+
     let ids: Vec<_> = (0..400).map(|user| keys.find_or_make(&tag(&keys, user)).unwrap()).collect();
     drop(keys);
     let keys = open(&folder);
@@ -163,7 +165,7 @@ fn a_power_cut_within_a_piece_loses_that_piece_alone() {
         let opened = EntityKeys::open(folder.path(), sealer(1)).unwrap();
         assert_eq!((opened.keys.count(), opened.keys.find_or_make(&tag(&opened.keys, 1)).unwrap()), (1, first));
     }
-    // With something behind it, it was acknowledged.
+    // A piece with another one behind it was acknowledged.
     let mut bad = bytes.clone();
     bad[whole / 2] ^= 1;
     for copy in ["a", "b"] {
@@ -185,6 +187,7 @@ fn a_copy_of_added_keys_that_is_not_as_it_was_written_is_mended_and_told_and_a_t
         })
         .collect();
     drop(keys);
+
     let file = |copy: &str| folder.path().join("keys").join(copy).join("added-00000001");
     let whole = fs::read(file("a")).unwrap();
     let piece = whole.len() / 3;
@@ -195,6 +198,7 @@ fn a_copy_of_added_keys_that_is_not_as_it_was_written_is_mended_and_told_and_a_t
     };
     let with = |end: &[u8]| [&whole, end].concat();
     let zeros = [&whole[..2 * piece + 9], &[0; 20]].concat();
+
     let cases = [
         (whole.clone(), false),
         (flipped(piece / 2), true),
@@ -207,16 +211,18 @@ fn a_copy_of_added_keys_that_is_not_as_it_was_written_is_mended_and_told_and_a_t
         (whole[..whole.len() - 5].to_vec(), false),
         (Vec::new(), false),
     ];
+
     for (at, (bytes, is_told)) in cases.iter().enumerate() {
         for (copy, other) in [("a", "b"), ("b", "a")] {
             fs::write(file(copy), bytes).unwrap();
             let opened = EntityKeys::open(folder.path(), sealer(1)).unwrap();
-            assert_eq!((at, opened.mended.len()), (at, usize::from(*is_told)), "{:?}", opened.mended);
+            assert_eq!((at, opened.repaired.len()), (at, usize::from(*is_told)), "{:?}", opened.repaired);
             assert!(made.iter().all(|(id, key)| opened.keys.key(*id) == Ok(*key)), "{at}");
             assert!(fs::read(file(copy)).unwrap() == whole && fs::read(file(other)).unwrap() == whole, "{at}");
         }
     }
-    // Zeros behind both are of a write that nobody was told of, too.
+
+    // Zeros at the end of both copies come from a write that was not acknowledged, too.
     for copy in ["a", "b"] {
         fs::write(file(copy), with(&[0; 64])).unwrap();
     }
@@ -235,12 +241,12 @@ fn erasures_leave_no_pile_of_files() {
         assert_eq!(keys.disk.added().unwrap(), [0; 0], "it had nothing else");
     }
     let mut kept = Vec::new();
-    for user in 0..=ADDED_FILES {
+    for user in 0..=ADDED_FILES_MAX {
         assert!(!keys.is_fold_due());
         kept.push(keys.find_or_make(&tag(&keys, 1000 + i64::try_from(user).unwrap())).unwrap());
         keys.persist().unwrap();
-        // As an erasure leaves it: another file takes the next one.
-        keys.quiesce().unwrap();
+        // As after an erasure: the next key goes into another file.
+        keys.close_added().unwrap();
     }
     assert!(keys.is_fold_due());
     keys.fold().unwrap();
@@ -270,7 +276,7 @@ fn files_of_another_store_or_place_do_not_open() {
             fs::copy(path(from, copy, name), path(&one, copy, "00.keys")).unwrap();
         }
         let refused = EntityKeys::open(one.path(), sealer(1)).unwrap_err().to_string();
-        assert!(refused.contains("00.keys") && refused.contains("belongs to something else"), "{refused}");
+        assert!(refused.contains("00.keys") && refused.contains("it belongs to another file or purpose"), "{refused}");
         for copy in ["a", "b"] {
             fs::write(path(&one, copy, "00.keys"), &good).unwrap();
         }
@@ -288,6 +294,7 @@ fn a_million_keys_stay_below_120_bytes_each() {
         let text = fs::read_to_string("/proc/self/statm").unwrap();
         text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
     };
+
     let (before, started) = (resident(), std::time::Instant::now());
     for user in 0..1_000_000 {
         keys.find_or_make(&tag(&keys, user)).unwrap();
@@ -300,6 +307,7 @@ fn a_million_keys_stay_below_120_bytes_each() {
     }
     keys.persist().unwrap();
     println!("made in {:?}", started.elapsed());
+
     let folding = std::time::Instant::now();
     keys.fold().unwrap();
     let taken = resident().saturating_sub(before);
@@ -309,11 +317,13 @@ fn a_million_keys_stay_below_120_bytes_each() {
         .map(|entry| entry.unwrap().metadata().unwrap().len())
         .sum();
     println!("folded in {:?}; {} MB in memory, {} MB in both copies", folding.elapsed(), taken >> 20, disk >> 20);
+
     let (id, _) = keys.find_or_make(&tag(&keys, 77)).unwrap();
     let destroying = std::time::Instant::now();
     keys.doom(&[id]);
     keys.destroy().unwrap();
     println!("one destroyed in {:?}", destroying.elapsed());
+
     let opening = std::time::Instant::now();
     drop(keys);
     assert_eq!(open(&folder).count(), 999_999);

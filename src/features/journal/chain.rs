@@ -1,12 +1,12 @@
-//! The segments of a folder, each of which states how its predecessor ended, and what of them is damaged.
+//! The segments of a folder in order. Each one states the end of its predecessor, which shows damage.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use super::format::{HEADER, Header, Previous};
-use super::scan::{Found, Groups, read_header};
-use super::{Damage, Entry, Reason};
+use super::format::{HEADER_BYTES, PreviousSegment, SegmentHeader};
+use super::scan::{Groups, ScannedGroup, read_header};
+use super::{Damage, DamageReason, Entry};
 use crate::record::Damaged;
 
 /// A segment file.
@@ -15,22 +15,22 @@ pub struct Segment {
     /// The sequence number in its name.
     pub first_seq: u64,
     pub path: PathBuf,
-    /// How long the file was when it was looked at.
+    /// The length of the file when it was listed.
     pub length: u64,
     /// Its header, which states the sequence number in its name.
-    pub header: Result<Header, Damaged>,
-    pub end: End,
+    pub header: Result<SegmentHeader, Damaged>,
+    pub end: SegmentEnd,
 }
 
-/// Where a segment ends.
+/// The end of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
-    /// It is the last one: what is whole in it counts.
+pub enum SegmentEnd {
+    /// The last segment: all complete groups count.
     Last,
-    Stated(Previous),
-    /// Its successor cannot say, or is not the one that followed it.
+    Stated(PreviousSegment),
+    /// Its successor is damaged, or is not the one that followed it.
     Unknown {
-        /// The first sequence number of the one that follows now.
+        /// The first sequence number of the segment that follows now.
         next_seq: u64,
         /// The file that is missing in between.
         missing: Option<PathBuf>,
@@ -41,8 +41,8 @@ pub enum End {
 #[derive(Debug)]
 pub struct Chain {
     pub segments: Vec<Segment>,
-    /// A last one that had not been created to the end: nothing in it was ever acknowledged.
-    pub unborn: Option<Segment>,
+    /// A last segment whose creation was interrupted: nothing in it was acknowledged.
+    pub unfinished: Option<Segment>,
 }
 
 /// The name of the segment with this first entry.
@@ -70,13 +70,14 @@ pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 impl Chain {
-    /// Looks at the names and headers in `folder`.
-    pub fn look(folder: &Path) -> io::Result<Self> {
+    /// Reads the names and headers of the segments in `folder`.
+    pub fn read(folder: &Path) -> io::Result<Self> {
         let found = list(folder)?;
+
         let mut segments: Vec<Segment> = Vec::with_capacity(found.len());
         for (first_seq, path) in found {
             let file = match File::open(&path) {
-                // It was removed meanwhile, and whatever was before it.
+                // It was removed meanwhile, and with it all segments before it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     segments.clear();
                     continue;
@@ -91,37 +92,38 @@ impl Chain {
             if let Some(before) = segments.last_mut() {
                 before.end = end_before(folder, before.first_seq, first_seq, header.as_ref().ok());
             }
-            segments.push(Segment { first_seq, path, length, header, end: End::Last });
+            segments.push(Segment { first_seq, path, length, header, end: SegmentEnd::Last });
         }
+
         // The header is fsynced before anything is written behind it.
-        let unborn = segments.pop_if(|last| {
-            last.length <= HEADER as u64 && matches!(last.header, Err(Damaged::Malformed | Damaged::Checksum))
+        let unfinished = segments.pop_if(|last| {
+            last.length <= HEADER_BYTES as u64 && matches!(last.header, Err(Damaged::Malformed | Damaged::Checksum))
         });
         if let Some(last) = segments.last_mut() {
-            last.end = End::Last;
+            last.end = SegmentEnd::Last;
         }
-        Ok(Self { segments, unborn })
+        Ok(Self { segments, unfinished })
     }
 }
 
-/// What a successor says of the segment before it.
-fn end_before(folder: &Path, before: u64, next_seq: u64, successor: Option<&Header>) -> End {
-    let Some(header) = successor else { return End::Unknown { next_seq, missing: None } };
+/// The end of a segment, as its successor states it.
+fn end_before(folder: &Path, before: u64, next_seq: u64, successor: Option<&SegmentHeader>) -> SegmentEnd {
+    let Some(header) = successor else { return SegmentEnd::Unknown { next_seq, missing: None } };
     match header.previous {
-        Some(previous) if previous.first_seq == before => End::Stated(previous),
-        Some(previous) => End::Unknown { next_seq, missing: Some(folder.join(file_name(previous.first_seq))) },
-        None => End::Unknown { next_seq, missing: Some(folder.join(file_name(next_seq))) },
+        Some(previous) if previous.first_seq == before => SegmentEnd::Stated(previous),
+        Some(previous) => SegmentEnd::Unknown { next_seq, missing: Some(folder.join(file_name(previous.first_seq))) },
+        None => SegmentEnd::Unknown { next_seq, missing: Some(folder.join(file_name(next_seq))) },
     }
 }
 
-/// What reading a segment comes to next.
+/// The next part of a segment.
 #[derive(Debug)]
-pub enum Step {
+pub enum SegmentStep {
     /// The entries of a whole group.
     Entries(Vec<Entry>),
-    /// Acknowledged entries may be lost here. What follows is what can still be read.
+    /// Acknowledged entries may be lost here. The next steps have the entries that can still be read.
     Damage(Damage),
-    /// So many bytes at the end of the last segment had not been acknowledged.
+    /// The number of bytes at the end of the last segment that were not acknowledged.
     Torn(u64),
 }
 
@@ -145,73 +147,77 @@ impl<'s, R: Read + Seek> SegmentReader<'s, R> {
     /// Reads the segment's bytes from `file`.
     pub fn over(segment: &'s Segment, file: R) -> io::Result<Self> {
         let end = match &segment.end {
-            End::Stated(previous) => previous.length.min(segment.length),
-            End::Last | End::Unknown { .. } => segment.length,
+            SegmentEnd::Stated(previous) => previous.length.min(segment.length),
+            SegmentEnd::Last | SegmentEnd::Unknown { .. } => segment.length,
         };
         let groups = Groups::new(file, segment.header.as_ref().ok(), segment.first_seq, end)?;
         Ok(Self { segment, groups, header: segment.header.err(), over: false })
     }
 
-    /// Where the groups that have been read end, and the sequence number after them.
+    /// The end of the groups that were read, and the sequence number after them.
     pub fn position(&self) -> (u64, u64) {
         self.groups.position()
     }
 
-    /// What comes next; `None` at the end.
-    pub fn step(&mut self) -> io::Result<Option<Step>> {
+    /// Reads the next part; `None` at the end.
+    pub fn step(&mut self) -> io::Result<Option<SegmentStep>> {
         let (at, seq) = self.position();
         if self.over {
             return Ok(None);
         }
+
         if let Some(damaged) = self.header.take() {
-            let reason = Reason::Header(damaged);
+            let reason = DamageReason::Header(damaged);
             let to_seq = if self.groups.find_next()? { Some(self.position().1) } else { self.stated_end() };
-            return Ok(Some(Step::Damage(self.damage(0, seq, to_seq, reason))));
+            return Ok(Some(SegmentStep::Damage(self.damage(0, seq, to_seq, reason))));
         }
+
         let damaged = match self.groups.read_next()? {
-            Found::Group(group) => match group.entries() {
-                Ok(entries) => return Ok(Some(Step::Entries(entries))),
+            ScannedGroup::Group(group) => match group.entries() {
+                Ok(entries) => return Ok(Some(SegmentStep::Entries(entries))),
                 Err(damaged) => {
                     let to_seq = Some(group.next_seq);
-                    return Ok(Some(Step::Damage(self.damage(at, seq, to_seq, Reason::Group(damaged)))));
+                    return Ok(Some(SegmentStep::Damage(self.damage(at, seq, to_seq, DamageReason::Group(damaged)))));
                 }
             },
-            Found::End => {
+            ScannedGroup::End => {
                 self.over = true;
-                return Ok(self.at_the_end().map(Step::Damage));
+                return Ok(self.at_the_end().map(SegmentStep::Damage));
             }
-            Found::Bad(damaged) => damaged,
+            ScannedGroup::Damaged(damaged) => damaged,
         };
-        // What was written after this place was written only when this place had been acknowledged.
+
+        // Groups behind this place were written only after this place was acknowledged.
         if self.groups.find_next()? {
             if self.position() == (at, seq) {
-                // It was being written when it was first looked at.
+                // The group was being written at the first read.
                 return self.step();
             }
             let to_seq = Some(self.position().1);
-            return Ok(Some(Step::Damage(self.damage(at, seq, to_seq, Reason::Group(damaged)))));
+            return Ok(Some(SegmentStep::Damage(self.damage(at, seq, to_seq, DamageReason::Group(damaged)))));
         }
+
         self.over = true;
         Ok(Some(match &self.segment.end {
-            End::Last => Step::Torn(self.segment.length.saturating_sub(at)),
-            End::Stated(_) | End::Unknown { .. } => {
-                Step::Damage(self.damage(at, seq, self.stated_end(), Reason::Group(damaged)))
+            SegmentEnd::Last => SegmentStep::Torn(self.segment.length.saturating_sub(at)),
+            SegmentEnd::Stated(_) | SegmentEnd::Unknown { .. } => {
+                SegmentStep::Damage(self.damage(at, seq, self.stated_end(), DamageReason::Group(damaged)))
             }
         }))
     }
 
-    /// What is missing where the file ends between two groups.
+    /// The damage where the file ends between two groups, if entries are missing.
     fn at_the_end(&self) -> Option<Damage> {
         let (at, seq) = self.position();
         match &self.segment.end {
-            End::Last => None,
-            End::Stated(previous) => (previous.next_seq != seq || previous.length != at)
-                .then(|| self.damage(at, seq, self.stated_end(), Reason::Short)),
-            End::Unknown { next_seq, missing: None } => {
-                (*next_seq != seq).then(|| self.damage(at, seq, self.stated_end(), Reason::Short))
+            SegmentEnd::Last => None,
+            SegmentEnd::Stated(previous) => (previous.next_seq != seq || previous.length != at)
+                .then(|| self.damage(at, seq, self.stated_end(), DamageReason::Short)),
+            SegmentEnd::Unknown { next_seq, missing: None } => {
+                (*next_seq != seq).then(|| self.damage(at, seq, self.stated_end(), DamageReason::Short))
             }
-            End::Unknown { missing: Some(missing), .. } => {
-                let damage = self.damage(0, seq, self.stated_end(), Reason::Missing);
+            SegmentEnd::Unknown { missing: Some(missing), .. } => {
+                let damage = self.damage(0, seq, self.stated_end(), DamageReason::Missing);
                 Some(Damage { file: missing.clone(), ..damage })
             }
         }
@@ -219,13 +225,13 @@ impl<'s, R: Read + Seek> SegmentReader<'s, R> {
 
     fn stated_end(&self) -> Option<u64> {
         match &self.segment.end {
-            End::Last => None,
-            End::Stated(previous) => Some(previous.next_seq),
-            End::Unknown { next_seq, .. } => Some(*next_seq),
+            SegmentEnd::Last => None,
+            SegmentEnd::Stated(previous) => Some(previous.next_seq),
+            SegmentEnd::Unknown { next_seq, .. } => Some(*next_seq),
         }
     }
 
-    fn damage(&self, offset: u64, from_seq: u64, to_seq: Option<u64>, reason: Reason) -> Damage {
+    fn damage(&self, offset: u64, from_seq: u64, to_seq: Option<u64>, reason: DamageReason) -> Damage {
         Damage { file: self.segment.path.clone(), offset, from_seq, to_seq, reason }
     }
 }

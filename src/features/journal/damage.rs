@@ -1,4 +1,4 @@
-//! What is said of damage.
+//! Reports of damage in the journal.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,15 +13,15 @@ pub struct Damage {
     pub offset: u64,
     /// The first entry that may be lost.
     pub from_seq: u64,
-    /// The first one after those; `None`: nobody knows how many followed. The same as `from_seq`: none is lost.
+    /// The first entry after those. `None`: it is unknown how many followed. The same as `from_seq`: none is lost.
     pub to_seq: Option<u64>,
-    pub reason: Reason,
+    pub reason: DamageReason,
 }
 
-/// What is wrong.
+/// The kind of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// The header of a segment.
+pub enum DamageReason {
+    /// The header of a segment is damaged.
     Header(Damaged),
     Group(Damaged),
     /// The segment ends before it should.
@@ -33,9 +33,9 @@ pub enum Reason {
 }
 
 impl Damage {
-    /// Whether it is none, but of a form that only a later version knows.
+    /// True when this is no damage, but a form of a later version.
     pub fn is_of_a_later_version(&self) -> bool {
-        matches!(self.reason, Reason::Header(Damaged::Unknown) | Reason::Group(Damaged::Unknown))
+        matches!(self.reason, DamageReason::Header(Damaged::Unknown) | DamageReason::Group(Damaged::Unknown))
     }
 }
 
@@ -43,11 +43,13 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, offset, from_seq, to_seq, reason } = self;
         match reason {
-            Reason::Header(damaged) => write!(f, "{}: the header: {damaged}", file.display())?,
-            Reason::Group(damaged) => write!(f, "{}: the group at byte {offset}: {damaged}", file.display())?,
-            Reason::Short => write!(f, "{}: it ends at byte {offset}, before it should", file.display())?,
-            Reason::Missing => write!(f, "{}: the file is missing", file.display())?,
-            Reason::Empty => write!(f, "{}: no file is left", file.display())?,
+            DamageReason::Header(damaged) => write!(f, "{}: the header cannot be used: {damaged}", file.display())?,
+            DamageReason::Group(damaged) => {
+                write!(f, "{}: the group at byte {offset} cannot be used: {damaged}", file.display())?;
+            }
+            DamageReason::Short => write!(f, "{}: the file ends too early, at byte {offset}", file.display())?,
+            DamageReason::Missing => write!(f, "{}: the file is missing", file.display())?,
+            DamageReason::Empty => write!(f, "{}: all journal files are missing", file.display())?,
         }
         match to_seq.map(|to_seq| to_seq.saturating_sub(*from_seq)) {
             Some(0) => f.write_str("; no entry is lost"),

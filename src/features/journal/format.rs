@@ -1,7 +1,7 @@
 //! The journal's bytes: the header of a segment, groups, and the entries in them. All integers are little-endian.
 //!
-//! Every group begins with the mark of its segment, a random number. A value that somebody pushed cannot contain it, so
-//! what is found by looking for the mark is a group, and bytes left over from another segment are not taken for one.
+//! Every group begins with the mark of its segment, a random number. A pushed value cannot contain it, so a match when
+//! searching for the mark is a group, and bytes left over from another segment are not taken for one.
 
 use std::ops::RangeInclusive;
 
@@ -12,35 +12,36 @@ use crate::key::IndexKey;
 use crate::record::{Damaged, Seal};
 use crate::wire::{Reader, length32};
 
-/// The length of a segment's header. It is the same in every version, so that a later version is told from damage.
-pub const HEADER: usize = 64;
+/// The length of a segment's header. It is the same in every version, so that a later version can be distinguished from
+/// damage.
+pub const HEADER_BYTES: usize = 64;
 /// Bytes before a group's content: mark, length of the content, checksum.
-pub const GROUP_HEAD: usize = 16;
+pub const GROUP_HEAD_BYTES: usize = 16;
 /// The longest content of a group.
-pub const MAX_GROUP: usize = 64 << 20;
+pub const GROUP_BYTES_MAX: usize = 64 << 20;
 
 const MAGIC: &[u8; 8] = b"LEDGEJNL";
-/// 2: a group may end with the latest event time that was believed when it was written.
+/// 2: a group may end with the latest event time that was trusted when it was written.
 const VERSION: u16 = 2;
 /// The versions that are read.
 const VERSIONS: RangeInclusive<u16> = 1..=VERSION;
-/// The number of the first entry, and how many there are.
-const GROUP_NUMBERS: usize = 12;
-/// The latest event time that was believed; left out where every one was.
-const GROUP_LATEST: usize = 8;
-/// What an entry has before its body: its length, and the part that its length counts.
-const ENTRY_LENGTH: usize = 4;
-const ENTRY_HEAD: usize = 6 + IndexKey::LENGTH;
+/// The bytes of the first entry's number, and of the number of entries.
+const GROUP_NUMBERS_BYTES: usize = 12;
+/// The bytes of the latest event time that was trusted; omitted where all were.
+const GROUP_LATEST_BYTES: usize = 8;
+/// The bytes before the body of an entry: its length, and the head, which the length includes.
+const ENTRY_LENGTH_BYTES: usize = 4;
+const ENTRY_HEAD_BYTES: usize = 6 + IndexKey::LENGTH;
 
-const PUT: u8 = 1;
-const DELETE: u8 = 2;
+const KIND_PUT: u8 = 1;
+const KIND_DELETE: u8 = 2;
 
-/// The segment before another one, as the later one states it.
+/// A segment, as stated in the header of the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Previous {
+pub struct PreviousSegment {
     /// The sequence number in its name.
     pub first_seq: u64,
-    /// How many of its bytes had been acknowledged; what lies beyond counts for nothing.
+    /// The number of its acknowledged bytes; bytes beyond do not count.
     pub length: u64,
     /// The sequence number after its last entry.
     pub next_seq: u64,
@@ -48,27 +49,27 @@ pub struct Previous {
 
 /// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
-    /// What every group of this segment begins with.
+pub struct SegmentHeader {
+    /// The first bytes of every group of this segment.
     pub mark: u64,
     /// The sequence number of its first entry.
     pub first_seq: u64,
-    pub previous: Option<Previous>,
-    /// Whether groups of this version may be appended.
+    pub previous: Option<PreviousSegment>,
+    /// True when groups of this version may be appended.
     pub is_current: bool,
 }
 
-impl Header {
-    /// Of a new segment.
-    pub fn new(mark: u64, first_seq: u64, previous: Option<Previous>) -> Self {
+impl SegmentHeader {
+    /// Creates the header of a new segment.
+    pub fn new(mark: u64, first_seq: u64, previous: Option<PreviousSegment>) -> Self {
         Self { mark, first_seq, previous, is_current: true }
     }
 
-    /// The bytes of a new segment's.
-    pub fn encode(&self) -> [u8; HEADER] {
+    /// Encodes the header of a new segment.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let seal = Seal::default();
-        let previous = self.previous.unwrap_or(Previous { first_seq: 0, length: 0, next_seq: 0 });
-        let mut bytes = Vec::with_capacity(HEADER);
+        let previous = self.previous.unwrap_or(PreviousSegment { first_seq: 0, length: 0, next_seq: 0 });
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[seal.cipher, 0]);
@@ -76,16 +77,16 @@ impl Header {
         for number in [self.mark, self.first_seq, previous.first_seq, previous.length, previous.next_seq, 0] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        bytes.truncate(HEADER - 4);
+        bytes.truncate(HEADER_BYTES - 4);
         let sum = crc32fast::hash(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
-        let mut header = [0; HEADER];
+        let mut header = [0; HEADER_BYTES];
         header.copy_from_slice(&bytes);
         header
     }
 
     /// Reads what [`Self::encode`] wrote.
-    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Damaged> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Damaged> {
         let Some((content, sum)) = bytes.split_last_chunk::<4>() else { return Err(Damaged::Malformed) };
         let mut reader = Reader::new(content);
         if reader.array()? != *MAGIC {
@@ -102,7 +103,7 @@ impl Header {
         }
         let mut number = || reader.array().map(u64::from_le_bytes);
         let (mark, first_seq) = (number()?, number()?);
-        let previous = Previous { first_seq: number()?, length: number()?, next_seq: number()? };
+        let previous = PreviousSegment { first_seq: number()?, length: number()?, next_seq: number()? };
         let previous = (previous.first_seq > 0).then_some(previous);
         Ok(Self { mark, first_seq, previous, is_current: version == VERSION })
     }
@@ -118,14 +119,13 @@ pub struct GroupHead {
 }
 
 impl GroupHead {
-    /// For a group with this content.
+    /// Creates the head of a group with this content.
     pub fn of(mark: u64, content: &[u8]) -> Self {
         Self { mark, length: u32::from_le_bytes(length32(content.len())), sum: checksum(content) }
     }
 
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; GROUP_HEAD] {
-        let mut bytes = [0; GROUP_HEAD];
+    pub fn encode(&self) -> [u8; GROUP_HEAD_BYTES] {
+        let mut bytes = [0; GROUP_HEAD_BYTES];
         let mut place = &mut bytes[..];
         place.put_u64_le(self.mark);
         place.put_u32_le(self.length);
@@ -133,11 +133,11 @@ impl GroupHead {
         bytes
     }
 
-    /// Reads it. `None`: no group has such a length.
-    pub fn decode(bytes: [u8; GROUP_HEAD]) -> Option<Self> {
+    /// Reads what [`Self::encode`] wrote. `None`: no group has such a length.
+    pub fn decode(bytes: [u8; GROUP_HEAD_BYTES]) -> Option<Self> {
         let mut bytes = &bytes[..];
         let head = Self { mark: bytes.get_u64_le(), length: bytes.get_u32_le(), sum: bytes.get_u32_le() };
-        (GROUP_NUMBERS..=MAX_GROUP).contains(&head.length()).then_some(head)
+        (GROUP_NUMBERS_BYTES..=GROUP_BYTES_MAX).contains(&head.length()).then_some(head)
     }
 
     /// The length of the content.
@@ -145,7 +145,7 @@ impl GroupHead {
         self.length as usize
     }
 
-    /// Whether `content` is what the group was written with.
+    /// True when `content` matches the checksum.
     pub fn matches(&self, content: &[u8]) -> bool {
         checksum(content) == self.sum
     }
@@ -170,19 +170,23 @@ impl Group {
         let count = u32::from_le_bytes(reader.array()?);
         let next_seq = first_seq.checked_add(u64::from(count)).ok_or(Damaged::Malformed)?;
         // Each entry has a head at least, so a count cannot ask for more than there are bytes.
-        if (count as usize).checked_mul(ENTRY_LENGTH + ENTRY_HEAD).is_none_or(|least| least > reader.rest().len()) {
+        if (count as usize)
+            .checked_mul(ENTRY_LENGTH_BYTES + ENTRY_HEAD_BYTES)
+            .is_none_or(|least| least > reader.rest().len())
+        {
             return Err(Damaged::Malformed);
         }
-        Ok(Self { first_seq, next_seq, count, entries: content.slice(GROUP_NUMBERS..) })
+        Ok(Self { first_seq, next_seq, count, entries: content.slice(GROUP_NUMBERS_BYTES..) })
     }
 
     /// Its entries, all of which are well-formed.
     pub fn entries(&self) -> Result<Vec<Entry>, Damaged> {
         let mut rest = self.entries.clone();
         let mut entries = Vec::with_capacity(self.count as usize);
+
         for seq in self.first_seq..self.next_seq {
             let length = rest.try_get_u32_le().map_err(|_| Damaged::Malformed)? as usize;
-            if length < ENTRY_HEAD || length > rest.len() {
+            if length < ENTRY_HEAD_BYTES || length > rest.len() {
                 return Err(Damaged::Malformed);
             }
             let mut body = rest.split_to(length);
@@ -194,17 +198,18 @@ impl Group {
             if !seal.is_known() {
                 return Err(Damaged::Unknown);
             }
-            body.advance(ENTRY_HEAD);
+            body.advance(ENTRY_HEAD_BYTES);
             let is_plain = seal == Seal::default();
             let change = match kind {
-                PUT if is_plain => Change::Put(body),
-                PUT => Change::PutSealed(key_id, body),
-                DELETE if body.is_empty() && is_plain => Change::Delete,
-                DELETE => return Err(Damaged::Malformed),
+                KIND_PUT if is_plain => Change::Put(body),
+                KIND_PUT => Change::PutSealed(key_id, body),
+                KIND_DELETE if body.is_empty() && is_plain => Change::Delete,
+                KIND_DELETE => return Err(Damaged::Malformed),
                 _ => return Err(Damaged::Unknown),
             };
             entries.push(Entry { seq, key, change, latest_us: i64::MAX });
         }
+
         if !rest.is_empty() {
             let latest_us = i64::from_le_bytes((&rest[..]).try_into().map_err(|_| Damaged::Malformed)?);
             if entries.is_empty() || latest_us == i64::MAX {
@@ -214,37 +219,40 @@ impl Group {
                 entry.latest_us = latest_us;
             }
         }
+
         Ok(entries)
     }
 }
 
-/// How long the content of a group with these changes is, at most. `None`: longer than a group may be.
+/// The maximum length of the content of a group with these changes. `None`: longer than a group may be.
 pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
     let body = |change: &Change| match change {
         Change::Put(row) | Change::PutSealed(_, row) => row.len(),
         Change::Delete => 0,
     };
-    let length = changes.iter().try_fold(GROUP_NUMBERS + GROUP_LATEST, |sum, (_, change)| {
-        sum.checked_add(ENTRY_LENGTH + ENTRY_HEAD)?.checked_add(body(change)).filter(|&sum| sum <= MAX_GROUP)
+    let length = changes.iter().try_fold(GROUP_NUMBERS_BYTES + GROUP_LATEST_BYTES, |sum, (_, change)| {
+        sum.checked_add(ENTRY_LENGTH_BYTES + ENTRY_HEAD_BYTES)?
+            .checked_add(body(change))
+            .filter(|&sum| sum <= GROUP_BYTES_MAX)
     })?;
     u32::try_from(changes.len()).is_ok().then_some(length)
 }
 
-/// Replaces `bytes` by a group of changes, which [`group_length`] allows, written when event times up to `latest_us` were
-/// believed.
+/// Replaces `bytes` by a group of changes, which [`group_length`] allows. Event times up to `latest_us` are trusted
+/// now.
 pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(IndexKey, Change)], latest_us: i64) {
     bytes.clear();
-    bytes.reserve(GROUP_HEAD + group_length(changes).unwrap_or(0));
-    bytes.extend_from_slice(&[0; GROUP_HEAD]);
+    bytes.reserve(GROUP_HEAD_BYTES + group_length(changes).unwrap_or(0));
+    bytes.extend_from_slice(&[0; GROUP_HEAD_BYTES]);
     bytes.extend_from_slice(&first_seq.to_le_bytes());
     bytes.extend_from_slice(&length32(changes.len()));
     for (key, change) in changes {
         let (kind, seal, body) = match change {
-            Change::Put(row) => (PUT, Seal::default(), &row[..]),
-            Change::PutSealed(key_id, row) => (PUT, Seal::of_entity(*key_id), &row[..]),
-            Change::Delete => (DELETE, Seal::default(), &[][..]),
+            Change::Put(row) => (KIND_PUT, Seal::default(), &row[..]),
+            Change::PutSealed(key_id, row) => (KIND_PUT, Seal::of_entity(*key_id), &row[..]),
+            Change::Delete => (KIND_DELETE, Seal::default(), &[][..]),
         };
-        bytes.extend_from_slice(&length32(ENTRY_HEAD + body.len()));
+        bytes.extend_from_slice(&length32(ENTRY_HEAD_BYTES + body.len()));
         bytes.extend_from_slice(&[kind, seal.cipher]);
         bytes.extend_from_slice(&seal.key_id.to_le_bytes());
         bytes.extend_from_slice(key.as_bytes());
@@ -253,12 +261,12 @@ pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(
     if latest_us != i64::MAX && !changes.is_empty() {
         bytes.extend_from_slice(&latest_us.to_le_bytes());
     }
-    if let Some((head, content)) = bytes.split_first_chunk_mut::<GROUP_HEAD>() {
+    if let Some((head, content)) = bytes.split_first_chunk_mut::<GROUP_HEAD_BYTES>() {
         *head = GroupHead::of(mark, content).encode();
     }
 }
 
-/// It covers the length too.
+/// The checksum of a content, which covers the length, too.
 fn checksum(content: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&length32(content.len()));

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::chain::{Chain, SegmentReader, Step};
+use super::chain::{Chain, SegmentReader, SegmentStep};
 use super::{Damage, Entry};
 
-/// Why entries could not be read back. Those handed out before are valid.
+/// Reasons why entries could not be read back. Entries passed on before the error are valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError<E> {
     #[error("the journal in {} cannot be read", folder.display())]
@@ -25,12 +25,12 @@ pub enum ReplayError<E> {
     Each(#[source] E),
 }
 
-/// Calls `each` with every entry from `from_seq` on, in order, and says which sequence number comes next.
+/// Calls `each` with every entry from `from_seq` on, in order, and returns the sequence number after the last one.
 ///
-/// While a [`super::Journal`] appends, `to_seq` must be its [`super::Journal::next_seq`] of any moment before: reading
-/// stops there, so that nothing is handed out that is not durable yet, and it is an error when something before it is not
-/// there. Without one, everything that is whole is read. Sequence numbers that were never used are no gap, and damage that
-/// cost nothing from `from_seq` on is none here.
+/// While a [`super::Journal`] appends, `to_seq` must be its [`super::Journal::next_seq`] of any earlier moment: reading
+/// stops there, so that only durable entries are passed on, and a missing entry before it is an error. Without
+/// `to_seq`, all complete entries are read. Sequence numbers that were never used are no gap, and damage that lost
+/// nothing from `from_seq` on is ignored.
 pub fn replay<E>(
     folder: &Path,
     from_seq: u64,
@@ -38,7 +38,8 @@ pub fn replay<E>(
     mut each: impl FnMut(Entry) -> Result<(), E>,
 ) -> Result<u64, ReplayError<E>> {
     let unreadable = |source| ReplayError::Read { folder: folder.to_owned(), source };
-    let Chain { mut segments, .. } = Chain::look(folder).map_err(unreadable)?;
+    let Chain { mut segments, .. } = Chain::read(folder).map_err(unreadable)?;
+
     // All entries of a segment come before its successor.
     while let [_, next, ..] = segments.as_slice()
         && next.first_seq <= from_seq
@@ -51,16 +52,17 @@ pub fn replay<E>(
             return Err(ReplayError::Gap { from_seq, to_seq: first.first_seq });
         }
     }
+
     let mut reached = from_seq;
     'segments: for segment in &segments {
         let mut reader = SegmentReader::new(segment).map_err(unreadable)?;
         reached = reached.max(segment.first_seq);
         while to_seq.is_none_or(|to_seq| reached < to_seq) {
             match reader.step().map_err(unreadable)? {
-                None | Some(Step::Torn(_)) => continue 'segments,
-                Some(Step::Damage(damage)) if damage.to_seq.is_some_and(|to_seq| to_seq <= from_seq) => {}
-                Some(Step::Damage(damage)) => return Err(ReplayError::Damaged(damage)),
-                Some(Step::Entries(entries)) => {
+                None | Some(SegmentStep::Torn(_)) => continue 'segments,
+                Some(SegmentStep::Damage(damage)) if damage.to_seq.is_some_and(|to_seq| to_seq <= from_seq) => {}
+                Some(SegmentStep::Damage(damage)) => return Err(ReplayError::Damaged(damage)),
+                Some(SegmentStep::Entries(entries)) => {
                     for entry in entries {
                         let seq = entry.seq;
                         if seq < from_seq || to_seq.is_some_and(|to_seq| seq >= to_seq) {
@@ -74,25 +76,26 @@ pub fn replay<E>(
         }
         break;
     }
+
     match to_seq {
         Some(to_seq) if reached < to_seq => Err(ReplayError::Gap { from_seq: reached, to_seq }),
         _ => Ok(reached),
     }
 }
 
-/// Reads everything in `folder` and checks every checksum. What it returns is what is damaged.
+/// Reads everything in `folder` and checks every checksum. Returns the damage.
 ///
 /// It may run while a [`super::Journal`] appends to the folder.
 pub fn verify(folder: &Path) -> io::Result<Vec<Damage>> {
     let mut found = Vec::new();
-    for segment in &Chain::look(folder)?.segments {
+    for segment in &Chain::read(folder)?.segments {
         let mut reader = match SegmentReader::new(segment) {
             // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             reader => reader?,
         };
         while let Some(step) = reader.step()? {
-            if let Step::Damage(damage) = step {
+            if let SegmentStep::Damage(damage) = step {
                 found.push(damage);
             }
         }

@@ -4,49 +4,49 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use bytes::Bytes;
 
-use super::format::{GROUP_HEAD, Group, GroupHead, HEADER, Header};
+use super::format::{GROUP_HEAD_BYTES, Group, GroupHead, HEADER_BYTES, SegmentHeader};
 use crate::record::Damaged;
 
-/// How much is read at a time when looking for a group.
-const WINDOW: usize = 256 << 10;
+/// The bytes that are read at a time when searching for a group.
+const SEARCH_WINDOW_BYTES: usize = 256 << 10;
 
 /// The groups of one segment, in order.
 #[derive(Debug)]
 pub struct Groups<R> {
     file: R,
-    /// Where the file is read next; `None` after a read that ended early. A buffered file is not sent where it is already:
-    /// that would empty its buffer, and groups may be small.
+    /// The position of the next read; `None` after a read that ended early. Seeking to the current position is avoided:
+    /// it would empty the buffer, and groups may be small.
     reads_at: Option<u64>,
-    /// Where the next group begins.
+    /// The position of the next group.
     at: u64,
     end: u64,
     mark: u64,
     next_seq: u64,
 }
 
-/// What stands at a place.
+/// The result of reading a group.
 #[derive(Debug)]
-pub enum Found {
+pub enum ScannedGroup {
     Group(Group),
-    /// Nothing: the segment ends here.
+    /// The end of the segment.
     End,
-    Bad(Damaged),
+    Damaged(Damaged),
 }
 
 /// Reads the header of a segment of `length` bytes.
-pub fn read_header(mut file: impl Read, length: u64) -> io::Result<Result<Header, Damaged>> {
-    if length < HEADER as u64 {
+pub fn read_header(mut file: impl Read, length: u64) -> io::Result<Result<SegmentHeader, Damaged>> {
+    if length < HEADER_BYTES as u64 {
         return Ok(Err(Damaged::Malformed));
     }
-    let mut bytes = [0; HEADER];
-    Ok(read_full(&mut file, &mut bytes)?.and_then(|()| Header::decode(&bytes)))
+    let mut bytes = [0; HEADER_BYTES];
+    Ok(read_full(&mut file, &mut bytes)?.and_then(|()| SegmentHeader::decode(&bytes)))
 }
 
 impl<R: Read + Seek> Groups<R> {
-    /// The groups of a segment that ends at `end`, which must not lie beyond the end of the file. Without a readable
-    /// header, the mark is taken from where the first group stands.
-    pub fn new(mut file: R, header: Option<&Header>, first_seq: u64, end: u64) -> io::Result<Self> {
-        let at = HEADER as u64;
+    /// The groups of a segment that ends at `end`, which must not be beyond the end of the file. Without a readable
+    /// header, the mark is taken from the first group.
+    pub fn new(mut file: R, header: Option<&SegmentHeader>, first_seq: u64, end: u64) -> io::Result<Self> {
+        let at = HEADER_BYTES as u64;
         let mark = if let Some(header) = header {
             header.mark
         } else {
@@ -57,37 +57,38 @@ impl<R: Read + Seek> Groups<R> {
         Ok(Self { file, reads_at: None, at, end, mark, next_seq: first_seq })
     }
 
-    /// Where the next group begins, and what its first sequence number has to be.
+    /// The position of the next group, and its expected first sequence number.
     pub fn position(&self) -> (u64, u64) {
         (self.at, self.next_seq)
     }
 
-    /// The next group. After one that is bad, this is where it was.
-    pub fn read_next(&mut self) -> io::Result<Found> {
+    /// Reads the next group. A damaged group does not advance the position.
+    pub fn read_next(&mut self) -> io::Result<ScannedGroup> {
         if self.at >= self.end {
-            return Ok(Found::End);
+            return Ok(ScannedGroup::End);
         }
         Ok(match self.group_at(self.at)? {
-            Ok((group, _)) if group.first_seq != self.next_seq => Found::Bad(Damaged::Malformed),
+            Ok((group, _)) if group.first_seq != self.next_seq => ScannedGroup::Damaged(Damaged::Malformed),
             Ok((group, end)) => {
                 self.at = end;
                 self.next_seq = group.next_seq;
-                Found::Group(group)
+                ScannedGroup::Group(group)
             }
-            Err(damaged) => Found::Bad(damaged),
+            Err(damaged) => ScannedGroup::Damaged(damaged),
         })
     }
 
-    /// Goes to the first whole group at or after the present place. False: there is none.
+    /// Moves to the first complete group at or after the current position. False: there is none.
     pub fn find_next(&mut self) -> io::Result<bool> {
         let mark = self.mark.to_le_bytes();
         let mut from = self.at;
-        let mut window = Vec::with_capacity(WINDOW);
-        while from + (GROUP_HEAD as u64) <= self.end {
+        let mut window = Vec::with_capacity(SEARCH_WINDOW_BYTES);
+
+        while from + (GROUP_HEAD_BYTES as u64) <= self.end {
             window.clear();
             self.go_to(from)?;
             self.reads_at = None;
-            (&mut self.file).take((WINDOW as u64).min(self.end - from)).read_to_end(&mut window)?;
+            (&mut self.file).take((SEARCH_WINDOW_BYTES as u64).min(self.end - from)).read_to_end(&mut window)?;
             let candidates = window.windows(mark.len()).enumerate().filter(|(_, bytes)| *bytes == mark);
             for (offset, _) in candidates.collect::<Vec<_>>() {
                 let at = from + offset as u64;
@@ -99,12 +100,13 @@ impl<R: Read + Seek> Groups<R> {
                     return Ok(true);
                 }
             }
-            if window.len() < WINDOW {
+            if window.len() < SEARCH_WINDOW_BYTES {
                 break;
             }
-            // A mark may lie across the border of two windows.
-            from += (WINDOW - mark.len() + 1) as u64;
+            // A mark may cross the border of two windows.
+            from += (SEARCH_WINDOW_BYTES - mark.len() + 1) as u64;
         }
+
         Ok(false)
     }
 
@@ -116,13 +118,13 @@ impl<R: Read + Seek> Groups<R> {
     }
 
     fn group_at(&mut self, at: u64) -> io::Result<Result<(Group, u64), Damaged>> {
-        let content = at + GROUP_HEAD as u64;
+        let content = at + GROUP_HEAD_BYTES as u64;
         if content > self.end {
             return Ok(Err(Damaged::Malformed));
         }
         self.go_to(at)?;
         self.reads_at = None;
-        let mut head = [0; GROUP_HEAD];
+        let mut head = [0; GROUP_HEAD_BYTES];
         if let Err(damaged) = read_full(&mut self.file, &mut head)? {
             return Ok(Err(damaged));
         }
@@ -142,7 +144,7 @@ impl<R: Read + Seek> Groups<R> {
     }
 }
 
-/// Fills `bytes`. A file that has become shorter is no failure of the disk.
+/// Fills `bytes`. A file that became shorter counts as damage, not as an I/O error.
 fn read_full(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<Result<(), Damaged>> {
     match file.read_exact(bytes) {
         Ok(()) => Ok(Ok(())),

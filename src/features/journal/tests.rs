@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Until when event times are believed.
-pub const LATEST: i64 = 1_795_222_800_000_000;
+/// The latest event time that is trusted.
+pub const LATEST_US: i64 = 1_795_222_800_000_000;
 
 pub fn key(number: u64) -> IndexKey {
     let mut bytes = [0; IndexKey::LENGTH];
@@ -19,7 +19,7 @@ pub fn key(number: u64) -> IndexKey {
     IndexKey::try_from(&bytes[..]).unwrap()
 }
 
-/// Changes of all kinds, told apart by `tag`.
+/// Changes of all kinds, distinguished by `tag`.
 pub fn changes(tag: u64, sizes: &[usize]) -> Vec<(IndexKey, Change)> {
     let change = |(n, size): (usize, &usize)| match size {
         0 => (key(tag), Change::Delete),
@@ -28,18 +28,18 @@ pub fn changes(tag: u64, sizes: &[usize]) -> Vec<(IndexKey, Change)> {
     sizes.iter().enumerate().map(change).collect()
 }
 
-pub fn open(folder: &TempDir, segment_bytes: u64) -> Opened {
+pub fn open(folder: &TempDir, segment_bytes: u64) -> OpenedJournal {
     Journal::open(folder.path(), segment_bytes, 1, 0).unwrap()
 }
 
-/// Appends, and adds to what is expected to be read.
+/// Appends, and adds the entries to the expected ones.
 pub fn append(journal: &mut Journal, expected: &mut Vec<Entry>, changes: Vec<(IndexKey, Change)>) {
-    let seqs = journal.append(&changes, LATEST).unwrap();
+    let seqs = journal.append(&changes, LATEST_US).unwrap();
     assert_eq!(seqs.clone().count(), changes.len());
-    expected.extend(seqs.zip(changes).map(|(seq, (key, change))| Entry { seq, key, change, latest_us: LATEST }));
+    expected.extend(seqs.zip(changes).map(|(seq, (key, change))| Entry { seq, key, change, latest_us: LATEST_US }));
 }
 
-/// What was handed out, and how it ended.
+/// The entries of a replay, and its result.
 pub fn read(folder: &Path, from_seq: u64, to_seq: Option<u64>) -> (Vec<Entry>, Result<u64, ReplayError<()>>) {
     let mut entries = Vec::new();
     let end = replay(folder, from_seq, to_seq, |entry| {
@@ -50,7 +50,7 @@ pub fn read(folder: &Path, from_seq: u64, to_seq: Option<u64>) -> (Vec<Entry>, R
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum JournalStep {
     Append(Vec<usize>),
     Rotate,
     Skip(u64),
@@ -58,13 +58,13 @@ enum Step {
     Fail(bool),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<JournalStep>> {
     let step = prop_oneof![
-        8 => prop::collection::vec(prop_oneof![Just(0), 1..100_usize, Just(5000)], 0..6).prop_map(Step::Append),
-        1 => Just(Step::Rotate),
-        1 => (0..20_u64).prop_map(Step::Skip),
-        2 => Just(Step::Reopen),
-        1 => any::<bool>().prop_map(Step::Fail),
+        8 => prop::collection::vec(prop_oneof![Just(0), 1..100_usize, Just(5000)], 0..6).prop_map(JournalStep::Append),
+        1 => Just(JournalStep::Rotate),
+        1 => (0..20_u64).prop_map(JournalStep::Skip),
+        2 => Just(JournalStep::Reopen),
+        1 => any::<bool>().prop_map(JournalStep::Fail),
     ];
     prop::collection::vec(step, 0..20)
 }
@@ -78,12 +78,13 @@ proptest! {
         let mut journal = open(&folder, 2000).journal;
         let mut expected = Vec::new();
         append(&mut journal, &mut expected, changes(1000, &[1]));
+
         for (tag, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Append(sizes) => append(&mut journal, &mut expected, changes(tag as u64, &sizes)),
-                Step::Rotate => journal.rotate().unwrap(),
-                Step::Skip(by) => journal.skip_to(journal.next_seq() + by).unwrap(),
-                Step::Reopen => {
+                JournalStep::Append(sizes) => append(&mut journal, &mut expected, changes(tag as u64, &sizes)),
+                JournalStep::Rotate => journal.rotate().unwrap(),
+                JournalStep::Skip(by) => journal.skip_to(journal.next_seq() + by).unwrap(),
+                JournalStep::Reopen => {
                     let next_seq = journal.next_seq();
                     let opened = open(&folder, 2000);
                     prop_assert_eq!(opened.report.next_seq, next_seq);
@@ -91,7 +92,7 @@ proptest! {
                     prop_assert_eq!(opened.report.damage, vec![]);
                     journal = opened.journal;
                 }
-                Step::Fail(may_go_on) => faults::fail(&mut journal, may_go_on),
+                JournalStep::Fail(may_go_on) => faults::fail(&mut journal, may_go_on),
             }
         }
         let next_seq = journal.next_seq();
@@ -135,13 +136,13 @@ fn sequence_numbers_begin_at_the_least_one_and_go_on_after_a_restore() {
     let opened = Journal::open(folder.path(), 1000, 7, 0).unwrap();
     assert_eq!((opened.report.first_seq, opened.report.next_seq), (None, 7));
     let mut journal = opened.journal;
-    assert_eq!(journal.append(&[], LATEST).unwrap().count(), 0);
-    assert_eq!(journal.append(&changes(1, &[1, 2]), LATEST).unwrap(), 7..=8);
+    assert_eq!(journal.append(&[], LATEST_US).unwrap().count(), 0);
+    assert_eq!(journal.append(&changes(1, &[1, 2]), LATEST_US).unwrap(), 7..=8);
     journal.skip_to(100).unwrap();
     assert_eq!(journal.next_seq(), 100);
     assert_eq!(open(&folder, 1000).report.next_seq, 100);
-    assert_eq!(journal.append(&changes(1, &[1]), LATEST).unwrap(), 100..=100);
-    // A snapshot from before the restore needs nothing of what was skipped.
+    assert_eq!(journal.append(&changes(1, &[1]), LATEST_US).unwrap(), 100..=100);
+    // A snapshot from before the restore needs none of the skipped numbers.
     journal.remove_before(100).unwrap();
     assert_eq!(journal.segments(), 1);
     assert_eq!(read(folder.path(), 9, Some(101)).0.len(), 1);
@@ -154,9 +155,9 @@ fn what_is_not_there_before_the_end_that_is_known_is_a_gap() {
     assert!(matches!(read(folder.path(), 3, Some(5)).1, Err(ReplayError::Gap { from_seq: 3, to_seq: 5 })));
     assert_eq!(read(folder.path(), 3, None).1.unwrap(), 3);
     let mut journal = open(&folder, 1000).journal;
-    journal.append(&changes(1, &[1]), LATEST).unwrap();
+    journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     let length = journal.bytes();
-    journal.append(&changes(1, &[1]), LATEST).unwrap();
+    journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     OpenOptions::new().write(true).open(&journal.segments[0].path).unwrap().set_len(length).unwrap();
     let (entries, end) = read(folder.path(), 1, Some(3));
     assert_eq!(entries.len(), 1);
@@ -170,17 +171,19 @@ fn a_reader_beside_the_writer_gets_exactly_what_was_acknowledged() {
     let mut journal = open(&folder, 4000).journal;
     let next_seq = AtomicU64::new(journal.next_seq());
     let sizes: Vec<usize> = (0..20).map(|n| n * 20).collect();
+
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for tag in 0..60 {
                 if tag % 7 == 3 {
                     faults::fail(&mut journal, tag % 2 == 0);
                 }
-                journal.append(&changes(tag, &sizes), LATEST).unwrap();
+                journal.append(&changes(tag, &sizes), LATEST_US).unwrap();
                 next_seq.store(journal.next_seq(), Ordering::SeqCst);
             }
             next_seq.store(u64::MAX, Ordering::SeqCst);
         });
+
         loop {
             let to_seq = next_seq.load(Ordering::SeqCst);
             if to_seq == u64::MAX {
@@ -188,10 +191,11 @@ fn a_reader_beside_the_writer_gets_exactly_what_was_acknowledged() {
             }
             let (entries, end) = read(folder.path(), 1, Some(to_seq));
             assert_eq!(end.unwrap(), to_seq);
-            assert!(entries.iter().all(|entry| entry.key != key(faults::FAILED)));
+            assert!(entries.iter().all(|entry| entry.key != key(faults::FAILED_KEY)));
             assert_eq!(verify(folder.path()).unwrap(), vec![]);
         }
     });
+
     let (entries, _) = read(folder.path(), 1, None);
     assert_eq!(entries.len(), 60 * sizes.len());
 }
@@ -202,9 +206,9 @@ fn a_group_that_is_too_large_is_refused_and_changes_nothing() {
     let mut journal = open(&folder, 1000).journal;
     let row = Bytes::from(vec![0; 1 << 20]);
     let many = vec![(key(1), Change::Put(row)); 64];
-    let error = journal.append(&many, LATEST).unwrap_err();
-    assert_eq!(error.to_string(), "more than 64 MiB at once cannot be written to the journal");
-    assert_eq!(journal.append(&many[..63], LATEST).unwrap(), 1..=63);
+    let error = journal.append(&many, LATEST_US).unwrap_err();
+    assert_eq!(error.to_string(), "a write to the journal is limited to 64 MiB");
+    assert_eq!(journal.append(&many[..63], LATEST_US).unwrap(), 1..=63);
     assert_eq!(read(folder.path(), 1, Some(64)).0.len(), 63);
 }
 
@@ -212,7 +216,7 @@ fn a_group_that_is_too_large_is_refused_and_changes_nothing() {
 fn the_journal_of_a_later_version_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder, 1000).journal;
-    journal.append(&changes(1, &[1]), LATEST).unwrap();
+    journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     let path = journal.segments[0].path.clone();
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[8] = 3;
@@ -224,12 +228,12 @@ fn the_journal_of_a_later_version_is_refused_and_left_alone() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
 }
 
-/// Makes a segment one of the version before, which wrote groups without a latest event time.
+/// Turns a segment into one of the previous version, which wrote groups without a latest event time.
 fn make_old(path: &Path) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[8..10].copy_from_slice(&1_u16.to_le_bytes());
-    let sum = crc32fast::hash(&bytes[..HEADER - 4]);
-    bytes[HEADER - 4..HEADER].copy_from_slice(&sum.to_le_bytes());
+    let sum = crc32fast::hash(&bytes[..HEADER_BYTES - 4]);
+    bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
     File::create(path).unwrap().write_all(&bytes).unwrap();
 }
 
@@ -243,14 +247,14 @@ fn a_journal_of_the_version_before_is_read_and_goes_on_in_a_new_segment() {
         let (_, path) = list(folder.path()).unwrap().remove(0);
         make_old(&path);
         let before = std::fs::read(&path).unwrap();
-        let Opened { mut journal, report } = open(&folder, 1000);
+        let OpenedJournal { mut journal, report } = open(&folder, 1000);
         assert_eq!((report.damage, journal.segments()), (vec![], 2), "{entries:?}");
-        let first = *journal.append(&changes(2, &[1]), LATEST).unwrap().start();
+        let first = *journal.append(&changes(2, &[1]), LATEST_US).unwrap().start();
         assert_eq!(std::fs::read(&path).unwrap(), before, "an old segment was written to");
         let (read, end) = read(folder.path(), 1, Some(first + 1));
         assert_eq!(end.unwrap(), first + 1);
         let times: Vec<i64> = read.iter().map(|entry| entry.latest_us).collect();
-        assert_eq!(times, [vec![i64::MAX; entries.len()], vec![LATEST]].concat());
+        assert_eq!(times, [vec![i64::MAX; entries.len()], vec![LATEST_US]].concat());
     }
 }
 
@@ -258,24 +262,24 @@ fn a_journal_of_the_version_before_is_read_and_goes_on_in_a_new_segment() {
 fn a_journal_that_ends_before_what_was_acknowledged_is_damaged_and_nothing_is_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder, 1 << 20).journal;
-    (0..5).for_each(|tag| _ = journal.append(&changes(tag, &[100]), LATEST).unwrap());
+    (0..5).for_each(|tag| _ = journal.append(&changes(tag, &[100]), LATEST_US).unwrap());
     let (_, path) = list(folder.path()).unwrap().remove(0);
     let whole = std::fs::read(&path).unwrap();
-    let group = (whole.len() - HEADER) / 5;
-    for (length, left) in [(whole.len(), 5), (whole.len() - 1, 4), (HEADER + 2 * group, 2), (HEADER, 0)] {
+    let group = (whole.len() - HEADER_BYTES) / 5;
+    for (length, left) in [(whole.len(), 5), (whole.len() - 1, 4), (HEADER_BYTES + 2 * group, 2), (HEADER_BYTES, 0)] {
         let lost = tempfile::tempdir().unwrap();
         let path = lost.path().join(path.file_name().unwrap());
         File::create(&path).unwrap().write_all(&whole[..length]).unwrap();
-        let Opened { mut journal, report } = Journal::open(lost.path(), 1 << 20, 1, 6).unwrap();
+        let OpenedJournal { mut journal, report } = Journal::open(lost.path(), 1 << 20, 1, 6).unwrap();
         let lacking = Some(left + 1..6).filter(|lacking| !lacking.is_empty());
         assert_eq!((report.lacking.clone(), report.cut_off), (lacking.clone(), 0));
         assert_eq!(report.damage.len(), usize::from(lacking.is_some()), "{:?}", report.damage);
         assert_eq!(std::fs::read(&path).unwrap(), whole[..length]);
-        // Until it goes on, whoever opens it finds the same.
+        // Until the journal continues, opening it again finds the same.
         let again = Journal::open(lost.path(), 1 << 20, 1, 6).unwrap();
         assert_eq!(again.report, report);
         assert_eq!(journal.ready().unwrap(), 6);
-        journal.append(&changes(9, &[1]), LATEST).unwrap();
+        journal.append(&changes(9, &[1]), LATEST_US).unwrap();
         assert_eq!(std::fs::read(&path).unwrap()[..length], whole[..length]);
         let (entries, end) = read(lost.path(), 1, Some(7));
         let numbers: Vec<u64> = entries.iter().map(|entry| entry.seq).collect();
@@ -286,9 +290,9 @@ fn a_journal_that_ends_before_what_was_acknowledged_is_damaged_and_nothing_is_cu
 #[test]
 fn a_journal_of_which_nothing_is_left_goes_on_behind_what_was_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
-    let Opened { mut journal, report } = Journal::open(folder.path(), 1000, 3, 6).unwrap();
+    let OpenedJournal { mut journal, report } = Journal::open(folder.path(), 1000, 3, 6).unwrap();
     assert_eq!((report.lacking, report.damage.len()), (Some(1..6), 1));
     assert_eq!((report.damage[0].from_seq, report.damage[0].to_seq), (3, Some(6)), "a snapshot has those before");
-    assert_eq!(journal.append(&changes(1, &[1]), LATEST).unwrap(), 6..=6);
+    assert_eq!(journal.append(&changes(1, &[1]), LATEST_US).unwrap(), 6..=6);
     assert_eq!(read(folder.path(), 3, Some(7)).0.len(), 1);
 }

@@ -18,7 +18,7 @@ fn plain() -> FeatureView {
     FeatureView { ttl: Some(Duration::from_secs(10)), ..view }
 }
 
-/// The same with every function over a minute.
+/// As [`plain`], with every function over a minute.
 fn aggregated() -> FeatureView {
     let mut view = plain();
     let [minute, step] = [60, 5].map(Duration::from_secs);
@@ -31,22 +31,22 @@ fn row(event_us: i64, number: i64) -> Row {
     Row { entity: vec![Value::Int64(1)], event_us, values: vec![(FieldId(0), Value::Int64(number))] }
 }
 
-/// What an entity has after some entries.
+/// The record of an entity after some entries.
 #[derive(Default, Clone, Debug, PartialEq)]
-struct Entity(Option<Record>);
+struct MergedEntity(Option<Record>);
 
-impl Entity {
+impl MergedEntity {
     fn push(&mut self, view: &FeatureView, seq: u64, row: &Row) -> Merged {
         self.push_at(view, seq, row, i64::MAX)
     }
 
-    /// When event times up to `latest_us` are believed.
+    /// Pushes when event times up to `latest_us` are trusted.
     fn push_at(&mut self, view: &FeatureView, seq: u64, row: &Row, latest_us: i64) -> Merged {
         let (record, merged) = merge(view, self.0.as_ref(), row, seq, latest_us, SECOND).unwrap();
         assert_eq!(record.is_some(), merged == Merged::Accepted);
         if let Some(record) = record {
             assert_eq!(record.seq, seq);
-            // Through bytes, as the index keeps it.
+            // Through bytes, as in the index.
             let key = HashKey::new([0; 32]).index_key(ViewId(0), &row.entity);
             assert_eq!(Record::decode(&key, &record.encode(&key)), Ok(record.clone()));
             self.0 = Some(record);
@@ -67,7 +67,7 @@ impl Entity {
 #[test]
 fn the_first_row_of_an_entity_is_accepted_however_old() {
     for view in [plain(), aggregated()] {
-        let mut entity = Entity::default();
+        let mut entity = MergedEntity::default();
         assert_eq!(entity.push(&view, 7, &row(-1, 1)), Merged::Accepted);
         assert_eq!((entity.record().seq, &entity.record().row), (7, &row(-1, 1)));
     }
@@ -75,7 +75,7 @@ fn the_first_row_of_an_entity_is_accepted_however_old() {
 
 #[test]
 fn without_aggregates_the_newest_row_counts() {
-    let (view, mut entity) = (plain(), Entity::default());
+    let (view, mut entity) = (plain(), MergedEntity::default());
     assert_eq!(entity.push(&view, 1, &row(20, 1)), Merged::Accepted);
     assert_eq!(entity.push(&view, 2, &row(19, 2)), Merged::Outdated);
     assert_eq!((entity.record().seq, &entity.record().row), (1, &row(20, 1)));
@@ -87,7 +87,7 @@ fn without_aggregates_the_newest_row_counts() {
 
 #[test]
 fn a_late_row_enters_the_aggregates_and_is_not_the_newest() {
-    let (view, mut entity) = (aggregated(), Entity::default());
+    let (view, mut entity) = (aggregated(), MergedEntity::default());
     entity.push(&view, 1, &row(20 * SECOND, 1));
     let purge_us = entity.record().purge_us;
     assert_eq!(entity.push(&view, 2, &row(10 * SECOND, 2)), Merged::Accepted);
@@ -98,7 +98,7 @@ fn a_late_row_enters_the_aggregates_and_is_not_the_newest() {
 
 #[test]
 fn what_the_aggregates_refuse_leaves_the_record_as_it_is() {
-    let (view, mut entity) = (aggregated(), Entity::default());
+    let (view, mut entity) = (aggregated(), MergedEntity::default());
     entity.push(&view, 1, &row(20 * SECOND, 1));
     entity.push(&view, 2, &row(20 * SECOND, 2));
     let before = entity.clone();
@@ -110,7 +110,7 @@ fn what_the_aggregates_refuse_leaves_the_record_as_it_is() {
 
 #[test]
 fn a_moment_with_too_many_rows_is_over() {
-    let (view, mut entity) = (aggregated(), Entity::default());
+    let (view, mut entity) = (aggregated(), MergedEntity::default());
     let merged: Vec<Merged> =
         (1..).zip(0..2100).map(|(seq, number)| entity.push(&view, seq, &row(0, number))).collect();
     let accepted = merged.iter().map(|merged| i64::from(*merged == Merged::Accepted)).sum();
@@ -121,7 +121,7 @@ fn a_moment_with_too_many_rows_is_over() {
 
 #[test]
 fn a_record_from_before_there_were_aggregates_gets_them_with_the_next_row() {
-    let mut entity = Entity::default();
+    let mut entity = MergedEntity::default();
     entity.push(&plain(), 1, &row(20 * SECOND, 1));
     let view = aggregated();
     assert_eq!(entity.count(&view, 20), Value::Int64(0));
@@ -135,10 +135,10 @@ fn a_record_from_before_there_were_aggregates_gets_them_with_the_next_row() {
 #[test]
 fn a_record_is_kept_until_its_row_and_its_aggregates_are_over() {
     let purge_s = |view: &FeatureView| {
-        let mut entity = Entity::default();
+        let mut entity = MergedEntity::default();
         entity.push(view, 1, &row(100 * SECOND, 1));
         let after = entity.record().purge_us;
-        // Nothing of it is left to see then.
+        // Its aggregates are empty then.
         if !view.aggregations.is_empty() && after < i64::MAX {
             for at in [0, view.aggregations.len() / 2] {
                 let state = WindowState::decode(&entity.record().windows).unwrap();
@@ -158,20 +158,23 @@ fn a_record_is_kept_until_its_row_and_its_aggregates_are_over() {
 fn a_future_that_the_clock_took_back_does_not_win() {
     const DAY: i64 = 86_400 * SECOND;
     for view in [plain(), aggregated()] {
-        let mut entity = Entity::default();
+        let mut entity = MergedEntity::default();
         entity.push_at(&view, 1, &row(100 * SECOND, 1), 110 * SECOND);
         for (seq, at) in [(2, 0), (3, 1), (4, 60)] {
             assert_eq!(entity.push_at(&view, seq, &row(30 * DAY + at * SECOND, 2), 31 * DAY), Merged::Accepted);
         }
-        // Within what is believed nothing changes.
+
+        // Within the trusted times nothing changes.
         let mut ahead = entity.clone();
         assert_ne!(ahead.push_at(&view, 5, &row(101 * SECOND, 3), 31 * DAY), Merged::Accepted);
         // Of two in the future the later one counts, as ever.
         assert_ne!(ahead.push_at(&view, 6, &row(20 * DAY, 3), 110 * SECOND), Merged::Accepted);
+
         assert_eq!(entity.push_at(&view, 7, &row(101 * SECOND, 3), 110 * SECOND), Merged::Accepted);
         assert_eq!(entity.record().row, row(101 * SECOND, 3));
         assert_eq!(entity.push_at(&view, 8, &row(102 * SECOND, 4), 112 * SECOND), Merged::Accepted);
         assert_eq!(entity.record().row, row(102 * SECOND, 4));
+
         if !view.aggregations.is_empty() {
             assert_eq!(
                 entity.count(&view, 102),
@@ -187,7 +190,7 @@ fn a_future_that_the_clock_took_back_does_not_win() {
 
 #[test]
 fn damaged_aggregates_are_an_error_and_no_empty_ones() {
-    let mut entity = Entity::default();
+    let mut entity = MergedEntity::default();
     entity.push(&aggregated(), 1, &row(0, 1));
     let mut record = entity.record().clone();
     record.windows.pop();
@@ -197,7 +200,7 @@ fn damaged_aggregates_are_an_error_and_no_empty_ones() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A snapshot may have a record as of any moment, and the journal is replayed from any earlier one.
+    /// A snapshot may have a record as of any time, and the journal is replayed from any earlier one.
     #[test]
     fn replaying_from_anywhere_makes_the_same_record(
         rows in vec((0..40_i64, 0..3_i64, prop_oneof![Just(i64::MAX), 0..40 * SECOND]), 1..60),
@@ -207,7 +210,7 @@ proptest! {
     ) {
         let view = if aggregates { aggregated() } else { plain() };
         let rows: Vec<_> = rows.into_iter().map(|(at, number, latest)| (row(at * SECOND, number), latest)).collect();
-        let mut entity = Entity::default();
+        let mut entity = MergedEntity::default();
         let mut history = vec![entity.clone()];
         let mut outcomes = Vec::new();
         for (seq, (row, latest_us)) in (1..).zip(&rows) {
@@ -220,13 +223,13 @@ proptest! {
         let in_it = replayed.0.as_ref().map_or(0, |record| record.seq);
         for ((seq, (row, latest_us)), outcome) in (1..).zip(&rows).zip(outcomes).skip(from) {
             let again = replayed.push_at(&view, seq, row, *latest_us);
-            // What had been refused is refused for the same reason, unless the record knows better.
+            // Refused rows are refused for the same reason, unless the record has later entries.
             prop_assert_eq!(again, if seq > in_it { outcome } else { Merged::Duplicate });
         }
         prop_assert_eq!(replayed, entity);
     }
 
-    /// Rows that are pushed again, in whatever order, are nothing new.
+    /// Rows that are pushed again, in any order, change nothing.
     #[test]
     fn pushing_rows_again_changes_no_aggregate(
         rows in vec((0..20_i64, 0..3_i64), 1..40),
@@ -234,9 +237,9 @@ proptest! {
     ) {
         let view = aggregated();
         let rows: Vec<Row> = rows.into_iter().map(|(at, number)| row(at * SECOND, number)).collect();
-        let mut entity = Entity::default();
+        let mut entity = MergedEntity::default();
         let mut seq = 0;
-        let mut push = |entity: &mut Entity, row: &Row| {
+        let mut push = |entity: &mut MergedEntity, row: &Row| {
             seq += 1;
             entity.push(&view, seq, row)
         };

@@ -37,7 +37,7 @@ proptest! {
     #[test]
     fn a_record_comes_back_as_it_was(record in any_record(), key in any_key()) {
         let bytes = record.encode(&key);
-        let header = Header { seq: record.seq, event_us: record.row.event_us, purge_us: record.purge_us };
+        let header = RecordHeader { seq: record.seq, event_us: record.row.event_us, purge_us: record.purge_us };
         prop_assert_eq!(verify(&key, &bytes), Ok(header));
         prop_assert_eq!(Record::decode(&key, &bytes), Ok(record));
     }
@@ -93,7 +93,7 @@ fn a_record_of_a_later_version_or_cipher_is_not_taken_for_damage() {
     for (at, name) in [(0, "format"), (1, "cipher"), (4, "key id")] {
         let mut bytes = record.encode(&key);
         bytes[at] = 9;
-        let end = bytes.len() - CHECKSUM;
+        let end = bytes.len() - CHECKSUM_BYTES;
         let sum = checksum(&key, &bytes[..end]).to_le_bytes();
         bytes[end..].copy_from_slice(&sum);
         assert_eq!(Record::decode(&key, &bytes), Err(Damaged::Unknown), "{name}");

@@ -1,4 +1,5 @@
-//! What the files declare, checked as a whole: entities first, then the views over them, then the services over those.
+//! Checks the declarations of all files together: entities first, then the views over them, then the services over
+//! those.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Display;
@@ -7,21 +8,21 @@ use std::sync::Arc;
 use ledge_base::names::FeatureName;
 use ledge_base::toml_check::{Mistake, quotes_stand_in};
 
-use super::file::{EntityToml, ServiceToml, Source, Sources};
+use super::file::{EntityToml, ServiceToml, SourceFile, SourceFiles};
 use crate::value::ScalarType;
 use crate::view::{FeatureService, FeatureView};
 
-/// How many feature views may be declared.
-pub const MAX_VIEWS: usize = 1024;
+/// The most feature views that may be declared.
+pub const VIEWS_MAX: usize = 1024;
 
 /// A place in a file.
 #[derive(Debug, Clone)]
-pub struct Place<'s> {
-    source: &'s Source,
+pub struct TomlPlace<'s> {
+    source: &'s SourceFile,
     key: String,
 }
 
-impl Place<'_> {
+impl TomlPlace<'_> {
     /// A key of the table at this place.
     pub fn at(&self, key: &str) -> Self {
         let key = if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) };
@@ -39,7 +40,7 @@ impl Place<'_> {
         Mistake { line, ..Mistake::new(&self.source.path, key, message) }
     }
 
-    /// Whether there was a mistake in it already.
+    /// True when a mistake was found there already.
     pub fn is_misread(&self) -> bool {
         self.source.is_misread(&self.key)
     }
@@ -52,24 +53,24 @@ impl Place<'_> {
     }
 }
 
-/// An entity as far as views need it.
+/// The parts of an entity that views need.
 #[derive(Debug, Clone)]
-pub struct Entity {
+pub struct DeclaredEntity {
     /// The column of its key.
     pub join_key: Arc<str>,
     pub value_type: ScalarType,
 }
 
-/// What was found in the files.
+/// The checked declarations of all files.
 #[derive(Debug, Default)]
 pub struct Declared<'s> {
-    /// The views without a mistake, where they stand, and where in there each field does. Their numbers are not given yet.
-    pub views: Vec<(FeatureView, Place<'s>, Vec<Place<'s>>)>,
+    /// The views without a mistake, their places, and those of their fields. They have no numbers yet.
+    pub views: Vec<(FeatureView, TomlPlace<'s>, Vec<TomlPlace<'s>>)>,
     /// The services without a mistake.
     pub services: Vec<FeatureService>,
     pub mistakes: Vec<Mistake>,
-    pub(super) entities: HashMap<Arc<str>, Entity>,
-    /// Whether names may be missing only because they could not be read.
+    pub(super) entities: HashMap<Arc<str>, DeclaredEntity>,
+    /// True when names may be missing because they could not be read.
     pub(super) lost_names: bool,
     names: HashMap<(&'static str, Arc<str>), String>,
     key_types: HashMap<Arc<str>, (ScalarType, String)>,
@@ -77,10 +78,10 @@ pub struct Declared<'s> {
 }
 
 impl<'s> Declared<'s> {
-    /// Checks what was read.
-    pub fn check(read: &'s Sources) -> Self {
+    /// Checks the files that were read.
+    pub fn check(read: &'s SourceFiles) -> Self {
         let mut declared = Self { lost_names: read.lost_names, ..Self::default() };
-        let all = || read.files.iter().map(|source| (source, Place { source, key: String::new() }));
+        let all = || read.files.iter().map(|source| (source, TomlPlace { source, key: String::new() }));
         for (source, root) in all() {
             for (at, entity) in source.file.entity.iter().enumerate() {
                 declared.entity(entity, &root.element("entity", at));
@@ -91,8 +92,8 @@ impl<'s> Declared<'s> {
             for (at, view) in source.file.feature_view.iter().enumerate() {
                 let place = root.element("feature_view", at);
                 views += 1;
-                if views == MAX_VIEWS + 1 {
-                    declared.report(&place, format!("is the {views}th feature view, and {MAX_VIEWS} is the most"));
+                if views == VIEWS_MAX + 1 {
+                    declared.report(&place, format!("is the {views}th feature view, and the limit is {VIEWS_MAX}"));
                 }
                 declared.view(view, place);
             }
@@ -105,8 +106,8 @@ impl<'s> Declared<'s> {
         declared
     }
 
-    /// Notes a mistake, unless it is about a stand-in.
-    pub(super) fn report(&mut self, place: &Place<'_>, message: impl Display) {
+    /// Records a mistake, unless it is about a placeholder for an unreadable value.
+    pub(super) fn report(&mut self, place: &TomlPlace<'_>, message: impl Display) {
         let mistake = place.mistake(message);
         if !quotes_stand_in(&mistake.message) {
             self.mistakes.push(mistake);
@@ -114,7 +115,7 @@ impl<'s> Declared<'s> {
     }
 
     /// The value of a key that must be there.
-    pub(super) fn required<T: Clone>(&mut self, place: &Place<'_>, key: &str, value: Option<&T>) -> Option<T> {
+    pub(super) fn required<T: Clone>(&mut self, place: &TomlPlace<'_>, key: &str, value: Option<&T>) -> Option<T> {
         if value.is_none() && !place.at(key).is_misread() {
             self.report(place, format!("needs the key {key}"));
         }
@@ -125,7 +126,7 @@ impl<'s> Declared<'s> {
     pub(super) fn name(
         &mut self,
         what: &'static str,
-        place: &Place<'_>,
+        place: &TomlPlace<'_>,
         name: Option<&FeatureName>,
     ) -> Option<Arc<str>> {
         let name: Arc<str> = self.required(place, "name", name)?.as_str().into();
@@ -140,7 +141,7 @@ impl<'s> Declared<'s> {
         Some(name)
     }
 
-    fn entity(&mut self, entity: &EntityToml, place: &Place<'_>) {
+    fn entity(&mut self, entity: &EntityToml, place: &TomlPlace<'_>) {
         let Some(name) = self.name("an entity", place, entity.name.as_ref()) else { return };
         let join_key: Arc<str> = entity.join_key.as_ref().map_or_else(|| name.clone(), |key| key.as_str().into());
         let value_type = entity.value_type.unwrap_or(ScalarType::String);
@@ -148,28 +149,28 @@ impl<'s> Declared<'s> {
         if matches!(value_type, ScalarType::Float32 | ScalarType::Float64) {
             self.report(
                 &type_place,
-                format!("{value_type} cannot be a join key: two floats are seldom equal; take String or Int64"),
+                format!("{value_type} cannot be a join key, because two floats are seldom equal: use String or Int64"),
             );
         }
         match self.key_types.get(&join_key) {
             Some((other, first)) if *other != value_type => {
                 let message = format!(
-                    "join key '{join_key}' is {value_type} here and {other} in {first}: make it one type, or two names"
+                    "join key '{join_key}' is {value_type} here and {other} in {first}: use one type, or two names"
                 );
                 self.report(&type_place, message);
             }
             Some(_) => {}
             None => drop(self.key_types.insert(join_key.clone(), (value_type, place.line()))),
         }
-        self.entities.entry(name).or_insert(Entity { join_key, value_type });
+        self.entities.entry(name).or_insert(DeclaredEntity { join_key, value_type });
     }
 
-    /// Views of one push source take one event time: a push has one column of it.
-    pub(super) fn timestamp(&mut self, source: &Arc<str>, field: &Arc<str>, place: &Place<'_>) {
+    /// Checks that all views of a push source have the same event time column: a push has only one.
+    pub(super) fn timestamp(&mut self, source: &Arc<str>, field: &Arc<str>, place: &TomlPlace<'_>) {
         match self.timestamps.get(source) {
             Some((other, first)) if other != field => {
                 let message = format!(
-                    "push source '{source}' has its event time in '{field}' here and in '{other}' in {first}: make it one, or two sources"
+                    "push source '{source}' has its event time in '{field}' here and in '{other}' in {first}: use one column, or two sources"
                 );
                 self.report(place, message);
             }
@@ -178,12 +179,13 @@ impl<'s> Declared<'s> {
         }
     }
 
-    fn service(&mut self, service: &ServiceToml, place: &Place<'_>) {
+    fn service(&mut self, service: &ServiceToml, place: &TomlPlace<'_>) {
         let before = self.mistakes.len();
         let name = self.name("a feature service", place, service.name.as_ref());
         if service.features.is_empty() && !place.at("features").is_misread() {
             self.report(place, "needs the key features: a list of \"VIEW:FEATURE\" or \"VIEW\"");
         }
+
         let views: BTreeMap<&str, &FeatureView> = self.views.iter().map(|(view, ..)| (&*view.name, view)).collect();
         let (mut features, mut seen, mut mistakes) = (Vec::new(), HashSet::new(), Vec::new());
         for (at, reference) in service.features.iter().enumerate() {
@@ -193,7 +195,7 @@ impl<'s> Declared<'s> {
                 None => (reference.as_str(), None),
             };
             let Some(view) = views.get(view_name) else {
-                // One that has mistakes of its own is no unknown one.
+                // A view with mistakes of its own exists, and is not reported as unknown.
                 if !self.lost_names && !self.names.contains_key(&("a feature view", view_name.into())) {
                     mistakes.push(place.mistake(format!("there is no feature view '{view_name}'")));
                 }
@@ -215,7 +217,9 @@ impl<'s> Declared<'s> {
                 features.push((view.name.clone(), feature));
             }
         }
+
         self.mistakes.extend(mistakes.into_iter().filter(|mistake| !quotes_stand_in(&mistake.message)));
+
         if let Some(name) = name
             && self.mistakes.len() == before
         {

@@ -1,4 +1,4 @@
-//! Lengths of time as people write them: `90s`, `15m`, `1h`, `30d`.
+//! Lengths of time in declarations: `90s`, `15m`, `1h`, `30d`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,25 +6,26 @@ use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
-/// The longest, in milliseconds: a hundred years of 365 days. Any moment of this century and one more fits in an event time.
-const LONGEST_MS: u64 = 36_500 * 86_400_000;
+/// The longest, in milliseconds: a hundred years of 365 days. Every time of this century plus one more fits in an event
+/// time.
+const DURATION_MAX_MS: u64 = 36_500 * 86_400_000;
 
-/// A length of time; a plain 0 is none.
+/// A length of time; `0` needs no unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DurationText(pub Duration);
 
 /// A text that is no length of time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no length of time: expected a whole number with a unit (ms, s, m, h, d or w), such as \"90s\" or \"30d\""
+    "{0:?} is not a length of time: expected a whole number with a unit (ms, s, m, h, d or w), such as \"90s\" or \"30d\""
 )]
-pub struct NoDuration(String);
+pub struct InvalidDuration(String);
 
 impl FromStr for DurationText {
-    type Err = NoDuration;
+    type Err = InvalidDuration;
 
-    fn from_str(text: &str) -> Result<Self, NoDuration> {
-        let wrong = || NoDuration(text.chars().take(40).collect());
+    fn from_str(text: &str) -> Result<Self, InvalidDuration> {
+        let wrong = || InvalidDuration(text.chars().take(40).collect());
         let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
         let number: u64 = number.parse().map_err(|_| wrong())?;
         let unit_ms = match unit.trim_start() {
@@ -37,7 +38,7 @@ impl FromStr for DurationText {
             "" if number == 0 => 0,
             _ => return Err(wrong()),
         };
-        let milliseconds = number.checked_mul(unit_ms).filter(|&length| length <= LONGEST_MS);
+        let milliseconds = number.checked_mul(unit_ms).filter(|&length| length <= DURATION_MAX_MS);
         milliseconds.map(|length| Self(Duration::from_millis(length))).ok_or_else(wrong)
     }
 }
@@ -58,7 +59,7 @@ impl<'de> Deserialize<'de> for DurationText {
             }
 
             fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<DurationText, E> {
-                // A number alone does not say what it counts; none of them is none of any.
+                // A number without a unit is ambiguous, except 0.
                 match number {
                     0 => Ok(DurationText::default()),
                     other => Err(E::invalid_value(serde::de::Unexpected::Signed(other), &self)),
@@ -70,7 +71,7 @@ impl<'de> Deserialize<'de> for DurationText {
     }
 }
 
-/// The same as text, in the largest unit that divides it.
+/// The text of a length of time, in the largest unit that divides it.
 pub fn shown(length: Duration) -> String {
     let ms = length.as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];

@@ -1,5 +1,5 @@
-//! The files of `feature_views.d` as they are written. What each key means is checked in [`super::declared`]; here every
-//! key is optional, so that one mistake does not hide what stands around it.
+//! The files of `feature_views.d` as they are written. [`super::declared`] checks the values; here every key is
+//! optional, so that one mistake does not hide others around it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ledge_base::names::FeatureName;
-use ledge_base::toml_check::{self, Misread, Mistake, Place, from_text};
+use ledge_base::toml_check::{self, EntryPlace, Misread, Mistake, from_text};
 use serde::{Deserialize, Deserializer};
 
 use super::duration::DurationText;
 use crate::value::{ScalarType, ValueType};
 use crate::view::{Function, Kind};
 
-/// The largest file, in bytes. There may be several.
-const MAX_FILE: u64 = 4 << 20;
+/// The largest file, in bytes. Declarations may be in several files.
+const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The text of a file.
 #[derive(Debug, Deserialize, Default)]
@@ -97,7 +97,7 @@ pub struct ServiceToml {
     pub features: Vec<String>,
 }
 
-/// What an aggregation computes, in Feast's words.
+/// The function of an aggregation, in Feast's words.
 #[derive(Debug, Clone, Copy)]
 pub struct FunctionText(pub Function);
 
@@ -132,7 +132,7 @@ impl FromStr for FunctionText {
     }
 }
 
-/// Where the window of an aggregation ends.
+/// The kind of window of an aggregation.
 #[derive(Debug, Clone, Copy)]
 pub struct KindText(pub Kind);
 
@@ -154,24 +154,24 @@ fn given<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(deserializer:
 
 /// A file that was read.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceFile {
     pub path: String,
-    /// What stands in it, without what is a mistake.
+    /// The content, without the parts that have mistakes.
     pub file: File,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, EntryPlace>,
     misread: Misread,
 }
 
-impl Source {
-    /// The line of a key, or of what holds it, and the key as it is in the text.
+impl SourceFile {
+    /// The line of a key, or of the table that should have it, and the key as it is in the text.
     pub fn place(&self, key: &str) -> (Option<usize>, String) {
         match toml_check::nearest(&self.places, key, 0) {
-            Some((Place { line, key, .. }, below)) => (Some(*line), format!("{key}{below}")),
+            Some((EntryPlace { line, key, .. }, below)) => (Some(*line), format!("{key}{below}")),
             None => (None, key.to_owned()),
         }
     }
 
-    /// Whether there was a mistake in a key already: then it is not missing.
+    /// True when a mistake was found in a key already: then it is not missing.
     pub fn is_misread(&self, key: &str) -> bool {
         self.misread.holds(&self.place(key).1)
     }
@@ -179,17 +179,17 @@ impl Source {
 
 /// All files of a folder.
 #[derive(Debug, Default)]
-pub struct Sources {
+pub struct SourceFiles {
     /// The files that are TOML, by name.
-    pub files: Vec<Source>,
-    /// What in the files is no TOML, or not of the type that its key takes.
+    pub files: Vec<SourceFile>,
+    /// The parts that are no TOML, or not of the type of their key.
     pub mistakes: Vec<Mistake>,
-    /// Whether names may be missing for such a mistake.
+    /// True when names may be missing because of such a mistake.
     pub lost_names: bool,
 }
 
-impl Sources {
-    /// Reads every `*.toml` of `folder`, by name; a folder that does not exist has none.
+impl SourceFiles {
+    /// Reads every `*.toml` of `folder`, by name. A missing folder has none.
     pub fn read(folder: &Path) -> Self {
         let mut read = Self::default();
         let listed = match paths(folder) {
@@ -223,7 +223,7 @@ impl Sources {
         self.lost_names |= checked.value.is_none() || checked.mistakes.iter().any(lost);
         self.mistakes.extend(checked.mistakes);
         if let Some(file) = checked.value {
-            self.files.push(Source { path, file, places: checked.places, misread: checked.misread });
+            self.files.push(SourceFile { path, file, places: checked.places, misread: checked.misread });
         }
     }
 }
@@ -234,7 +234,7 @@ fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
         entries => entries?,
     };
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    // A hidden file is an editor's, or one that is still being written.
+    // A hidden file belongs to an editor, or is still being written.
     let hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml") && !hidden(path));
     paths.sort();
@@ -243,9 +243,9 @@ fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    OpenFile::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE {
-        let reason = format!("it is larger than {MAX_FILE} bytes: make several files of it");
+    OpenFile::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let reason = format!("it is larger than {FILE_BYTES_MAX} bytes: split it into several files");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
     }
     Ok(text)

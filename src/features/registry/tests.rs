@@ -9,7 +9,7 @@ use crate::view::{Function, Kind};
 
 const EXAMPLE: &str = include_str!("../../../configs/feature_views.d/example.toml.example");
 
-/// A folder of declarations beside that of a store.
+/// A folder of declarations next to that of a store.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -89,7 +89,7 @@ fn the_example_shows_every_key() {
             }
             _ => &["name", "description", "features"],
         };
-        // What deny_unknown_fields would take beside these, an unknown key says.
+        // The error for an unknown key lists all keys that are accepted.
         let mistake = Folder::new(&[("a.toml", &format!("[[{key}]]\nx = 1"))]).load().unwrap_err().concat();
         for name in known {
             assert!(shown.contains_key(*name) && mistake.contains(&format!("`{name}`")), "{key}.{name}");
@@ -116,17 +116,17 @@ fn mistakes_of_all_files_come_together_with_their_lines() {
         (".e.toml", "nor this"),
     ]);
     folder.mistakes(&[
-        "views/a.toml:3: entity[0].value_type: Float32 cannot be a join key: two floats are seldom equal; take String or Int64",
+        "views/a.toml:3: entity[0].value_type: Float32 cannot be a join key, because two floats are seldom equal: use String or Int64",
         "views/a.toml:4: entity[1]: needs the key name",
         "views/b.toml:2: feature_view[0].name: has \"__\" in it or \"_\" at its end: full feature names are VIEW__FEATURE",
-        "views/b.toml:5: feature_view[0].ttl: \"1y\" is no length of time: expected a whole number with a unit (ms, s, m, h, d or w), such as \"90s\" or \"30d\"",
+        "views/b.toml:5: feature_view[0].ttl: \"1y\" is not a length of time: expected a whole number with a unit (ms, s, m, h, d or w), such as \"90s\" or \"30d\"",
         "views/b.toml:7: feature_view[0].schema[0].dtype: unknown type \"Float\": expected Bytes, String, Int32, Int64, Float32, Float64, Bool or UnixTimestamp, or a list of one, such as Array(Float32)",
         "views/b.toml:8: feature_view[0].schema[1].name: 'm' is a join key of this view already: give one of them another name",
         "views/b.toml:9: feature_view[0].schema[2]: needs the key dtype",
         "views/b.toml:11: feature_view[0].colour: unknown field `colour`, expected one of `name`, `description`, `entities`, `ttl`, `source`, `lateness`, `schema`, `aggregation`",
         "views/c.toml:1:10: unclosed array table, expected `]`",
     ]);
-    // With every name readable, unknown ones are told too.
+    // With every name readable, unknown ones are reported, too.
     folder.write("c.toml", "");
     let found = folder.load().unwrap_err();
     for unknown in ["there is no entity 'nobody'", "there is no feature view 'v'", "there is no feature view ''"] {
@@ -144,7 +144,7 @@ fn what_another_file_declares_may_be_referred_to_and_not_declared_again() {
     folder.write("3.toml", "[[feature_view]]\nname = 'v'\nentities = ['m']\nschema = [{ name = 'a', dtype = 'Int64' }]\n[[entity]]\nname = 'n'\njoin_key = 'm'\nvalue_type = 'Int64'\n");
     folder.mistakes(&[
         "views/3.toml:2: feature_view[0].name: there is a feature view 'v' already in views/1.toml:2: give one of them another name",
-        "views/3.toml:8: entity[0].value_type: join key 'm' is Int64 here and String in views/2.toml:1: make it one type, or two names",
+        "views/3.toml:8: entity[0].value_type: join key 'm' is Int64 here and String in views/2.toml:1: use one type, or two names",
     ]);
 }
 
@@ -153,7 +153,7 @@ fn a_view_needs_entities_and_a_schema_and_no_name_twice() {
     mistakes(
         "[[feature_view]]\nname = 'v'",
         &[
-            "views/a.toml:1: feature_view[0]: needs the key entities: what its rows are about",
+            "views/a.toml:1: feature_view[0]: needs the key entities: the entities that its rows describe",
             "views/a.toml:1: feature_view[0]: needs the key schema: the columns that are pushed, such as [{ name = \"temperature\", dtype = \"Float32\" }]",
         ],
     );
@@ -163,7 +163,7 @@ fn a_view_needs_entities_and_a_schema_and_no_name_twice() {
         &[
             "views/a.toml:6: feature_view[0].schema[1].name: 'event_timestamp' is the event time of this view already: give one of them another name",
             "views/a.toml:6: feature_view[0].schema[2].name: 'a' is a feature of this view already: give one of them another name",
-            "views/a.toml:7: feature_view[0].lateness: is for aggregations, and this view has none: leave it out",
+            "views/a.toml:7: feature_view[0].lateness: is only for aggregations, and this view has none: remove it",
         ],
     );
     mistakes(
@@ -180,7 +180,7 @@ fn views_of_one_source_have_one_event_time() {
     mistakes(
         &view(&format!("schema = [{{ name = 'a', dtype = 'Int64' }}]\n{one}")),
         &[
-            "views/a.toml:11: feature_view[1].source.timestamp_field: push source 'v' has its event time in 'at' here and in 'event_timestamp' in views/a.toml:3: make it one, or two sources",
+            "views/a.toml:11: feature_view[1].source.timestamp_field: push source 'v' has its event time in 'at' here and in 'event_timestamp' in views/a.toml:3: use one column, or two sources",
         ],
     );
 }
@@ -196,6 +196,7 @@ fn an_aggregation_has_a_column_a_function_and_a_window_that_go_together() {
         let expected = format!("views/a.toml:{expected}");
         mistakes(&aggregation(keys), &[&expected]);
     };
+
     check(
         "column = 'y'\nfunction = 'sum'\ntime_window = '1h'",
         "8: feature_view[0].aggregation[0].column: there is no column 'y' in the schema of this view",
@@ -206,7 +207,7 @@ fn an_aggregation_has_a_column_a_function_and_a_window_that_go_together() {
     );
     check(
         "column = 'l'\nfunction = 'last'\ntime_window = '1h'",
-        "9: feature_view[0].aggregation[0].function: last takes columns that are no lists, and 'l' is Array(Int64)",
+        "9: feature_view[0].aggregation[0].function: last takes columns that are not lists, and 'l' is Array(Int64)",
     );
     check(
         "column = 'x'\nfunction = 'median'\ntime_window = '1h'",
@@ -223,7 +224,7 @@ fn an_aggregation_has_a_column_a_function_and_a_window_that_go_together() {
     );
     check(
         "column = 'x'\nfunction = 'sum'\ntime_window = '60001ms'",
-        "10: feature_view[0].aggregation[0].time_window: 60001ms is no whole number of seconds",
+        "10: feature_view[0].aggregation[0].time_window: 60001ms is not a whole number of seconds",
     );
     check(
         "column = 'x'\nfunction = 'sum'\ntime_window = '1h'\nslide_interval = '7m'",
@@ -235,7 +236,7 @@ fn an_aggregation_has_a_column_a_function_and_a_window_that_go_together() {
     );
     check(
         "column = 'x'\nfunction = 'sum'\ntime_window = '1h'\nslide_interval = '1m'\nkind = 'tumbling'",
-        "11: feature_view[0].aggregation[0].slide_interval: is for sliding windows: a tumbling one moves by its whole length; leave it out",
+        "11: feature_view[0].aggregation[0].slide_interval: is only for sliding windows, and a tumbling one moves by its whole length: remove it",
     );
     check(
         "column = 'x'\nfunction = 'sum'\ntime_window = '1h'\nkind = 'hopping'",
@@ -281,7 +282,7 @@ fn views_and_features_have_a_limit() {
     assert_eq!(Registry::parse(&view(&format!("schema = [{}]", schema(512)))).unwrap().views().count(), 1);
     mistakes(
         &view(&format!("schema = [{}]", schema(513))),
-        &["views/a.toml:3: feature_view[0]: has 513 features, and 512 is the most: make several views"],
+        &["views/a.toml:3: feature_view[0]: has 513 features, and the limit is 512: split it into several views"],
     );
     let views = |count: usize| {
         let one = |at: usize| format!("[[feature_view]]\nname = 'v{at}'\nentities = ['m']\nschema = [{}]\n", field(0));
@@ -290,7 +291,7 @@ fn views_and_features_have_a_limit() {
     assert_eq!(Registry::parse(&views(1024)).unwrap().views().count(), 1024);
     mistakes(
         &views(1025),
-        &["views/a.toml:4099: feature_view[1024]: is the 1025th feature view, and 1024 is the most"],
+        &["views/a.toml:4099: feature_view[1024]: is the 1025th feature view, and the limit is 1024"],
     );
 }
 

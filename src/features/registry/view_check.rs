@@ -1,32 +1,32 @@
-//! One `[[feature_view]]`, checked.
+//! Checks one `[[feature_view]]`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::declared::{Declared, Place};
+use super::declared::{Declared, TomlPlace};
 use super::duration::shown;
 use super::file::{AggregationToml, FieldToml, FunctionText, ViewToml};
 use crate::value::{ScalarType, ValueType};
-use crate::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
+use crate::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, PushSource, ViewId};
 use crate::view::{Function, Kind};
 use crate::window;
 
-/// How many features a view may have, aggregates included.
-pub const MAX_FEATURES: usize = 512;
+/// The most features of a view, aggregates included.
+pub const FEATURES_MAX: usize = 512;
 
 /// The shortest and the longest window.
-const WINDOWS: [Duration; 2] = [Duration::from_mins(1), Duration::from_hours(30 * 24)];
+const WINDOW_RANGE: [Duration; 2] = [Duration::from_mins(1), Duration::from_hours(30 * 24)];
 
-/// In about so many steps a sliding window moves unless it is said otherwise.
-const USUAL_STEPS: u64 = 60;
+/// The number of steps of a sliding window without a `slide_interval`, at most.
+const DEFAULT_STEPS_MAX: u64 = 60;
 
-/// The columns and features of one view: each name is there once.
+/// The columns and features of one view, to detect repeated names.
 #[derive(Default)]
-struct Columns(HashMap<Arc<str>, &'static str>);
+struct ColumnNames(HashMap<Arc<str>, &'static str>);
 
-impl Columns {
-    /// Takes a name, or says what has it.
+impl ColumnNames {
+    /// Takes a name, or reports what has it already.
     fn take(&mut self, name: &Arc<str>, what: &'static str) -> Option<String> {
         let other = self.0.insert(name.clone(), what)?;
         Some(format!("'{name}' is {other} of this view already: give one of them another name"))
@@ -34,7 +34,7 @@ impl Columns {
 }
 
 impl<'s> Declared<'s> {
-    pub(super) fn view(&mut self, view: &ViewToml, place: Place<'s>) {
+    pub(super) fn view(&mut self, view: &ViewToml, place: TomlPlace<'s>) {
         let before = self.mistakes.len();
         let name = self.name("a feature view", &place, view.name.as_ref());
         if let Some(name) = &name
@@ -43,20 +43,23 @@ impl<'s> Declared<'s> {
             let message = "has \"__\" in it or \"_\" at its end: full feature names are VIEW__FEATURE";
             self.report(&place.at("name"), message);
         }
-        let mut columns = Columns::default();
+
+        let mut columns = ColumnNames::default();
         let join_keys = self.join_keys(view, &place, &mut columns);
         let source = self.source(view, &place, name.as_ref(), &mut columns);
         let (fields, field_places) = self.schema(view, &place, &mut columns);
-        // A column that could not be read is no unknown one.
+        // A column that could not be read is not reported as unknown.
         let whole = fields.len() == view.schema.len() && !place.at("schema").is_misread();
+
         let lateness = view.lateness.unwrap_or_default().0;
-        let [_, longest] = WINDOWS;
+        let [_, longest] = WINDOW_RANGE;
         if lateness > longest {
             self.report(&place.at("lateness"), "is longer than the longest window, 30d");
         }
         if lateness > Duration::ZERO && view.aggregation.is_empty() {
-            self.report(&place.at("lateness"), "is for aggregations, and this view has none: leave it out");
+            self.report(&place.at("lateness"), "is only for aggregations, and this view has none: remove it");
         }
+
         let mut aggregations = Vec::with_capacity(view.aggregation.len());
         for (at, aggregation) in view.aggregation.iter().enumerate() {
             let place = place.element("aggregation", at);
@@ -66,10 +69,15 @@ impl<'s> Declared<'s> {
             }
             aggregations.push(made);
         }
+
         let count = view.schema.len() + view.aggregation.len();
-        if count > MAX_FEATURES {
-            self.report(&place, format!("has {count} features, and {MAX_FEATURES} is the most: make several views"));
+        if count > FEATURES_MAX {
+            self.report(
+                &place,
+                format!("has {count} features, and the limit is {FEATURES_MAX}: split it into several views"),
+            );
         }
+
         let flawless = |declared: &Self| declared.mistakes.len() == before && !place.is_misread();
         let (Some(name), Some(source), true) = (name, source, flawless(self)) else { return };
         let view = FeatureView {
@@ -84,15 +92,16 @@ impl<'s> Declared<'s> {
             lateness,
             source,
         };
+
         match window::state_limit_problem(&view) {
             Some(problem) => self.report(&place, problem),
             None => self.views.push((view, place, field_places)),
         }
     }
 
-    fn join_keys(&mut self, view: &ViewToml, place: &Place<'_>, columns: &mut Columns) -> Vec<JoinKey> {
+    fn join_keys(&mut self, view: &ViewToml, place: &TomlPlace<'_>, columns: &mut ColumnNames) -> Vec<JoinKey> {
         if view.entities.is_empty() && !place.at("entities").is_misread() {
-            self.report(place, "needs the key entities: what its rows are about");
+            self.report(place, "needs the key entities: the entities that its rows describe");
         }
         let mut join_keys = Vec::with_capacity(view.entities.len());
         for (at, name) in view.entities.iter().enumerate() {
@@ -115,10 +124,10 @@ impl<'s> Declared<'s> {
     fn source(
         &mut self,
         view: &ViewToml,
-        place: &Place<'_>,
+        place: &TomlPlace<'_>,
         view_name: Option<&Arc<str>>,
-        columns: &mut Columns,
-    ) -> Option<Source> {
+        columns: &mut ColumnNames,
+    ) -> Option<PushSource> {
         let named = view.source.name.as_ref().map(|name| name.as_str().into());
         let timestamp_field: Arc<str> =
             view.source.timestamp_field.as_ref().map_or("event_timestamp", |name| name.as_str()).into();
@@ -126,13 +135,18 @@ impl<'s> Declared<'s> {
         if let Some(problem) = columns.take(&timestamp_field, "the event time") {
             self.report(&place.at("timestamp_field"), problem);
         }
-        let source = Source { name: named.or_else(|| view_name.cloned())?, timestamp_field };
+        let source = PushSource { name: named.or_else(|| view_name.cloned())?, timestamp_field };
         let key = if view.source.timestamp_field.is_some() { "timestamp_field" } else { "name" };
         self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
         Some(source)
     }
 
-    fn schema(&mut self, view: &ViewToml, place: &Place<'s>, columns: &mut Columns) -> (Vec<Field>, Vec<Place<'s>>) {
+    fn schema(
+        &mut self,
+        view: &ViewToml,
+        place: &TomlPlace<'s>,
+        columns: &mut ColumnNames,
+    ) -> (Vec<Field>, Vec<TomlPlace<'s>>) {
         if view.schema.is_empty() && !place.at("schema").is_misread() {
             self.report(place, "needs the key schema: the columns that are pushed, such as [{ name = \"temperature\", dtype = \"Float32\" }]");
         }
@@ -157,7 +171,7 @@ impl<'s> Declared<'s> {
     fn aggregation(
         &mut self,
         toml: &AggregationToml,
-        place: &Place<'_>,
+        place: &TomlPlace<'_>,
         fields: &[Field],
         whole: bool,
     ) -> Option<Aggregation> {
@@ -166,10 +180,12 @@ impl<'s> Declared<'s> {
         let function = self.required(place, "function", toml.function.as_ref());
         let time_window = self.required(place, "time_window", toml.time_window.as_ref()).map(|window| window.0);
         let kind = toml.kind.map_or(Kind::Sliding, |kind| kind.0);
+
         if let Some(window) = time_window {
             self.window(window, place);
         }
         let slide_interval = self.slide(toml, time_window, kind, place);
+
         let (column_name, function, time_window) = (column?, function?, time_window?);
         let Some(column) = fields.iter().position(|field| *field.name == *column_name) else {
             if whole {
@@ -178,6 +194,7 @@ impl<'s> Declared<'s> {
             }
             return None;
         };
+
         let column_type = fields.get(column)?.value_type;
         let value_type = match result_type(function.0, column_type) {
             Ok(value_type) => value_type,
@@ -189,11 +206,13 @@ impl<'s> Declared<'s> {
                 return None;
             }
         };
+
         let name = match &toml.name {
             Some(name) => name.as_str().into(),
-            // As Feast names it.
+            // Feast's default name.
             None => feast_name(function, &column_name, time_window, place, self)?,
         };
+
         let slide_interval = slide_interval?;
         let function = function.0;
         (self.mistakes.len() == before).then_some(Aggregation {
@@ -207,29 +226,32 @@ impl<'s> Declared<'s> {
         })
     }
 
-    fn window(&mut self, window: Duration, place: &Place<'_>) {
-        let [shortest, longest] = WINDOWS;
+    fn window(&mut self, window: Duration, place: &TomlPlace<'_>) {
+        let [shortest, longest] = WINDOW_RANGE;
         let place = place.at("time_window");
         if !(shortest..=longest).contains(&window) {
             let message = format!("{} is out of range: expected 1m to 30d", shown(window));
             self.report(&place, message);
         } else if window.subsec_nanos() != 0 {
-            self.report(&place, format!("{} is no whole number of seconds", shown(window)));
+            self.report(&place, format!("{} is not a whole number of seconds", shown(window)));
         }
     }
 
-    /// The steps of a window.
+    /// The length of the steps of a window.
     fn slide(
         &mut self,
         toml: &AggregationToml,
         window: Option<Duration>,
         kind: Kind,
-        place: &Place<'_>,
+        place: &TomlPlace<'_>,
     ) -> Option<Duration> {
         let place = place.at("slide_interval");
         match (kind, toml.slide_interval) {
             (Kind::Tumbling, Some(_)) => {
-                self.report(&place, "is for sliding windows: a tumbling one moves by its whole length; leave it out");
+                self.report(
+                    &place,
+                    "is only for sliding windows, and a tumbling one moves by its whole length: remove it",
+                );
                 None
             }
             (Kind::Tumbling, None) => window,
@@ -246,20 +268,20 @@ impl<'s> Declared<'s> {
     }
 }
 
-/// The longest step of whole milliseconds that divides a window, of those with 60 steps at most: a sixtieth of every
-/// window of whole minutes.
+/// The longest step of whole milliseconds that divides a window into at most 60 steps: a sixtieth of every window of
+/// whole minutes.
 fn usual_slide(window: Duration) -> Duration {
     let ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
-    let steps = (1..=USUAL_STEPS).rev().find(|&steps| ms.is_multiple_of(steps)).unwrap_or(1);
+    let steps = (1..=DEFAULT_STEPS_MAX).rev().find(|&steps| ms.is_multiple_of(steps)).unwrap_or(1);
     Duration::from_millis(ms / steps)
 }
 
-/// Feast's name of an aggregation that has none of its own.
+/// Feast's default name of an aggregation.
 fn feast_name(
     function: FunctionText,
     column: &str,
     window: Duration,
-    place: &Place<'_>,
+    place: &TomlPlace<'_>,
     declared: &mut Declared<'_>,
 ) -> Option<Arc<str>> {
     let name = format!("{function}_{column}_{}s", window.as_secs());
@@ -270,9 +292,9 @@ fn feast_name(
     Some(name.into())
 }
 
-/// The type of an aggregate, or what columns its function takes.
+/// The type of an aggregate, or an error that names the columns that its function takes.
 fn result_type(function: Function, column: ValueType) -> Result<ValueType, &'static str> {
-    let ValueType::Scalar(scalar) = column else { return Err("columns that are no lists") };
+    let ValueType::Scalar(scalar) = column else { return Err("columns that are not lists") };
     let is_number = matches!(scalar, ScalarType::Int32 | ScalarType::Int64 | ScalarType::Float32 | ScalarType::Float64);
     match function {
         Function::Count | Function::CountDistinct => Ok(ValueType::Scalar(ScalarType::Int64)),

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 
-use super::{Header, SnapshotError, SnapshotReader, SnapshotWriter, Summary};
+use super::{SnapshotError, SnapshotHeader, SnapshotReader, SnapshotWriter, Summary};
 
-/// What the name of one that is not finished ends with.
-const UNFINISHED: &str = ".tmp";
+/// The end of the name of an unfinished snapshot.
+const UNFINISHED_SUFFIX: &str = ".tmp";
 
-/// The name of the snapshot from which the journal is to be replayed from `replay_from` on.
+/// The name of the snapshot after which the journal is replayed from `replay_from` on.
 pub fn file_name(replay_from: u64) -> String {
     format!("snapshot-{replay_from:016x}.ledge")
 }
@@ -22,7 +22,7 @@ fn replay_from(name: &str) -> Option<u64> {
     (file_name(replay_from) == name).then_some(replay_from)
 }
 
-/// The snapshots in `folder`, the newest first, each with where the replay begins.
+/// The snapshots in `folder`, the newest first, each with the sequence number where the replay begins.
 pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in folder.read_dir()? {
@@ -35,18 +35,18 @@ pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Writes a snapshot into `folder`, which is there; `fill` adds the records.
+/// Writes a snapshot into the existing `folder`; `fill` adds the records.
 ///
-/// When this returns `Ok`, the snapshot survives a power cut, and all of it was read back from its file. When it fails, the
-/// folder has the snapshots that it had. A power cut in the middle leaves a file that [`list`] does not name and the next
-/// call removes; so no two of them may run at the same time.
+/// When this returns `Ok`, the snapshot survives a power cut, and was read back completely. When it fails, the folder
+/// has its earlier snapshots. A power cut in the middle leaves a file that [`list`] ignores and the next call removes;
+/// so no two calls may run at the same time.
 pub fn write_file(
     folder: &Path,
-    header: &Header,
+    header: &SnapshotHeader,
     fill: impl FnOnce(&mut SnapshotWriter<BufWriter<File>>) -> io::Result<()>,
 ) -> Result<(PathBuf, Summary), SnapshotError> {
     let path = folder.join(file_name(header.replay_from));
-    let temporary = path.with_extension(format!("ledge{UNFINISHED}"));
+    let temporary = path.with_extension(format!("ledge{UNFINISHED_SUFFIX}"));
     let written = remove_unfinished(folder)
         .and_then(|()| write(&temporary, header, fill))
         .map_err(|source| SnapshotError::Write { file: path.clone(), source });
@@ -63,7 +63,7 @@ pub fn write_file(
 
 fn write(
     path: &Path,
-    header: &Header,
+    header: &SnapshotHeader,
     fill: impl FnOnce(&mut SnapshotWriter<BufWriter<File>>) -> io::Result<()>,
 ) -> io::Result<Summary> {
     let created = OpenOptions::new().write(true).create_new(true).open(path)?;
@@ -85,7 +85,7 @@ fn read_all(path: &Path) -> Result<SnapshotReader<BufReader<File>>, SnapshotErro
     Ok(reader)
 }
 
-fn read_back(path: &Path, header: &Header, summary: Summary) -> Result<(), SnapshotError> {
+fn read_back(path: &Path, header: &SnapshotHeader, summary: Summary) -> Result<(), SnapshotError> {
     let reader = read_all(path)?;
     if reader.summary() != summary || reader.header() != header {
         return Err(SnapshotError::ReadBack { found: reader.summary().records, written: summary.records });
@@ -96,7 +96,7 @@ fn read_back(path: &Path, header: &Header, summary: Summary) -> Result<(), Snaps
 fn remove_unfinished(folder: &Path) -> io::Result<()> {
     for entry in folder.read_dir()? {
         let entry = entry?;
-        if entry.file_name().to_str().and_then(|name| replay_from(name.strip_suffix(UNFINISHED)?)).is_some() {
+        if entry.file_name().to_str().and_then(|name| replay_from(name.strip_suffix(UNFINISHED_SUFFIX)?)).is_some() {
             std::fs::remove_file(entry.path())?;
         }
     }

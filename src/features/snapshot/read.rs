@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 
 use super::{
-    BLOCK_HEAD, FOOTER, HEADER, Header, LAST, MAGIC, MAX_BLOCK, MAX_CATALOG, RECORDS, SnapshotError, Summary, VERSION,
-    checksum,
+    BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, CATALOG_BYTES_MAX, FOOTER_BYTES, HEADER_BYTES, KIND_FOOTER, KIND_RECORDS, MAGIC,
+    SnapshotError, SnapshotHeader, Summary, VERSION, checksum,
 };
 use crate::key::IndexKey;
 use crate::record::{Damaged, Seal};
@@ -14,15 +14,15 @@ use crate::wire;
 #[derive(Debug)]
 pub struct SnapshotReader<R> {
     stream: Stream<R>,
-    header: Header,
+    header: SnapshotHeader,
     block: Vec<u8>,
-    /// How much of the block has been read.
+    /// The number of bytes of the block that were read.
     used: usize,
     records: u64,
     over: bool,
 }
 
-/// What is read, counted and hashed.
+/// The input, counted and hashed.
 #[derive(Debug)]
 struct Stream<R> {
     reader: R,
@@ -38,12 +38,12 @@ impl<R: Read> SnapshotReader<R> {
         Ok(Self { stream, header, block: Vec::new(), used: 0, records: 0, over: false })
     }
 
-    /// What the snapshot says of itself.
-    pub fn header(&self) -> &Header {
+    /// The header of the snapshot.
+    pub fn header(&self) -> &SnapshotHeader {
         &self.header
     }
 
-    /// How much has been read so far.
+    /// The size that was read so far.
     pub fn summary(&self) -> Summary {
         Summary { records: self.records, bytes: self.stream.bytes }
     }
@@ -65,18 +65,18 @@ impl<R: Read> SnapshotReader<R> {
         Ok(Some(found))
     }
 
-    /// False: it was the footer.
+    /// Reads the next block. False: it was the footer.
     fn next_block(&mut self) -> Result<bool, SnapshotError> {
         let hash = self.stream.hasher.finalize();
-        let head: [u8; BLOCK_HEAD] = self.stream.array()?;
+        let head: [u8; BLOCK_HEAD_BYTES] = self.stream.array()?;
         let [kind, a, b, c, head @ ..] = head;
         let [length, sum] =
             [head.first_chunk(), head.last_chunk()].map(|part| part.map_or(0, |part| u32::from_le_bytes(*part)));
         let length = length as usize;
-        // Lengths that cannot be are known before anything is read, or memory taken, for them.
+        // Impossible lengths are refused before anything is read, or memory is allocated, for them.
         let possible = match kind {
-            RECORDS => (1..=MAX_BLOCK).contains(&length),
-            LAST => length == FOOTER,
+            KIND_RECORDS => (1..=BLOCK_BYTES_MAX).contains(&length),
+            KIND_FOOTER => length == FOOTER_BYTES,
             _ => false,
         };
         if !possible {
@@ -87,7 +87,7 @@ impl<R: Read> SnapshotReader<R> {
         if checksum([kind, a, b, c], &self.block) != sum {
             return Err(self.stream.damaged(Damaged::Checksum));
         }
-        if kind == RECORDS {
+        if kind == KIND_RECORDS {
             return Ok(true);
         }
         self.over = self.is_whole(hash)?;
@@ -106,8 +106,8 @@ impl<R: Read> SnapshotReader<R> {
     }
 }
 
-fn read_header(stream: &mut Stream<impl Read>) -> Result<Header, SnapshotError> {
-    let fixed: [u8; HEADER] = match stream.array() {
+fn read_header(stream: &mut Stream<impl Read>) -> Result<SnapshotHeader, SnapshotError> {
+    let fixed: [u8; HEADER_BYTES] = match stream.array() {
         Err(SnapshotError::Cut { bytes }) if bytes < MAGIC.len() as u64 => return Err(SnapshotError::Foreign),
         fixed => fixed?,
     };
@@ -120,17 +120,19 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<Header, SnapshotError> 
         let replay_from = u64::from_le_bytes(reader.array()?);
         let created_ms = u64::from_le_bytes(reader.array()?);
         let (hash_key_id, partial) = (reader.array()?, part == 1);
-        let header = Header { replay_from, created_ms, hash_key_id, partial, catalog: String::new() };
+        let header = SnapshotHeader { replay_from, created_ms, hash_key_id, partial, catalog: String::new() };
         let length = u32::from_le_bytes(reader.array()?) as usize;
         Ok((magic, version, Seal { key_id, cipher }, part, header, length))
     };
+
     let (magic, version, seal, part, mut header, length) = fields().map_err(|reason| stream.damaged(reason))?;
     if magic != *MAGIC {
         return Err(SnapshotError::Foreign);
     }
-    if length > MAX_CATALOG {
+    if length > CATALOG_BYTES_MAX {
         return Err(stream.damaged(Damaged::Malformed));
     }
+
     let mut catalog = Vec::new();
     stream.fill(&mut catalog, length)?;
     let sum = u32::from_le_bytes(stream.array()?);
@@ -140,7 +142,8 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<Header, SnapshotError> 
     if hasher.finalize() != sum {
         return Err(stream.damaged(Damaged::Checksum));
     }
-    // Only now: a flipped bit must not pass for a later version.
+
+    // After the checksum: a flipped bit must not be taken for a later version.
     if version != VERSION || seal != Seal::default() || part > 1 {
         return Err(SnapshotError::Newer);
     }
@@ -148,7 +151,7 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<Header, SnapshotError> 
     Ok(header)
 }
 
-/// A key, a record, and how much is left behind it.
+/// A key, a record, and the number of bytes behind it.
 fn one_record(bytes: &[u8]) -> Result<(IndexKey, &[u8], usize), Damaged> {
     let mut reader = wire::Reader::new(bytes);
     let key = reader.take(IndexKey::LENGTH)?.try_into().map_err(|_| Damaged::Malformed)?;
@@ -158,7 +161,7 @@ fn one_record(bytes: &[u8]) -> Result<(IndexKey, &[u8], usize), Damaged> {
 }
 
 impl<R: Read> Stream<R> {
-    /// Replaces `bytes` by the next `length` ones. Memory is taken for what really comes.
+    /// Replaces `bytes` by the next `length` ones. Memory is allocated only for bytes that arrive.
     fn fill(&mut self, bytes: &mut Vec<u8>, length: usize) -> Result<(), SnapshotError> {
         bytes.clear();
         let read = (&mut self.reader).take(length as u64).read_to_end(bytes).map_err(SnapshotError::Read)?;

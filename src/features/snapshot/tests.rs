@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn header() -> Header {
-    Header {
+fn header() -> SnapshotHeader {
+    SnapshotHeader {
         replay_from: 42,
         created_ms: 1_700_000_000_000,
         hash_key_id: *b"hash key",
@@ -29,7 +29,7 @@ fn records(sizes: &[usize]) -> Records {
     sizes.iter().enumerate().map(|(n, size)| (key(n as u32), vec![n as u8; *size])).collect()
 }
 
-fn write(header: &Header, records: &Records) -> (Vec<u8>, Summary) {
+fn write(header: &SnapshotHeader, records: &Records) -> (Vec<u8>, Summary) {
     let mut writer = SnapshotWriter::new(Vec::new(), header).unwrap();
     for (key, record) in records {
         writer.add(key, record).unwrap();
@@ -37,8 +37,8 @@ fn write(header: &Header, records: &Records) -> (Vec<u8>, Summary) {
     writer.finish().unwrap()
 }
 
-/// What was read, and how it ended.
-fn read(stream: impl Read) -> (Records, Result<Header, SnapshotError>) {
+/// The records that were read, and the result.
+fn read(stream: impl Read) -> (Records, Result<SnapshotHeader, SnapshotError>) {
     let mut records = Vec::new();
     let mut reader = match SnapshotReader::new(stream) {
         Ok(reader) => reader,
@@ -71,7 +71,7 @@ proptest! {
         sizes in prop::collection::vec(prop_oneof![0..200_usize, Just(60_000)], 0..40),
         replay_from in any::<u64>(), catalog in ".*", piece in 1..5000_usize,
     ) {
-        let header = Header { replay_from, catalog, ..header() };
+        let header = SnapshotHeader { replay_from, catalog, ..header() };
         let records = records(&sizes);
         let (bytes, summary) = write(&header, &records);
         prop_assert_eq!(summary, Summary { records: records.len() as u64, bytes: bytes.len() as u64 });
@@ -123,8 +123,8 @@ fn a_cut_anywhere_is_an_error_that_says_so() {
 #[test]
 fn a_block_that_is_left_out_and_bytes_behind_the_end_are_errors() {
     let (bytes, _) = write(&header(), &records(&[40_000, 40_000, 40_000]));
-    let block = BLOCK_HEAD + RECORD_HEAD + 40_000;
-    let begin = HEADER + header().catalog.len() + 4;
+    let block = BLOCK_HEAD_BYTES + RECORD_HEAD_BYTES + 40_000;
+    let begin = HEADER_BYTES + header().catalog.len() + 4;
     let without = [&bytes[..begin], &bytes[begin + block..]].concat();
     assert!(matches!(read(&without[..]).1, Err(SnapshotError::Hash)));
     let longer = [&bytes[..], b"\0"].concat();
@@ -136,7 +136,7 @@ fn a_block_that_is_left_out_and_bytes_behind_the_end_are_errors() {
 fn the_snapshot_of_a_later_version_is_refused_as_such() {
     let (mut bytes, _) = write(&header(), &Vec::new());
     bytes[8] = 2;
-    let end = HEADER + header().catalog.len();
+    let end = HEADER_BYTES + header().catalog.len();
     let sum = crc32fast::hash(&bytes[..end]).to_le_bytes();
     bytes[end..end + 4].copy_from_slice(&sum);
     assert!(matches!(read(&bytes[..]).1, Err(SnapshotError::Newer)));
@@ -145,8 +145,8 @@ fn the_snapshot_of_a_later_version_is_refused_as_such() {
 #[test]
 fn a_record_that_no_reader_would_take_is_not_written() {
     let mut writer = SnapshotWriter::new(Vec::new(), &header()).unwrap();
-    assert!(writer.add(&key(1), &vec![0; MAX_BLOCK - RECORD_HEAD + 1]).is_err());
-    writer.add(&key(1), &vec![0; MAX_BLOCK - RECORD_HEAD]).unwrap();
+    assert!(writer.add(&key(1), &vec![0; BLOCK_BYTES_MAX - RECORD_HEAD_BYTES + 1]).is_err());
+    writer.add(&key(1), &vec![0; BLOCK_BYTES_MAX - RECORD_HEAD_BYTES]).unwrap();
     let (bytes, _) = writer.finish().unwrap();
     assert_eq!(read(&bytes[..]).0.len(), 1);
 }
@@ -157,7 +157,7 @@ fn a_file_is_there_whole_or_not_at_all_and_the_newest_is_listed_first() {
     let folder = folder.path();
     let records = records(&[10, 20]);
     for replay_from in [3, 0x1_0000, 7] {
-        let header = Header { replay_from, ..header() };
+        let header = SnapshotHeader { replay_from, ..header() };
         let (path, summary) =
             write_file(folder, &header, |writer| records.iter().try_for_each(|(key, record)| writer.add(key, record)))
                 .unwrap();
@@ -167,7 +167,8 @@ fn a_file_is_there_whole_or_not_at_all_and_the_newest_is_listed_first() {
     }
     let left = folder.join(format!("{}.tmp", file_name(9)));
     durable::replace(&left, b"half of one").unwrap();
-    let failed = write_file(folder, &Header { replay_from: 11, ..header() }, |_| Err(io::Error::other("no index")));
+    let failed =
+        write_file(folder, &SnapshotHeader { replay_from: 11, ..header() }, |_| Err(io::Error::other("no index")));
     assert!(matches!(failed, Err(SnapshotError::Write { .. })));
     assert_eq!(list(folder).unwrap().into_iter().map(|(from, _)| from).collect::<Vec<_>>(), [0x1_0000, 7, 3]);
     assert_eq!(folder.read_dir().unwrap().count(), 3);

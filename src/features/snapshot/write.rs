@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::{
-    BLOCK, BLOCK_HEAD, FOOTER, HEADER, Header, LAST, MAGIC, MAX_BLOCK, MAX_CATALOG, RECORD_HEAD, RECORDS, Summary,
-    VERSION,
+    BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, CATALOG_BYTES_MAX, FOOTER_BYTES, HEADER_BYTES, KIND_FOOTER,
+    KIND_RECORDS, MAGIC, RECORD_HEAD_BYTES, SnapshotHeader, Summary, VERSION,
 };
 use crate::key::IndexKey;
 use crate::record::Seal;
@@ -22,12 +22,12 @@ pub struct SnapshotWriter<W> {
 
 impl<W: Write> SnapshotWriter<W> {
     /// Writes the header.
-    pub fn new(writer: W, header: &Header) -> io::Result<Self> {
-        if header.catalog.len() > MAX_CATALOG {
+    pub fn new(writer: W, header: &SnapshotHeader) -> io::Result<Self> {
+        if header.catalog.len() > CATALOG_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the catalog is too long for a snapshot"));
         }
         let seal = Seal::default();
-        let mut bytes = Vec::with_capacity(HEADER + header.catalog.len() + 4);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + header.catalog.len() + 4);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[seal.cipher, u8::from(header.partial)]);
@@ -39,7 +39,7 @@ impl<W: Write> SnapshotWriter<W> {
         bytes.extend_from_slice(header.catalog.as_bytes());
         let sum = crc32fast::hash(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
-        let block = Vec::with_capacity(BLOCK * 2);
+        let block = Vec::with_capacity(BLOCK_BYTES * 2);
         let mut snapshot = Self { writer, hasher: blake3::Hasher::new(), block, summary: Summary::default() };
         snapshot.put(&bytes)?;
         Ok(snapshot)
@@ -47,11 +47,11 @@ impl<W: Write> SnapshotWriter<W> {
 
     /// Adds a record, as [`crate::record::Record::encode`] wrote it.
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) -> io::Result<()> {
-        let length = RECORD_HEAD + record.len();
-        if length > MAX_BLOCK {
+        let length = RECORD_HEAD_BYTES + record.len();
+        if length > BLOCK_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the record is too long for a snapshot"));
         }
-        if self.block.len() + length > BLOCK {
+        if self.block.len() + length > BLOCK_BYTES {
             self.close_block()?;
         }
         self.block.extend_from_slice(key.as_bytes());
@@ -61,14 +61,14 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(())
     }
 
-    /// Writes the footer, without which nobody takes the snapshot for whole.
+    /// Writes the footer, which completes the snapshot.
     pub fn finish(mut self) -> io::Result<(W, Summary)> {
         self.close_block()?;
-        let mut footer = [0; FOOTER];
+        let mut footer = [0; FOOTER_BYTES];
         let (records, hash) = footer.split_at_mut(8);
         records.copy_from_slice(&self.summary.records.to_le_bytes());
         hash.copy_from_slice(self.hasher.finalize().as_bytes());
-        self.put(&head(LAST, &footer))?;
+        self.put(&head(KIND_FOOTER, &footer))?;
         self.put(&footer)?;
         self.writer.flush()?;
         Ok((self.writer, self.summary))
@@ -79,7 +79,7 @@ impl<W: Write> SnapshotWriter<W> {
             return Ok(());
         }
         let mut block = std::mem::take(&mut self.block);
-        self.put(&head(RECORDS, &block))?;
+        self.put(&head(KIND_RECORDS, &block))?;
         self.put(&block)?;
         block.clear();
         self.block = block;
@@ -94,8 +94,8 @@ impl<W: Write> SnapshotWriter<W> {
     }
 }
 
-pub(super) fn head(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD] {
-    let mut head = [0; BLOCK_HEAD];
+pub(super) fn head(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
+    let mut head = [0; BLOCK_HEAD_BYTES];
     let [first, _, _, _, rest @ ..] = &mut head;
     *first = kind;
     let (length, sum) = rest.split_at_mut(4);

@@ -3,8 +3,8 @@ use serde_json::json;
 use super::*;
 use crate::registry::Registry;
 
-const NOW: i64 = 1_795_222_800_000_000;
-const LATEST: i64 = NOW + 600_000_000;
+const NOW_US: i64 = 1_795_222_800_000_000;
+const LATEST_US: i64 = NOW_US + 600_000_000;
 
 const VIEW: &str = "
 [[entity]]
@@ -26,7 +26,7 @@ fn columns(json: &Json) -> Columns {
 
 fn push(json: &Json) -> Result<Vec<Row>, String> {
     let registry = Registry::parse(VIEW).unwrap();
-    rows(registry.view("stats").unwrap(), &columns(json), NOW, LATEST).map_err(|error| error.to_string())
+    rows(registry.view("stats").unwrap(), &columns(json), NOW_US, LATEST_US).map_err(|error| error.to_string())
 }
 
 fn event_of(cell: &Json) -> Result<i64, String> {
@@ -45,14 +45,14 @@ fn columns_become_rows() {
     assert_eq!(second.entity, [Value::Int64(2), Value::String("b".into())]);
     assert_eq!(first.values, [(crate::view::FieldId(1), Value::Float32(1.5))]);
     assert_eq!(second.values, [(crate::view::FieldId(2), Value::StringList(vec!["x".into()]))]);
-    assert_eq!((first.event_us, second.event_us), (NOW, NOW));
+    assert_eq!((first.event_us, second.event_us), (NOW_US, NOW_US));
 }
 
 #[test]
 fn only_an_optional_column_may_be_left_out() {
     let whole = json!({ "machine": ["a"], "line": [1], "heat": [1] });
     let pushed = push(&whole).unwrap();
-    assert_eq!((pushed.len(), pushed[0].event_us), (1, NOW));
+    assert_eq!((pushed.len(), pushed[0].event_us), (1, NOW_US));
     for column in ["machine", "line", "heat"] {
         let mut less = whole.clone();
         less.as_object_mut().unwrap().remove(column);
@@ -79,7 +79,7 @@ fn a_column_that_no_view_has_is_told_but_for_those_that_feast_sends() {
         more[name] = json!([null]);
         assert_eq!(unknown(more) == [name], is_told, "{name}");
     }
-    // Where the view's own event time is missing, that of Feast is lost.
+    // If the view's own event time is missing, Feast's column is reported as unknown.
     assert_eq!(
         unknown(json!({ "machine": ["a"], "line": [1], "heat": [1], "event_timestamp": [1] })),
         ["event_timestamp"]
@@ -108,7 +108,7 @@ fn a_wrong_cell_is_named_by_column_and_row() {
     let wrong = |json: Json| push(&json).unwrap_err();
     assert_eq!(
         wrong(json!({ "machine": ["a", "b"], "line": [1, 1], "heat": [1, "hot"] })),
-        "column 'heat', row 1: \"hot\" is no Float32"
+        "column 'heat', row 1: \"hot\" is not a valid Float32"
     );
     assert_eq!(
         wrong(json!({ "machine": ["a", null], "line": [1, 1], "heat": [1, 1] })),
@@ -116,13 +116,13 @@ fn a_wrong_cell_is_named_by_column_and_row() {
     );
     assert_eq!(
         wrong(json!({ "machine": ["a"], "line": ["1"], "heat": [1] })),
-        "column 'line', row 0: \"1\" is no Int64"
+        "column 'line', row 0: \"1\" is not a valid Int64"
     );
     assert_eq!(
         wrong(json!({ "machine": ["a"], "line": [1, 2], "heat": [1] })),
         "column 'heat' has 1 rows, and column 'line' has 2"
     );
-    assert_eq!(wrong(json!({})), "there is no column");
+    assert_eq!(wrong(json!({})), "the request has no columns");
 }
 
 #[test]
@@ -133,30 +133,30 @@ fn an_event_time_is_a_text_or_a_number_told_apart_by_size() {
         json!("2026-11-21 02:00:00+01:00"),
         json!(1_795_222_800),
         json!(1_795_222_800_000_i64),
-        json!(NOW),
-        json!(NOW * 1000),
+        json!(NOW_US),
+        json!(NOW_US * 1000),
         json!(1_795_222_800.0),
         json!(1.795_222_8e18),
     ] {
-        assert_eq!(event_of(&cell), Ok(NOW), "{cell}");
+        assert_eq!(event_of(&cell), Ok(NOW_US), "{cell}");
     }
-    assert_eq!(event_of(&json!(1_795_222_799.5)), Ok(NOW - 500_000));
-    assert_eq!(event_of(&json!(1_795_222_799_999.25)), Ok(NOW - 750));
+    assert_eq!(event_of(&json!(1_795_222_799.5)), Ok(NOW_US - 500_000));
+    assert_eq!(event_of(&json!(1_795_222_799_999.25)), Ok(NOW_US - 750));
     assert_eq!(event_of(&json!(0)), Ok(0));
-    assert_eq!(event_of(&json!(LATEST)), Ok(LATEST));
+    assert_eq!(event_of(&json!(LATEST_US)), Ok(LATEST_US));
 }
 
 #[test]
 fn an_event_time_that_cannot_be_is_refused() {
     for (cell, reason) in [
-        (json!("noon"), "\"noon\" is no time in RFC 3339"),
+        (json!("noon"), "\"noon\" is not a time in RFC 3339"),
         (json!(true), "expected a time in RFC 3339, or a number since the Unix epoch"),
-        (json!(1e20), "1e+20 is no time since the Unix epoch"),
+        (json!(1e20), "1e+20 is not a time since the Unix epoch"),
         (json!(-1), "1969-12-31T23:59:59Z is before 1970"),
         (json!("1969-12-31T23:59:59Z"), "1969-12-31T23:59:59Z is before 1970"),
         (
-            json!(LATEST + 1),
-            "2026-11-21T01:10:00.000001Z is too far ahead of this box's clock: 2026-11-21T01:10:00Z is the latest (features.max_ahead_s)",
+            json!(LATEST_US + 1),
+            "2026-11-21T01:10:00.000001Z is too far ahead of this box's clock: the latest accepted time is 2026-11-21T01:10:00Z (features.max_ahead_s)",
         ),
     ] {
         assert_eq!(event_of(&cell), Err(format!("column 'at', row 0: {reason}")), "{cell}");

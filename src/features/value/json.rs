@@ -1,5 +1,5 @@
-//! Values as JSON, in the forms that Feast's clients send and expect: bytes in base64, moments in seconds since the epoch,
-//! floats that JSON cannot write as null.
+//! Values as JSON, in the forms that Feast's clients send and expect: bytes in base64, times in seconds since the
+//! epoch, floats that JSON cannot represent as null.
 
 use base64::Engine as _;
 use base64::display::Base64Display;
@@ -10,24 +10,24 @@ use serde_json::Value as Json;
 
 use super::{ScalarType, Value, ValueType};
 
-/// The whole numbers that a double holds without a gap: beyond, 3.0e17 may have been another number.
-const EXACT_IN_F64: f64 = 9_007_199_254_740_992.0;
+/// The largest whole number up to which a double has no gaps: beyond it, 3.0e17 may stand for another number.
+const EXACT_F64_MAX: f64 = 9_007_199_254_740_992.0;
 
 impl Value {
-    /// The value that a JSON value means where `kind` is expected; `None` is null. The error says what was expected.
+    /// Converts a JSON value to the type `kind`; `None` is null. The error says what was expected.
     ///
-    /// A whole number may come as `3.0`, which is what becomes of it in a data frame's column with nulls. In a list of
-    /// floats null is NaN, as a NaN in a list is written as null.
+    /// A whole number may be written as `3.0`, as data frames do in a column with nulls. In a list of floats null is
+    /// NaN, as a NaN in a list is written as null.
     pub fn from_json(kind: ValueType, json: &Json) -> Result<Option<Self>, String> {
         match (kind, json) {
             (_, Json::Null) => Ok(None),
             (ValueType::Scalar(kind), json) => scalar(kind, json).map(Some),
             (ValueType::Array(kind), Json::Array(elements)) => list(kind, elements).map(Some),
-            (ValueType::Array(_), json) => Err(format!("{} is no {kind}", shown(json))),
+            (ValueType::Array(_), json) => Err(format!("{} is not a valid {kind}", shown(json))),
         }
     }
 
-    /// The value in JSON: what [`Self::from_json`] reads.
+    /// The value in JSON, as [`Self::from_json`] reads it.
     pub fn to_json(&self) -> Json {
         fn list<T>(values: &[T], one: impl FnMut(&T) -> Json) -> Json {
             Json::Array(values.iter().map(one).collect())
@@ -108,9 +108,9 @@ impl Serialize for Double {
     }
 }
 
-/// A number of single precision with its own digits: 0.1 and not 0.10000000149011612.
+/// A number of single precision with its shortest digits: 0.1 and not 0.10000000149011612.
 fn single(number: f32) -> Json {
-    // Of several shortest forms that which the serializer takes too.
+    // The serializer chooses among several shortest forms; use the same.
     let text = serde_json::to_string(&number).unwrap_or_default();
     text.parse::<f64>().map_or(Json::Null, Json::from)
 }
@@ -150,8 +150,8 @@ fn list(kind: ScalarType, elements: &[Json]) -> Result<Value, String> {
 }
 
 fn bytes(json: &Json) -> Result<Box<[u8]>, String> {
-    let text = json.as_str().ok_or_else(|| format!("{} is no text with Bytes in base64", shown(json)))?;
-    STANDARD.decode(text).map(Into::into).map_err(|error| format!("{} is no base64: {error}", shown(json)))
+    let text = json.as_str().ok_or_else(|| format!("{} is not a string with Bytes in base64", shown(json)))?;
+    STANDARD.decode(text).map(Into::into).map_err(|error| format!("{} is not valid base64: {error}", shown(json)))
 }
 
 fn text(json: &Json, kind: ScalarType) -> Result<&str, String> {
@@ -162,10 +162,10 @@ fn integer(json: &Json, kind: ScalarType) -> Result<i64, String> {
     json.as_i64().or_else(|| whole(json.as_f64()?)).ok_or_else(|| wrong(json, kind))
 }
 
-/// The whole number that a float is, when there is no doubt which.
+/// The whole number that a float represents exactly.
 #[expect(clippy::cast_possible_truncation, reason = "it is whole and within the range")]
 fn whole(number: f64) -> Option<i64> {
-    (number.fract() == 0.0 && number.abs() <= EXACT_IN_F64).then_some(number as i64)
+    (number.fract() == 0.0 && number.abs() <= EXACT_F64_MAX).then_some(number as i64)
 }
 
 fn int32(json: &Json) -> Result<i32, String> {
@@ -185,24 +185,24 @@ fn float32(json: &Json) -> Result<f32, String> {
 
 fn seconds(json: &Json) -> Result<i64, String> {
     if let Some(text) = json.as_str() {
-        let micros = clock::parse_micros(text).ok_or_else(|| format!("{} is no time in RFC 3339", shown(json)))?;
+        let micros = clock::parse_micros(text).ok_or_else(|| format!("{} is not a time in RFC 3339", shown(json)))?;
         return Ok(micros.div_euclid(1_000_000));
     }
     integer(json, ScalarType::UnixTimestamp)
 }
 
 fn wrong(json: &Json, kind: ScalarType) -> String {
-    format!("{} is no {kind}", shown(json))
+    format!("{} is not a valid {kind}", shown(json))
 }
 
-/// What stands there, short enough to be read.
+/// A JSON value for a message, shortened if it is long.
 fn shown(json: &Json) -> String {
-    const LONGEST: usize = 60;
+    const SHOWN_CHARS_MAX: usize = 60;
     match json {
         Json::Array(_) => "a list".into(),
         Json::Object(_) => "an object".into(),
-        Json::String(text) if text.len() > LONGEST => {
-            format!("{:?}…", text.chars().take(LONGEST).collect::<String>())
+        Json::String(text) if text.len() > SHOWN_CHARS_MAX => {
+            format!("{:?}…", text.chars().take(SHOWN_CHARS_MAX).collect::<String>())
         }
         other => other.to_string(),
     }

@@ -3,7 +3,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-/// Any value of a type, without the floats that JSON has no form for.
+/// Any value of a type, without the floats that JSON cannot represent.
 pub fn value_of(kind: ValueType) -> BoxedStrategy<Value> {
     fn few<S: Strategy>(element: S) -> impl Strategy<Value = Vec<S::Value>> {
         prop::collection::vec(element, 0..5)
@@ -79,9 +79,9 @@ fn a_column_of_integers_with_nulls_comes_as_floats() {
     read("Int64", json!(3.0), Ok(Value::Int64(3)));
     read("Int32", json!(-3.0), Ok(Value::Int32(-3)));
     read("Array(Int64)", json!([1, 2.0]), Ok(Value::Int64List(vec![1, 2])));
-    read("Int64", json!(3.5), Err("3.5 is no Int64"));
-    read("Int64", json!(1e17), Err("1e+17 is no Int64"));
-    read("Int32", json!(3_000_000_000_i64), Err("3000000000 is no Int32"));
+    read("Int64", json!(3.5), Err("3.5 is not a valid Int64"));
+    read("Int64", json!(1e17), Err("1e+17 is not a valid Int64"));
+    read("Int32", json!(3_000_000_000_i64), Err("3000000000 is not a valid Int32"));
     assert_eq!(Value::from_json("Int64".parse().unwrap(), &Json::Null), Ok(None));
 }
 
@@ -89,18 +89,18 @@ fn a_column_of_integers_with_nulls_comes_as_floats() {
 fn a_value_is_what_its_type_says_and_nothing_like_it() {
     read("Float32", json!(7), Ok(Value::Float32(7.0)));
     read("Float64", json!(7), Ok(Value::Float64(7.0)));
-    read("Float32", json!(1e39), Err("1e+39 is no Float32"));
-    read("Int64", json!("7"), Err("\"7\" is no Int64"));
-    read("String", json!(7), Err("7 is no String"));
-    read("Bool", json!(1), Err("1 is no Bool"));
-    read("Bool", json!("true"), Err("\"true\" is no Bool"));
-    read("Array(Int32)", json!(1), Err("1 is no Array(Int32)"));
-    read("Int32", json!([1]), Err("a list is no Int32"));
-    read("Array(String)", json!(["a", null]), Err("element 1: null is no String"));
+    read("Float32", json!(1e39), Err("1e+39 is not a valid Float32"));
+    read("Int64", json!("7"), Err("\"7\" is not a valid Int64"));
+    read("String", json!(7), Err("7 is not a valid String"));
+    read("Bool", json!(1), Err("1 is not a valid Bool"));
+    read("Bool", json!("true"), Err("\"true\" is not a valid Bool"));
+    read("Array(Int32)", json!(1), Err("1 is not a valid Array(Int32)"));
+    read("Int32", json!([1]), Err("a list is not a valid Int32"));
+    read("Array(String)", json!(["a", null]), Err("element 1: null is not a valid String"));
     read("Bytes", json!("AAEC"), Ok(Value::Bytes([0, 1, 2].into())));
-    read("Bytes", json!("AA="), Err("\"AA=\" is no base64: Invalid padding"));
+    read("Bytes", json!("AA="), Err("\"AA=\" is not valid base64: Invalid padding"));
     let long = "x".repeat(100);
-    read("Int32", json!(long), Err(&format!("{:?}… is no Int32", "x".repeat(60))));
+    read("Int32", json!(long), Err(&format!("{:?}… is not a valid Int32", "x".repeat(60))));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_moment_is_seconds_or_a_text() {
     read("UnixTimestamp", json!(1_795_222_800), Ok(Value::UnixTimestamp(1_795_222_800)));
     read("UnixTimestamp", json!("2026-11-21T01:00:00.5Z"), Ok(Value::UnixTimestamp(1_795_222_800)));
     read("UnixTimestamp", json!("1969-12-31T23:59:59.5"), Ok(Value::UnixTimestamp(-1)));
-    read("UnixTimestamp", json!("now"), Err("\"now\" is no time in RFC 3339"));
+    read("UnixTimestamp", json!("now"), Err("\"now\" is not a time in RFC 3339"));
 }
 
 #[test]

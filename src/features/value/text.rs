@@ -1,4 +1,4 @@
-//! Values from texts that name no type: levels of a topic, the command line.
+//! Values from texts without a type: topic levels, the command line.
 
 use std::str::FromStr;
 
@@ -7,13 +7,13 @@ use serde_json::Value as Json;
 use super::{ScalarType, Value, ValueType};
 
 impl Value {
-    /// The value that a text means where `kind` is expected. The error says what was expected.
+    /// Converts a text to the type `kind`. The error says what was expected.
     pub fn from_text(kind: ScalarType, text: &str) -> Result<Self, String> {
         fn number<T: FromStr>(kind: ScalarType, text: &str) -> Result<T, String> {
-            text.parse().map_err(|_| format!("{text:?} is no {kind}"))
+            text.parse().map_err(|_| format!("{text:?} is not a valid {kind}"))
         }
         let finite = |value: Value, is_finite: bool| {
-            if is_finite { Ok(value) } else { Err(format!("{text:?} is no {kind}")) }
+            if is_finite { Ok(value) } else { Err(format!("{text:?} is not a valid {kind}")) }
         };
         match kind {
             ScalarType::Int32 => number(kind, text).map(Self::Int32),
@@ -33,9 +33,9 @@ impl Value {
         }
     }
 
-    /// What the text means within quotes in JSON.
+    /// Converts the text as a JSON string.
     fn of_json_text(kind: ScalarType, text: &str) -> Result<Self, String> {
         let value = Self::from_json(ValueType::Scalar(kind), &Json::from(text))?;
-        value.ok_or_else(|| format!("{text:?} is no {kind}"))
+        value.ok_or_else(|| format!("{text:?} is not a valid {kind}"))
     }
 }

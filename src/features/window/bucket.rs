@@ -1,4 +1,4 @@
-//! What is kept of the values of one step, in parts: only those that the declared functions need.
+//! The values of one step, summarized in parts: only those that the declared functions need.
 
 #![expect(clippy::cast_precision_loss, reason = "results are doubles, and no step has 2^53 values")]
 
@@ -9,13 +9,13 @@ use super::hash;
 use crate::view::Function;
 
 /// The bits of the parts.
-pub const COUNT: u8 = 1;
-pub const SUM: u8 = 1 << 1;
-pub const MOMENTS: u8 = 1 << 2;
-pub const MIN: u8 = 1 << 3;
-pub const MAX: u8 = 1 << 4;
-pub const LAST: u8 = 1 << 5;
-pub const DISTINCT: u8 = 1 << 6;
+pub const PART_COUNT: u8 = 1;
+pub const PART_SUM: u8 = 1 << 1;
+pub const PART_MOMENTS: u8 = 1 << 2;
+pub const PART_MIN: u8 = 1 << 3;
+pub const PART_MAX: u8 = 1 << 4;
+pub const PART_LAST: u8 = 1 << 5;
+pub const PART_DISTINCT: u8 = 1 << 6;
 
 /// One step of a track.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,15 +33,15 @@ pub struct Bucket {
     pub distinct: Option<Distinct>,
 }
 
-/// A sum that does not lose small numbers beside large ones.
+/// A sum that does not lose small numbers next to large ones.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sum {
     pub count: u64,
-    /// The integers among them, exactly.
+    /// The sum of the integers, exact.
     pub integer: i128,
-    /// The floats among them, and what rounding took from their sum.
+    /// The sum of the floats, without the rounding errors in `lost`.
     pub float: f64,
-    /// See `float`.
+    /// The sum of the rounding errors of `float`.
     pub lost: f64,
 }
 
@@ -58,12 +58,12 @@ pub struct Moments {
 /// The newest value of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Last {
-    /// When it happened, in microseconds since the step began.
+    /// The event time, in microseconds since the beginning of the step.
     pub offset_us: u64,
     pub value: Value,
 }
 
-/// A value that counts, and what is computed with it.
+/// A value that counts, and its number for computations.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample<'v> {
     value: &'v Value,
@@ -78,7 +78,7 @@ enum Number {
 }
 
 impl<'v> Sample<'v> {
-    /// `None` for NaN, which is taken for null.
+    /// `None` for NaN, which is treated as null.
     pub fn new(value: &'v Value) -> Option<Self> {
         let number = match value {
             Value::Int32(number) => Number::Integer((*number).into()),
@@ -115,18 +115,18 @@ impl<'v> Sample<'v> {
 /// The parts that a function needs.
 pub fn needs(function: Function) -> u8 {
     match function {
-        Function::Count => COUNT,
-        Function::Sum | Function::Mean => SUM,
-        Function::Min => MIN,
-        Function::Max => MAX,
-        Function::Last => LAST,
-        Function::Std => MOMENTS,
-        Function::CountDistinct => DISTINCT,
+        Function::Count => PART_COUNT,
+        Function::Sum | Function::Mean => PART_SUM,
+        Function::Min => PART_MIN,
+        Function::Max => PART_MAX,
+        Function::Last => PART_LAST,
+        Function::Std => PART_MOMENTS,
+        Function::CountDistinct => PART_DISTINCT,
     }
 }
 
 impl Bucket {
-    /// One without a value.
+    /// Creates a bucket without a value.
     pub fn new(number: i64) -> Self {
         Self { number, count: None, sum: None, moments: None, min: None, max: None, last: None, distinct: None }
     }
@@ -134,38 +134,38 @@ impl Bucket {
     /// The parts that it has.
     pub fn parts(&self) -> u8 {
         let part = |has: bool, bit: u8| if has { bit } else { 0 };
-        part(self.count.is_some(), COUNT)
-            | part(self.sum.is_some(), SUM)
-            | part(self.moments.is_some(), MOMENTS)
-            | part(self.min.is_some(), MIN)
-            | part(self.max.is_some(), MAX)
-            | part(self.last.is_some(), LAST)
-            | part(self.distinct.is_some(), DISTINCT)
+        part(self.count.is_some(), PART_COUNT)
+            | part(self.sum.is_some(), PART_SUM)
+            | part(self.moments.is_some(), PART_MOMENTS)
+            | part(self.min.is_some(), PART_MIN)
+            | part(self.max.is_some(), PART_MAX)
+            | part(self.last.is_some(), PART_LAST)
+            | part(self.distinct.is_some(), PART_DISTINCT)
     }
 
-    /// Drops all parts but these. False when nothing is left.
+    /// Drops all other parts. False when none is left.
     pub fn keep(&mut self, parts: u8) -> bool {
         if self.parts() & !parts != 0 {
-            self.count = self.count.filter(|_| parts & COUNT != 0);
-            self.sum = self.sum.filter(|_| parts & SUM != 0);
-            self.moments = self.moments.filter(|_| parts & MOMENTS != 0);
-            self.min = self.min.filter(|_| parts & MIN != 0);
-            self.max = self.max.filter(|_| parts & MAX != 0);
-            self.last = self.last.take().filter(|_| parts & LAST != 0);
-            self.distinct = self.distinct.take().filter(|_| parts & DISTINCT != 0);
+            self.count = self.count.filter(|_| parts & PART_COUNT != 0);
+            self.sum = self.sum.filter(|_| parts & PART_SUM != 0);
+            self.moments = self.moments.filter(|_| parts & PART_MOMENTS != 0);
+            self.min = self.min.filter(|_| parts & PART_MIN != 0);
+            self.max = self.max.filter(|_| parts & PART_MAX != 0);
+            self.last = self.last.take().filter(|_| parts & PART_LAST != 0);
+            self.distinct = self.distinct.take().filter(|_| parts & PART_DISTINCT != 0);
         }
         self.parts() != 0
     }
 
-    /// Takes a value into these parts.
+    /// Adds a value to these parts.
     pub fn add(&mut self, parts: u8, offset_us: u64, sample: &Sample<'_>) {
-        if parts & COUNT != 0 {
+        if parts & PART_COUNT != 0 {
             self.count = Some(self.count.unwrap_or(0).saturating_add(1));
         }
-        if parts & LAST != 0 && self.last.as_ref().is_none_or(|last| offset_us >= last.offset_us) {
+        if parts & PART_LAST != 0 && self.last.as_ref().is_none_or(|last| offset_us >= last.offset_us) {
             self.last = Some(Last { offset_us, value: sample.value.clone() });
         }
-        if parts & DISTINCT != 0 {
+        if parts & PART_DISTINCT != 0 {
             let hash = sample.hash();
             match &mut self.distinct {
                 Some(distinct) => distinct.add(hash),
@@ -173,16 +173,16 @@ impl Bucket {
             }
         }
         let Some(float) = sample.float() else { return };
-        if parts & SUM != 0 {
+        if parts & PART_SUM != 0 {
             self.sum.get_or_insert_default().add(sample.number);
         }
-        if parts & MOMENTS != 0 {
+        if parts & PART_MOMENTS != 0 {
             self.moments.get_or_insert_default().add(float);
         }
-        if parts & MIN != 0 {
+        if parts & PART_MIN != 0 {
             self.min = Some(self.min.map_or(float, |min| min.min(float)));
         }
-        if parts & MAX != 0 {
+        if parts & PART_MAX != 0 {
             self.max = Some(self.max.map_or(float, |max| max.max(float)));
         }
     }
@@ -198,7 +198,7 @@ impl Sum {
         }
     }
 
-    /// Neumaier: what the larger of the two loses of the smaller one is kept.
+    /// Neumaier's sum: keeps the part of the smaller number that rounding loses.
     fn add_float(&mut self, number: f64) {
         let sum = self.float + number;
         if sum.is_finite() {
@@ -252,7 +252,7 @@ impl Moments {
 /// A function over the buckets of a window. `None` is null.
 pub fn result(function: Function, buckets: &[Bucket]) -> Option<Value> {
     let integer = |number: u64| Some(Value::Int64(i64::try_from(number).unwrap_or(i64::MAX)));
-    // Of infinities of both signs there is no sum, and so on.
+    // The sum of infinities of both signs is NaN, for example.
     let float = |number: Option<f64>| number.filter(|number| !number.is_nan()).map(Value::Float64);
     let sum = || buckets.iter().filter_map(|bucket| bucket.sum.as_ref()).fold(Sum::default(), Sum::merge);
     match function {

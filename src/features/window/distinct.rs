@@ -1,4 +1,4 @@
-//! How many different values there are: exact while they are few, a `HyperLogLog` estimate beyond.
+//! Counts of distinct values: exact while there are few, a `HyperLogLog` estimate beyond.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -10,23 +10,23 @@
 use super::super::wire::{Reader, put_varint};
 use super::Damaged;
 
-/// How many hashes are kept as they are: as many as take the room of the registers.
-pub const EXACT: usize = 24;
+/// The most hashes that are kept exactly: as many as take the space of the registers.
+pub const EXACT_HASHES_MAX: usize = 24;
 
-/// The bits of a hash that choose its register, and how many registers that makes.
-const PRECISION: u32 = 8;
-const REGISTERS: usize = 1 << PRECISION;
+/// The bits of a hash that select its register, and the number of registers.
+const PRECISION_BITS: u32 = 8;
+const REGISTER_COUNT: usize = 1 << PRECISION_BITS;
 
 /// The largest value of a register: the position of the first one bit in the other bits of a hash, none being there.
-const HIGHEST: u8 = (64 - PRECISION + 1) as u8;
+const REGISTER_MAX: u8 = (64 - PRECISION_BITS + 1) as u8;
 
 /// The most bytes that [`Distinct::encode`] appends: a register takes six bits.
-pub const BYTES: usize = 1 + REGISTERS / 4 * 3;
+pub const ENCODED_BYTES_MAX: usize = 1 + REGISTER_COUNT / 4 * 3;
 
-/// The different values of one bucket, as hashes.
+/// The distinct values of one bucket, as hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Distinct {
-    /// The hashes themselves, ascending; at least one and at most [`EXACT`].
+    /// The hashes themselves, ascending; at least one and at most [`EXACT_HASHES_MAX`].
     Exact(Vec<u64>),
     /// For each register, the highest position of the first one bit.
     Estimate(Box<Registers>),
@@ -34,23 +34,23 @@ pub enum Distinct {
 
 /// The registers of a `HyperLogLog`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Registers([u8; REGISTERS]);
+pub struct Registers([u8; REGISTER_COUNT]);
 
 impl Distinct {
-    /// Of one value.
+    /// Creates a set of one value.
     pub fn of(hash: u64) -> Self {
         Self::Exact(vec![hash])
     }
 
-    /// Takes another value.
+    /// Adds a value.
     pub fn add(&mut self, hash: u64) {
         match self {
             Self::Exact(hashes) => {
                 let Err(at) = hashes.binary_search(&hash) else { return };
-                if hashes.len() < EXACT {
+                if hashes.len() < EXACT_HASHES_MAX {
                     hashes.insert(at, hash);
                 } else {
-                    let mut registers = Box::new(Registers([0; REGISTERS]));
+                    let mut registers = Box::new(Registers([0; REGISTER_COUNT]));
                     for &hash in hashes.iter().chain([&hash]) {
                         registers.add(hash);
                     }
@@ -61,7 +61,7 @@ impl Distinct {
         }
     }
 
-    /// How many different values several buckets have together.
+    /// The number of distinct values that several buckets have together.
     pub fn count<'d>(parts: impl Iterator<Item = &'d Self>) -> u64 {
         let mut all = Vec::new();
         let mut union: Option<Registers> = None;
@@ -106,7 +106,7 @@ impl Distinct {
     /// Reads what [`Self::encode`] wrote.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
         let count = reader.count(8)?;
-        if count > EXACT {
+        if count > EXACT_HASHES_MAX {
             return Err(Damaged);
         }
         if count > 0 {
@@ -114,14 +114,14 @@ impl Distinct {
             let hashes = hashes.collect::<Result<Vec<_>, Damaged>>()?;
             return if hashes.is_sorted_by(|a, b| a < b) { Ok(Self::Exact(hashes)) } else { Err(Damaged) };
         }
-        let packed = reader.array::<{ REGISTERS / 4 * 3 }>()?;
-        let mut registers = Box::new(Registers([0; REGISTERS]));
+        let packed = reader.array::<{ REGISTER_COUNT / 4 * 3 }>()?;
+        let mut registers = Box::new(Registers([0; REGISTER_COUNT]));
         let (quads, _) = registers.0.as_chunks_mut::<4>();
         let (triples, _) = packed.as_chunks::<3>();
         for (quad, &[a, b, c]) in quads.iter_mut().zip(triples) {
             *quad = [a & 63, (a >> 6 | b << 2) & 63, (b >> 4 | c << 4) & 63, c >> 2];
         }
-        if registers.0.iter().any(|register| *register > HIGHEST) {
+        if registers.0.iter().any(|register| *register > REGISTER_MAX) {
             return Err(Damaged);
         }
         Ok(Self::Estimate(registers))
@@ -130,9 +130,9 @@ impl Distinct {
 
 impl Registers {
     fn add(&mut self, hash: u64) {
-        // The bit behind the rest of the hash ends the count where the rest is all zeros.
-        let position = ((hash << PRECISION) | 1 << (PRECISION - 1)).leading_zeros() as u8 + 1;
-        let at = (hash >> (64 - PRECISION)) as usize;
+        // The additional bit ends the count when the rest of the hash is all zeros.
+        let position = ((hash << PRECISION_BITS) | 1 << (PRECISION_BITS - 1)).leading_zeros() as u8 + 1;
+        let at = (hash >> (64 - PRECISION_BITS)) as usize;
         if let Some(register) = self.0.get_mut(at) {
             *register = position.max(*register);
         }
@@ -147,14 +147,14 @@ impl Registers {
     /// Otmar Ertl's improved estimator ("New cardinality estimation algorithms for `HyperLogLog` sketches", 2017,
     /// algorithm 6), which needs no correction for few values or for many.
     fn estimate(&self) -> u64 {
-        let mut histogram = [0.0; HIGHEST as usize + 1];
+        let mut histogram = [0.0; REGISTER_MAX as usize + 1];
         for register in &self.0 {
             if let Some(count) = histogram.get_mut(usize::from(*register)) {
                 *count += 1.0;
             }
         }
         let [none, between @ .., full] = histogram;
-        let registers = REGISTERS as f64;
+        let registers = REGISTER_COUNT as f64;
         let mut sum = registers * tau(1.0 - full / registers);
         for count in between.iter().rev() {
             sum = 0.5 * (sum + count);
@@ -164,7 +164,7 @@ impl Registers {
     }
 }
 
-/// The registers that are zero still: `x + Σ x^(2^k) 2^(k-1)`.
+/// The term of the registers that are still zero: `x + Σ x^(2^k) 2^(k-1)`.
 #[expect(clippy::float_cmp, reason = "the series has converged when a term changes nothing")]
 fn sigma(mut x: f64) -> f64 {
     if x == 1.0 {
@@ -182,7 +182,7 @@ fn sigma(mut x: f64) -> f64 {
     }
 }
 
-/// The registers that are full: `(1 - x - Σ (1 - x^(2^-k))² 2^-k) / 3`.
+/// The term of the registers that are full: `(1 - x - Σ (1 - x^(2^-k))² 2^-k) / 3`.
 #[expect(clippy::float_cmp, reason = "the series has converged when a term changes nothing")]
 fn tau(mut x: f64) -> f64 {
     if x == 0.0 || x == 1.0 {

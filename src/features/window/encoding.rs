@@ -1,6 +1,6 @@
-//! The state as bytes: a version, the watermark, the floor below it, the tracks with their buckets, the identities. Numbers
-//! are variable-length, and steps and event times are differences from the one before. No bytes are the state before the
-//! first event, so that a record from before there were aggregations has a state, too.
+//! The state as bytes: a version, the watermark, the floor below it, the tracks with their buckets, the identities.
+//! Numbers are variable-length, and steps and event times are differences from the one before. No bytes are the state
+//! before the first event, so that a record from before there were aggregations has a state, too.
 
 use super::super::record;
 use super::super::view::FieldId;
@@ -12,10 +12,10 @@ use super::{Damaged, Track, WindowState};
 /// The version of this form.
 const VERSION: u8 = 1;
 
-/// The bits in front of a sum's count: which of its numbers are not zero, and follow.
-const INTEGER: u64 = 1;
-const FLOAT: u64 = 1 << 1;
-const LOST: u64 = 1 << 2;
+/// The bits in front of a sum's count, set for each number that is not zero and follows.
+const INTEGER_FLAG: u64 = 1;
+const FLOAT_FLAG: u64 = 1 << 1;
+const LOST_FLAG: u64 = 1 << 2;
 
 impl From<record::Damaged> for Damaged {
     fn from(_: record::Damaged) -> Self {
@@ -30,6 +30,7 @@ pub fn encode(state: &WindowState, bytes: &mut Vec<u8>) {
     put_signed(bytes, watermark_us);
     put_signed(bytes, state.floor_us.wrapping_sub(watermark_us));
     put_varint(bytes, state.tracks.len() as u64);
+
     for track in &state.tracks {
         put_varint(bytes, u64::from(track.column.0));
         put_varint(bytes, track.interval_us.unsigned_abs());
@@ -45,6 +46,7 @@ pub fn encode(state: &WindowState, bytes: &mut Vec<u8>) {
             put_bucket(bytes, bucket);
         }
     }
+
     put_varint(bytes, state.identities.len() as u64);
     let mut newer_us = watermark_us;
     for &(event_us, hash) in state.identities.iter().rev() {
@@ -61,26 +63,31 @@ fn put_bucket(bytes: &mut Vec<u8>, bucket: &Bucket) {
     }
     if let Some(sum) = &bucket.sum {
         let flag = |has: bool, bit: u64| if has { bit } else { 0 };
-        let flags = flag(sum.integer != 0, INTEGER) | flag(sum.float != 0.0, FLOAT) | flag(sum.lost != 0.0, LOST);
+        let flags = flag(sum.integer != 0, INTEGER_FLAG)
+            | flag(sum.float != 0.0, FLOAT_FLAG)
+            | flag(sum.lost != 0.0, LOST_FLAG);
         put_varint(bytes, sum.count.min(u64::MAX >> 3) << 3 | flags);
-        if flags & INTEGER != 0 {
+        if flags & INTEGER_FLAG != 0 {
             put_integer(bytes, sum.integer);
         }
-        if flags & FLOAT != 0 {
+        if flags & FLOAT_FLAG != 0 {
             bytes.extend_from_slice(&sum.float.to_le_bytes());
         }
-        if flags & LOST != 0 {
+        if flags & LOST_FLAG != 0 {
             bytes.extend_from_slice(&sum.lost.to_le_bytes());
         }
     }
+
     if let Some(moments) = &bucket.moments {
         put_varint(bytes, moments.count);
         bytes.extend_from_slice(&moments.mean.to_le_bytes());
         bytes.extend_from_slice(&moments.squares.to_le_bytes());
     }
+
     for number in [bucket.min, bucket.max].into_iter().flatten() {
         bytes.extend_from_slice(&number.to_le_bytes());
     }
+
     if let Some(last) = &bucket.last {
         put_varint(bytes, last.offset_us);
         put_value(bytes, &last.value);
@@ -101,7 +108,8 @@ pub fn decode(bytes: &[u8]) -> Result<WindowState, Damaged> {
     }
     let watermark_us = signed(&mut reader)?;
     let floor_us = signed(&mut reader)?.wrapping_add(watermark_us);
-    // A track has seven bytes at least, a bucket three, and an identity nine: no count asks for more than the bytes justify.
+    // A track has seven bytes at least, a bucket three, and an identity nine, so a count cannot request more memory
+    // than there are bytes.
     let count = reader.count(7)?;
     let tracks = (0..count).map(|_| track(&mut reader)).collect::<Result<_, _>>()?;
     let count = reader.count(9)?;
@@ -143,41 +151,45 @@ fn track(reader: &mut Reader<'_>) -> Result<Track, Damaged> {
 
 fn read_bucket(reader: &mut Reader<'_>, number: i64) -> Result<Bucket, Damaged> {
     let [parts] = reader.array()?;
-    if parts == 0 || parts >= bucket::DISTINCT << 1 {
+    if parts == 0 || parts >= bucket::PART_DISTINCT << 1 {
         return Err(Damaged);
     }
+
     let mut bucket = Bucket::new(number);
-    if parts & bucket::COUNT != 0 {
+    if parts & bucket::PART_COUNT != 0 {
         bucket.count = Some(reader.varint()?);
     }
-    if parts & bucket::SUM != 0 {
+
+    if parts & bucket::PART_SUM != 0 {
         let head = reader.varint()?;
         bucket.sum = Some(Sum {
             count: head >> 3,
-            integer: if head & INTEGER == 0 { 0 } else { integer(reader)? },
-            float: if head & FLOAT == 0 { 0.0 } else { float(reader)? },
-            lost: if head & LOST == 0 { 0.0 } else { float(reader)? },
+            integer: if head & INTEGER_FLAG == 0 { 0 } else { integer(reader)? },
+            float: if head & FLOAT_FLAG == 0 { 0.0 } else { float(reader)? },
+            lost: if head & LOST_FLAG == 0 { 0.0 } else { float(reader)? },
         });
     }
-    if parts & bucket::MOMENTS != 0 {
+
+    if parts & bucket::PART_MOMENTS != 0 {
         bucket.moments = Some(Moments { count: reader.varint()?, mean: float(reader)?, squares: float(reader)? });
     }
-    if parts & bucket::MIN != 0 {
+    if parts & bucket::PART_MIN != 0 {
         bucket.min = Some(float(reader)?);
     }
-    if parts & bucket::MAX != 0 {
+    if parts & bucket::PART_MAX != 0 {
         bucket.max = Some(float(reader)?);
     }
-    if parts & bucket::LAST != 0 {
+
+    if parts & bucket::PART_LAST != 0 {
         bucket.last = Some(Last { offset_us: reader.varint()?, value: reader.value()? });
     }
-    if parts & bucket::DISTINCT != 0 {
+    if parts & bucket::PART_DISTINCT != 0 {
         bucket.distinct = Some(Distinct::read(reader)?);
     }
     Ok(bucket)
 }
 
-/// Small numbers of either sign become small numbers.
+/// Zigzag encoding: small numbers of either sign become small numbers.
 fn put_signed(bytes: &mut Vec<u8>, number: i64) {
     put_varint(bytes, (number << 1 ^ number >> 63).cast_unsigned());
 }
@@ -187,7 +199,7 @@ fn signed(reader: &mut Reader<'_>) -> Result<i64, Damaged> {
     Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
 }
 
-/// The bytes that are needed, behind how many they are.
+/// The number of significant bytes, then those bytes.
 fn put_integer(bytes: &mut Vec<u8>, number: i128) {
     let number = (number << 1 ^ number >> 127).cast_unsigned();
     let length = 16 - number.leading_zeros() / 8;

@@ -1,9 +1,9 @@
-//! What must hold of a state whatever its bytes are.
+//! Properties that hold for a state of any bytes.
 
 use std::time::Duration;
 
 use super::super::value::{ScalarType, Value, ValueType};
-use super::super::view::{Aggregation, FeatureView, Field, FieldId, Source, ViewId};
+use super::super::view::{Aggregation, FeatureView, Field, FieldId, PushSource, ViewId};
 use super::WindowState;
 use crate::view::{Function, Kind};
 
@@ -38,7 +38,7 @@ pub fn view(types: &[ScalarType], lateness: Duration) -> FeatureView {
         aggregations: Vec::new(),
         ttl: None,
         lateness,
-        source: Source { name: "source".into(), timestamp_field: "event_timestamp".into() },
+        source: PushSource { name: "source".into(), timestamp_field: "event_timestamp".into() },
     }
 }
 
@@ -66,7 +66,7 @@ fn every_column() -> FeatureView {
     view
 }
 
-/// States to begin with: of few events and of many, before the epoch and after.
+/// Seeds for the fuzzer: states of few events and of many, before the epoch and after.
 pub fn window_seeds() -> Vec<Vec<u8>> {
     let view = every_column();
     let seed = |(events, from_us): (i32, i64)| {
@@ -88,11 +88,11 @@ pub fn window_seeds() -> Vec<Vec<u8>> {
     [(1, 0), (3, -30_000), (100, 1_700_000_000_000_000)].map(seed).into()
 }
 
-/// Reads any bytes as a state, and adds to it and asks of it what it can. True when they were one.
+/// Reads any bytes as a state, adds events, and evaluates all aggregations. True when the bytes were a state.
 ///
 /// # Panics
 ///
-/// When what was read does not read the same from what it is written as.
+/// When a state that was read is different after it was written and read again.
 pub fn fuzz_window(bytes: &[u8]) -> bool {
     let Ok(mut state) = WindowState::decode(bytes) else { return false };
     let view = every_column();

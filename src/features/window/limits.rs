@@ -1,4 +1,4 @@
-//! What a view's aggregations need: which steps of which columns, how far back, and how many bytes at worst.
+//! The needs of a view's aggregations: the steps of each column, the number of steps, and the most bytes.
 
 use std::time::Duration;
 
@@ -10,31 +10,31 @@ use super::distinct;
 use crate::view::{Function, Kind};
 
 /// The most bytes that the aggregates of an entity may take; the rest of the largest record is its row's.
-const MAX_STATE: u64 = 60_000;
+const STATE_BYTES_MAX: u64 = 60_000;
 
-/// How many identities are kept, at most and at least.
-const IDENTITIES: [usize; 4] = [2048, 1024, 512, 256];
+/// The possible numbers of identities that are kept, from the most to the least.
+const IDENTITY_COUNTS: [usize; 4] = [2048, 1024, 512, 256];
 
-/// The most bytes of a text, of bytes or of a list that `last` keeps for every step.
-const MAX_LAST: usize = 128;
+/// The most bytes of a text or bytes value that `last` keeps for every step.
+const LAST_BYTES_MAX: usize = 128;
 
-/// Which steps a window has.
+/// The steps of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// How long a step is; at least 1.
+    /// The length of a step; at least 1.
     pub interval_us: i64,
-    /// The first and the last step, counted back from the one that now is in.
+    /// The first and the last step, counted back from the current one.
     first: i64,
     last: i64,
 }
 
-/// A column and step that are kept, for one aggregation or several.
+/// A column and step length with buckets, for one aggregation or several.
 #[derive(Debug, Clone, Copy)]
-pub struct Track {
+pub struct DeclaredTrack {
     pub column: FieldId,
     pub interval_us: i64,
     pub parts: u8,
-    /// How many steps before the one that now is in they need.
+    /// The number of steps before the current one that they need.
     pub back: i64,
     value_type: ValueType,
 }
@@ -45,14 +45,14 @@ impl Span {
         match aggregation.kind {
             Kind::Sliding => {
                 let interval_us = micros(aggregation.slide_interval).max(1);
-                // No step for a window that is shorter than one.
+                // A window that is shorter than a step has none.
                 Self { interval_us, first: window_us / interval_us - 1, last: 0 }
             }
             Kind::Tumbling => Self { interval_us: window_us, first: 1, last: 1 },
         }
     }
 
-    /// The numbers of the first and the last step as of `now_us`.
+    /// The numbers of the first and the last step at `now_us`.
     pub fn steps(&self, now_us: i64) -> (i64, i64) {
         let now = now_us.div_euclid(self.interval_us);
         (now.saturating_sub(self.first), now.saturating_sub(self.last))
@@ -60,8 +60,8 @@ impl Span {
 }
 
 /// The tracks of a view's aggregations.
-pub fn tracks(view: &FeatureView) -> Vec<Track> {
-    let mut tracks: Vec<Track> = Vec::with_capacity(view.aggregations.len());
+pub fn tracks(view: &FeatureView) -> Vec<DeclaredTrack> {
+    let mut tracks: Vec<DeclaredTrack> = Vec::with_capacity(view.aggregations.len());
     for aggregation in &view.aggregations {
         let Some(field) = view.fields.get(aggregation.column) else { continue };
         let Span { interval_us, first, .. } = Span::of(aggregation);
@@ -71,7 +71,7 @@ pub fn tracks(view: &FeatureView) -> Vec<Track> {
                 track.parts |= parts;
                 track.back = track.back.max(first);
             }
-            None => tracks.push(Track {
+            None => tracks.push(DeclaredTrack {
                 column: field.id,
                 interval_us,
                 parts,
@@ -83,26 +83,26 @@ pub fn tracks(view: &FeatureView) -> Vec<Track> {
     tracks
 }
 
-/// How many identities are kept: the most that fit beside the buckets.
-pub fn identities(tracks: &[Track], lateness_us: i64) -> usize {
-    let room = MAX_STATE.saturating_sub(buckets_bytes(tracks, lateness_us));
-    let [.., least] = IDENTITIES;
-    IDENTITIES.into_iter().find(|count| identities_bytes(*count, lateness_us) <= room).unwrap_or(least)
+/// The number of identities that are kept: the most that fit next to the buckets.
+pub fn identities(tracks: &[DeclaredTrack], lateness_us: i64) -> usize {
+    let room = STATE_BYTES_MAX.saturating_sub(buckets_bytes(tracks, lateness_us));
+    let [.., least] = IDENTITY_COUNTS;
+    IDENTITY_COUNTS.into_iter().find(|count| identities_bytes(*count, lateness_us) <= room).unwrap_or(least)
 }
 
-/// Why the aggregates of an entity could grow too large, in words for who declared them.
+/// The message for aggregations whose state could grow too large; `None` when it cannot.
 pub fn state_limit_problem(view: &FeatureView) -> Option<String> {
     let bytes = most_bytes(view);
-    (bytes > MAX_STATE).then(|| {
+    (bytes > STATE_BYTES_MAX).then(|| {
         format!(
-            "its aggregations take up to {bytes} bytes an entity, and {MAX_STATE} is the most: make slide_interval longer, or \
+            "its aggregations take up to {bytes} bytes an entity, and the limit is {STATE_BYTES_MAX}: make slide_interval longer, or \
              time_window or lateness shorter"
         )
     })
 }
 
-/// Why a row cannot enter the aggregates: `last` would keep something long of it for every step. A push has to be asked about
-/// before it is written anywhere.
+/// The message for a row that cannot enter the aggregates, because `last` would keep a long value for every step;
+/// `None` when it can. A push has to be checked before it is written.
 pub fn value_problem(view: &FeatureView, values: &[(FieldId, Value)]) -> Option<String> {
     let lasts = view.aggregations.iter().filter(|aggregation| aggregation.function == Function::Last);
     for field in lasts.filter_map(|aggregation| view.fields.get(aggregation.column)) {
@@ -110,9 +110,12 @@ pub fn value_problem(view: &FeatureView, values: &[(FieldId, Value)]) -> Option<
         let Some(value) = value.filter(|_| scalar_bytes(field.value_type).is_none()) else { continue };
         let mut bytes = Vec::new();
         put_value(&mut bytes, value);
-        if bytes.len() > MAX_LAST {
+        if bytes.len() > LAST_BYTES_MAX {
             let name = &field.name;
-            return Some(format!("'{name}' has {} bytes, and an aggregation `last` keeps {MAX_LAST}", bytes.len()));
+            return Some(format!(
+                "'{name}' has {} bytes, and the limit for an aggregation `last` is {LAST_BYTES_MAX}",
+                bytes.len()
+            ));
         }
     }
     None
@@ -124,14 +127,14 @@ pub fn most_bytes(view: &FeatureView) -> u64 {
     buckets_bytes(&tracks, lateness_us).saturating_add(identities_bytes(identities(&tracks, lateness_us), lateness_us))
 }
 
-/// Everything but the identities.
-fn buckets_bytes(tracks: &[Track], lateness_us: i64) -> u64 {
+/// The most bytes of everything except the identities.
+fn buckets_bytes(tracks: &[DeclaredTrack], lateness_us: i64) -> u64 {
     // Version, watermark, floor and two counts, each variable-length number at its longest.
     let state = 1 + 10 + 10 + 3 + 3;
     tracks.iter().fold(state, |sum, track| sum.saturating_add(track.bytes(lateness_us)))
 }
 
-impl Track {
+impl DeclaredTrack {
     /// The most bytes it can take.
     fn bytes(&self, lateness_us: i64) -> u64 {
         let late = lateness_us / self.interval_us + i64::from(lateness_us % self.interval_us != 0);
@@ -143,30 +146,30 @@ impl Track {
 
     fn bucket_bytes(&self) -> u64 {
         let part = |bit: u8, bytes: u64| if self.parts & bit == 0 { 0 } else { bytes };
-        // No step is reckoned with more than 2^32 values. The first two are what the step is behind the one before, as there
-        // are no more of those than steps, and which parts there are.
-        2 + part(bucket::COUNT, 5)
-            + part(bucket::SUM, 5 + 16)
-            + part(bucket::MOMENTS, 5 + 16)
-            + part(bucket::MIN, 8)
-            + part(bucket::MAX, 8)
+        // Assumes at most 2^32 values in a step. The first two bytes are the distance from the step before, as there
+        // are no more of those than steps, and the bits of the parts.
+        2 + part(bucket::PART_COUNT, 5)
+            + part(bucket::PART_SUM, 5 + 16)
+            + part(bucket::PART_MOMENTS, 5 + 16)
+            + part(bucket::PART_MIN, 8)
+            + part(bucket::PART_MAX, 8)
             + part(
-                bucket::LAST,
-                varint_bytes(self.interval_us) + scalar_bytes(self.value_type).unwrap_or(MAX_LAST as u64),
+                bucket::PART_LAST,
+                varint_bytes(self.interval_us) + scalar_bytes(self.value_type).unwrap_or(LAST_BYTES_MAX as u64),
             )
-            + part(bucket::DISTINCT, distinct::BYTES as u64)
+            + part(bucket::PART_DISTINCT, distinct::ENCODED_BYTES_MAX as u64)
     }
 }
 
-/// What `count` identities take at most: a hash and a difference each. The differences add up to the lateness at most, so
-/// not all of them can be long.
+/// The most bytes of `count` identities: a hash and a difference each. The differences add up to the lateness at most,
+/// so not all of them can be long.
 fn identities_bytes(count: usize, lateness_us: i64) -> u64 {
     let count = count as u64;
     let long: u64 = (1..9).map(|byte| count.min(lateness_us.unsigned_abs() >> (7 * byte))).sum();
     count * 9 + long
 }
 
-/// The bytes of a value of a type that all values of it have, with the number of the type.
+/// The bytes of a value of a type whose values all have the same size, with the number of the type.
 fn scalar_bytes(value_type: ValueType) -> Option<u64> {
     match value_type {
         ValueType::Scalar(ScalarType::Bool) => Some(2),

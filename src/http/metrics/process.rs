@@ -8,7 +8,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{family, single, whole};
+use ledge_part::metrics::{family, single, whole};
 
 /// Writes the metrics of this process, where the system tells them.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

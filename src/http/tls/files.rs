@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ledge_base::secret::SecretFile;
-use ledge_egress::{CertificateTime, LARGEST_LIST, TlsError, certificates, identity_error, private_key};
+use ledge_egress::{CERTIFICATE_FILE_BYTES_MAX, CertificateTime, TlsError, certificates, identity_error, private_key};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
@@ -186,7 +186,7 @@ impl Clients {
 
 /// As PEM, or as the DER that authorities publish.
 fn revocation_lists(file: &SecretFile) -> Result<Vec<CertificateRevocationListDer<'static>>, ServerTlsError> {
-    let content = file.read_at_most(LARGEST_LIST).map_err(TlsError::from)?;
+    let content = file.read_at_most(CERTIFICATE_FILE_BYTES_MAX).map_err(TlsError::from)?;
     let wrong = |reason: String| ServerTlsError::Revoked { file: file.clone(), reason };
     // The tag of a sequence, with which no PEM text begins.
     if content.first() == Some(&0x30) {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ledge_base::complaints::Complaints;
+use ledge_base::log_limiter::LogLimiter;
 use ledge_base::principal::Principal;
 use ledge_identity::certificate::PeerCertificate;
-use ledge_protocol::call::ErrorBody;
+use ledge_part::failure::ErrorBody;
 use rustls::Error;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -101,7 +101,7 @@ pub struct HandshakeCounts {
 pub(super) struct Handshakes {
     limit: Duration,
     callers: Arc<Callers>,
-    complaints: Mutex<Complaints>,
+    complaints: Mutex<LogLimiter>,
     ends: [AtomicU64; 7],
 }
 

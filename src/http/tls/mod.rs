@@ -5,6 +5,7 @@ mod certificate;
 pub mod config;
 mod files;
 mod handshake;
+pub(crate) mod metrics;
 mod names;
 mod self_signed;
 

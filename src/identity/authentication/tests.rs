@@ -5,15 +5,15 @@ use super::*;
 use crate::access::Role;
 use crate::keys::{KeyStore, NewKey};
 
-const FAR: [u8; 4] = [10, 0, 0, 7];
+const REMOTE_IP: [u8; 4] = [10, 0, 0, 7];
 
-struct Box {
+struct TestBox {
     folder: tempfile::TempDir,
     authenticator: Authenticator,
     audit: AuditQueue,
 }
 
-impl Box {
+impl TestBox {
     fn new(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (sink, audit) = AuditSink::channel();
@@ -41,11 +41,11 @@ impl Box {
         key.reveal()
     }
 
-    fn ask(&self, key: &str) -> Result<String, Refused> {
-        self.ask_from(FAR, key)
+    fn ask(&self, key: &str) -> Result<String, CredentialError> {
+        self.ask_from(REMOTE_IP, key)
     }
 
-    fn ask_from(&self, ip: [u8; 4], key: &str) -> Result<String, Refused> {
+    fn ask_from(&self, ip: [u8; 4], key: &str) -> Result<String, CredentialError> {
         let caller = self.authenticator.caller(&Peer::address(ip.into()), Some(key.as_bytes()));
         caller.map(|caller| caller.principal.to_string())
     }
@@ -54,47 +54,47 @@ impl Box {
 fn certificate(names: &[&str]) -> Peer {
     let names = names.iter().map(ToString::to_string).collect();
     let certificate = Some(Arc::new(PeerCertificate { names, fingerprint: String::new() }));
-    Peer::Address { ip: FAR.into(), certificate }
+    Peer::Address { ip: REMOTE_IP.into(), certificate }
 }
 
 #[test]
 fn a_key_is_good_until_it_expires_or_is_revoked() {
-    let it = Box::new("");
+    let it = TestBox::new("");
     let now_ms = clock::FLOOR.plausible_millis(clock::unix_millis());
     let good = it.key("till", |key| key.expires_ms = Some(now_ms + 3_600_000));
     let expired = it.key("old", |key| key.expires_ms = Some(now_ms - 1));
     assert_eq!(it.ask(&good), Ok("key:till".to_owned()));
-    assert_eq!(it.ask(&expired), Err(Refused::Expired));
+    assert_eq!(it.ask(&expired), Err(CredentialError::Expired));
     // The id of one and the secret of another.
     let mixed = format!("{}{}", &good[..14], &expired[14..]);
-    assert_eq!(it.ask(&mixed), Err(Refused::Unknown));
-    assert_eq!(it.ask(&format!("ledge_00000000_{}", &good[15..])), Err(Refused::Unknown));
-    assert_eq!(it.ask("Bearer"), Err(Refused::Malformed));
+    assert_eq!(it.ask(&mixed), Err(CredentialError::Unknown));
+    assert_eq!(it.ask(&format!("ledge_00000000_{}", &good[15..])), Err(CredentialError::Unknown));
+    assert_eq!(it.ask("Bearer"), Err(CredentialError::Malformed));
     it.store().revoke("till", 2).unwrap();
     assert_eq!(it.ask(&good), Ok("key:till".to_owned()), "until the store is looked at");
     it.authenticator.reload().unwrap().unwrap();
-    assert_eq!(it.ask(&good), Err(Refused::Revoked));
+    assert_eq!(it.ask(&good), Err(CredentialError::Revoked));
     assert!(it.authenticator.reload().is_none(), "nothing has changed since");
 }
 
 #[test]
 fn a_clock_that_was_put_back_revives_no_key() {
-    let it = Box::new("");
-    // This was built after that, so whatever the clock shows it is over.
+    let it = TestBox::new("");
+    // It expired when this binary was built, so it has expired whatever the clock shows.
     let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
-    assert_eq!(it.ask(&expired), Err(Refused::Expired));
+    assert_eq!(it.ask(&expired), Err(CredentialError::Expired));
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]
 fn a_damaged_store_lets_nobody_in_by_key_and_is_no_fault_of_the_caller() {
-    let it = Box::new("");
+    let it = TestBox::new("");
     let good = it.key("till", |_| {});
     let content = std::fs::read(it.store().path()).unwrap();
     std::fs::write(it.store().path(), &content[1..]).unwrap();
     assert!(it.authenticator.reload().unwrap().is_err());
     for _ in 0..20 {
-        assert_eq!(it.ask(&good), Err(Refused::Unreadable));
+        assert_eq!(it.ask(&good), Err(CredentialError::Unreadable));
     }
     let local = it.authenticator.caller(&Peer::address([127, 0, 0, 1].into()), None).unwrap();
     assert!(local.access.allows(Permission::Infer), "who needs no key is not concerned");
@@ -105,14 +105,14 @@ fn a_damaged_store_lets_nobody_in_by_key_and_is_no_fault_of_the_caller() {
 
 #[test]
 fn failures_are_limited_where_they_come_from_and_a_right_key_is_let_in_all_the_same() {
-    let mut it = Box::new("");
+    let mut it = TestBox::new("");
     let good = it.key("till", |_| {});
     for _ in 0..10 {
-        assert_eq!(it.ask("x"), Err(Refused::Malformed));
+        assert_eq!(it.ask("x"), Err(CredentialError::Malformed));
     }
-    assert!(matches!(it.ask("x"), Err(Refused::TooMany { .. })));
+    assert!(matches!(it.ask("x"), Err(CredentialError::TooMany { .. })));
     assert_eq!(it.ask(&good), Ok("key:till".to_owned()));
-    assert_eq!(it.ask_from([10, 0, 0, 8], "x"), Err(Refused::Malformed));
+    assert_eq!(it.ask_from([10, 0, 0, 8], "x"), Err(CredentialError::Malformed));
     let mut causes = Vec::new();
     while let Some(event) = it.audit.try_next() {
         let AuditEvent::AuthenticationFailed { cause, others: 0 } = event else { panic!("{event:?}") };
@@ -123,17 +123,17 @@ fn failures_are_limited_where_they_come_from_and_a_right_key_is_let_in_all_the_s
 
 #[test]
 fn limits_hold_over_a_change_of_the_store() {
-    let it = Box::new("");
+    let it = TestBox::new("");
     let key = it.key("till", |key| key.max_concurrent = 1);
     let enter = || {
-        let caller = it.authenticator.caller(&Peer::address(FAR.into()), Some(key.as_bytes())).unwrap();
+        let caller = it.authenticator.caller(&Peer::address(REMOTE_IP.into()), Some(key.as_bytes())).unwrap();
         caller.enter(Instant::now())
     };
     let place = enter().unwrap();
     it.key("other", |_| {});
     assert_eq!(
         enter().unwrap_err().to_string(),
-        "the API key 'till' has 1 requests under way and may have no more at a time"
+        "the API key 'till' has 1 requests running, the most it may have at a time: retry when one has ended"
     );
     drop(place);
     assert!(enter().is_ok());
@@ -141,7 +141,7 @@ fn limits_hold_over_a_change_of_the_store() {
 
 #[test]
 fn without_a_key_the_way_in_decides() {
-    let it = Box::new(
+    let it = TestBox::new(
         "loopback = [\"viewer\"]\nsocket = []\nusers = [{ user = \"4711\", roles = [\"operator\"], models = [\"m\"] }]\n\
          certificates = [{ name = \"till.shop\", roles = [\"infer\"] }]",
     );
@@ -151,6 +151,7 @@ fn without_a_key_the_way_in_decides() {
         (caller.principal.to_string(), caller.access.roles().to_vec(), caller.proof)
     };
     let address = |text: &str| Peer::address(text.parse().unwrap());
+
     assert_eq!(told(&address("127.8.8.8")), ("ip:127.8.8.8".into(), vec![Role::Viewer], Proof::None));
     assert_eq!(told(&address("::ffff:127.0.0.1")), ("ip:127.0.0.1".into(), vec![Role::Viewer], Proof::None));
     assert_eq!(told(&address("10.0.0.7")), ("ip:10.0.0.7".into(), vec![], Proof::None));
@@ -163,6 +164,7 @@ fn without_a_key_the_way_in_decides() {
     let (principal, roles, proof) = told(&certificate(&["TILL.SHOP", "till.shop.example"]));
     assert_eq!((principal.as_str(), roles), ("ip:10.0.0.7", vec![]));
     assert!(matches!(proof, Proof::UnlistedCertificate(_)));
+
     let user = it.authenticator.caller(&Peer::User(4711), None).unwrap();
     let (ours, theirs) = ("m".parse().unwrap(), "n".parse().unwrap());
     assert_eq!(user.lacks(&[Permission::Operate], Some(&ours)), None);
@@ -172,10 +174,10 @@ fn without_a_key_the_way_in_decides() {
 
 #[test]
 fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
-    let it = Box::new("");
+    let it = TestBox::new("");
     it.key("till", |_| {});
-    let load = || Recorded::load(it.folder.path().to_owned());
-    let names = |recorded: &Recorded| {
+    let load = || RecordedKeys::load(it.folder.path().to_owned());
+    let names = |recorded: &RecordedKeys| {
         let news = recorded.news(&keys::read(it.store().path()).unwrap());
         news.iter().map(AuditEvent::action).collect::<Vec<_>>()
     };
@@ -191,18 +193,18 @@ fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
     assert_eq!(names(&load()), ["key_store_damaged"]);
 }
 
-/// Puts the store back as it was.
+/// Restores an earlier store.
 #[expect(clippy::disallowed_methods, reason = "the test plays somebody with a backup")]
-fn restore(it: &Box, content: &[u8]) {
+fn restore(it: &TestBox, content: &[u8]) {
     std::fs::write(it.store().path(), content).unwrap();
 }
 
 #[test]
 fn an_older_store_revives_no_key_that_was_revoked() {
-    let it = Box::new("");
+    let it = TestBox::new("");
     let key = it.key("till", |_| {});
     let older = std::fs::read(it.store().path()).unwrap();
-    let mut recorded = Recorded::load(it.folder.path().to_owned());
+    let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
     it.store().revoke("till", 2).unwrap();
     it.authenticator.reload().unwrap().unwrap();
     recorded.keep(&keys::read(it.store().path()).unwrap()).unwrap();
@@ -210,21 +212,21 @@ fn an_older_store_revives_no_key_that_was_revoked() {
     restore(&it, &older);
     let read = it.authenticator.reload().unwrap().unwrap();
     assert_eq!(read[0].revoked_ms, None, "so says the store");
-    assert_eq!(it.ask(&key), Err(Refused::Revoked));
+    assert_eq!(it.ask(&key), Err(CredentialError::Revoked));
     let restarted = Authenticator::open(&AccessConfig::default(), it.folder.path(), AuditSink::to_nowhere());
-    let refused = restarted.caller(&Peer::address(FAR.into()), Some(key.as_bytes())).unwrap_err();
-    assert_eq!(refused, Refused::Revoked);
+    let refused = restarted.caller(&Peer::address(REMOTE_IP.into()), Some(key.as_bytes())).unwrap_err();
+    assert_eq!(refused, CredentialError::Revoked);
     assert_eq!(it.store().list().unwrap()[0].revoked_ms, Some(2), "the command line says it, too");
 
     assert_eq!(recorded.news(&read), [AuditEvent::KeyStoreDamaged]);
     recorded.keep(&read).unwrap();
-    // One that the older store has not at all is not forgotten either, and told once.
+    // A key that the older store does not have is remembered too, and reported once.
     assert_eq!(recorded.news(&[]), [AuditEvent::KeyStoreDamaged]);
     recorded.keep(&[]).unwrap();
-    let mut recorded = Recorded::load(it.folder.path().to_owned());
+    let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
     assert_eq!(recorded.news(&[]), []);
     assert_eq!(recorded.revoked().into_values().collect::<Vec<_>>(), [2]);
-    // With its revocation the store is whole.
+    // With the revocation the store is complete.
     it.store().revoke("till", 3).unwrap();
     let whole = keys::read(it.store().path()).unwrap();
     assert_eq!(recorded.news(&whole), []);
@@ -234,10 +236,10 @@ fn an_older_store_revives_no_key_that_was_revoked() {
 
 #[test]
 fn a_key_that_was_edited_by_hand_is_recorded_as_it_is_now_and_once() {
-    let it = Box::new("");
+    let it = TestBox::new("");
     it.key("till", |_| {});
     let before = std::fs::read_to_string(it.store().path()).unwrap();
-    let mut recorded = Recorded::load(it.folder.path().to_owned());
+    let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
     recorded.keep(&keys::read(it.store().path()).unwrap()).unwrap();
     restore(&it, before.replace("\"infer\"", "\"admin\"").as_bytes());
     let edited = keys::read(it.store().path()).unwrap();
@@ -246,23 +248,23 @@ fn a_key_that_was_edited_by_hand_is_recorded_as_it_is_now_and_once() {
     };
     assert_eq!((name.as_str(), roles.join(",").as_str()), ("till", "admin"));
     recorded.keep(&edited).unwrap();
-    assert_eq!(Recorded::load(it.folder.path().to_owned()).news(&edited), []);
+    assert_eq!(RecordedKeys::load(it.folder.path().to_owned()).news(&edited), []);
 }
 
 #[test]
 fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
-    let it = Box::new("");
+    let it = TestBox::new("");
     let good = it.key("till", |_| {});
     let (path, aside) = (it.store().path().to_owned(), it.folder.path().join("aside"));
     ledge_base::durable::rename(&path, &aside).unwrap();
-    // What is no file cannot be read, as a file where the process may open no more.
+    // A folder cannot be read, like a file when the process may open no more files.
     std::fs::create_dir(&path).unwrap();
     assert!(matches!(it.authenticator.reload(), Some(Err(KeysError::Unreadable { .. }))));
-    assert_eq!(it.ask(&good), Err(Refused::Unreadable));
+    assert_eq!(it.ask(&good), Err(CredentialError::Unreadable));
     assert!(it.authenticator.reload().is_none(), "told once");
     assert_eq!(
         it.authenticator.shared.keys.load().seen,
-        Seen::Unread,
+        LastRead::Unread,
         "it is tried again, though the file stays as it is"
     );
     std::fs::remove_dir(&path).unwrap();
@@ -274,13 +276,13 @@ fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
 #[tokio::test]
 async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
     use ledge_service::shutdown::Shutdown;
-    // Nobody takes what is recorded, so it never is.
-    let it = Box::new("");
+    // Nobody takes events from the queue, so nothing is ever recorded.
+    let it = TestBox::new("");
     let key = it.key("till", |_| {});
     let shutdown = Shutdown::default();
     shutdown.spawn(it.authenticator.clone().watch(shutdown.clone()));
     let begun = Instant::now();
-    for (name, told) in [("till", Err(Refused::Revoked)), ("other", Err(Refused::Revoked))] {
+    for (name, told) in [("till", Err(CredentialError::Revoked)), ("other", Err(CredentialError::Revoked))] {
         let presented = if name == "till" { key.clone() } else { it.key(name, |_| {}) };
         it.store().revoke(name, 2).unwrap();
         while it.ask(&presented) != told {
@@ -292,16 +294,16 @@ async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
 
 #[test]
 fn who_has_a_key_that_is_over_is_told_so_each_time_and_uses_up_nothing() {
-    let mut it = Box::new("");
+    let mut it = TestBox::new("");
     let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
     let revoked = it.key("gone", |_| {});
     it.store().revoke("gone", 2).unwrap();
     it.authenticator.reload().unwrap().unwrap();
     for _ in 0..20 {
-        assert_eq!(it.ask(&expired), Err(Refused::Expired));
-        assert_eq!(it.ask(&revoked), Err(Refused::Revoked));
+        assert_eq!(it.ask(&expired), Err(CredentialError::Expired));
+        assert_eq!(it.ask(&revoked), Err(CredentialError::Revoked));
     }
-    assert_eq!(it.ask("x"), Err(Refused::Malformed), "of those that may fail none is used up");
+    assert_eq!(it.ask("x"), Err(CredentialError::Malformed), "of those that may fail none is used up");
     let events: Vec<_> = std::iter::from_fn(|| it.audit.try_next()).map(|event| event.action()).collect();
     assert_eq!(events, ["authentication_failed"; 3]);
 }

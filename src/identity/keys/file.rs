@@ -13,10 +13,10 @@ use super::{KeyRecord, KeysError};
 pub const FORM: u32 = 1;
 
 /// The largest file that is read, in bytes.
-pub(super) const LARGEST: usize = 4 << 20;
+pub(super) const STORE_BYTES_MAX: usize = 4 << 20;
 
-/// Beyond this size no key is added: some 10,000 keys. What it takes to revoke all of them still fits.
-pub(super) const FULL: usize = 3 << 20;
+/// The size in bytes above which no key is added: some 10,000 keys. Revoking all of them still fits into the file.
+pub(super) const STORE_FULL_BYTES: usize = 3 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,7 +25,7 @@ struct Document {
     keys: Vec<KeyRecord>,
 }
 
-/// By what a file is known to be the one that was read. A replaced file has another inode.
+/// Identifies the version of a file that was read. A replaced file has another inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     modified: (i64, i64),
@@ -35,7 +35,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// That of what is there now; `None` where nothing is.
+    /// The stamp of the current file; `None` when there is no file.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         match fs::metadata(path) {
             Ok(metadata) => Ok(Some(Self {
@@ -50,7 +50,7 @@ impl Stamp {
     }
 }
 
-/// The keys of a file; none where there is no file.
+/// The keys of a file; none when there is no file.
 pub fn read(path: &Path) -> Result<Vec<KeyRecord>, KeysError> {
     let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -61,17 +61,18 @@ pub fn read(path: &Path) -> Result<Vec<KeyRecord>, KeysError> {
         return Err(KeysError::Exposed { path: path.to_owned() });
     }
     let mut text = Vec::new();
-    file.take(LARGEST as u64 + 1).read_to_end(&mut text).map_err(unreadable)?;
+
+    file.take(STORE_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(unreadable)?;
     parse(&text).map_err(|reason| KeysError::Damaged { path: path.to_owned(), reason })
 }
 
 fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
-    if text.len() > LARGEST {
-        return Err(format!("it is larger than {LARGEST} bytes"));
+    if text.len() > STORE_BYTES_MAX {
+        return Err(format!("it is larger than {STORE_BYTES_MAX} bytes"));
     }
     let Document { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if version != FORM {
-        return Err(format!("its version is {version}"));
+        return Err(format!("its version is {version}, expected {FORM}"));
     }
     let mut ids: Vec<_> = keys.iter().map(|key| key.id).collect();
     let mut names: Vec<_> = keys.iter().map(|key| &key.name).collect();
@@ -97,7 +98,7 @@ pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
 ///
 /// # Panics
 ///
-/// When what is read is not written and read as the same.
+/// When writing and reading the store again changes it.
 pub fn fuzz_keys(data: &[u8]) -> bool {
     let Ok(keys) = parse(data) else { return false };
     let written = write(&keys).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Which changes of the store the audit log has: the command line makes and revokes keys, and the daemon records it. What is
-//! known of a key here outlives an older store that takes the place of the newer one: what was revoked stays revoked.
+//! The changes of the store that the audit log has: the command line creates and revokes keys, and the daemon records
+//! it. These records survive when an older store replaces a newer one: a revoked key stays revoked.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,56 +9,57 @@ use ledge_base::durable;
 use ledge_service::audit_event::AuditEvent;
 use serde::{Deserialize, Serialize};
 
-use super::{KeyId, KeyRecord, SecretHash};
+use super::{ApiKeyId, KeyRecord, SecretHash};
 
 /// The file in the state folder.
 const FILE: &str = "keys.recorded.json";
 
-/// What the audit log has of the store.
+/// The keys as the audit log has them.
 #[derive(Debug, Default)]
-pub struct Recorded {
+pub struct RecordedKeys {
     folder: PathBuf,
-    keys: BTreeMap<KeyId, Kept>,
+    keys: BTreeMap<ApiKeyId, RecordedKey>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
-    /// BLAKE3 of the record as it is in the store, but for its revocation.
+struct RecordedKey {
+    /// BLAKE3 of the record in the store, without its revocation.
     blake3: SecretHash,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     revoked_ms: Option<u64>,
-    /// Whether the store has it no more, and that is told.
+    /// True if the store does not have it any more, and that is recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_lost: bool,
 }
 
-impl Kept {
+impl RecordedKey {
     fn of(key: &KeyRecord) -> Self {
         let unrevoked = KeyRecord { revoked_ms: None, ..key.clone() };
-        // A key is always JSON. A field that later versions add has to be left out where it says nothing, so that this stays.
+        // A key always serializes. Fields that later versions add must be left out when empty, so that this hash stays
+        // the same.
         let text = serde_json::to_vec(&unrevoked).unwrap_or_default();
         Self { blake3: SecretHash(blake3::hash(&text)), revoked_ms: key.revoked_ms, is_lost: false }
     }
 }
 
-impl Recorded {
-    /// As it was kept in `folder`. What is damaged or missing is recorded again: twice is no harm.
+impl RecordedKeys {
+    /// Reads the list in `folder`. If it is damaged or missing, everything is recorded again: twice does no harm.
     pub fn load(folder: PathBuf) -> Self {
         let text = std::fs::read(folder.join(FILE)).unwrap_or_default();
         Self { folder, keys: serde_json::from_slice(&text).unwrap_or_default() }
     }
 
-    /// The keys that were revoked, and when.
-    pub fn revoked(&self) -> BTreeMap<KeyId, u64> {
+    /// The revoked keys, each with the time of its revocation.
+    pub fn revoked(&self) -> BTreeMap<ApiKeyId, u64> {
         self.keys.iter().filter_map(|(id, kept)| Some((*id, kept.revoked_ms?))).collect()
     }
 
-    /// What is to be recorded of `keys`.
+    /// The events that are to be recorded for `keys`.
     pub fn news(&self, keys: &[KeyRecord]) -> Vec<AuditEvent> {
         let mut news = Vec::new();
         let mut is_damaged = false;
         for key in keys {
-            let (before, now) = (self.keys.get(&key.id), Kept::of(key));
+            let (before, now) = (self.keys.get(&key.id), RecordedKey::of(key));
             let roles = || key.roles.iter().map(|role| role.as_str().to_owned()).collect();
             let (name, models, expires_ms) = (key.name.clone(), key.models.clone(), key.expires_ms);
             let feature_views = key.access().feature_views().views().map(<[_]>::to_vec);
@@ -66,7 +67,7 @@ impl Recorded {
                 None => {
                     news.push(AuditEvent::KeyCreated { name, roles: roles(), models, feature_views, expires_ms });
                 }
-                // Keys are never changed but by hand.
+                // The command line never changes a key, so somebody edited the file.
                 Some(before) if before.blake3 != now.blake3 => {
                     news.push(AuditEvent::KeyChanged { name, roles: roles(), models, feature_views, expires_ms });
                 }
@@ -79,19 +80,20 @@ impl Recorded {
                 _ => {}
             }
         }
-        // Nor are they removed.
-        let is_lost = |(id, kept): (&KeyId, &Kept)| !kept.is_lost && keys.iter().all(|key| key.id != *id);
+
+        // The command line never removes a key either.
+        let is_lost = |(id, kept): (&ApiKeyId, &RecordedKey)| !kept.is_lost && keys.iter().all(|key| key.id != *id);
         if is_damaged || self.keys.iter().any(is_lost) {
             news.push(AuditEvent::KeyStoreDamaged);
         }
         news
     }
 
-    /// Remembers that all of `keys` is recorded. A key that was revoked is never forgotten.
+    /// Stores that all of `keys` is recorded. A revoked key is never dropped.
     pub fn keep(&mut self, keys: &[KeyRecord]) -> io::Result<()> {
-        let mut kept: BTreeMap<_, _> = keys.iter().map(|key| (key.id, Kept::of(key))).collect();
+        let mut kept: BTreeMap<_, _> = keys.iter().map(|key| (key.id, RecordedKey::of(key))).collect();
         for (id, before) in self.keys.iter().filter(|(_, before)| before.revoked_ms.is_some()) {
-            let lost = || Kept { is_lost: true, ..before.clone() };
+            let lost = || RecordedKey { is_lost: true, ..before.clone() };
             kept.entry(*id).or_insert_with(lost).revoked_ms = before.revoked_ms;
         }
         self.keys = kept;

@@ -40,7 +40,7 @@ fn a_name_is_taken_for_good_and_a_key_has_a_role() {
     assert!(matches!(store.create(&new("till"), 4), Err(KeysError::NameTaken { .. })));
     assert!(matches!(store.revoke("other", 4), Err(KeysError::Unknown { .. })));
     assert!(matches!(store.create(&NewKey { roles: Vec::new(), ..new("none") }, 4), Err(KeysError::NoRole)));
-    // A name that looks like the id of another key is a name first.
+    // A name that looks like the id of another key takes precedence.
     let (_, imitator) = store.create(&new(&key.id().to_string()), 5).unwrap();
     assert_eq!(store.revoke(&key.id().to_string(), 6).unwrap().id, imitator.id);
 }
@@ -105,11 +105,11 @@ fn a_store_that_could_not_be_read_again_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let store = KeyStore::new(folder.path());
     store.create(&NewKey { models: Some(vec!["m".parse().unwrap(); 40_000]), ..new("till") }, 1).unwrap();
-    // The same without the blanks has room for more than fits with them.
+    // Compact JSON has room for more than the indented form.
     let mut document: serde_json::Value = serde_json::from_slice(&std::fs::read(store.path()).unwrap()).unwrap();
     document["keys"][0]["models"] = vec!["m"; 1_000_000].into();
     let compact = document.to_string();
-    assert!(compact.len() < file::LARGEST);
+    assert!(compact.len() < file::STORE_BYTES_MAX);
     std::fs::write(store.path(), &compact).unwrap();
     assert!(matches!(store.revoke("till", 2), Err(KeysError::Full { .. })));
     assert_eq!(std::fs::read_to_string(store.path()).unwrap(), compact);

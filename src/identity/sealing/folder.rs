@@ -1,10 +1,10 @@
-//! Folders of sealed files, opened into memory for a while: runtimes load models by path, from files with their own names.
-//! What a folder holds is in its list, which `sha256sum -c` reads too: a sealed file opens as the one that is listed, and as
-//! no other of this box, and what is not listed is not there.
+//! Folders of encrypted files, decrypted into memory for a while: runtimes load models by path, from files with their
+//! own names. The content of a folder is in its list, which `sha256sum -c` reads too: an encrypted file decrypts only
+//! as the listed one, not as another file of this box, and files that are not listed are ignored.
 //!
-//! The plain files lie in a folder that only this user may enter, on a file system that is in memory, and go with the
-//! last handle. What a process that was killed left there goes with the next start, or with the power. What is in memory
-//! may be swapped out: a box with swap needs it encrypted, or off.
+//! The plain files are in a folder that only this user may enter, on a file system in memory, and are removed with the
+//! last handle. Files of a killed process are removed at the next start, or lost with the power. Memory may be swapped
+//! out: a box with swap needs it encrypted, or off.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -17,29 +17,31 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::stream::{Header, StreamError, open_stream};
 use super::{OpenError, SealPurpose, Sealer};
 
-/// Where systemd puts the folder of a service that is gone when it stops (systemd.exec, `RuntimeDirectory=`).
-const RUNTIME: &str = "RUNTIME_DIRECTORY";
+/// The environment variable with the service's folder that systemd removes at the stop (systemd.exec,
+/// `RuntimeDirectory=`).
+const RUNTIME_DIRECTORY_VARIABLE: &str = "RUNTIME_DIRECTORY";
 
-/// POSIX shared memory, which Linux always has in memory.
+/// The folder of POSIX shared memory, always a file system in memory on Linux.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The list of a folder's files.
-const LIST: &str = ".sha256sums";
+const LIST_FILE: &str = ".sha256sums";
 
-/// What the kernel calls file systems in memory (statfs(2)).
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+/// The types of file systems in memory: tmpfs and ramfs (statfs(2)).
+const IN_MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Why a folder is not opened.
+/// The reason why a folder cannot be decrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error(
-        "sealed models are opened into memory, and neither the service's RuntimeDirectory nor {SHARED_MEMORY} is a tmpfs \
-         that this user may write to: set RuntimeDirectory=ledge in the unit, or mount a tmpfs on {SHARED_MEMORY}"
+        "encrypted models are decrypted into memory, but neither the service's RuntimeDirectory nor {SHARED_MEMORY} is \
+         a tmpfs that this user may write to: set RuntimeDirectory=ledge in the unit, or mount a tmpfs on \
+         {SHARED_MEMORY}"
     )]
     NoMemory,
     #[error(
-        "sealed models are opened into memory, and this one needs {needed} bytes of a tmpfs: neither the service's \
-         RuntimeDirectory, which stays half empty, nor {SHARED_MEMORY} has them"
+        "encrypted models are decrypted into memory, and this one needs {needed} bytes of a tmpfs: neither the \
+         service's RuntimeDirectory, of which half stays free, nor {SHARED_MEMORY} has enough room"
     )]
     NoRoom { needed: u64 },
     #[error("{path}: {error}", path = path.display())]
@@ -61,7 +63,7 @@ impl FolderError {
     }
 }
 
-/// A folder with sealed files, opened when they are needed. Clones share what is open.
+/// A folder with encrypted files, decrypted when they are needed. Clones share the decrypted files.
 #[derive(Clone)]
 pub struct SealedFolder {
     home: Arc<Path>,
@@ -76,14 +78,14 @@ impl fmt::Debug for SealedFolder {
     }
 }
 
-/// The plain files of a [`SealedFolder`], as long as there is a handle.
+/// The plain files of a [`SealedFolder`], which exist as long as there is a handle.
 #[derive(Debug)]
 pub struct OpenedFolder {
     path: PathBuf,
 }
 
 impl OpenedFolder {
-    /// Where they are.
+    /// Their folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -92,14 +94,14 @@ impl OpenedFolder {
 impl Drop for OpenedFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "an opened model cannot be removed from memory");
+            tracing::warn!(path = %self.path.display(), %error, "decrypted model files cannot be removed from memory");
         }
     }
 }
 
 impl SealedFolder {
-    /// The folder at `home`, if any of its files is sealed, or will be: where sealing is on, a file that is plain now may be
-    /// sealed by the time that it is needed again.
+    /// The folder at `home`, if any of its files is encrypted or will be: when encryption is on, a file that is plain
+    /// now may be encrypted by the time that it is needed again.
     pub fn find(home: &Path, purpose: SealPurpose, sealer: &Sealer) -> Result<Option<Self>, FolderError> {
         let mut is_sealed = sealer.is_on();
         for path in if is_sealed { Vec::new() } else { files(home)? } {
@@ -110,12 +112,12 @@ impl SealedFolder {
         Ok(is_sealed.then(found))
     }
 
-    /// Where it lies, sealed.
+    /// The path of the encrypted files.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// Its files, plain. Those that are open already are not opened again.
+    /// Decrypts its files. Files that are decrypted already are shared.
     pub fn open(&self) -> Result<Arc<OpenedFolder>, FolderError> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = opened.upgrade() {
@@ -127,7 +129,7 @@ impl SealedFolder {
             let path = self.home.join(name);
             needed += plain_length(&path).map_err(FolderError::at(&path))?;
         }
-        let open = Arc::new(OpenedFolder { path: fresh(needed, &places())? });
+        let open = Arc::new(OpenedFolder { path: create_in_memory(needed, &tmpfs_folders())? });
         for (name, sha256) in &files {
             self.open_file(&self.home.join(name), sha256, &open.path.join(name))?;
         }
@@ -146,11 +148,12 @@ impl SealedFolder {
         if hex::encode(header.name) != sha256 {
             return Err(FolderError::Open { path: path.to_owned(), error: OpenError::Forged });
         }
+
         let mut written = Ok(());
         let opened = open_stream(&self.sealer, self.purpose, &header, &mut sealed, |chunk| {
             plain.write_all(chunk).map_err(|error| {
                 let kind = error.kind();
-                // A place that is full is told with its own path.
+                // Report a full file system with the path of the target.
                 written = Err(error);
                 kind.into()
             })
@@ -160,7 +163,7 @@ impl SealedFolder {
     }
 }
 
-/// The files in a folder, but for hidden ones.
+/// The files in a folder, without hidden ones.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(FolderError::at(folder))? {
@@ -173,29 +176,29 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
     Ok(found)
 }
 
-/// What a folder should hold, by its list: names, and hashes in hexadecimal digits.
+/// The files in the list of a folder: names, and hashes in hexadecimal digits.
 fn listed(home: &Path) -> Result<Vec<(String, String)>, FolderError> {
-    let path = home.join(LIST);
+    let path = home.join(LIST_FILE);
     let text = fs::read_to_string(&path).map_err(FolderError::at(&path))?;
-    // The list is not sealed: no name in it leads elsewhere.
+    // The list is not encrypted, so make sure that no name in it leads to another folder.
     let is_name = |name: &str| !name.starts_with('.') && Path::new(name).file_name().is_some_and(|own| own == name);
     let entries = text.lines().filter_map(|line| line.split_once("  "));
     let entries = entries.filter(|(_, name)| is_name(name));
     Ok(entries.map(|(sha256, name)| (name.to_owned(), sha256.to_owned())).collect())
 }
 
-/// How many bytes a file has once it is open. A header that says more than is there is for the opening to find out.
+/// The plain length of a file in bytes. Decryption detects a header that claims more than there is.
 fn plain_length(path: &Path) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     Ok(Header::read(&mut file)?.map_or(length, |header| header.length.min(length)))
 }
 
-/// Removes what processes left that were killed, and this one before it was started anew. To be called once, before
-/// anything is opened.
+/// Removes the decrypted files of killed processes, and those of this process from before its restart. To be called
+/// once, before anything is decrypted.
 pub fn remove_leftovers() {
     let own = prefix();
-    for place in places().iter().filter_map(|place| fs::read_dir(&place.path).ok()) {
+    for place in tmpfs_folders().iter().filter_map(|place| fs::read_dir(&place.path).ok()) {
         for entry in place.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some(pid) = name.strip_prefix(&own).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok()) else {
@@ -208,7 +211,7 @@ pub fn remove_leftovers() {
     }
 }
 
-/// Not by its folder in /proc, which a service may not see of one that hides its memory.
+/// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
 fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
@@ -218,23 +221,23 @@ fn prefix() -> String {
     format!("ledge-opened-{}-", rustix::process::geteuid().as_raw())
 }
 
-/// Where plain files may lie.
-struct Place {
+/// A file system in memory for plain files.
+struct TmpfsFolder {
     path: PathBuf,
-    /// The share of it that stays free, as one in so many.
+    /// The divisor of the share that stays free: 2 is a half.
     spare: u64,
 }
 
-/// The best first.
-fn places() -> Vec<Place> {
-    let runtime = std::env::var(RUNTIME).unwrap_or_default();
-    // systemd may have made several. Where they lie, in /run, is also what the whole system cannot do without.
+/// The candidates, the preferred one first.
+fn tmpfs_folders() -> Vec<TmpfsFolder> {
+    let runtime = std::env::var(RUNTIME_DIRECTORY_VARIABLE).unwrap_or_default();
+    // systemd may have made several. They are in /run, which the whole system needs, so half of it stays free.
     let runtime = runtime.split(':').filter(|path| !path.is_empty());
-    let runtime = runtime.map(|path| Place { path: path.into(), spare: 2 });
-    runtime.chain([Place { path: SHARED_MEMORY.into(), spare: 16 }]).collect()
+    let runtime = runtime.map(|path| TmpfsFolder { path: path.into(), spare: 2 });
+    runtime.chain([TmpfsFolder { path: SHARED_MEMORY.into(), spare: 16 }]).collect()
 }
 
-impl Place {
+impl TmpfsFolder {
     fn has(&self, needed: u64) -> bool {
         rustix::fs::statvfs(&self.path).is_ok_and(|found| {
             let spare = found.f_blocks / self.spare;
@@ -243,8 +246,8 @@ impl Place {
     }
 }
 
-/// A new folder in memory with room for so many bytes, for this user alone.
-fn fresh(needed: u64, places: &[Place]) -> Result<PathBuf, FolderError> {
+/// Creates a folder in memory with room for `needed` bytes, which only this user may enter.
+fn create_in_memory(needed: u64, places: &[TmpfsFolder]) -> Result<PathBuf, FolderError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = format!("{}{}-{}", prefix(), std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     let mut fault = FolderError::NoMemory;
@@ -254,7 +257,7 @@ fn fresh(needed: u64, places: &[Place]) -> Result<PathBuf, FolderError> {
             continue;
         }
         let path = place.path.join(&name);
-        // Not one that is there: somebody else could have made it, and could look in.
+        // Never use an existing folder: another user could have made it and could read it.
         let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| fs::symlink_metadata(&path));
         if made.is_ok_and(|made| made.uid() == rustix::process::geteuid().as_raw() && made.mode() & 0o777 == 0o700) {
             return Ok(path);
@@ -265,21 +268,21 @@ fn fresh(needed: u64, places: &[Place]) -> Result<PathBuf, FolderError> {
 
 fn is_in_memory(place: &Path) -> bool {
     let kind = rustix::fs::statfs(place).map(|found| u64::try_from(found.f_type).unwrap_or_default());
-    kind.is_ok_and(|kind| IN_MEMORY.contains(&kind))
+    kind.is_ok_and(|kind| IN_MEMORY_FILE_SYSTEMS.contains(&kind))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::KEY;
+    use super::super::MASTER_KEY_BYTES;
     use super::super::stream::seal_stream;
     use super::*;
     use ledge_base::durable;
 
     fn sealer() -> Sealer {
-        Sealer::with_keys(&[[1; KEY]])
+        Sealer::with_keys(&[[1; MASTER_KEY_BYTES]])
     }
 
-    /// Puts a sealed file into a folder, under this hash of its content.
+    /// Puts an encrypted file into a folder, under this hash of its content.
     fn sealed(path: &Path, plain: &[u8], name: u8) {
         let header = Header { name: [name; 32], length: plain.len() as u64 };
         let mut bytes = Vec::new();
@@ -289,7 +292,8 @@ mod tests {
 
     fn list(home: &Path, files: &[(&str, u8)]) {
         let line = |(name, hash): &(&str, u8)| format!("{}  {name}\n", format!("{hash:02x}").repeat(32));
-        durable::replace(&home.join(LIST), files.iter().map(line).collect::<Vec<_>>().concat().as_bytes()).unwrap();
+        durable::replace(&home.join(LIST_FILE), files.iter().map(line).collect::<Vec<_>>().concat().as_bytes())
+            .unwrap();
     }
 
     fn find(home: &Path, sealer: &Sealer) -> Option<SealedFolder> {
@@ -334,7 +338,7 @@ mod tests {
         list(home.path(), &[("model.onnx", 7)]);
         let error = find(home.path(), &Sealer::none()).unwrap().open().unwrap_err().to_string();
         assert!(error.contains("model.onnx") && error.contains("encryption.master_key_file"), "{error}");
-        // A file that this box sealed, in the place of another.
+        // A file that this box encrypted, in the place of another.
         list(home.path(), &[("model.onnx", 8)]);
         let error = find(home.path(), &sealer()).unwrap().open().unwrap_err();
         assert!(matches!(error, FolderError::Open { error: OpenError::Forged, .. }), "{error}");
@@ -345,15 +349,16 @@ mod tests {
     #[test]
     fn the_first_place_in_memory_that_has_the_room_is_taken() {
         let [first, second] = [(); 2].map(|()| tempfile::tempdir_in(SHARED_MEMORY).unwrap());
-        let place = |folder: &tempfile::TempDir, spare| Place { path: folder.path().to_owned(), spare };
-        let parent = |needed, places: &[Place]| fresh(needed, places).unwrap().parent().unwrap().to_owned();
+        let place = |folder: &tempfile::TempDir, spare| TmpfsFolder { path: folder.path().to_owned(), spare };
+        let parent =
+            |needed, places: &[TmpfsFolder]| create_in_memory(needed, places).unwrap().parent().unwrap().to_owned();
         assert_eq!(parent(1, &[place(&first, 2), place(&second, 16)]), first.path());
-        // Of the first all is to stay free.
+        // The whole first file system is to stay free.
         assert_eq!(parent(1, &[place(&first, 1), place(&second, 16)]), second.path());
-        let fault = |needed, places: &[Place]| fresh(needed, places).unwrap_err();
+        let fault = |needed, places: &[TmpfsFolder]| create_in_memory(needed, places).unwrap_err();
         assert!(matches!(fault(1, &[place(&first, 1)]), FolderError::NoRoom { needed: 1 }));
         assert!(matches!(fault(u64::MAX, &[place(&first, 16)]), FolderError::NoRoom { .. }));
-        let disk = Place { path: "/proc".into(), spare: 16 };
+        let disk = TmpfsFolder { path: "/proc".into(), spare: 16 };
         assert!(matches!(fault(1, &[disk]), FolderError::NoMemory));
     }
 

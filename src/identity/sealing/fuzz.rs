@@ -1,26 +1,27 @@
-//! What must hold whatever bytes come as something sealed, or as a master key. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! Properties that hold for any encrypted bytes and any master key. The folder `fuzz/` and `tests/it/fuzz.rs` call
+//! them.
 
 use std::io::Cursor;
 
 use super::stream::{self, Header};
-use super::{KEY, SealPurpose, Sealer, parse};
+use super::{MASTER_KEY_BYTES, SealPurpose, Sealer, parse};
 
-/// What [`sealed_seeds`] seals.
+/// The plain content of the seeds.
 const CONTENT: &[u8] = b"a model, or something as dear";
 
-/// What it is sealed for.
+/// The purpose of the seeds.
 const PURPOSE: SealPurpose = SealPurpose::Model;
 
 fn sealer() -> Sealer {
-    Sealer::with_keys(&[[1; KEY]])
+    Sealer::with_keys(&[[1; MASTER_KEY_BYTES]])
 }
 
-/// Sealed bytes.
+/// Encrypted bytes as a seed.
 pub fn sealed_seed() -> Vec<u8> {
     sealer().seal(PURPOSE, b"", CONTENT).unwrap_or_default()
 }
 
-/// A sealed file.
+/// An encrypted file as a seed.
 pub fn sealed_file_seed() -> Vec<u8> {
     let header = Header { name: [7; 32], length: CONTENT.len() as u64 };
     let mut file = Vec::new();
@@ -28,7 +29,7 @@ pub fn sealed_file_seed() -> Vec<u8> {
     if written.is_ok() { file } else { Vec::new() }
 }
 
-/// Opens sealed bytes; true when they open. Only what was sealed comes out, and only for the purpose it was sealed for.
+/// Decrypts bytes; true when that succeeds. Only the encrypted content comes out, and only for its purpose.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -40,7 +41,7 @@ pub fn fuzz_sealed(data: &[u8]) -> bool {
     opened.is_ok()
 }
 
-/// Opens a sealed file; true when all of it opens. Only what was sealed comes out, from its beginning.
+/// Decrypts a file; true when all of it decrypts. Only the encrypted content comes out, from its beginning.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -59,14 +60,15 @@ pub fn fuzz_sealed_file(data: &[u8]) -> bool {
     opened.is_ok()
 }
 
-/// Reads a file of master keys; true when it is one. A line is a key, and the first key seals what the others only open.
+/// Reads a file of master keys; true when it is valid. Each line is a key; the first encrypts, and the others only
+/// decrypt.
 ///
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_master_keys(data: &[u8]) -> bool {
     let Some(keys) = parse(data) else { return false };
     let lines = String::from_utf8_lossy(data).lines().filter(|line| !line.trim().is_empty()).count();
-    assert!(keys.len() == lines || data.len() == KEY);
+    assert!(keys.len() == lines || data.len() == MASTER_KEY_BYTES);
     let texts: Vec<String> = keys.iter().map(hex::encode).collect();
     let again = parse(texts.join("\n").as_bytes());
     assert!(again.is_some_and(|again| again == keys), "what was read is read again from its one form");

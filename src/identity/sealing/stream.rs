@@ -1,36 +1,36 @@
-//! Sealed files: chunks that are sealed one by one, so that no large file is ever held as a whole, and a transfer can be
-//! resumed behind the last chunk that opens.
+//! Encrypted files: chunks that are encrypted one by one, so that no large file is held in memory as a whole, and a
+//! transfer can be resumed after the last chunk that decrypts.
 //!
 //! ```text
 //! "LSF1"  the name, 32 bytes  the plain length, 8 bytes little-endian
-//! chunk 0, chunk 1, …         each as `Sealer::seal` makes it, of CHUNK plain bytes; the last one of the rest
+//! chunk 0, chunk 1, …         each as `Sealer::seal` makes it, of CHUNK_BYTES plain bytes; the last one of the rest
 //! ```
-//! The name is that of the content, its SHA-256. It, the length, and the number of the chunk are in what each chunk is
-//! authenticated with: a chunk that is missing, moved or of another file does not open. Which one is the last follows from
-//! the length. An empty file has one empty chunk.
+//! The name is the SHA-256 of the content. Each chunk is authenticated with the name, the length and its index: a chunk
+//! that is missing, moved or of another file does not decrypt. The length determines the last chunk. An empty file has
+//! one empty chunk.
 //!
-//! Memory that held a chunk is not overwritten: what is opened stays in memory for as long as it is used anyway.
+//! The memory of a chunk is not overwritten: decrypted content stays in memory while it is used anyway.
 
 use std::io::{self, Read, Write};
 
-use super::{KeyId, OVERHEAD, OpenError, SealPurpose, Sealer};
+use super::{MasterKeyId, OVERHEAD_BYTES, OpenError, SealPurpose, Sealer};
 
-/// What a sealed file begins with.
+/// The first bytes of an encrypted file.
 const MAGIC: &[u8; 4] = b"LSF1";
 
-/// The plain bytes of a chunk.
-pub const CHUNK: usize = 512 << 10;
+/// The number of plain bytes in a chunk.
+pub const CHUNK_BYTES: usize = 512 << 10;
 
-/// Which file it is.
+/// The header of an encrypted file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The SHA-256 of the plain content.
     pub name: [u8; 32],
-    /// How many plain bytes there are.
+    /// The plain length in bytes.
     pub length: u64,
 }
 
-/// Why a sealed file cannot be read or written.
+/// The reason why an encrypted file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     #[error(transparent)]
@@ -40,10 +40,10 @@ pub enum StreamError {
 }
 
 impl Header {
-    /// The length of one, in bytes.
+    /// The length of a header, in bytes.
     pub const BYTES: usize = MAGIC.len() + 32 + 8;
 
-    /// As it is written.
+    /// The bytes in the file.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let parts = MAGIC.iter().chain(&self.name).copied().chain(self.length.to_le_bytes());
@@ -51,7 +51,7 @@ impl Header {
         bytes
     }
 
-    /// That of a file which begins with these bytes; `None` when it is not sealed.
+    /// The header of a file that begins with these bytes; `None` when it is not encrypted.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(MAGIC)?;
         let (name, rest) = rest.split_first_chunk::<32>()?;
@@ -59,47 +59,49 @@ impl Header {
         Some(Self { name: *name, length: u64::from_le_bytes(*length) })
     }
 
-    /// That of a file, of which no more than it is read; `None` when it is not sealed.
+    /// Reads the header of a file, and nothing more; `None` when the file is not encrypted.
     pub fn read(file: &mut impl Read) -> io::Result<Option<Self>> {
         let mut bytes = Vec::with_capacity(Self::BYTES);
         file.by_ref().take(Self::BYTES as u64).read_to_end(&mut bytes)?;
         Ok(Self::parse(&bytes))
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub fn chunks(&self) -> u64 {
         chunks(self.length)
     }
 
-    /// The length of the sealed file.
+    /// The length of the encrypted file.
     pub fn sealed_length(&self) -> u64 {
-        self.length.saturating_add(self.chunks().saturating_mul(OVERHEAD as u64)).saturating_add(Self::BYTES as u64)
+        self.length
+            .saturating_add(self.chunks().saturating_mul(OVERHEAD_BYTES as u64))
+            .saturating_add(Self::BYTES as u64)
     }
 
-    /// Where a chunk begins in the sealed file.
+    /// The offset of a chunk in the encrypted file.
     pub fn offset(index: u64) -> u64 {
-        (Self::BYTES as u64).saturating_add(index.saturating_mul((CHUNK + OVERHEAD) as u64))
+        (Self::BYTES as u64).saturating_add(index.saturating_mul((CHUNK_BYTES + OVERHEAD_BYTES) as u64))
     }
 
-    /// The plain bytes of a chunk.
+    /// The number of plain bytes in a chunk.
     pub fn chunk_length(&self, index: u64) -> usize {
-        let before = index.saturating_mul(CHUNK as u64);
-        usize::try_from(self.length.saturating_sub(before)).unwrap_or(CHUNK).min(CHUNK)
+        let before = index.saturating_mul(CHUNK_BYTES as u64);
+        usize::try_from(self.length.saturating_sub(before)).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES)
     }
 
-    /// What a chunk is authenticated with. Where it is not whole yet, its last bytes are on their way.
+    /// The data that a chunk is authenticated with. A chunk that is not `whole` still lacks its last bytes.
     fn associated(&self, index: u64, whole: bool) -> Vec<u8> {
         let parts: [&[u8]; 4] = [&self.name, &self.length.to_le_bytes(), &index.to_le_bytes(), &[u8::from(whole)]];
         parts.concat()
     }
 }
 
-/// How many chunks a file of so many plain bytes has.
+/// The number of chunks in a file of `length` plain bytes.
 pub fn chunks(length: u64) -> u64 {
-    length.div_ceil(CHUNK as u64).max(1)
+    length.div_ceil(CHUNK_BYTES as u64).max(1)
 }
 
-/// Seals a chunk. One that is shorter than it will be opens as such alone, and is to be replaced.
+/// Encrypts a chunk. An incomplete one decrypts only as incomplete, and is replaced later.
 pub fn seal_chunk(
     sealer: &Sealer,
     purpose: SealPurpose,
@@ -114,7 +116,7 @@ pub fn seal_chunk(
     sealer.seal(purpose, &header.associated(index, whole), plain)
 }
 
-/// Opens a chunk, which may be a part of one that [`seal_chunk`] made before the rest was there.
+/// Decrypts a chunk, also an incomplete one of [`seal_chunk`].
 pub fn open_chunk(
     sealer: &Sealer,
     purpose: SealPurpose,
@@ -122,11 +124,11 @@ pub fn open_chunk(
     index: u64,
     bytes: &[u8],
 ) -> Result<Vec<u8>, OpenError> {
-    let whole = bytes.len().checked_sub(OVERHEAD) == Some(header.chunk_length(index));
+    let whole = bytes.len().checked_sub(OVERHEAD_BYTES) == Some(header.chunk_length(index));
     sealer.open(purpose, &header.associated(index, whole), bytes)
 }
 
-/// Seals `header.length` bytes of `plain` into `target`.
+/// Encrypts `header.length` bytes of `plain` into `target`.
 pub fn seal_stream(
     sealer: &Sealer,
     purpose: SealPurpose,
@@ -135,7 +137,7 @@ pub fn seal_stream(
     target: &mut impl Write,
 ) -> Result<(), StreamError> {
     target.write_all(&header.to_bytes())?;
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; CHUNK_BYTES];
     for index in 0..header.chunks() {
         let chunk = chunk.get_mut(..header.chunk_length(index)).unwrap_or_default();
         plain.read_exact(chunk)?;
@@ -144,8 +146,8 @@ pub fn seal_stream(
     Ok(())
 }
 
-/// Opens a sealed file, of which the header was read already, and hands its plain bytes out chunk by chunk. Until the last
-/// one nobody knows that the file is whole.
+/// Decrypts a file after its header, and passes its plain bytes to `take` chunk by chunk. Only a return without an
+/// error proves that the file is complete.
 pub fn open_stream(
     sealer: &Sealer,
     purpose: SealPurpose,
@@ -153,9 +155,9 @@ pub fn open_stream(
     source: &mut impl Read,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), StreamError> {
-    let mut chunk = vec![0; CHUNK + OVERHEAD];
+    let mut chunk = vec![0; CHUNK_BYTES + OVERHEAD_BYTES];
     for index in 0..header.chunks() {
-        let chunk = chunk.get_mut(..header.chunk_length(index) + OVERHEAD).unwrap_or_default();
+        let chunk = chunk.get_mut(..header.chunk_length(index) + OVERHEAD_BYTES).unwrap_or_default();
         source.read_exact(chunk).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => StreamError::Open(OpenError::Forged),
             _ => error.into(),
@@ -168,14 +170,13 @@ pub fn open_stream(
     }
 }
 
-/// The master keys that the chunks of a sealed file need, of which the header was read already, and whether all chunks are
-/// there.
-pub fn chunk_ids(header: &Header, sealed: &mut (impl Read + io::Seek)) -> io::Result<(Vec<KeyId>, bool)> {
+/// The master keys that the chunks of an encrypted file need, and true if all chunks are there.
+pub fn chunk_ids(header: &Header, sealed: &mut (impl Read + io::Seek)) -> io::Result<(Vec<MasterKeyId>, bool)> {
     let mut ids = Vec::new();
     for index in 0..header.chunks() {
         sealed.seek(io::SeekFrom::Start(Header::offset(index)))?;
-        let mut start = Vec::with_capacity(OVERHEAD);
-        sealed.by_ref().take(OVERHEAD as u64).read_to_end(&mut start)?;
+        let mut start = Vec::with_capacity(OVERHEAD_BYTES);
+        sealed.by_ref().take(OVERHEAD_BYTES as u64).read_to_end(&mut start)?;
         let Some(id) = Sealer::key_of(&start) else { return Ok((ids, false)) };
         if !ids.contains(&id) {
             ids.push(id);
@@ -189,13 +190,13 @@ pub fn chunk_ids(header: &Header, sealed: &mut (impl Read + io::Seek)) -> io::Re
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::KEY;
+    use super::super::MASTER_KEY_BYTES;
     use super::*;
 
     const MODEL: SealPurpose = SealPurpose::Model;
 
     fn sealer() -> Sealer {
-        Sealer::with_keys(&[[1; KEY]])
+        Sealer::with_keys(&[[1; MASTER_KEY_BYTES]])
     }
 
     fn content(length: usize) -> Vec<u8> {
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_was_sealed_opens_whatever_its_length() {
-        for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK] {
+        for length in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES] {
             let plain = content(length);
             assert!(opened(&sealed(7, &plain).1).unwrap() == plain, "{length}");
         }
@@ -230,14 +231,14 @@ mod tests {
 
     #[test]
     fn chunks_that_are_missing_moved_or_of_another_file_are_noticed() {
-        let plain = content(3 * CHUNK);
+        let plain = content(3 * CHUNK_BYTES);
         let (header, bytes) = sealed(7, &plain);
-        let size = CHUNK + OVERHEAD;
+        let size = CHUNK_BYTES + OVERHEAD_BYTES;
         let chunk = |index: usize| bytes[Header::BYTES + index * size..Header::BYTES + (index + 1) * size].to_vec();
         let start = &bytes[..Header::BYTES];
         let (_, other) = sealed(8, &plain);
         let of_other = other[Header::BYTES..Header::BYTES + size].to_vec();
-        let shorter = Header { length: 2 * CHUNK as u64, ..header }.to_bytes();
+        let shorter = Header { length: 2 * CHUNK_BYTES as u64, ..header }.to_bytes();
         for (what, forged) in [
             ("order", [start, &chunk(1), &chunk(0), &chunk(2)].concat()),
             ("twice", [start, &chunk(0), &chunk(0), &chunk(2)].concat()),
@@ -264,8 +265,8 @@ mod tests {
 
     #[test]
     fn the_keys_of_all_chunks_are_told() {
-        let (header, bytes) = sealed(7, &content(2 * CHUNK + 1));
-        let both = Sealer::with_keys(&[[2; KEY], [1; KEY]]);
+        let (header, bytes) = sealed(7, &content(2 * CHUNK_BYTES + 1));
+        let both = Sealer::with_keys(&[[2; MASTER_KEY_BYTES], [1; MASTER_KEY_BYTES]]);
         let mut mixed = bytes[..usize::try_from(Header::offset(1)).unwrap()].to_vec();
         for index in 1..3 {
             let plain = vec![0; header.chunk_length(index)];
@@ -275,7 +276,7 @@ mod tests {
         let (old, new) = (sealer().current().unwrap(), both.current().unwrap());
         assert_eq!(ids(&bytes), (vec![old], true));
         assert_eq!(ids(&mixed), (vec![old, new], true));
-        for cut in [1, OVERHEAD + 1] {
+        for cut in [1, OVERHEAD_BYTES + 1] {
             assert_eq!(
                 ids(&mixed[..mixed.len() - cut]),
                 (vec![old, new], false),

@@ -2,37 +2,37 @@ use proptest::prelude::*;
 
 use super::*;
 
-const PLACE: &[u8] = b"here";
+const ASSOCIATED: &[u8] = b"here";
 
 #[test]
 fn a_rotation_opens_what_the_old_key_sealed_and_seals_under_the_new_one() {
-    let old = Sealer::with_keys(&[[1; KEY]]);
-    let both = Sealer::with_keys(&[[2; KEY], [1; KEY]]);
-    let sealed = old.seal(SealPurpose::Model, PLACE, b"weights").unwrap();
-    assert_eq!(both.open(SealPurpose::Model, PLACE, &sealed).unwrap(), b"weights");
-    let again = both.seal(SealPurpose::Model, PLACE, b"weights").unwrap();
+    let old = Sealer::with_keys(&[[1; MASTER_KEY_BYTES]]);
+    let both = Sealer::with_keys(&[[2; MASTER_KEY_BYTES], [1; MASTER_KEY_BYTES]]);
+    let sealed = old.seal(SealPurpose::Model, ASSOCIATED, b"weights").unwrap();
+    assert_eq!(both.open(SealPurpose::Model, ASSOCIATED, &sealed).unwrap(), b"weights");
+    let again = both.seal(SealPurpose::Model, ASSOCIATED, b"weights").unwrap();
     assert_eq!(Sealer::key_of(&again), both.current());
-    assert_eq!(old.open(SealPurpose::Model, PLACE, &again), Err(OpenError::NoKey(both.current().unwrap())));
+    assert_eq!(old.open(SealPurpose::Model, ASSOCIATED, &again), Err(OpenError::NoKey(both.current().unwrap())));
 }
 
 #[test]
 fn what_is_sealed_for_one_place_does_not_open_in_another() {
-    let sealer = Sealer::with_keys(&[[1; KEY]]);
-    let bytes = sealer.seal(SealPurpose::AuditKey, PLACE, b"seed").unwrap();
+    let sealer = Sealer::with_keys(&[[1; MASTER_KEY_BYTES]]);
+    let bytes = sealer.seal(SealPurpose::AuditKey, ASSOCIATED, b"seed").unwrap();
     assert_eq!(sealer.open(SealPurpose::AuditKey, b"there", &bytes), Err(OpenError::Forged));
-    assert_eq!(sealer.open(SealPurpose::TagKey, PLACE, &bytes), Err(OpenError::Forged));
-    assert!(matches!(Sealer::none().open(SealPurpose::AuditKey, PLACE, &bytes), Err(OpenError::NoKey(_))));
-    assert_eq!(sealer.open(SealPurpose::AuditKey, PLACE, b"seed"), Err(OpenError::NotSealed));
-    assert_eq!(Sealer::none().seal(SealPurpose::AuditKey, PLACE, b"seed").unwrap(), b"seed");
+    assert_eq!(sealer.open(SealPurpose::TagKey, ASSOCIATED, &bytes), Err(OpenError::Forged));
+    assert!(matches!(Sealer::none().open(SealPurpose::AuditKey, ASSOCIATED, &bytes), Err(OpenError::NoKey(_))));
+    assert_eq!(sealer.open(SealPurpose::AuditKey, ASSOCIATED, b"seed"), Err(OpenError::NotSealed));
+    assert_eq!(Sealer::none().seal(SealPurpose::AuditKey, ASSOCIATED, b"seed").unwrap(), b"seed");
 }
 
 #[test]
 fn a_master_key_is_bytes_or_digits() {
     let parsed = |content: &[u8]| parse(content).map(|keys| keys.to_vec());
-    assert_eq!(parsed(&[7; KEY]), Some(vec![[7; KEY]]));
-    assert_eq!(parsed(format!("{}\n", "07".repeat(KEY)).as_bytes()), Some(vec![[7; KEY]]));
-    let lines = format!("{}\n{}\r\n\n", "07".repeat(KEY), "08".repeat(KEY));
-    assert_eq!(parsed(lines.as_bytes()), Some(vec![[7; KEY], [8; KEY]]));
+    assert_eq!(parsed(&[7; MASTER_KEY_BYTES]), Some(vec![[7; MASTER_KEY_BYTES]]));
+    assert_eq!(parsed(format!("{}\n", "07".repeat(MASTER_KEY_BYTES)).as_bytes()), Some(vec![[7; MASTER_KEY_BYTES]]));
+    let lines = format!("{}\n{}\r\n\n", "07".repeat(MASTER_KEY_BYTES), "08".repeat(MASTER_KEY_BYTES));
+    assert_eq!(parsed(lines.as_bytes()), Some(vec![[7; MASTER_KEY_BYTES], [8; MASTER_KEY_BYTES]]));
     for bad in [
         &b""[..],
         &[7; 31],
@@ -51,24 +51,24 @@ fn a_master_key_is_bytes_or_digits() {
 proptest! {
     #[test]
     fn a_changed_byte_anywhere_is_noticed(plain in proptest::collection::vec(any::<u8>(), 0..200), at: prop::sample::Index, bit in 0..8u32) {
-        let sealer = Sealer::with_keys(&[[1; KEY]]);
-        let mut sealed = sealer.seal(SealPurpose::Model, PLACE, &plain).unwrap();
-        prop_assert_eq!(sealed.len(), plain.len() + OVERHEAD);
-        prop_assert_eq!(&sealer.open(SealPurpose::Model, PLACE, &sealed).unwrap(), &plain);
+        let sealer = Sealer::with_keys(&[[1; MASTER_KEY_BYTES]]);
+        let mut sealed = sealer.seal(SealPurpose::Model, ASSOCIATED, &plain).unwrap();
+        prop_assert_eq!(sealed.len(), plain.len() + OVERHEAD_BYTES);
+        prop_assert_eq!(&sealer.open(SealPurpose::Model, ASSOCIATED, &sealed).unwrap(), &plain);
         let at = at.index(sealed.len());
         sealed[at] ^= 1u8 << bit;
-        prop_assert!(sealer.open(SealPurpose::Model, PLACE, &sealed).is_err());
+        prop_assert!(sealer.open(SealPurpose::Model, ASSOCIATED, &sealed).is_err());
     }
 
     #[test]
     fn any_bytes_are_opened_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-        let _ = Sealer::with_keys(&[[1; KEY]]).open(SealPurpose::Model, PLACE, &bytes);
+        let _ = Sealer::with_keys(&[[1; MASTER_KEY_BYTES]]).open(SealPurpose::Model, ASSOCIATED, &bytes);
     }
 }
 
 fn key_file(folder: &tempfile::TempDir, name: &str, keys: &[u8]) -> SecretFile {
     let path = folder.path().join(name);
-    let lines: Vec<_> = keys.iter().map(|key| format!("{}\n", format!("{key:02x}").repeat(KEY))).collect();
+    let lines: Vec<_> = keys.iter().map(|key| format!("{}\n", format!("{key:02x}").repeat(MASTER_KEY_BYTES))).collect();
     ledge_base::durable::replace_private(&path, lines.concat().as_bytes()).unwrap();
     SecretFile::Path(path)
 }
@@ -79,18 +79,18 @@ fn every_clone_sees_a_reload_and_what_was_sealed_before_still_opens() {
     let config = EncryptionConfig { master_key_file: Some(key_file(&folder, "key", &[1])), old_key_files: Vec::new() };
     let sealer = Sealer::load(&config).unwrap();
     let clone = sealer.clone();
-    let bytes = clone.seal(SealPurpose::Model, PLACE, b"weights").unwrap();
+    let bytes = clone.seal(SealPurpose::Model, ASSOCIATED, b"weights").unwrap();
     assert!(!sealer.reload(&config).unwrap() && !clone.is_outdated(&bytes) && clone.is_outdated(b"weights"));
-    // The old key is not kept in the file: this process has it still.
+    // The file does not have the old key any more, but this process still has it.
     key_file(&folder, "key", &[2]);
     assert!(sealer.reload(&config).unwrap() && clone.is_outdated(&bytes));
-    assert_eq!(clone.open(SealPurpose::Model, PLACE, &bytes).unwrap(), b"weights");
-    assert_eq!(clone.current(), Sealer::with_keys(&[[2; KEY]]).current());
+    assert_eq!(clone.open(SealPurpose::Model, ASSOCIATED, &bytes).unwrap(), b"weights");
+    assert_eq!(clone.current(), Sealer::with_keys(&[[2; MASTER_KEY_BYTES]]).current());
     let fresh = Sealer::load(&config).unwrap();
-    assert!(matches!(fresh.open(SealPurpose::Model, PLACE, &bytes), Err(OpenError::NoKey(_))));
+    assert!(matches!(fresh.open(SealPurpose::Model, ASSOCIATED, &bytes), Err(OpenError::NoKey(_))));
     key_file(&folder, "key", &[2, 1]);
     assert!(!fresh.reload(&config).unwrap());
-    assert_eq!(fresh.open(SealPurpose::Model, PLACE, &bytes).unwrap(), b"weights");
+    assert_eq!(fresh.open(SealPurpose::Model, ASSOCIATED, &bytes).unwrap(), b"weights");
     ledge_base::durable::replace(&folder.path().join("key"), b"nonsense").unwrap();
     let error = fresh.reload(&config).unwrap_err().to_string();
     assert!(error.contains("make-key") && fresh.ids().len() == 2, "{error}");

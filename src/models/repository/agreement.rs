@@ -1,22 +1,22 @@
-//! Whether two versions agree on a request. Pure.
+//! Comparison of two versions' answers to one request. Pure.
 
 use ledge_base::tensor::{Tensor, to_f64};
 
 /// One output of an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Output<'a> {
+pub struct ComparedOutput<'a> {
     /// Its numbers or texts.
     pub tensor: &'a Tensor,
     /// Batch elements.
     pub rows: usize,
-    /// Whether its numbers are scores of classes.
+    /// True when its numbers are scores of classes.
     pub is_scores: bool,
     /// The names of the classes, as far as they have names.
     pub labels: &'a [String],
 }
 
-impl Output<'_> {
-    /// The best class of each row, if it has classes.
+impl ComparedOutput<'_> {
+    /// Returns the best class of each row, if it has classes.
     pub fn best(&self) -> Option<Vec<Option<usize>>> {
         if self.is_scores { best_classes(self.tensor, self.rows) } else { None }
     }
@@ -26,9 +26,9 @@ impl Output<'_> {
     }
 }
 
-/// Whether two answers agree: where there are scores, the same class comes first in each row, by its name when both versions
-/// have names; otherwise all outputs are the same to within `tolerance`.
-pub fn agree(answers: &[(Output<'_>, Output<'_>)], tolerance: f64) -> bool {
+/// Returns true when two answers agree: where there are scores, the same class comes first in each row, by its name
+/// when both versions have names; otherwise all outputs are the same to within `tolerance`.
+pub fn agree(answers: &[(ComparedOutput<'_>, ComparedOutput<'_>)], tolerance: f64) -> bool {
     let mut scored =
         answers.iter().filter_map(|(one, other)| Some((one, one.best()?, other, other.best()?))).peekable();
     if scored.peek().is_none() {
@@ -46,8 +46,8 @@ pub fn agree(answers: &[(Output<'_>, Output<'_>)], tolerance: f64) -> bool {
     })
 }
 
-/// The best class of each row of an output of scores; `None` for a row with one that is not a number. `rows` is the number
-/// of batch elements; an output of fewer than two scores a row, or of other than numbers, has no classes.
+/// The best class of each row of an output of scores; `None` for a row with a NaN. `rows` is the number of batch
+/// elements; an output of fewer than two scores a row, or of other than numbers, has no classes.
 fn best_classes(scores: &Tensor, rows: usize) -> Option<Vec<Option<usize>>> {
     let numbers = to_f64(scores)?;
     let classes = numbers.len().checked_div(rows)?;
@@ -57,7 +57,7 @@ fn best_classes(scores: &Tensor, rows: usize) -> Option<Vec<Option<usize>>> {
     Some(numbers.chunks_exact(classes).map(best).collect())
 }
 
-/// Among equals the first.
+/// Index of the best score; among equal ones the first.
 fn best(scores: &[f64]) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for (index, &score) in scores.iter().enumerate() {
@@ -71,8 +71,8 @@ fn best(scores: &[f64]) -> Option<usize> {
     best.map(|(index, _)| index)
 }
 
-/// Whether two outputs are the same to within `tolerance`, relative to the larger of 1 and the number. What is not a number
-/// in one must not be in the other; texts must be equal.
+/// True when two outputs are the same to within `tolerance`, relative to the larger of 1 and the number. NaN matches
+/// only NaN; texts must be equal.
 fn within(one: &Tensor, other: &Tensor, tolerance: f64) -> bool {
     if one.shape() != other.shape() {
         return false;
@@ -105,8 +105,8 @@ mod tests {
         Tensor::from_vec(vec![rows, values.len() / rows], values.to_vec()).unwrap()
     }
 
-    fn output<'a>(tensor: &'a Tensor, is_scores: bool, labels: &'a [String]) -> Output<'a> {
-        Output { tensor, rows: tensor.shape()[0], is_scores, labels }
+    fn output<'a>(tensor: &'a Tensor, is_scores: bool, labels: &'a [String]) -> ComparedOutput<'a> {
+        ComparedOutput { tensor, rows: tensor.shape()[0], is_scores, labels }
     }
 
     fn agree_on(one: &Tensor, other: &Tensor, is_scores: bool) -> bool {

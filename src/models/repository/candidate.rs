@@ -1,4 +1,4 @@
-//! A version that an update tries beside the live ones: which requests it sees, and what serving owes it.
+//! A version that an update tries next to the live ones: the requests that it sees, and what serving reports of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,124 +12,124 @@ use super::Repository;
 use super::loaded_model::LoadedModel;
 use super::observations::{Observations, Role};
 
-/// So many requests are mirrored to one candidate at a time. Each holds its inputs, and what comes while all are under
-/// way is not mirrored.
-const MIRRORS: usize = 4;
+/// The most requests mirrored to one candidate at a time. Each holds its inputs; a request that comes while all are in
+/// progress is not mirrored.
+const MIRRORED_REQUESTS_MAX: usize = 4;
 
-/// For the last requests of a candidate that is taken away.
-const RELEASE_LIMIT: Duration = Duration::from_mins(1);
+/// Time for the last requests of a candidate that is removed.
+const RELEASE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A version that is tried beside the live ones.
+/// A version that is tried next to the live ones.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub model: Arc<LoadedModel>,
     pub share: CandidateShare,
-    /// Where what is seen of it, and of the live version meanwhile, is counted.
+    /// Counts of its requests, and of those of the live version meanwhile.
     pub observations: Arc<Observations>,
 }
 
-/// Which of the requests that ask for no version a candidate sees. Shares are from 0 to 1.
+/// Share of the requests without a version that a candidate sees, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CandidateShare {
-    /// This share is answered by the live version and then run on the candidate too, whose answers nobody gets.
+    /// This share is answered by the live version and then run on the candidate too, whose answers no caller gets.
     Shadow(f64),
-    /// This share is answered by the candidate, and so is whoever asks for its number.
+    /// This share is answered by the candidate, and so are requests for its version number.
     Canary(f64),
 }
 
 /// A candidate in its slot.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningCandidate {
     pub candidate: Candidate,
     drawn: AtomicU64,
     places: Arc<Semaphore>,
-    /// Ends the mirrored requests when the candidate is taken away.
+    /// Ends the mirrored requests when the candidate is removed.
     pub stop: CancellationToken,
 }
 
-/// What answers one request, and what is to be counted of it.
+/// The version that answers one request, and what an update counts of it.
 #[derive(Debug)]
 pub struct Pinned {
     pub model: Arc<LoadedModel>,
-    /// `None`: no update watches.
-    pub watched: Option<Watched>,
+    /// `None` when no update watches the request.
+    pub watched: Option<WatchedCall>,
 }
 
 /// A request that an update watches.
 #[derive(Debug)]
-pub struct Watched {
+pub struct WatchedCall {
     pub observations: Arc<Observations>,
     pub role: Role,
-    /// The other version that is to be asked the same: the candidate after an answer that is mirrored; the incumbent
-    /// after a failure of the candidate, to tell whose fault it was.
-    pub other: Option<Other>,
+    /// The other version on which the request is repeated: the candidate after an answer that is mirrored; the
+    /// incumbent after a failure of the candidate, to find the cause.
+    pub other: Option<OtherVersion>,
 }
 
-/// A version that is asked what another one was asked, in the background.
+/// A version on which a request to another one is repeated in the background.
 #[derive(Debug, Clone)]
-pub struct Other {
+pub struct OtherVersion {
     pub model: Arc<LoadedModel>,
-    /// How many may be under way.
+    /// Places for repeated requests in progress.
     pub places: Arc<Semaphore>,
     pub stop: CancellationToken,
 }
 
 impl Pinned {
-    pub(super) fn alone(model: Arc<LoadedModel>) -> Self {
+    pub(super) fn unwatched(model: Arc<LoadedModel>) -> Self {
         Self { model, watched: None }
     }
 
     pub(super) fn soaking(model: Arc<LoadedModel>, observations: Arc<Observations>) -> Self {
-        Self { model, watched: Some(Watched { observations, role: Role::Candidate, other: None }) }
+        Self { model, watched: Some(WatchedCall { observations, role: Role::Candidate, other: None }) }
     }
 }
 
-impl Running {
+impl RunningCandidate {
     pub fn new(candidate: Candidate) -> Self {
-        let places = Arc::new(Semaphore::new(MIRRORS));
+        let places = Arc::new(Semaphore::new(MIRRORED_REQUESTS_MAX));
         Self { candidate, drawn: AtomicU64::new(0), places, stop: CancellationToken::new() }
     }
 
-    /// Who answers a request that asks for no version.
+    /// Chooses the version that answers a request without a version.
     pub fn pin(&self, live: &Arc<LoadedModel>) -> Pinned {
         let Candidate { model, share, observations } = &self.candidate;
-        let other = |model: &Arc<LoadedModel>| Other {
+        let other = |model: &Arc<LoadedModel>| OtherVersion {
             model: model.clone(),
             places: self.places.clone(),
             stop: self.stop.clone(),
         };
         let place = self.drawn.fetch_add(1, Ordering::Relaxed);
         let (model, role, other) = match *share {
-            CandidateShare::Shadow(share) => (live, Role::Incumbent, is_drawn(place, share).then(|| other(model))),
-            CandidateShare::Canary(share) if is_drawn(place, share) => (model, Role::Candidate, Some(other(live))),
+            CandidateShare::Shadow(share) => (live, Role::Incumbent, is_in_share(place, share).then(|| other(model))),
+            CandidateShare::Canary(share) if is_in_share(place, share) => (model, Role::Candidate, Some(other(live))),
             CandidateShare::Canary(_) => (live, Role::Incumbent, None),
         };
-        let watched = Watched { observations: observations.clone(), role, other };
+        let watched = WatchedCall { observations: observations.clone(), role, other };
         Pinned { model: model.clone(), watched: Some(watched) }
     }
 
-    /// The candidate, for a caller who asks for its number when it may answer.
+    /// The candidate, if it has this version number and may answer.
     pub fn numbered(&self, version: ModelVersion) -> Option<Arc<LoadedModel>> {
         let Candidate { model, share, .. } = &self.candidate;
         (matches!(share, CandidateShare::Canary(_)) && model.version == version).then(|| model.clone())
     }
 }
 
-/// Whether the request at this place falls into the share.
+/// True when the request at this place falls into the share.
 ///
-/// Places are spread by the golden ratio (a Weyl sequence), so any stretch of requests has its share to within a few, and no
-/// caller that comes with every second or tenth request always, or never, falls into it: with a plain counter the third
-/// of three cameras that are asked in turn would be the only one that a third of the requests is made of.
-fn is_drawn(place: u64, share: f64) -> bool {
-    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Places are spread by the golden ratio (a Weyl sequence), so any stretch of requests has its share to within a few,
+/// and no caller that comes with every second or tenth request always, or never, falls into it: with a plain counter
+/// the third of three cameras that are asked in turn would be the only one that a third of the requests is made of.
+fn is_in_share(place: u64, share: f64) -> bool {
+    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
     #[expect(clippy::cast_precision_loss, reason = "a share has no more than 53 bits")]
-    let at = place.wrapping_mul(GOLDEN) as f64 / 2_f64.powi(64);
+    let at = place.wrapping_mul(GOLDEN_RATIO) as f64 / 2_f64.powi(64);
     share >= 1.0 || at < share
 }
 
 impl Repository {
-    /// Puts a candidate beside the live versions of a model, in place of the one before, or takes it away without waiting
-    /// for its memory. For a model that is not there it does nothing.
+    /// Puts a candidate next to the live versions of a model, in place of the previous one, or removes it without
+    /// waiting for its memory. Does nothing for an unknown model.
     pub fn set_candidate(&self, model: &ModelName, candidate: Option<Candidate>) {
         let Some(model) = self.model(model) else { return };
         match candidate {
@@ -142,18 +142,18 @@ impl Repository {
         }
     }
 
-    /// Takes the candidate of a model away and waits until its memory is given back. The caller must have dropped its own
-    /// handles of it, or this waits in vain, and gives up after a minute.
+    /// Removes the candidate of a model and waits until its memory is freed. The caller must have dropped its own
+    /// handles to it; otherwise this gives up after a minute.
     pub async fn release_candidate(&self, model: &ModelName) {
         let Some(model) = self.model(model) else { return };
         let _alone = model.busy.lock().await;
         let Some(candidate) = model.slot.take_candidate() else { return };
         let (version, ended) = (candidate.version, candidate.ended());
         drop(candidate);
-        if tokio::time::timeout(RELEASE_LIMIT, ended).await.is_err() {
-            tracing::warn!(model = %model.name, %version, "a candidate is gone, but something still holds its memory");
+        if tokio::time::timeout(RELEASE_TIMEOUT, ended).await.is_err() {
+            tracing::warn!(model = %model.name, %version, "a candidate was removed, but its memory is still in use after a minute");
         }
-        // A model of which nothing is left but the trial that has ended.
+        // Nothing of this model is left after its candidate.
         let is_managed = self.managed_version(&model.name).is_some();
         let has_folder = self.has_folder(&model.name);
         if model.slot.live().is_empty() && !is_managed && !has_folder {
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn nobody_and_everybody_are_exact() {
         for place in (0..10_000).chain([u64::MAX, u64::MAX / 2]) {
-            assert!(!is_drawn(place, 0.0) && is_drawn(place, 1.0));
+            assert!(!is_in_share(place, 0.0) && is_in_share(place, 1.0));
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
             first in 0..1_000_000_u64,
         ) {
             for caller in 0..callers {
-                let drawn = (0..1000).filter(|turn| is_drawn(first + caller + turn * callers, share)).count();
+                let drawn = (0..1000).filter(|turn| is_in_share(first + caller + turn * callers, share)).count();
                 #[expect(clippy::cast_precision_loss, reason = "small")]
                 let off = (drawn as f64 - 1000.0 * share).abs();
                 prop_assert!(off < 30.0, "{callers} callers, share {share}: {drawn} of 1000");
@@ -196,7 +196,7 @@ mod tests {
             first in 0..1_000_000_u64,
             length in 1..2_000_u32,
         ) {
-            let drawn = (first..first + u64::from(length)).filter(|&place| is_drawn(place, share)).count();
+            let drawn = (first..first + u64::from(length)).filter(|&place| is_in_share(place, share)).count();
             #[expect(clippy::cast_precision_loss, reason = "small")]
             let off = (drawn as f64 - f64::from(length) * share).abs();
             prop_assert!(off < 4.0, "{drawn} of {length}, share {share}");

@@ -1,4 +1,4 @@
-//! Which runtimes run which models: every version tried in every runtime, without serving any.
+//! Trials of models in runtimes: every version in every runtime, without serving any.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use super::profile::{Choice, Profiles};
 use super::{Repository, statistics::Statistics};
 use crate::scheduling::batcher::BatchPolicy;
 
-/// What came of trying one version in one runtime.
+/// Result of trying one version in one runtime.
 #[derive(Debug)]
-pub struct Trial {
+pub struct RuntimeTrial {
     pub version: ModelVersion,
     pub runtime: Runtime,
-    /// What was loaded, or why nothing is.
-    pub outcome: Result<Tried, VersionError>,
+    /// The load, or the reason why it failed.
+    pub outcome: Result<TrialLoad, VersionError>,
 }
 
 /// A version that was loaded for a trial.
 #[derive(Debug)]
-pub struct Tried {
-    /// The time that took, golden answers included.
+pub struct TrialLoad {
+    /// Time of the load, golden answers included.
     pub time: Duration,
-    /// What of it answered golden inputs wrong, and what stands in for it.
+    /// Description of the runtimes or files that answered golden inputs wrong, and of the one used instead.
     pub stand_in: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Repository {
         Ok((folder::model_config(&path)?.0, folder::versions(&path)?.0))
     }
 
-    /// Loads one version the way that `choice` says, beside whatever is live, for a measurement.
+    /// Loads one version as `choice` says, next to the live versions, for a measurement.
     pub async fn load_as(
         &self,
         name: &ModelName,
@@ -62,6 +62,7 @@ impl Repository {
             keep_alive_s: Some(0),
             ..config.instance_group
         };
+
         let batched = DynamicBatching {
             max_queue_delay_us: 0,
             preferred_batch_sizes: BatchPolicy::powers_of_two(choice.batch, Duration::ZERO).preferred,
@@ -72,6 +73,7 @@ impl Repository {
             dynamic_batching: (choice.batch > 1).then_some(batched),
             ..config
         };
+
         let statistics = Arc::<Statistics>::default();
         let files = path.join(version.to_string());
         let source = VersionSource {
@@ -85,13 +87,14 @@ impl Repository {
             statistics,
             sealed: None,
         };
+
         let defaults =
             ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
         let loaded = loading::load(source, &self.shared.engine, &defaults).await;
         let model = loaded.map_err(|error| error.to_string())?;
         match model.stand_in() {
             None => Ok(Arc::new(model)),
-            // What is measured of that says nothing of what was asked for.
+            // A measurement of the stand-in says nothing about the requested choice.
             Some(stand_in) => {
                 loading::end(model).await;
                 Err(stand_in)
@@ -99,8 +102,8 @@ impl Repository {
         }
     }
 
-    /// Loads a version from the folder of its model config, golden inputs and labels and from that of its files, beside
-    /// whatever is live: for a trial.
+    /// Loads a version for a trial, next to the live versions: from the folder of its model config, golden inputs and
+    /// labels, and from that of its files.
     pub async fn load_from(
         &self,
         name: &ModelName,
@@ -124,7 +127,7 @@ impl Repository {
         loaded.map(Arc::new)
     }
 
-    /// Ends what was loaded beside whatever is live, and waits until its memory is given back.
+    /// Ends a model that was loaded next to the live versions, and waits until its memory is freed.
     pub async fn end(&self, model: Arc<LoadedModel>) {
         let ended = model.ended();
         drop(model);
@@ -138,18 +141,18 @@ impl Repository {
         Ok((folder.digest, config.runtime.candidates(folder.model.files.format)))
     }
 
-    /// What was measured on this box.
+    /// The profiles measured on this box.
     pub fn profiles(&self) -> &Profiles {
         &self.shared.defaults.profiles
     }
 
-    /// On how many cores models run.
+    /// The cores on which models run.
     pub fn cores(&self) -> &[usize] {
         self.shared.engine.cores()
     }
 
     /// Tries every version that the model's policy selects in every runtime that its config allows.
-    pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<Trial>, FolderError> {
+    pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<RuntimeTrial>, FolderError> {
         let (config, versions) = self.on_disk(name)?;
         let path = self.shared.sources.folder(name);
         let mut trials = Vec::new();
@@ -170,17 +173,18 @@ impl Repository {
                     statistics,
                     sealed: None,
                 };
+
                 let started = Instant::now();
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {
                     Ok(model) => {
-                        let tried = Tried { time: started.elapsed(), stand_in: model.stand_in() };
+                        let tried = TrialLoad { time: started.elapsed(), stand_in: model.stand_in() };
                         loading::end(model).await;
                         Ok(tried)
                     }
                     Err(error) => Err(error),
                 };
-                trials.push(Trial { version, runtime, outcome });
+                trials.push(RuntimeTrial { version, runtime, outcome });
             }
         }
         Ok(trials)

@@ -3,35 +3,36 @@
 use std::path::{Path, PathBuf};
 
 use ledge_base::toml_check::in_range;
+use ledge_part::section::Section;
 use serde::{Deserialize, Serialize};
 
-/// Where models are and how they are loaded.
+/// Folders of models, and how they are loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RepositoryConfig {
     /// The model repository: a folder with one folder a model.
     pub path: PathBuf,
-    /// The models that the package brought, laid out likewise and never written to. Empty: there are none.
+    /// The folder of the models that the package brought, laid out in the same way and never written to. Empty: there
+    /// are none.
     pub packaged: PathBuf,
-    /// How many models load at the same time.
+    /// The most models that load at the same time.
     #[serde(deserialize_with = "in_range::<1, 64, _, _>")]
     pub parallel_loads: usize,
 }
 
-impl RepositoryConfig {
-    /// Makes the paths relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
+impl Default for RepositoryConfig {
+    fn default() -> Self {
+        Self { path: "models".into(), packaged: PathBuf::new(), parallel_loads: 2 }
+    }
+}
+
+impl Section for RepositoryConfig {
+    fn resolve(&mut self, root: &Path) {
         // Through its components, so that "." does not stay in the middle.
         let below = |path: &Path| root.join(path).components().collect();
         self.path = below(&self.path);
         if !self.packaged.as_os_str().is_empty() {
             self.packaged = below(&self.packaged);
         }
-    }
-}
-
-impl Default for RepositoryConfig {
-    fn default() -> Self {
-        Self { path: "models".into(), packaged: PathBuf::new(), parallel_loads: 2 }
     }
 }

@@ -1,7 +1,8 @@
 //! Files of a model's folder, read without leaving it.
 //!
-//! An owner copies models from anywhere, and whatever a file of one holds may come out in an answer, as a label does. So a
-//! link that leads out of the folder is refused, as is whatever is not a regular file or is larger than such a file can be.
+//! An owner copies models from anywhere, and the content of their files may appear in answers, as labels do. A link
+//! that leads out of the folder is refused, and so is anything that is not a regular file or is larger than such a file
+//! can be.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 pub const CONFIG_MAX: u64 = 1 << 20;
 /// The most bytes of labels, of a golden input, or of its answer.
 pub const DATA_MAX: u64 = 256 << 20;
-/// The most bytes of what runtimes read: they keep it in memory as well.
+/// The most bytes of a file that runtimes read: they keep it in memory as well.
 pub const MODEL_MAX: u64 = 64 << 30;
 
 /// Reads the file at `relative` in `folder`, if it has at most `max` bytes. `folder` itself may be a link.
@@ -31,7 +32,7 @@ pub fn read(folder: &Path, relative: &Path, max: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > max { Err(too_large()) } else { Ok(content) }
 }
 
-/// The same for a file of text.
+/// Reads a text file in the same way.
 pub fn read_text(folder: &Path, relative: &Path, max: u64) -> io::Result<String> {
     let content = read(folder, relative, max)?;
     String::from_utf8(content).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
@@ -40,11 +41,11 @@ pub fn read_text(folder: &Path, relative: &Path, max: u64) -> io::Result<String>
 fn open(folder: &Path, relative: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let folder_fd = rustix::fs::openat(CWD, folder, flags | OFlags::DIRECTORY, Mode::empty())?;
-    // Opening a FIFO would wait for its writer.
+    // Without NONBLOCK, opening a FIFO would wait for its writer.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let file = match rustix::fs::openat2(&folder_fd, relative, flags, Mode::empty(), beneath) {
-        // A kernel before 5.6, an old container runtime, or an emulator.
+        // Kernels before 5.6, old container runtimes and emulators lack openat2.
         Err(Errno::NOSYS | Errno::PERM) => {
             require_inside(folder, relative)?;
             rustix::fs::openat(&folder_fd, relative, flags, Mode::empty())

@@ -1,4 +1,4 @@
-//! What `model.toml` says about inputs that are made of features: which, and what to do where there is no value.
+//! Inputs that are made of features, in `model.toml`: the features, and the policies where one has no value.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,9 +17,9 @@ pub struct FeatureReference {
     colon: usize,
 }
 
-/// Why a text names no feature.
+/// Error for a text that is not a feature reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no feature reference: expected VIEW:FEATURE")]
+#[error("{text:?} is not a feature reference: expected VIEW:FEATURE")]
 pub struct InvalidReference {
     text: String,
 }
@@ -74,14 +74,14 @@ impl<'de> Deserialize<'de> for FeatureReference {
     }
 }
 
-/// What an input gets where a feature has no value: `"refuse"`, `"nan"` or `{ default = VALUE }`.
+/// Policy for a feature without a value: `"refuse"`, `"nan"` or `{ default = VALUE }`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// Nothing: the call is refused.
+    /// The call is refused.
     #[default]
     Refuse,
-    /// Not a number, which floating-point inputs alone can say.
+    /// The input gets NaN; only for floating-point inputs.
     Nan,
     Default(DefaultValue),
 }
@@ -105,17 +105,17 @@ pub enum DefaultValue {
 
 fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let number = f64::deserialize(deserializer)?;
-    if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("not finite")) }
+    if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("expected a finite number")) }
 }
 
 fn all_finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
     let numbers = Vec::<f64>::deserialize(deserializer)?;
     let finite = numbers.iter().all(|number| number.is_finite());
-    if finite { Ok(numbers) } else { Err(serde::de::Error::custom("not finite")) }
+    if finite { Ok(numbers) } else { Err(serde::de::Error::custom("expected a finite number")) }
 }
 
 impl DefaultValue {
-    /// As a feature would have it.
+    /// The value in the form of a feature.
     pub fn to_value(&self) -> Value {
         match self {
             Self::Bool(value) => Value::Bool(*value),
@@ -130,8 +130,8 @@ impl DefaultValue {
     }
 }
 
-/// What to do for each status of a feature that comes without a value; `None` is what holds for the model, and there
-/// `refuse`.
+/// Policy for each status of a feature that comes without a value; `None` is the model's policy, and in the model's own
+/// table `refuse`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturePolicies {
@@ -155,22 +155,22 @@ impl FeaturePolicies {
         }
     }
 
-    /// Whether nothing is said.
+    /// True when no policy is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A feature in the row of an input: its reference alone, or a table with policies of its own.
+/// A feature in the row of an input: only its reference, or a table with policies of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputFeature {
     pub feature: FeatureReference,
-    /// What differs from what holds for the model.
+    /// Policies that differ from those of the model.
     pub policies: FeaturePolicies,
 }
 
 impl InputFeature {
-    /// What to do for a status that comes without a value.
+    /// The policy for a status that comes without a value.
     pub fn policy<'p>(&'p self, of_model: &'p FeaturePolicies, status: FieldStatus) -> &'p Policy {
         self.policies.of(status).or_else(|| of_model.of(status)).unwrap_or(&Policy::Refuse)
     }

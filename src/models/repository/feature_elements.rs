@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use ledge_base::tensor::{DataType, Tensor, TensorError, push_string};
 use ledge_features::value::{ScalarType, Value, ValueType};
 
-/// The elements of an input, as they are put together.
+/// The elements of an input, while they are collected.
 #[derive(Debug)]
 pub struct FeatureElements {
     datatype: DataType,
@@ -12,36 +12,37 @@ pub struct FeatureElements {
     count: usize,
 }
 
-/// Why a value is no element of an input.
+/// Reason why a value cannot be an element of an input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unconvertible {
-    #[error("{from} does not become {to}")]
+    #[error("a value of {from} cannot be converted to {to}")]
     Type { from: ValueType, to: DataType },
-    /// This value is not, though others are. It is not told: whoever asks a model may not have to know what it read.
-    #[error("its value is not exactly a value of {to}")]
+    /// This value does not fit, though others of its type do. The message leaves it out: a caller of the model may not
+    /// be allowed to see it.
+    #[error("its value cannot be represented exactly as {to}")]
     Inexact { to: DataType },
 }
 
-/// Whether a datatype has a value that is not a number.
+/// True when a datatype has a NaN.
 pub fn has_nan(datatype: DataType) -> bool {
     matches!(datatype, DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64)
 }
 
 impl FeatureElements {
-    /// None yet, of an input of `datatype`.
+    /// No elements yet, for an input of `datatype`.
     pub fn new(datatype: DataType) -> Self {
         Self { datatype, data: Vec::new(), count: 0 }
     }
 
-    /// How many there are.
+    /// Number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// Appends a value; a list appends each of its own.
     ///
-    /// Numbers become floating-point numbers, rounded to the nearest, and integers only where nothing is lost. True is
-    /// 1, a time its seconds, and texts and bytes are elements of `BYTES`.
+    /// Numbers become floating-point numbers, rounded to the nearest, and integers only where nothing is lost. True
+    /// becomes 1, a time its seconds, and texts and bytes elements of `BYTES`.
     pub fn push(&mut self, value: &Value) -> Result<(), Unconvertible> {
         let scalar = match value.value_type() {
             ValueType::Scalar(scalar) | ValueType::Array(scalar) => scalar,
@@ -74,7 +75,7 @@ impl FeatureElements {
         Ok(())
     }
 
-    /// Appends what is not a number.
+    /// Appends a NaN.
     pub fn push_nan(&mut self) -> Result<(), Unconvertible> {
         if has_nan(self.datatype) { self.number(f64::NAN) } else { Err(Unconvertible::Inexact { to: self.datatype }) }
     }
@@ -110,7 +111,7 @@ impl FeatureElements {
                 0 | 1 => self.bytes([u8::from(number == 1)]),
                 _ => return Err(Unconvertible::Inexact { to: self.datatype }),
             },
-            // Not by way of f64: a number between two f32 would be rounded twice.
+            // Not through f64: a number between two f32 would be rounded twice.
             DataType::Fp32 => self.bytes((number as f32).to_le_bytes()),
             DataType::Fp16 | DataType::Bf16 | DataType::Fp64 | DataType::Bytes => return self.number(number as f64),
         }

@@ -1,7 +1,7 @@
-//! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, perhaps `model.float.*` beside it,
+//! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, perhaps `model.float.*` next to it, and
 //! `<model>/model.toml`.
 //!
-//! Reads, checks, and says what is wrong; loads nothing.
+//! Reads and checks the files; loads nothing.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +16,7 @@ use ledge_engine::{onnx, tflite};
 use super::contained;
 use super::model_config::ModelConfig;
 
-/// Why a model's folder cannot be used. One line for people.
+/// Reason why a model's folder cannot be used. One line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error("{} cannot be read: {error}", path.display())]
@@ -29,11 +29,7 @@ pub enum FolderError {
     NoModel { path: PathBuf, reason: String },
     /// A model file is not what its name says.
     #[error("{} {reason}", path.display())]
-    BadFile {
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    BadFile { path: PathBuf, reason: String },
 }
 
 /// The content of a file that is part of a model.
@@ -45,7 +41,7 @@ fn read_error(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
     move |error| FolderError::Read { path: path.to_owned(), error }
 }
 
-/// The models of a repository: its folders with a valid name. Others are returned apart, to be warned about.
+/// The models of a repository: its folders with a valid name. Others are returned separately, for a warning.
 pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<String>), FolderError> {
     let (mut models, mut strange) = (Vec::new(), Vec::new());
     for name in folders(repository)? {
@@ -59,7 +55,7 @@ pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<String>), Folder
     Ok((models, strange))
 }
 
-/// The versions in a model's folder, ascending. Folders that are not versions are returned apart.
+/// The versions in a model's folder, ascending. Folders that are not versions are returned separately.
 pub fn versions(model: &Path) -> Result<(Vec<ModelVersion>, Vec<String>), FolderError> {
     let (mut versions, mut strange) = (Vec::new(), Vec::new());
     for name in folders(model)? {
@@ -97,15 +93,15 @@ pub fn model_config(model: &Path) -> Result<(ModelConfig, String), FolderError> 
     Ok((config, text))
 }
 
-/// The stem of the file that is run when no runtime answers the golden inputs right with the model: its float original.
-const FALLBACK: &str = "model.float";
+/// The stem of the file that is run when every runtime answers golden inputs wrong with the model: its float original.
+const FALLBACK_STEM: &str = "model.float";
 
 /// One version, read and checked.
 #[derive(Debug)]
 pub struct VersionFolder {
-    /// What a runtime is to load.
+    /// The model that a runtime loads.
     pub model: ReadModel,
-    /// What it is to load when it answers golden inputs wrong with `model`.
+    /// The model that is loaded when golden inputs are answered wrong with `model`.
     pub fallback: Option<ReadModel>,
     /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
     pub digest: String,
@@ -115,7 +111,7 @@ pub struct VersionFolder {
 #[derive(Debug)]
 pub struct ReadModel {
     pub files: ModelFiles,
-    /// What the integers of its inputs and outputs are worth by its files, by their names.
+    /// Values of the integers of its inputs and outputs according to its files, by their names.
     pub quantization: HashMap<String, Quantization>,
 }
 
@@ -128,13 +124,15 @@ pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
     Ok(VersionFolder { model, fallback, digest: hasher.finalize().to_hex().to_string() })
 }
 
-/// Reads and checks one model and the files that belong to it. `role` tells them from those of the other in the digest.
+/// Reads and checks one model and the files that belong to it. `role` distinguishes them from the files of the other
+/// model in the digest.
 fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hasher) -> Result<ReadModel, FolderError> {
     let (bytes, model) = (read_file(folder, name)?, folder.join(name));
     let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
     if bytes.is_empty() {
         return Err(bad("is empty".to_owned()));
     }
+
     let mut hash_file = |name: &str, content: &[u8]| hash_file(hasher, &format!("{role}{name}"), content);
     hash_file("model", &bytes);
     let mut files = ModelFiles {
@@ -145,6 +143,7 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
         dangers: Dangers::default(),
     };
     let mut quantization = HashMap::new();
+
     match model.extension().and_then(|extension| extension.to_str()) {
         Some("xml") => {
             files.format = Format::OpenVinoIr;
@@ -162,7 +161,7 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
                 return Err(bad("is not a TFLite model: its identifier TFL3 is missing".to_owned()));
             }
             quantization = tflite::quantization(&bytes);
-            // Not read, and such models are small.
+            // The graph is not read, and such models are small.
             files.dangers.has_control_flow = true;
         }
         _ => {
@@ -178,13 +177,13 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
     Ok(ReadModel { files, quantization })
 }
 
-/// Whether an OpenVINO IR has graphs within its graph.
+/// True when an OpenVINO IR has graphs within its graph.
 fn has_control_flow(xml: &[u8]) -> bool {
     let xml = String::from_utf8_lossy(xml);
     ["type=\"If\"", "type=\"Loop\"", "type=\"TensorIterator\""].iter().any(|kind| xml.contains(kind))
 }
 
-/// The names of the inputs of the model in a version's folder, where the format has them in the open.
+/// The names of the inputs of the model in a version's folder, where the format shows them without a runtime.
 pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
     let name = find_models(folder)?.model;
     if name.extension().is_none_or(|extension| extension != "onnx") {
@@ -205,14 +204,14 @@ fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
 }
 
 /// The files of a version that are models, by their names.
-struct Found {
+struct ModelFileNames {
     model: PathBuf,
     fallback: Option<PathBuf>,
 }
 
 /// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it. `model.float.*` is its
 /// fallback, unless there is no other.
-fn find_models(folder: &Path) -> Result<Found, FolderError> {
+fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
         let name = PathBuf::from(entry.map_err(read_error(folder))?.file_name());
@@ -222,11 +221,14 @@ fn find_models(folder: &Path) -> Result<Found, FolderError> {
         }
     }
     found.sort_unstable();
+
     let is_named = |path: &PathBuf, stem: &str| path.file_stem().is_some_and(|found| found == stem);
-    let (mut fallbacks, mut others): (Vec<_>, Vec<_>) = found.into_iter().partition(|path| is_named(path, FALLBACK));
+    let (mut fallbacks, mut others): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|path| is_named(path, FALLBACK_STEM));
     if others.is_empty() {
         std::mem::swap(&mut fallbacks, &mut others);
     }
+
     let named: Vec<_> = others.iter().filter(|path| is_named(path, "model")).collect();
     let several = |found: &[PathBuf]| {
         let listed = found.iter().filter_map(|path| path.file_name()?.to_str()).collect::<Vec<_>>().join(", ");
@@ -235,10 +237,11 @@ fn find_models(folder: &Path) -> Result<Found, FolderError> {
     if fallbacks.len() > 1 {
         return Err(several(&fallbacks));
     }
+
     let fallback = fallbacks.pop();
     match (named.as_slice(), others.as_slice()) {
-        ([only], _) => Ok(Found { model: (*only).clone(), fallback }),
-        ([], [only]) => Ok(Found { model: only.clone(), fallback }),
+        ([only], _) => Ok(ModelFileNames { model: (*only).clone(), fallback }),
+        ([], [only]) => Ok(ModelFileNames { model: only.clone(), fallback }),
         ([], []) => Err(FolderError::NoModel {
             path: folder.to_owned(),
             reason: "holds no model.onnx, model.xml or model.tflite".to_owned(),
@@ -305,7 +308,7 @@ mod tests {
             (name(&read.model), read.fallback.as_ref().map(name))
         };
         let model = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
-        // Alone it is the model.
+        // With no other file it is the model.
         file(root.path(), "1/model.float.tflite", &model("float"));
         let alone = read().unwrap();
         assert_eq!(names(&alone), ("model.float.tflite".into(), None));

@@ -1,41 +1,43 @@
-//! Warm-up, and inputs whose answers are known: before a version is ready it has run, and run right.
+//! Warm-up and golden inputs: before a version is ready it has run, and given the expected answers.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::memory_budget::Account;
-use ledge_base::plain_words::in_json;
 use ledge_base::principal::Principal;
+use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, RunError};
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{Expected, Pipeline};
 
 use super::contained;
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
-use crate::scheduling::instance::{Answer, InferError};
-use crate::scheduling::queue::Unprepared;
+use crate::scheduling::instance::{FinishedRun, InferError};
+use crate::scheduling::queue::PreparationError;
 use crate::scheduling::terms::{Priority, Terms};
 use crate::scheduling::warm_up::WarmUp;
 
-/// A model that needs longer than this for one run, and than its own callers would wait for it, is refused.
-const LIMIT: Duration = Duration::from_mins(1);
-/// However long its callers wait.
-const LIMIT_MAX: Duration = Duration::from_hours(1);
+/// Shortest timeout of a run at load: a model that needs longer than this and than its own timeout is refused.
+const RUN_TIMEOUT_MIN: Duration = Duration::from_mins(1);
+/// Longest timeout of a run at load, however long the model's own timeout is.
+const RUN_TIMEOUT_MAX: Duration = Duration::from_hours(1);
 
-/// The daemon's own runs come before anybody's.
+/// Terms of the daemon's own runs, which wait behind no background work.
 pub(super) fn terms(model: &LoadedModel) -> Terms {
-    let deadline = Instant::now() + model.timeout.clamp(LIMIT, LIMIT_MAX);
+    let deadline = Instant::now() + model.timeout.clamp(RUN_TIMEOUT_MIN, RUN_TIMEOUT_MAX);
     Terms { deadline, priority: Priority::Interactive, principal: Principal::Local }
 }
 
-/// Why a model did not pass its golden inputs. One line for people.
+/// Reason why a model did not pass its golden inputs. One line for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GoldenError {
-    /// The answers are wrong, or a golden input is itself a mistake. Another try ends the same.
+    /// The answers are wrong, or a golden input is itself wrong. Another try ends the same.
     #[error("{0}")]
     Wrong(String),
-    /// A golden input could not be read, or got no answer. Another try may end well.
+    /// A golden input could not be read, or got no answer. Another try may succeed.
     #[error("{0}")]
     Unchecked(String),
 }
@@ -53,11 +55,11 @@ impl GoldenError {
 impl From<InferError> for GoldenError {
     fn from(error: InferError) -> Self {
         match error {
-            InferError::Unprepared(Unprepared::Misfit(_))
+            InferError::Preparation(PreparationError::Invalid(_))
             | InferError::Run(RunError::Input { .. } | RunError::Output { .. }) => Self::Wrong(error.to_string()),
             // A runtime that fails may lack memory.
             InferError::Run(RunError::Runtime { .. })
-            | InferError::Unprepared(Unprepared::NoRoom(_))
+            | InferError::Preparation(PreparationError::NoRoom(_))
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }
             | InferError::Unavailable { .. } => Self::Unchecked(error.to_string()),
@@ -65,14 +67,14 @@ impl From<InferError> for GoldenError {
     }
 }
 
-/// How many golden inputs a model answers right.
+/// Number of golden inputs that a model answers right.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GoldenScore {
     pub right: usize,
     pub total: usize,
-    /// Those that could not be read, or got no answer.
+    /// Inputs that could not be read, or got no answer.
     pub unchecked: usize,
-    /// The first reason against it; a wrong answer goes before one that is not known.
+    /// The first fault; a wrong answer replaces an unchecked one.
     pub fault: Option<GoldenError>,
 }
 
@@ -90,12 +92,12 @@ impl GoldenScore {
         }
     }
 
-    /// Whether at least this share is right; of no inputs at all, every share is.
+    /// True when at least this share is right; always true without inputs.
     pub fn reaches(&self, share: f64) -> bool {
         reaches(self.right, self.total, share)
     }
 
-    /// Whether enough golden inputs are answered right: the share `least` of them, or all.
+    /// Checks that enough golden inputs are answered right: the share `least` of them, or all.
     fn verdict(&self, least: Option<f64>) -> Result<(), GoldenError> {
         let Some(fault) = &self.fault else { return Ok(()) };
         let Some(least) = least else { return Err(fault.clone()) };
@@ -103,8 +105,9 @@ impl GoldenScore {
             return Ok(());
         }
         let Self { right, total, unchecked, .. } = *self;
-        let reason = format!("{right} of {total} golden inputs are answered right, expected {least} of them; {fault}");
-        // Those that are not known could have made it enough.
+        let reason =
+            format!("{right} of {total} golden inputs are answered right, expected a share of {least}; {fault}");
+        // The unchecked ones could have made it enough.
         let may_pass = reaches(right + unchecked, total, least);
         Err(if may_pass { GoldenError::Unchecked(reason) } else { GoldenError::Wrong(reason) })
     }
@@ -120,31 +123,32 @@ fn reaches(right: usize, total: usize, share: f64) -> bool {
 pub async fn score(model: &LoadedModel, folder: &Path) -> GoldenScore {
     let mut score = GoldenScore::default();
     for golden in &model.config.golden {
-        let checked = answered_right(model, golden, folder).await;
+        let checked = check_input(model, golden, folder).await;
         score.count(checked.map_err(|error| error.of(&format!("golden input {}", golden.file))));
     }
     score
 }
 
-/// Whether `model` answers enough golden inputs right: the share `least` of them, or all.
+/// Checks that `model` answers enough golden inputs right: the share `least` of them, or all.
 pub async fn check(model: &LoadedModel, folder: &Path, least: Option<f64>) -> Result<(), GoldenError> {
     let score = score(model, folder).await;
     score.verdict(least)?;
     if let Some(reason) = &score.fault {
         let GoldenScore { right, total, .. } = score;
         tracing::warn!(model = %model.name, version = %model.version, right, total, %reason,
-            "some golden inputs have other answers; enough are right");
+            "some golden inputs are answered wrong, but enough are right");
     }
     Ok(())
 }
 
-async fn answered_right(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<(), GoldenError> {
+async fn check_input(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<(), GoldenError> {
     let content = read(folder, &golden.file)?;
-    if model.config.pipeline.image_classification.is_some() && !content.starts_with(b"{") {
-        let expected = golden.outputs.as_ref().map(|file| read_outputs(folder, file)).transpose()?;
-        photograph(model, golden, &content, &expected.unwrap_or_default()).await
-    } else {
-        request(model, golden, &content).await
+    match &model.pipeline {
+        Some(pipeline) if !content.starts_with(b"{") => {
+            let expected = golden.outputs.as_ref().map(|file| read_outputs(folder, file)).transpose()?;
+            through_pipeline(model, pipeline, golden, content, &expected.unwrap_or_default()).await
+        }
+        _ => request(model, golden, &content).await,
     }
 }
 
@@ -153,7 +157,7 @@ fn read(folder: &Path, file: &str) -> Result<Vec<u8>, GoldenError> {
     contained::read(folder, Path::new(file), contained::DATA_MAX).map_err(unread)
 }
 
-/// The outputs that a photograph is to have.
+/// The expected outputs of a golden input that goes through the model's pipeline.
 fn read_outputs(folder: &Path, file: &str) -> Result<Vec<GoldenTensor>, GoldenError> {
     let parsed: Result<GoldenOutputs, _> = serde_json::from_slice(&read(folder, file)?);
     let wrong = |error| GoldenError::Wrong(format!("{}: {error}", folder.join(file).display()));
@@ -161,59 +165,44 @@ fn read_outputs(folder: &Path, file: &str) -> Result<Vec<GoldenTensor>, GoldenEr
     Ok(expected.outputs)
 }
 
-/// The runs on zeros of `warm_up`, each alone. A model that refuses zeros (an index that must not be 0, say) is not at
-/// fault.
+/// Does the runs on zeros of `warm_up`, one at a time. A model that refuses zeros (such as an index that must not be 0)
+/// is not at fault.
 pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
     let outputs: Vec<usize> = (0..model.signature.outputs.len()).collect();
     for (rows, inputs) in warm_up.runs() {
         if let Err(error) = model.run(inputs, outputs.clone(), terms(model)).await {
             tracing::info!(model = %model.name, version = %model.version, rows, %error,
-                "warm-up with zeros failed; serving all the same");
+                "warm-up with zeros failed; the model is served anyway");
         }
     }
 }
 
-async fn photograph(
+async fn through_pipeline(
     model: &LoadedModel,
+    pipeline: &Arc<dyn Pipeline>,
     golden: &Golden,
-    content: &[u8],
+    content: Vec<u8>,
     expected: &[GoldenTensor],
 ) -> Result<(), GoldenError> {
-    let prepared = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited());
-    let (make, scores) = prepared.map_err(GoldenError::Wrong)?;
     let mut outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
-    outputs.push(scores);
-    let answer = model.run_prepared(make, content.len(), outputs, terms(model)).await?;
+    outputs.extend(pipeline.outputs());
+    let (limits, account) = (DecodeLimits::default(), Account::unlimited());
+    let answer = model.run_pipeline(pipeline, content.into(), limits, account, outputs, terms(model)).await?;
     compare(expected, &answer, golden)?;
-    judge_scores(model, golden, answer.run.outputs.last()).map_err(GoldenError::Wrong)
+
+    let own: Vec<_> = answer.run.outputs.iter().skip(expected.len()).collect();
+    let expected = Expected { label: golden.label.as_deref(), min_score: golden.min_score };
+    pipeline.judge(&own, expected).map_err(GoldenError::Wrong)
 }
 
-/// Whether the label is the expected one, with score enough.
-fn judge_scores(model: &LoadedModel, golden: &Golden, scores: Option<&Tensor>) -> Result<(), String> {
-    let found = model.classes(scores.ok_or("no output came")?).map_err(|error| error.to_string())?;
-    let first = found.first().ok_or("no class came")?;
-    let label = first.label.clone().unwrap_or_else(|| first.index.to_string());
-    if let Some(expected) = &golden.label
-        && *expected != label
-    {
-        return Err(format!("expected {expected:?} first, got {label:?} ({:.3})", first.score));
-    }
-    match golden.min_score {
-        Some(least) if first.score < least => {
-            Err(format!("{label:?} scores {:.3}, expected {least} at least", first.score))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// A request as it travels over HTTP, its answer beside it.
+/// A request in the form of HTTP, together with its answer.
 #[derive(serde::Deserialize)]
 struct GoldenRequest {
     inputs: Vec<GoldenTensor>,
     outputs: Vec<GoldenTensor>,
 }
 
-/// The answer alone.
+/// Only the answer.
 #[derive(serde::Deserialize)]
 struct GoldenOutputs {
     outputs: Vec<GoldenTensor>,
@@ -239,7 +228,7 @@ async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result
     compare(&request.outputs, &answer, golden)
 }
 
-/// Where in the model's signature these outputs are.
+/// Indices of these outputs in the model's signature.
 fn positions(model: &LoadedModel, outputs: &[GoldenTensor]) -> Result<Vec<usize>, String> {
     let position = |expected: &GoldenTensor| {
         let position = model.signature.outputs.iter().position(|port| port.name == expected.name);
@@ -248,7 +237,7 @@ fn positions(model: &LoadedModel, outputs: &[GoldenTensor]) -> Result<Vec<usize>
     outputs.iter().map(position).collect()
 }
 
-fn compare(expected: &[GoldenTensor], answer: &Answer, golden: &Golden) -> Result<(), GoldenError> {
+fn compare(expected: &[GoldenTensor], answer: &FinishedRun, golden: &Golden) -> Result<(), GoldenError> {
     for (expected, got) in expected.iter().zip(&answer.run.outputs) {
         let compared = expected.compare(got, golden);
         compared.map_err(|reason| GoldenError::Wrong(format!("output {:?} {reason}", expected.name)))?;
@@ -274,16 +263,18 @@ impl GoldenTensor {
         if values.iter().any(|value| value.is_nan()) {
             return Err("holds values that are not numbers".to_owned());
         }
-        // Without either, any difference that no runtime's rounding makes.
+
+        // Without either setting, a tolerance above the rounding of any runtime.
         let tolerance = golden.tolerance.or(golden.max_relative_error.is_none().then_some(1e-3));
         let difference = |(a, b): (&f64, &f64)| (a - b).abs();
         let worst = values.iter().zip(&self.data).map(difference).fold(0.0, f64::max);
         if let Some(tolerance) = tolerance.filter(|tolerance| worst > *tolerance) {
             return Err(format!("differs by {worst:.6}, more than {tolerance}"));
         }
+
         let relative = relative_error(&values, &self.data);
         match golden.max_relative_error {
-            // An infinite difference may come out as not a number.
+            // An infinite difference may result in NaN.
             Some(most) if relative.is_nan() || relative > most => {
                 Err(format!("has a relative error of {relative:.3}, more than {most}"))
             }
@@ -321,7 +312,7 @@ mod tests {
         let reason = compare(&expected, &near, "max_relative_error = 0.09").unwrap_err();
         assert_eq!(reason, "has a relative error of 0.100, more than 0.09");
         assert!(compare(&expected, &near, "max_relative_error = 0.1\ntolerance = 0.4").is_err());
-        // Nothing is a share of nothing.
+        // Zero is within every share of zero.
         assert!(compare(&[0.0], &[0.0], "max_relative_error = 0").is_ok());
         assert!(compare(&[0.0], &[1e-9], "max_relative_error = 9e9").is_err());
     }

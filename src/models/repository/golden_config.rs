@@ -1,5 +1,6 @@
 //! `[[golden]]` of `model.toml`: inputs with known answers.
 
+use ledge_engine::pipeline::kind::Input;
 use serde::{Deserialize, Serialize};
 
 use super::model_config::is_beside;
@@ -8,8 +9,8 @@ use super::model_config::is_beside;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Golden {
-    /// A file beside `model.toml`: a photograph for an image model, else an inference request in JSON whose `outputs`
-    /// carry the expected data.
+    /// A file next to `model.toml`: a photograph for an image model, else an inference request in JSON whose `outputs`
+    /// have the expected data.
     pub file: String,
     /// Photographs: the label that must come first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -17,7 +18,7 @@ pub struct Golden {
     /// Photographs: the least score of that label, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f32>,
-    /// Photographs: a file beside `model.toml` whose `outputs` carry the expected data, as those of a request do.
+    /// Photographs: a file next to `model.toml` whose `outputs` have the expected data, as those of a request do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
     /// The largest absolute difference of any element of an output from the expected one.
@@ -30,23 +31,22 @@ pub struct Golden {
 
 impl Golden {
     /// What no type can say.
-    pub(super) fn mistakes(&self, takes_photographs: bool) -> Vec<(&'static str, String)> {
-        const BESIDE: &str = "expected a file beside model.toml";
+    pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<(&'static str, String)> {
+        const EXPECTED_FILE: &str = "expected a file next to model.toml";
         const NOT_NEGATIVE: &str = "expected 0 or more";
-        // Not a number is no limit either.
+        // NaN is not a limit.
         let is_limit = |value: Option<f64>| value.is_none_or(|value| value >= 0.0);
+        let belongs = format!(
+            "it belongs to a photograph, and the model has no {}: put the expected outputs into the request",
+            Input::Photograph.sections()
+        );
         let checks = [
-            (is_beside(&self.file), "golden.file", BESIDE),
+            (is_beside(&self.file), "golden.file", EXPECTED_FILE),
             (self.min_score.is_none_or(|score| (0.0..=1.0).contains(&score)), "golden.min_score", "expected 0 to 1"),
             (is_limit(self.tolerance), "golden.tolerance", NOT_NEGATIVE),
             (is_limit(self.max_relative_error), "golden.max_relative_error", NOT_NEGATIVE),
-            (self.outputs.as_deref().is_none_or(is_beside), "golden.outputs", BESIDE),
-            (
-                self.outputs.is_none() || takes_photographs,
-                "golden.outputs",
-                "it belongs to a photograph, and the model has no [pipeline.image_classification]: put the expected \
-                 outputs into the request",
-            ),
+            (self.outputs.as_deref().is_none_or(is_beside), "golden.outputs", EXPECTED_FILE),
+            (self.outputs.is_none() || has_pipeline, "golden.outputs", belongs.as_str()),
         ];
         let wrong = checks.into_iter().filter(|(holds, ..)| !holds);
         wrong.map(|(_, key, message)| (key, message.to_owned())).collect()
@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_number_and_a_file_lies_beside() {
-        let mistakes = |keys: &str, takes_photographs: bool| -> Vec<&str> {
+        let mistakes = |keys: &str, has_pipeline: bool| -> Vec<&str> {
             let golden: Golden = toml::from_str(keys).unwrap();
-            golden.mistakes(takes_photographs).into_iter().map(|(key, _)| key).collect()
+            golden.mistakes(has_pipeline).into_iter().map(|(key, _)| key).collect()
         };
         let good = "file = 'golden/a.png'\noutputs = 'golden/a.json'\nmax_relative_error = 0.2\ntolerance = 0";
         assert!(mistakes(good, true).is_empty());

@@ -1,4 +1,4 @@
-//! Loads whose model may end the process: noted before they begin, and not begun again once they did. See [`super::attempts`].
+//! Loads that may end the process: recorded before they begin, and not repeated once they did. See [`super::attempts`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use ledge_base::principal::Principal;
 use tokio::sync::SemaphorePermit;
 
 use super::attempts::log::AttemptLog;
-use super::attempts::{Attempt, AttemptKey, Finding, Suspect, Verdict};
+use super::attempts::{Attempt, AttemptKey, Suspect, TrialFailure, Verdict};
 use super::loading::{self, VersionError, VersionSource};
-use super::{Effort, LoadedModel, Repository};
+use super::{LoadMode, LoadedModel, Repository};
 
 /// A version on disk.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,13 +25,13 @@ pub struct VersionOnDisk {
     pub golden_min: Option<f64>,
 }
 
-/// Loads a version in a process of its own.
+/// Loads a version in a separate process.
 pub trait SeparateTrial: Send + Sync {
-    /// Loads it as the repository would, and ends. `Err` says what came of that.
-    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), Finding>>;
+    /// Loads it as the repository would, and ends. `Err` is the failure of the trial.
+    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), TrialFailure>>;
 }
 
-/// What keeps a model that ends the process from being loaded for ever.
+/// Keeps a model that ends the process from being loaded again and again.
 pub(super) struct LoadGuard {
     attempts: AttemptLog,
     trial: Box<dyn SeparateTrial>,
@@ -44,13 +44,13 @@ impl fmt::Debug for LoadGuard {
 }
 
 impl Repository {
-    /// Notes each load from here on. To be called before the first one, by the process that serves.
+    /// Records each load from here on. The process that serves calls it before the first load.
     pub fn guard_loads(&self, attempts: AttemptLog, trial: Box<dyn SeparateTrial>) {
         let guarded = self.shared.guard.set(LoadGuard { attempts, trial });
         debug_assert!(guarded.is_ok(), "loads are guarded once");
     }
 
-    /// From here on the process ends in order, and no load is to blame for it.
+    /// Declares that the process ends in order from here on: no load is to blame for it.
     pub fn end_in_order(&self) {
         if let Some(guard) = self.shared.guard.get() {
             guard.attempts.stop();
@@ -74,24 +74,24 @@ impl Repository {
     async fn try_due(&self, guard: &LoadGuard) {
         for (key, name) in guard.attempts.due() {
             if let Some(model) = self.model(&name)
-                && let Err(error) = self.load_model(&model, &Principal::Local, Effort::Due).await
+                && let Err(error) = self.load_model(&model, &Principal::Local, LoadMode::Due).await
             {
-                tracing::warn!(model = %name, %error, "a suspended model was tried, and stays suspended");
+                tracing::warn!(model = %name, %error, "a suspended model failed its trial and stays suspended");
             }
-            // No load came across it.
+            // Still due, so no load found these files.
             if guard.attempts.due().iter().any(|(other, _)| *other == key) {
                 guard.attempts.forget(&key);
             }
         }
     }
 
-    /// Loads a version, and returns the time that took. Not the wait for its turn, which is the others', and not a trial.
+    /// Loads a version, and returns the time that took, without the wait for its turn and without a trial.
     pub(super) async fn load_guarded(
         &self,
         source: VersionSource<'_>,
-        effort: Effort,
+        mode: LoadMode,
     ) -> Result<(LoadedModel, Duration), VersionError> {
-        // Reading takes the memory of a whole model.
+        // Reading takes the memory of a whole model, so it takes a turn too.
         let turn = self.turns(1).await;
         let started = Instant::now();
         let folder = loading::read(source.files).await?;
@@ -101,7 +101,7 @@ impl Repository {
             None => (turn, None),
             Some(guard) => {
                 let key = AttemptKey::new(&folder.digest, source.config_text, &self.runtimes().libraries());
-                let turn = self.admit(guard, &source, &key, effort, turn).await?;
+                let turn = self.admit(guard, &source, &key, mode, turn).await?;
                 let (model, version) = (source.name.clone(), source.version);
                 let attempt = Attempt { key, model, version, began_ms: clock::unix_millis() };
                 (turn, Some(guard.attempts.begin(attempt)))
@@ -112,32 +112,32 @@ impl Repository {
         Ok((loaded?, reading + started.elapsed()))
     }
 
-    /// Exchanges the turn for the one that the version may be loaded in, once it has passed its trial if it needs one.
+    /// Exchanges the turn for the one in which the version may be loaded, after its trial if it needs one.
     async fn admit<'a>(
         &'a self,
         LoadGuard { attempts, trial }: &LoadGuard,
         source: &VersionSource<'_>,
         key: &AttemptKey,
-        effort: Effort,
+        mode: LoadMode,
         turn: Option<SemaphorePermit<'a>>,
     ) -> Result<Option<SemaphorePermit<'a>>, VersionError> {
-        match attempts.verdict(key, effort) {
-            Verdict::Beside => return Ok(turn),
+        match attempts.verdict(key, mode) {
+            Verdict::Concurrent => return Ok(turn),
             Verdict::Refused(reason) => return Err(VersionError::Suspended(reason)),
             Verdict::Alone => drop(turn),
             Verdict::AfterTrial => {
                 drop(turn);
                 tracing::info!(model = %source.name, version = %source.version,
-                    "a load of this model ended the process; it is tried in a process of its own");
+                    "an earlier load of this model ended the process; it is tried in a separate process first");
                 let (folder, files) = (source.folder.to_owned(), source.files.to_owned());
                 let tried = trial.run(VersionOnDisk { folder, files, golden_min: source.golden_min }).await;
-                tried.map_err(|finding| VersionError::Suspended(attempts.not_passed(key, &finding)))?;
+                tried.map_err(|finding| VersionError::Suspended(attempts.record_failed_trial(key, &finding)))?;
             }
         }
         Ok(self.turns(self.shared.parallel_loads).await)
     }
 
-    /// So many of the places for loads; with all of them no other load is under way.
+    /// Waits for this many of the places for loads; with all of them no other load is in progress.
     async fn turns(&self, places: u32) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
         self.shared.loads.acquire_many(places).await.ok()

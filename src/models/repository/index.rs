@@ -1,4 +1,4 @@
-//! What the repository has, in Triton's words.
+//! The index of the repository, in Triton's words.
 
 use ledge_base::names::{ModelName, ModelVersion};
 use schemars::JsonSchema;
@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use super::{CandidateShare, Repository};
 
-/// What state a version is in, in Triton's words.
+/// State of a version, in Triton's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum VersionState {
     Ready,
     /// It is being loaded for the first time.
     Loading,
-    /// It waits for its last requests.
+    /// It is waiting for its last requests.
     Unloading,
-    /// It does not answer; why.
+    /// It does not answer, for this reason.
     Unavailable(String),
 }
 
@@ -30,17 +30,17 @@ pub enum ModelState {
     Unavailable,
     /// It will be ready soon.
     Loading,
-    /// It answers what it has and then goes.
+    /// It answers its last requests and is then removed.
     Unloading,
 }
 
-impl From<&State> for ModelState {
-    fn from(state: &State) -> Self {
+impl From<&VersionState> for ModelState {
+    fn from(state: &VersionState) -> Self {
         match state {
-            State::Ready => Self::Ready,
-            State::Loading => Self::Loading,
-            State::Unloading => Self::Unloading,
-            State::Unavailable(_) => Self::Unavailable,
+            VersionState::Ready => Self::Ready,
+            VersionState::Loading => Self::Loading,
+            VersionState::Unloading => Self::Unloading,
+            VersionState::Unavailable(_) => Self::Unavailable,
         }
     }
 }
@@ -51,8 +51,8 @@ pub struct IndexRow {
     pub model: ModelName,
     /// The version; `None` for a model of which none is known.
     pub version: Option<ModelVersion>,
-    pub state: State,
-    /// What is to be known of a version that is ready, for people: who manages it, what it stands in for.
+    pub state: VersionState,
+    /// Note on a version that is ready, for people: what manages it, or what it stands in for.
     pub note: Option<String>,
 }
 
@@ -68,26 +68,29 @@ impl Repository {
                 let live = live.iter().find(|live| live.version == version)?;
                 let managed = managed.as_ref().map(|managed| match &managed.fault {
                     None => "managed by updates".to_owned(),
-                    Some(fault) => format!("the owner's version stands in for {fault}"),
+                    Some(fault) => format!("the owner's version stands in: {fault}"),
                 });
                 let notes: Vec<_> = managed.into_iter().chain(live.stand_in()).collect();
                 (!notes.is_empty()).then(|| notes.join("; "))
             };
+
             let known = states.versions.iter().map(|(&version, state)| (version, state.clone()));
             rows.extend(known.map(|(version, state)| row(Some(version), state, note(version))));
+
             if let Some((candidate, share)) = &candidate
                 && !live.iter().any(|live| live.version == candidate.version)
             {
-                // In shadow it answers nobody.
+                // In shadow it answers no caller.
                 let (state, note) = match share {
-                    CandidateShare::Shadow(_) => (State::Loading, "a candidate, in shadow"),
-                    CandidateShare::Canary(_) => (State::Ready, "a candidate, in canary"),
+                    CandidateShare::Shadow(_) => (VersionState::Loading, "a candidate, in shadow"),
+                    CandidateShare::Canary(_) => (VersionState::Ready, "a candidate, in canary"),
                 };
                 rows.push(row(Some(candidate.version), state, Some(note.to_owned())));
             }
+
             if states.versions.is_empty() {
                 let reason = states.fault.clone().unwrap_or_default();
-                rows.push(row(None, State::Unavailable(reason), None));
+                rows.push(row(None, VersionState::Unavailable(reason), None));
             }
         }
         rows

@@ -1,53 +1,53 @@
-//! Two tables of a `model.toml`: `[response_cache]` and `[limits]`. What they say is obeyed by `serving/`.
+//! Two tables of a `model.toml`: `[response_cache]` and `[limits]`. `serving/` applies them.
 
 use std::time::Duration;
 
 use ledge_base::token_bucket::Rate;
 use serde::{Deserialize, Serialize};
 
-/// More than any box of this kind has memory for: a limit that only catches slips of the pen.
-const MOST_BYTES: u64 = 1 << 40;
+/// Bound on a model's cache: more than any box of this kind has memory for, to catch typing mistakes.
+const CACHE_BYTES_MAX: u64 = 1 << 40;
 
-/// About thirty years.
-const LONGEST_TTL_S: u64 = 1_000_000_000;
+/// Bound on the age of a cached answer: about thirty years.
+const CACHE_TTL_S_MAX: u64 = 1_000_000_000;
 
-/// `[response_cache]`: whether answers are kept, how many bytes of them and for how long.
+/// `[response_cache]`: whether answers are cached, how many bytes of them and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct ResponseCache {
-    /// Whether answers are kept. Only for a model that gives equal answers to equal requests.
+pub struct ModelCacheConfig {
+    /// Set to cache answers. Only for a model that gives equal answers to equal requests.
     pub enable: bool,
-    /// The most bytes of kept answers; a quarter of the daemon's `response_cache.max_bytes` without it.
+    /// The most bytes of cached answers; a quarter of the daemon's `response_cache.max_bytes` without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
-    /// Seconds after which an answer is computed anew; never without it.
+    /// Seconds after which an answer is computed again; never without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_s: Option<u64>,
-    /// Whether callers get the answers that others asked for. They can tell then that somebody did.
+    /// Set to share answers between callers. A caller can then find out that another one sent the same request.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub share: bool,
 }
 
-impl ResponseCache {
+impl ModelCacheConfig {
     /// [`Self::ttl_s`].
     pub fn ttl(&self) -> Option<Duration> {
         self.ttl_s.map(Duration::from_secs)
     }
 
-    /// What no type can say: the key, and what was expected.
+    /// Mistakes that types cannot express: the key, and the message.
     pub(super) fn mistakes(&self) -> Vec<(&'static str, String)> {
         let mut mistakes = Vec::new();
-        if !self.max_bytes.is_none_or(|bytes| (1..=MOST_BYTES).contains(&bytes)) {
-            mistakes.push(("response_cache.max_bytes", format!("expected 1 to {MOST_BYTES}")));
+        if !self.max_bytes.is_none_or(|bytes| (1..=CACHE_BYTES_MAX).contains(&bytes)) {
+            mistakes.push(("response_cache.max_bytes", format!("expected 1 to {CACHE_BYTES_MAX}")));
         }
-        if !self.ttl_s.is_none_or(|seconds| (1..=LONGEST_TTL_S).contains(&seconds)) {
-            mistakes.push(("response_cache.ttl_s", format!("expected 1 to {LONGEST_TTL_S}")));
+        if !self.ttl_s.is_none_or(|seconds| (1..=CACHE_TTL_S_MAX).contains(&seconds)) {
+            mistakes.push(("response_cache.ttl_s", format!("expected 1 to {CACHE_TTL_S_MAX}")));
         }
         mistakes
     }
 }
 
-/// `[limits]`: what all callers of a version of the model together may ask for.
+/// `[limits]`: limits of all callers of a version of the model together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -60,7 +60,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether anything is limited.
+    /// True when anything is limited.
     pub fn is_set(&self) -> bool {
         self.max_concurrent > 0 || self.max_rate.is_set()
     }

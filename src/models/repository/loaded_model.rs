@@ -1,4 +1,4 @@
-//! One version of a model, loaded, warmed up and checked: what answers requests.
+//! One version of a model, loaded, warmed up and checked, which answers requests.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -12,36 +12,36 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, Runtime, Signature};
-use ledge_engine::pipeline::classification::{ClassificationError, Label};
-use ledge_engine::pipeline::image::{self, DecodeLimits, ImageError};
+use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{InputError, Model, Pipeline};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
 
-use super::loading::Refusal;
+use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
-use crate::scheduling::instance::{Answer, InferError, Instances, Residence};
-use crate::scheduling::queue::{Preparation, Unprepared};
+use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances};
+use crate::scheduling::queue::PreparationError;
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
 
-/// What the daemon's configuration says for every model.
+/// Settings of the daemon's configuration for every model.
 #[derive(Debug, Clone)]
 pub struct ModelDefaults {
     /// Requests of each priority that may wait for one model.
     pub max_queue_size: usize,
-    /// After this a caller gets 504.
+    /// Time after which a caller gets 504.
     pub timeout: Duration,
-    /// After how long without a call a model gives its memory back; `None` is never.
+    /// Time without a call after which a model is unloaded; `None` is never.
     pub keep_alive: Option<Duration>,
-    /// Where compiled models are kept between starts, if anywhere.
+    /// Folder of compiled models, kept between starts; `None` keeps none.
     pub cache_dir: Option<PathBuf>,
-    /// What was measured on this box.
+    /// The profiles measured on this box.
     pub profiles: Profiles,
-    /// Whether a model that several runtimes accept, and that was not measured yet, is measured when it is loaded.
+    /// Set to measure a model at its load, when several runtimes accept it and it was not measured yet.
     pub measure: bool,
     /// Opens the models that updates brought.
     pub sealer: Sealer,
@@ -58,57 +58,51 @@ pub struct LoadedModel {
     pub folder: PathBuf,
     /// The name of the file that is run.
     pub file: String,
-    /// Whether that is the float original, in the place of the model.
+    /// True when the file is the float original instead of the model.
     pub is_fallback: bool,
-    /// Whether the runtime takes slower instructions where the CPU's own for int8 would give wrong sums, if it can.
+    /// True when the runtime uses slower instructions, if it can, where the CPU's own for int8 would give wrong sums.
     pub exact_int8: bool,
-    /// Which runtimes and files were tried before and answered golden inputs wrong; none for one that runs as it should.
-    pub passed_over: Vec<Refusal>,
+    /// The runtimes and files that were tried first and answered golden inputs wrong; empty for a model that runs as it
+    /// should.
+    pub passed_over: Vec<RuntimeRefusal>,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
     pub config: ModelConfig,
-    /// What it takes and gives, with the dimensions that the model config fixes.
+    /// Inputs and outputs, with the dimensions that the model config fixes.
     pub signature: Signature,
     /// The most batch elements of a request; `None` when the first dimension is not a batch.
     pub batch_limit: Option<usize>,
     /// The class names of outputs, by output name.
-    pub labels: HashMap<String, Vec<String>>,
+    pub labels: HashMap<String, Arc<[String]>>,
     /// What the integers of inputs and outputs are worth, by their names, where that is known.
     pub quantization: HashMap<String, Quantization>,
+    /// The pipeline that its config sets up, if there is one.
+    pub pipeline: Option<Arc<dyn Pipeline>>,
     /// When a request without its own deadline is given up.
     pub timeout: Duration,
     /// Counters; they outlive this handle.
     pub statistics: Arc<Statistics>,
-    /// What the layer above keeps for this handle, and loses with it: nothing outlives the weights it was made from.
+    /// State that the layer above attaches to this handle. It is dropped with the handle, so nothing outlives the
+    /// weights it was made from.
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) instances: Instances,
 }
 
 impl LoadedModel {
-    /// What the model config promises that the signature does not hold.
-    pub(super) fn check_config(&self) -> Result<(), String> {
+    /// Compares the model config with the signature, and sets up the pipeline.
+    pub(super) fn bind_config(&mut self) -> Result<(), String> {
         for port in &self.signature.outputs {
             if let Some(classes) = class_count(port) {
                 self.check_labels(&port.name, classes)?;
             }
         }
-        let Some(pipeline) = &self.config.pipeline.image_classification else { return Ok(()) };
-        let (input, _) = self.image_ports()?;
-        let Some(port) = self.signature.inputs.get(input) else { return Ok(()) };
-        let prepared = pipeline.preparation().shape();
-        let mut dims = port.shape.iter().zip(prepared);
-        let fits = port.shape.len() == prepared.len()
-            && dims.all(|(&dim, made)| dim == -1 || usize::try_from(dim) == Ok(made));
-        if fits {
-            return Ok(());
-        }
-        Err(format!(
-            "pipeline.image_classification makes tensors of shape {prepared:?}, input {:?} takes {:?}",
-            port.name, port.shape
-        ))
+        let Some(section) = self.config.pipeline.section() else { return Ok(()) };
+        let model = Model { signature: &self.signature, labels: &self.labels, quantization: &self.quantization };
+        self.pipeline = Some(section.bind(model)?);
+        Ok(())
     }
 
-    /// Whether the label file of an output has a line for each of its classes.
+    /// Checks that the label file of an output has a line for each of its classes.
     pub(super) fn check_labels(&self, output: &str, classes: usize) -> Result<(), String> {
         let Some(labels) = self.labels.get(output) else { return Ok(()) };
         let lines = labels.len();
@@ -129,38 +123,6 @@ impl LoadedModel {
         ))
     }
 
-    /// The best classes of an output of scores, with their names.
-    pub fn classes(&self, scores: &Tensor) -> Result<Vec<Label>, ClassificationError> {
-        let Some(pipeline) = &self.config.pipeline.image_classification else { return Ok(Vec::new()) };
-        let output = self.image_ports().ok().and_then(|(_, output)| self.signature.outputs.get(output));
-        let labels = output.and_then(|port| self.labels.get(&port.name)).map_or(&[][..], Vec::as_slice);
-        pipeline.labels(scores, labels, output.and_then(|port| self.quantization.get(&port.name)).copied())
-    }
-
-    /// The input that takes the photograph and the output that holds the scores, as indices into the signature.
-    pub fn image_ports(&self) -> Result<(usize, usize), String> {
-        let Some(pipeline) = &self.config.pipeline.image_classification else {
-            return Err("the model has no image pipeline".to_owned());
-        };
-        let find = |kind: &str, ports: &[Port], name: Option<&String>| match name {
-            Some(name) => ports
-                .iter()
-                .position(|port| port.name == *name)
-                .ok_or_else(|| format!("pipeline.image_classification.{kind} names {name:?}, which the model lacks")),
-            None if ports.len() == 1 => Ok(0),
-            None => Err(format!(
-                "the model has {} {kind}s: pipeline.image_classification.{kind} must name one",
-                ports.len()
-            )),
-        };
-        let input = find("input", &self.signature.inputs, pipeline.input.as_ref())?;
-        let output = find("output", &self.signature.outputs, pipeline.output.as_ref())?;
-        if self.signature.inputs.len() != 1 {
-            return Err("an image model has one input".to_owned());
-        }
-        Ok((input, output))
-    }
-
     /// For people: what is run instead of that which answered golden inputs wrong, and what was wrong.
     pub fn stand_in(&self) -> Option<String> {
         let wrong = self.passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -168,7 +130,7 @@ impl LoadedModel {
         (!wrong.is_empty()).then(|| format!("{} in {}{how} stands in: {wrong}", self.file, self.runtime()))
     }
 
-    /// The same for a record of the audit log, where it is no text.
+    /// The same for a record of the audit log.
     pub(super) fn fell_back_to(&self) -> Option<Fallback> {
         let to = if self.is_fallback { Fallback::Float } else { Fallback::Runtime };
         (!self.passed_over.is_empty()).then_some(to)
@@ -179,90 +141,77 @@ impl LoadedModel {
         self.instances.runtime()
     }
 
-    /// Its instances: between which numbers, and cores of one run.
+    /// Bounds of the number of its instances, and the cores of one run.
     pub fn scale(&self) -> Scale {
         self.instances.scale()
     }
 
-    /// How requests are put together now; `None` when each runs alone.
+    /// Current rule for joining requests; `None` when each runs by itself.
     pub fn batching(&self) -> Option<BatchPolicy> {
         self.instances.batching()
     }
 
-    /// How many requests of each priority may wait.
+    /// The most requests of each priority that may wait.
     pub fn queue_limit(&self) -> usize {
         self.instances.limits().jobs
     }
 
-    /// How many wait, when another request of that caller would be refused for their number as things stand.
+    /// Number of waiting requests, when another request of that caller would be refused now because the queue is full;
+    /// otherwise `None`.
     pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
         self.instances.refusal(priority, principal)
     }
 
-    /// How many instances there are now, what they take, and how many requests wait.
-    pub fn residence(&self) -> Residence {
-        self.instances.residence()
+    /// Number of instances now, their memory, and the number of waiting requests.
+    pub fn instance_usage(&self) -> InstanceUsage {
+        self.instances.instance_usage()
     }
 
-    /// How many requests wait for it.
+    /// Number of waiting requests.
     pub fn queue_depth(&self) -> usize {
-        self.instances.residence().queued
+        self.instances.instance_usage().queued
     }
 
-    /// The memory of its instances in bytes, as far as it could be measured when they were loaded.
+    /// Memory of its instances in bytes, as measured when they were loaded.
     pub fn memory_bytes(&self) -> u64 {
-        self.instances.residence().bytes
+        self.instances.instance_usage().bytes
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
+    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
         self.instances.run(inputs, outputs, rows, terms).await
     }
 
-    /// How a photograph (JPEG, PNG or WebP) becomes the model's input, and the output that holds the scores.
-    /// The picture counts for `account` while it is there.
-    pub fn photograph(
+    /// Runs the model on what `pipeline`, the model's own, makes of `content`, on a core of its own. Intermediate results
+    /// count for `account` while they are there.
+    pub async fn run_pipeline(
         &self,
+        pipeline: &Arc<dyn Pipeline>,
         content: Bytes,
         limits: DecodeLimits,
         account: Account,
-    ) -> Result<(Preparation, usize), String> {
-        let (input, output) = self.image_ports()?;
-        let port = self.signature.inputs.get(input).ok_or("the model has no input")?;
-        let (datatype, quantization) = (port.datatype, self.quantization.get(&port.name).copied());
-        let pipeline = self.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
-        let preparation = pipeline.preparation();
-        let make = move || {
-            let mut hold = account.hold();
-            let image = image::decode_within(&content, limits, &mut hold).map_err(|error| match error {
-                ImageError::NoRoom(error) => Unprepared::NoRoom(error),
-                error => Unprepared::Misfit(error.to_string()),
-            })?;
-            let tensor = preparation.prepare(&image, datatype, quantization);
-            Ok(vec![tensor.map_err(|error| Unprepared::Misfit(error.to_string()))?])
-        };
-        Ok((Box::new(make), output))
-    }
-
-    /// Makes the inputs of one batch element from `bytes` bytes, on a core of its own, and runs the model on them.
-    pub async fn run_prepared(
-        &self,
-        make: Preparation,
-        bytes: usize,
         outputs: Vec<usize>,
         terms: Terms,
-    ) -> Result<Answer, InferError> {
-        self.instances.run_prepared(make, bytes, outputs, terms).await
+    ) -> Result<FinishedRun, InferError> {
+        let (pipeline, bytes) = (pipeline.clone(), content.len());
+        let make = move || {
+            let mut hold = account.hold();
+            pipeline.prepare(&content, limits, &mut hold).map_err(|error| match error {
+                InputError::Content(reason) => PreparationError::Invalid(reason),
+                InputError::NoRoom(error) => PreparationError::NoRoom(error),
+            })
+        };
+        self.instances.run_prepared(Box::new(make), bytes, outputs, terms).await
     }
 
-    /// A future that ends when the model's memory is given back.
+    /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         self.instances.ended()
     }
 }
 
-/// How many classes an output of scores has; `None` where its signature does not say, or it is of something else.
+/// Number of classes of an output of scores; `None` where its signature does not say, or it has no scores.
 fn class_count(port: &Port) -> Option<usize> {
     let of_one = match port.shape.as_slice() {
         [] => return None,

@@ -1,4 +1,4 @@
-//! How a version is loaded: its files read, a runtime chosen, warmed up, checked.
+//! Loads a version: reads its files, chooses a runtime, warms it up, checks it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,24 +17,24 @@ use super::folder::{self, FolderError, ReadModel, VersionFolder};
 use super::golden::{self, GoldenError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
 use super::model_config::ModelConfig;
-use super::profile::{Choice, Effort, Profile};
+use super::profile::{Choice, Profile, ProfileSource};
 use super::statistics::Statistics;
-use super::{placement, rehearsal, tuning};
+use super::{pipeline_check, placement, tuning};
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::engine::Engine;
-use crate::scheduling::instance::{Instances, Observer, Spec};
+use crate::scheduling::instance::{InstanceSpec, Instances, Observer};
 use crate::scheduling::queue::QueueLimits;
 use crate::scheduling::warm_up::WarmUp;
 
-/// Behind the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
-const ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
+/// Advice after the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
+const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
                       range: if the model has such, quantize it again (models/quantize makes weights for any CPU), or put \
-                      its float32 original beside it as model.float.onnx";
+                      its float32 original next to it as model.float.onnx";
 
-/// Bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
+/// The most bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
 const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
 
-/// Why a version could not be loaded. One line for people.
+/// Reason why a version could not be loaded. One line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
     /// The folder or a file in it is at fault.
@@ -42,12 +42,12 @@ pub enum VersionError {
     Folder(#[from] FolderError),
     #[error("{0}")]
     Sealed(String),
-    /// No runtime runs it; the reasons of all that were tried.
+    /// No runtime runs it; has the reasons of all that were tried.
     #[error("{}{}", refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), advice.unwrap_or_default())]
     NoRuntime {
         /// One for each runtime and file tried.
-        refusals: Vec<Refusal>,
-        /// What to do about wrong answers on this CPU.
+        refusals: Vec<RuntimeRefusal>,
+        /// Advice about wrong answers on this CPU.
         advice: Option<&'static str>,
     },
     /// Its load ended the process before, so it is not loaded now.
@@ -56,17 +56,17 @@ pub enum VersionError {
 }
 
 impl VersionError {
-    /// Whether the version was run and answered its golden inputs wrong, so that another try ends the same. A runtime
+    /// True when the version was run and answered its golden inputs wrong, so that another try ends the same. A runtime
     /// that could not check its answers leaves the question open.
     pub fn is_wrong(&self) -> bool {
         let Self::NoRuntime { refusals, .. } = self else { return false };
         let any = |of: fn(&GoldenError) -> bool| {
-            refusals.iter().any(|refusal| matches!(refusal, Refusal::Golden { error, .. } if of(error)))
+            refusals.iter().any(|refusal| matches!(refusal, RuntimeRefusal::Golden { error, .. } if of(error)))
         };
         any(|error| matches!(error, GoldenError::Wrong(_))) && !any(|error| matches!(error, GoldenError::Unchecked(_)))
     }
 
-    /// Whether what was in the way may pass by itself: a golden input that could not be read or got no answer in time,
+    /// True when the cause may pass by itself: a golden input that could not be read or got no answer in time,
     /// encrypted files that cannot be opened now, or a suspension.
     pub fn may_pass(&self) -> bool {
         match self {
@@ -74,33 +74,30 @@ impl VersionError {
             Self::Sealed(_) | Self::Suspended(_) => true,
             Self::NoRuntime { refusals, .. } => refusals
                 .iter()
-                .any(|refusal| matches!(refusal, Refusal::Golden { error: GoldenError::Unchecked(_), .. })),
+                .any(|refusal| matches!(refusal, RuntimeRefusal::Golden { error: GoldenError::Unchecked(_), .. })),
         }
     }
 }
 
-/// Why one runtime does not run a version. One line for people.
+/// Reason why one runtime does not run a version. One line for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RuntimeRefusal {
     #[error("{0}")]
     Load(String),
-    /// It was loaded, and did not pass its golden inputs, or could not be asked at all.
+    /// It was loaded, and did not pass its golden inputs, or could not be checked at all.
     #[error("{runtime}: {error}")]
-    Golden {
-        runtime: Runtime,
-        /// What came of the golden inputs.
-        error: GoldenError,
-    },
+    Golden { runtime: Runtime, error: GoldenError },
 }
 
-impl Refusal {
-    /// Whether golden inputs were answered wrong.
+impl RuntimeRefusal {
+    /// True when golden inputs were answered wrong.
     pub fn is_wrong(&self) -> bool {
         matches!(self, Self::Golden { error: GoldenError::Wrong(_), .. })
     }
 
-    /// A pipeline that cannot answer is no wrong answer, and a run that failed may end well another time.
-    fn of_rehearsal(runtime: Runtime, error: GoldenError) -> Self {
+    /// Converts the result of the pipeline check. A pipeline that cannot answer is not a wrong answer, and a run that
+    /// failed may succeed another time.
+    fn of_pipeline_check(runtime: Runtime, error: GoldenError) -> Self {
         match error {
             GoldenError::Wrong(reason) => Self::Load(format!("{runtime}: {reason}")),
             error @ GoldenError::Unchecked(_) => Self::Golden { runtime, error },
@@ -116,13 +113,13 @@ impl Refusal {
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for RuntimeRefusal {
     fn from(reason: String) -> Self {
         Self::Load(reason)
     }
 }
 
-/// Where a version is and what is known before it is loaded.
+/// Files of a version, and everything that is known before it is loaded.
 pub(super) struct VersionSource<'a> {
     pub name: &'a ModelName,
     pub version: ModelVersion,
@@ -135,13 +132,13 @@ pub(super) struct VersionSource<'a> {
     /// The least share of the golden inputs that must be answered right; `None` is all of them.
     pub golden_min: Option<f64>,
     pub statistics: Arc<Statistics>,
-    /// Where the two folders above hold what was opened: where it lies sealed.
+    /// The encrypted folder, where the two folders above hold its opened files.
     pub sealed: Option<&'a SealedFolder>,
 }
 
 /// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
-/// accept it and give its golden answers. When those that accept it answer wrong, it is loaded with exact instructions for
-/// int8 where the CPU's own are not, and at last its float original in its place.
+/// accept it and give its golden answers. When those that accept it answer wrong, it is loaded with exact instructions
+/// for int8 where the CPU's own are not, and at last its float original is loaded instead.
 pub(super) async fn load(
     source: VersionSource<'_>,
     engine: &Engine,
@@ -158,7 +155,7 @@ pub(super) async fn read(files: &Path) -> Result<VersionFolder, VersionError> {
     Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
 }
 
-/// As [`load`], when its files were read.
+/// As [`load`], with its files already read.
 pub(super) async fn load_read(
     source: VersionSource<'_>,
     folder: &VersionFolder,
@@ -170,49 +167,54 @@ pub(super) async fn load_read(
         source: &source,
         model: &folder.model,
         is_fallback: false,
-        // Golden answers of the float model find wrong sums out, so the fast instructions are tried first.
+        // Golden answers of the float model detect wrong sums, so the fast instructions are tried first.
         exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
         digest: &folder.digest,
         labels: &labels,
         engine,
         defaults,
     };
+
     let mut candidates = source.config.runtime.candidates(folder.model.files.format);
     let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
     if let Some(known) = &profile {
         // The others stay: a runtime that was the best and is broken now must not be an outage.
         candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
     }
+
     let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
     let has_exact = candidates.contains(&Runtime::OnnxRuntime) && Int8::here() == Int8::Saturates;
     let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
-    if loaded.is_empty() && refusals.iter().any(Refusal::is_wrong) && has_exact && !loading.exact_int8 {
+    if loaded.is_empty() && refusals.iter().any(RuntimeRefusal::is_wrong) && has_exact && !loading.exact_int8 {
         let exact = Loading { exact_int8: true, ..loading };
         let (found, others) = exact.load_in_each(vec![Runtime::OnnxRuntime], None, false).await;
         loaded = found;
         refusals.extend(others);
     }
+
     if loaded.is_empty()
-        && refusals.iter().any(Refusal::is_wrong)
+        && refusals.iter().any(RuntimeRefusal::is_wrong)
         && let Some(model) = &folder.fallback
     {
         let fallback = Loading { model, is_fallback: true, ..loading };
-        // What was measured is the model's own, and this is not to be remembered in its place.
+        // The profile is of the model itself, and no profile is made from its float original.
         let candidates = source.config.runtime.candidates(model.files.format);
         let (found, others) = fallback.load_in_each(candidates, None, false).await;
         loaded = found;
         refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(&model.files))));
     }
+
     let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
     let Some(mut model) = chosen else {
-        let is_wrong = refusals.iter().any(Refusal::is_wrong);
-        let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(ADVICE);
+        let is_wrong = refusals.iter().any(RuntimeRefusal::is_wrong);
+        let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(INT8_ADVICE);
         return Err(VersionError::NoRuntime { refusals, advice });
     };
+
     for reason in refusals.iter().filter(|refusal| !refusal.is_wrong()) {
-        tracing::info!(model = %source.name, version = %source.version, %reason, "a runtime was passed over");
+        tracing::info!(model = %source.name, version = %source.version, %reason, "a runtime cannot run this version and is not used");
     }
-    model.passed_over = refusals.into_iter().filter(Refusal::is_wrong).collect();
+    model.passed_over = refusals.into_iter().filter(RuntimeRefusal::is_wrong).collect();
     if let Some(stand_in) = model.stand_in() {
         tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
     }
@@ -220,7 +222,7 @@ pub(super) async fn load_read(
     Ok(model)
 }
 
-/// Keeps the quickest of `loaded`, and remembers the choice.
+/// Keeps the quickest of `loaded`, and saves the choice.
 async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Option<LoadedModel> {
     if loaded.len() < 2 {
         // Nothing to choose from, and perhaps only for now.
@@ -238,14 +240,14 @@ async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Optio
     let scale = model.scale();
     let choice = Choice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
     tracing::info!(model = %model.name, version = %model.version, chosen = %choice.runtime, measured, "runtimes compared");
-    let profile = Profile { choice, effort: Effort::Quick, goal: "latency".to_owned(), measured };
+    let profile = Profile { choice, effort: ProfileSource::Quick, goal: "latency".to_owned(), measured };
     if let Err(error) = defaults.profiles.put(&model.digest, &profile) {
-        tracing::warn!(model = %model.name, %error, "the choice of a runtime cannot be kept; the next load measures again");
+        tracing::warn!(model = %model.name, %error, "cannot save the choice of a runtime; the next load measures again");
     }
     Some(model)
 }
 
-/// Ends a model and waits until its memory is given back. A process that ends while a runtime still tears a model down
+/// Ends a model and waits until its memory is freed. A process that ends while a runtime still tears a model down
 /// crashes.
 pub(super) async fn end(model: LoadedModel) {
     let ended = model.ended();
@@ -256,14 +258,14 @@ pub(super) async fn end(model: LoadedModel) {
 #[derive(Clone, Copy)]
 struct Loading<'a> {
     source: &'a VersionSource<'a>,
-    /// What is loaded: the model, or its fallback.
+    /// The model to load: the version's own, or its fallback.
     model: &'a ReadModel,
     is_fallback: bool,
     /// See [`LoadOptions::exact_int8`].
     exact_int8: bool,
     /// Of all files of the version.
     digest: &'a str,
-    labels: &'a HashMap<String, Vec<String>>,
+    labels: &'a HashMap<String, Arc<[String]>>,
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
 }
@@ -275,11 +277,11 @@ impl Loading<'_> {
         runtimes: Vec<Runtime>,
         profile: Option<&Profile>,
         all: bool,
-    ) -> (Vec<LoadedModel>, Vec<Refusal>) {
+    ) -> (Vec<LoadedModel>, Vec<RuntimeRefusal>) {
         let (mut loaded, mut refusals) = (Vec::new(), Vec::new());
         for runtime in runtimes {
-            // A quick comparison found nothing out but the runtime.
-            let tuned = profile.filter(|known| known.effort == Effort::Tuned && known.choice.runtime == runtime);
+            // A quick comparison measured nothing but the runtime.
+            let tuned = profile.filter(|known| known.effort == ProfileSource::Tuned && known.choice.runtime == runtime);
             match self.load_in(runtime, tuned.map(|known| known.choice)).await {
                 Ok(model) => loaded.push(model),
                 Err(refusal) => refusals.push(refusal),
@@ -291,7 +293,7 @@ impl Loading<'_> {
         (loaded, refusals)
     }
 
-    /// The model config. What it says of integers it says of the model's own file, and not of the float original.
+    /// The model config. Its quantization holds for the model's own file, not for the float original.
     fn config(&self) -> Cow<'_, ModelConfig> {
         let mut config = Cow::Borrowed(self.source.config);
         if self.is_fallback {
@@ -301,24 +303,24 @@ impl Loading<'_> {
         config
     }
 
-    /// What the integers of inputs and outputs are worth: as `config` says, else as the file does.
+    /// Values of the integers of inputs and outputs: as `config` says, else as the file does.
     fn quantization(&self, config: &ModelConfig) -> HashMap<String, Quantization> {
         let declared = config.input.iter().chain(&config.output);
         let declared = declared.filter_map(|port| Some((port.name.clone(), port.quantization?)));
         self.model.quantization.clone().into_iter().chain(declared).collect()
     }
 
-    /// Loads the version into one runtime. `choice` stands in for what the model config leaves open.
-    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, Refusal> {
+    /// Loads the version into one runtime. `choice` decides the settings that the model config leaves open.
+    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, RuntimeRefusal> {
         let (config, defaults) = (&self.config(), self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
-        let spec = Spec {
+        let spec = InstanceSpec {
             name: self.source.name.to_string(),
             runtime,
             files: self.model.files.clone(),
             sealed: self.source.sealed.cloned(),
-            // What OpenVINO keeps of a model it compiled holds the weights: of a sealed one nothing is kept.
+            // The compiled models that OpenVINO caches hold the weights: of an encrypted one nothing is cached.
             options: LoadOptions {
                 threads: scale.threads,
                 cache_dir: defaults
@@ -337,6 +339,7 @@ impl Loading<'_> {
             observer: Arc::new(Counting { statistics: self.source.statistics.clone(), on: AtomicBool::new(false) }),
             warm_up: OnceLock::new(),
         };
+
         let instances = Instances::start(self.engine, spec).await.map_err(|error| error.to_string())?;
         let completed = config.complete(instances.signature()).map_err(|mistakes| mistakes.join("; "));
         let completed = completed.and_then(|signature| Ok((config.batch_limit(&signature)?, signature)));
@@ -346,10 +349,10 @@ impl Loading<'_> {
                 let ended = instances.ended();
                 drop(instances);
                 ended.await;
-                return Err(Refusal::Load(reason));
+                return Err(RuntimeRefusal::Load(reason));
             }
         };
-        let model = LoadedModel {
+        let mut model = LoadedModel {
             name: self.source.name.clone(),
             version: self.source.version,
             digest: self.digest.to_owned(),
@@ -364,23 +367,24 @@ impl Loading<'_> {
             signature,
             labels: self.labels.clone(),
             quantization: self.quantization(config),
+            pipeline: None,
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: self.source.statistics.clone(),
             attached: OnceLock::new(),
             instances,
         };
-        let checked = match model.check_config() {
+        let checked = match model.bind_config() {
             Ok(()) => {
                 warm_up(&model, choice).await;
-                match rehearsal::rehearse(&model).await {
+                match pipeline_check::check(&model).await {
                     Ok(()) => {
                         let checked = golden::check(&model, self.source.folder, self.source.golden_min).await;
-                        checked.map_err(|error| Refusal::Golden { runtime, error })
+                        checked.map_err(|error| RuntimeRefusal::Golden { runtime, error })
                     }
-                    Err(error) => Err(Refusal::of_rehearsal(runtime, error)),
+                    Err(error) => Err(RuntimeRefusal::of_pipeline_check(runtime, error)),
                 }
             }
-            Err(reason) => Err(Refusal::Load(reason)),
+            Err(reason) => Err(RuntimeRefusal::Load(reason)),
         };
         match checked {
             Ok(()) => Ok(model),
@@ -392,7 +396,7 @@ impl Loading<'_> {
     }
 }
 
-/// Runs the model on zeros, in every batch size that it will be run in, and only then lets requests be put together.
+/// Runs the model on zeros, in every batch size that it will be run in, and only then allows batching.
 async fn warm_up(model: &LoadedModel, choice: Option<Choice>) {
     let policy = batch_policy(&model.config, choice, model.batch_limit);
     let sizes = policy.as_ref().map_or(&[][..], |policy| &policy.preferred).to_vec();
@@ -403,11 +407,11 @@ async fn warm_up(model: &LoadedModel, choice: Option<Choice>) {
     }
     model.instances.warm_up_with(warm_up);
     if let Some(policy) = policy {
-        model.instances.batch(policy);
+        model.instances.set_batching(policy);
     }
 }
 
-/// How requests are put together: as the model config says, else as it was measured to be best; `None` not at all.
+/// Returns the batch policy: as the model config says, else as it was measured to be best; `None` is no batching.
 fn batch_policy(config: &ModelConfig, choice: Option<Choice>, limit: Option<usize>) -> Option<BatchPolicy> {
     let limit = limit?;
     let Some(batching) = &config.dynamic_batching else {
@@ -422,7 +426,7 @@ fn batch_policy(config: &ModelConfig, choice: Option<Choice>, limit: Option<usiz
     Some(policy)
 }
 
-/// Counts runs into a version's statistics once it serves: warm-up and measurements are nobody's requests.
+/// Counts runs into a version's statistics once it serves: warm-up and measurements are not requests.
 struct Counting {
     statistics: Arc<Statistics>,
     on: AtomicBool,
@@ -447,16 +451,16 @@ impl Observer for Counting {
 }
 
 fn no_runtime(reason: String) -> VersionError {
-    VersionError::NoRuntime { refusals: vec![Refusal::Load(reason)], advice: None }
+    VersionError::NoRuntime { refusals: vec![RuntimeRefusal::Load(reason)], advice: None }
 }
 
 fn file_name(files: &ModelFiles) -> String {
     files.model.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
+pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Arc<[String]>>, FolderError> {
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
-    named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?))).collect()
+    named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?.into()))).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Loading and unloading of what is in the owner's folder.
+//! Loading and unloading of the models in the owner's folder.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,56 +12,61 @@ use ledge_service::audit_event::AuditEvent;
 use super::loaded_model::LoadedModel;
 use super::loading::{self, VersionError, VersionSource};
 use super::{
-    FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, State, UNLOADED, UnloadModelError, folder,
+    FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, UNLOADED_REASON, UnloadModelError,
+    VersionState, folder,
 };
 
-/// How long [`Repository::unload_all`] waits for models that were replaced before.
+/// Time that [`Repository::unload_all`] waits for models that were replaced before.
 const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a load is to do.
+/// Mode of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// Start over, as somebody asked for it; a model that ended the process once is tried first.
+pub enum LoadMode {
+    /// Load in any case, as after an explicit request; a model that ended the process once is tried in a separate
+    /// process first.
     Always,
-    /// Leave alone what has not changed on disk.
+    /// Skip versions that have not changed on disk.
     Changed,
-    /// The same, and try what is suspended and due.
+    /// The same, and try suspended models whose trial is due.
     Due,
 }
 
 impl Repository {
-    /// Brings what is loaded in line with what is on disk: loads what is new or changed, unloads what is gone, leaves
-    /// the rest alone. A model that fails is listed with its reason. Fails only when the folder itself cannot be read.
+    /// Brings the loaded models in line with those on disk: loads new and changed ones, unloads those that are gone,
+    /// keeps the rest. A model that fails is listed with its reason. Fails only when the folder itself cannot be read.
     pub async fn refresh(&self, principal: &Principal) -> Result<(), FolderError> {
         let (mut names, strange) = self.shared.sources.models()?;
         for folder in strange {
-            tracing::debug!(folder, "not a model name; passed over");
+            tracing::debug!(folder, "folder ignored: its name is not a valid model name");
         }
         names.extend(self.managed_versions().keys().cloned());
         names.sort_unstable();
         names.dedup();
+
         for model in self.models() {
             if !names.contains(&model.name) {
                 let _alone = model.busy.lock().await;
-                // Unless an update has brought it since the names were read.
+                // An update may have brought it since the names were read.
                 if self.managed_version(&model.name).is_some() {
                     continue;
                 }
                 self.unload_versions(&model, principal).await;
-                // A candidate is tried on; updates say what becomes of it.
+                // A candidate stays; updates decide about it.
                 if model.slot.candidate().is_none() {
                     self.forget(&model.name);
                 }
             }
         }
-        // Known before any is loaded, so that a request meanwhile hears "loading", not "unknown".
+
+        // Registered before any is loaded, so that a request meanwhile gets "loading", not "unknown".
         let models: Vec<_> = names.iter().map(|name| self.model_or_new(name)).collect();
         let load = |model: Arc<Model>| async move {
-            if let Err(error) = self.load_model(&model, principal, Effort::Changed).await {
-                tracing::error!(model = %model.name, %error, "a model does not load; the others serve");
+            if let Err(error) = self.load_model(&model, principal, LoadMode::Changed).await {
+                tracing::error!(model = %model.name, %error, "failed to load a model; the other models are served");
             }
         };
-        // The suspects last: should one end the process again, the others have served meanwhile.
+
+        // Suspects come last: if one ends the process again, the others have served meanwhile.
         let suspects = self.suspects();
         let is_suspect = |model: &Arc<Model>| suspects.iter().any(|suspect| suspect.model == model.name);
         let (last, first): (Vec<_>, Vec<_>) = models.iter().cloned().partition(is_suspect);
@@ -71,16 +76,16 @@ impl Repository {
         Ok(())
     }
 
-    /// Loads a model anew from disk and swaps it in; on failure what was live before stays live.
+    /// Loads a model again from disk and swaps it in; on failure the live versions stay live.
     pub async fn load(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
         self.refuse_managed(name, principal, "model_load")?;
         if !self.has_folder(name) {
             return Err(LoadModelError::Unknown { model: name.clone() });
         }
-        self.load_model(&self.model_or_new(name), principal, Effort::Always).await
+        self.load_model(&self.model_or_new(name), principal, LoadMode::Always).await
     }
 
-    /// Takes a model out of service and waits until its requests are answered and its memory is given back.
+    /// Takes a model out of service and waits until its requests are answered and its memory is freed.
     pub async fn unload(&self, name: &ModelName, principal: &Principal) -> Result<(), UnloadModelError> {
         let model = self.model(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
         let _alone = model.busy.lock().await;
@@ -100,12 +105,12 @@ impl Repository {
         ManagedModel { model: name.clone() }
     }
 
-    /// Takes every model out of service, as the daemon does before it ends: a runtime that is still running while its
-    /// library is torn down crashes. So does one that tears down a model which was replaced a moment ago.
+    /// Takes every model out of service before the daemon ends: a runtime that is still running while its library is
+    /// torn down crashes, and so does one that is still tearing down a replaced model.
     pub async fn unload_all(&self, principal: &Principal) {
         join_all(self.models().iter().map(|model| self.unload_model(model, principal))).await;
-        if tokio::time::timeout(TEARDOWN_TIMEOUT, self.shared.engine.emptied()).await.is_err() {
-            tracing::warn!("a model is still in use, or being torn down, after all were unloaded");
+        if tokio::time::timeout(TEARDOWN_TIMEOUT, self.shared.engine.wait_until_empty()).await.is_err() {
+            tracing::warn!("a model is still in use or being torn down after all models were unloaded");
         }
     }
 
@@ -113,7 +118,7 @@ impl Repository {
         &self,
         model: &Model,
         principal: &Principal,
-        effort: Effort,
+        mode: LoadMode,
     ) -> Result<(), LoadModelError> {
         let _alone = model.busy.lock().await;
         if !self.is_current(model) {
@@ -121,12 +126,12 @@ impl Repository {
             return Err(LoadModelError::Failed { model: model.name.clone(), reason });
         }
         let result = match self.managed_version(&model.name) {
-            None => self.load_owners(model, principal, effort).await,
-            Some(_) if effort == Effort::Always => {
+            None => self.load_owners(model, principal, mode).await,
+            Some(_) if mode == LoadMode::Always => {
                 return Err(self.denied(&model.name, principal, "model_load").into());
             }
             Some(release) => {
-                let result = self.load_managed(model, &release, principal, effort).await;
+                let result = self.load_managed(model, &release, principal, mode).await;
                 if let Err(reason) = &result {
                     model.states().fault = Some(reason.clone());
                 }
@@ -136,39 +141,42 @@ impl Repository {
         result.map_err(|reason| LoadModelError::Failed { model: model.name.clone(), reason })
     }
 
-    /// With the model's lock held: loads what the owner's folder has, and notes what is wrong with it.
-    pub(super) async fn load_owners(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), String> {
-        let result = self.load_versions(model, principal, effort).await;
+    /// Loads the model from the owner's folder, and records its fault. The caller holds the model's lock.
+    pub(super) async fn load_owners(&self, model: &Model, principal: &Principal, mode: LoadMode) -> Result<(), String> {
+        let result = self.load_versions(model, principal, mode).await;
         let mut states = model.states();
         states.fault = result.as_ref().err().cloned();
         if let Err(reason) = &result {
-            // A mistake in model.toml is now the reason, not that it was unloaded once.
-            let unloaded = State::Unavailable(UNLOADED.to_owned());
+            // The reason is now the mistake in model.toml, not the earlier unload.
+            let unloaded = VersionState::Unavailable(UNLOADED_REASON.to_owned());
             for state in states.versions.values_mut().filter(|state| **state == unloaded) {
-                *state = State::Unavailable(reason.clone());
+                *state = VersionState::Unavailable(reason.clone());
             }
         }
         result
     }
 
-    async fn load_versions(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), String> {
+    async fn load_versions(&self, model: &Model, principal: &Principal, mode: LoadMode) -> Result<(), String> {
         let path = self.shared.sources.folder(&model.name);
         let (config, config_text) = folder::model_config(&path).map_err(|error| error.to_string())?;
         let (on_disk, strange) = folder::versions(&path).map_err(|error| error.to_string())?;
         for folder in strange {
-            tracing::debug!(model = %model.name, folder, "not a version; passed over");
+            tracing::debug!(model = %model.name, folder, "folder ignored: its name is not a version number");
         }
+
         let selected = config.version_policy.select(&on_disk);
         if selected.is_empty() {
             return Err("no version folder: expected one named by a positive integer, such as 1".to_owned());
         }
+
         let before = model.slot.live();
         let (mut live, mut failures) = (Vec::new(), Vec::new());
-        // A model that is tried when its time has come stays what it is until it has passed.
-        let is_new = |version: ModelVersion| effort != Effort::Due && !before.iter().any(|old| old.version == version);
+        // A model whose trial is due keeps its state until it has passed.
+        let is_new = |version: ModelVersion| mode != LoadMode::Due && !before.iter().any(|old| old.version == version);
         for &version in selected.iter().filter(|&&version| is_new(version)) {
-            model.set(version, State::Loading);
+            model.set(version, VersionState::Loading);
         }
+
         for &version in &selected {
             let old = before.iter().find(|old| old.version == version);
             let files = path.join(version.to_string());
@@ -184,13 +192,13 @@ impl Repository {
                 sealed: None,
             };
             if let Some(old) = old
-                && effort != Effort::Always
+                && mode != LoadMode::Always
                 && self.is_unchanged(old, &path, &files, &config_text).await
             {
                 live.push(old.clone());
                 continue;
             }
-            match self.load_version(source, principal, effort).await {
+            match self.load_version(source, principal, mode).await {
                 Ok(loaded) => {
                     self.audit_load(&loaded, principal);
                     live.push(Arc::new(loaded));
@@ -199,24 +207,28 @@ impl Repository {
                     let reason = error.to_string();
                     match old {
                         Some(old) => live.push(old.clone()),
-                        None => model.set(version, State::Unavailable(reason.clone())),
+                        None => model.set(version, VersionState::Unavailable(reason.clone())),
                     }
                     failures.push(format!("version {version}: {reason}"));
                 }
             }
         }
+
         if !failures.is_empty() {
-            // What was live goes only when its replacement is: version 1 goes on while version 2 does not load.
+            // A live version is removed only when its replacement is live: version 1 goes on while version 2 does not
+            // load.
             let kept: Vec<_> = before.iter().filter(|old| !live.iter().any(|new| new.version == old.version)).collect();
             live.extend(kept.into_iter().cloned());
         }
+
         let versions: Vec<_> = live.iter().map(|loaded| loaded.version).collect();
         model.slot.swap(live);
         {
             let mut states = model.states();
             states.versions.retain(|version, _| selected.contains(version) || versions.contains(version));
-            states.versions.extend(versions.iter().map(|&version| (version, State::Ready)));
+            states.versions.extend(versions.iter().map(|&version| (version, VersionState::Ready)));
         }
+
         for old in before.iter().filter(|old| !versions.contains(&old.version)) {
             self.audit_unload(old, principal);
         }
@@ -227,10 +239,10 @@ impl Repository {
         &self,
         source: VersionSource<'_>,
         principal: &Principal,
-        effort: Effort,
+        mode: LoadMode,
     ) -> Result<LoadedModel, VersionError> {
         let (name, version) = (source.name.clone(), source.version);
-        match self.load_guarded(source, effort).await {
+        match self.load_guarded(source, mode).await {
             Ok((model, took)) => {
                 tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = took.as_millis(), "model ready");
                 Ok(model)
@@ -245,11 +257,11 @@ impl Repository {
     }
 
     async fn is_unchanged(&self, old: &LoadedModel, folder: &Path, files: &Path, config_text: &str) -> bool {
-        // The same files of a release are no substitute: they go with the release.
+        // The same files of a release are no substitute: they are deleted with the release.
         if old.folder != files {
             return false;
         }
-        // A turn, as for a load: it reads the model as a whole.
+        // It takes a turn like a load, because it reads the whole model.
         let _turn = self.shared.loads.acquire().await;
         let path = files.to_owned();
         let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
@@ -268,11 +280,11 @@ impl Repository {
         }
     }
 
-    /// With the model's lock held.
+    /// Unloads all live versions. The caller holds the model's lock.
     pub(super) async fn unload_versions(&self, model: &Model, principal: &Principal) {
         let before = model.slot.live();
         for old in &before {
-            model.set(old.version, State::Unloading);
+            model.set(old.version, VersionState::Unloading);
             self.audit_unload(old, principal);
         }
         model.slot.swap([]);
@@ -281,7 +293,7 @@ impl Repository {
         drop(before);
         join_all(ended).await;
         for version in versions {
-            model.set(version, State::Unavailable(UNLOADED.to_owned()));
+            model.set(version, VersionState::Unavailable(UNLOADED_REASON.to_owned()));
         }
     }
 

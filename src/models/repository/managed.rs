@@ -1,4 +1,5 @@
-//! Models that updates manage: their live version is the one that the update state names, whatever the owner's folder has.
+//! Models that updates manage: their live version is the one that the update state names, not the one in the owner's
+//! folder.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,12 +12,12 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::loaded_model::LoadedModel;
 use super::loading::{VersionError, VersionSource};
-use super::loads::Effort;
+use super::loads::LoadMode;
 use super::observations::Observations;
-use super::{Model, Repository, State, folder};
+use super::{Model, Repository, VersionState, folder};
 
-/// A version of a model that an update brought. Its files lie in one folder: `model.toml`, labels and golden inputs beside
-/// the model's own.
+/// A version of a model that an update brought. Its files lie in one folder: `model.toml`, labels and golden inputs
+/// next to the model's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagedVersion {
     pub version: ModelVersion,
@@ -26,22 +27,23 @@ pub struct ManagedVersion {
     pub golden_min: Option<f64>,
 }
 
-/// How a managed model does.
+/// State of a managed model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagedState {
-    /// What updates want to be live.
+    /// The version that updates want to be live.
     pub release: ManagedVersion,
-    /// Why it is not, as after a damage of the disk; the owner's version stands in then, if there is one.
+    /// Reason why it is not live, for example after damage to the disk; the owner's version is served then, if there is
+    /// one.
     pub fault: Option<String>,
 }
 
 impl Repository {
-    /// Says which models updates manage. To be called before the first refresh, which loads them.
+    /// Sets the models that updates manage. Call it before the first refresh, which loads them.
     pub fn manage(&self, managed: BTreeMap<ModelName, ManagedVersion>) {
         *self.managed_versions() = managed;
     }
 
-    /// How a model does that updates manage; `None` for one that they do not.
+    /// State of a model that updates manage; `None` for any other.
     pub fn managed(&self, name: &ModelName) -> Option<ManagedState> {
         let release = self.managed_version(name)?;
         let model = self.model(name);
@@ -55,27 +57,27 @@ impl Repository {
         Some(ManagedState { release, fault })
     }
 
-    /// Loads a release beside whatever is live; no request sees it yet.
+    /// Loads a release next to the live versions; no request sees it yet.
     pub async fn load_beside(
         &self,
         name: &ModelName,
         release: &ManagedVersion,
     ) -> Result<Arc<LoadedModel>, VersionError> {
-        // A model that is not there yet has nothing that another load could disturb.
+        // A model that does not exist yet has no other load to wait for.
         let model = self.model(name);
         let _alone = match &model {
             Some(model) => Some(model.busy.lock().await),
             None => None,
         };
         let statistics = model.as_ref().map(|model| model.statistics(release.version)).unwrap_or_default();
-        let loaded = self.load_release(name, release, statistics, Effort::Always).await?;
-        tracing::info!(model = %name, version = %loaded.version, "loaded beside the live version");
+        let loaded = self.load_release(name, release, statistics, LoadMode::Always).await?;
+        tracing::info!(model = %name, version = %loaded.version, "release loaded next to the live version");
         Ok(Arc::new(loaded))
     }
 
-    /// Makes a loaded release the live version, in place of its own candidacy too. Requests that pinned the version before
-    /// finish on it; its handle is returned, to be kept for [`Self::restore`] or dropped. With `observations` the requests
-    /// that follow are counted there as the candidate's.
+    /// Makes a loaded release the live version, and ends its candidacy. Requests that pinned the previous version
+    /// finish on it; its handle is returned, to be kept for [`Self::restore`] or dropped. With `observations` the
+    /// following requests are counted there as the candidate's.
     pub async fn activate(
         &self,
         name: &ModelName,
@@ -83,21 +85,22 @@ impl Repository {
         release: ManagedVersion,
         observations: Option<Arc<Observations>>,
     ) -> Option<Arc<LoadedModel>> {
-        // From here on no refresh forgets the model for want of an owner's folder.
+        // From here on no refresh forgets the model because it has no owner's folder.
         self.managed_versions().insert(name.clone(), release);
-        let (model, _alone) = self.alone(name).await;
+        let (model, _alone) = self.lock_model(name).await;
         self.go_live(&model, &loaded, observations)
     }
 
-    /// Goes back to a release, or with `None` to the owner's folder; a model that the owner does not have ends. If `kept` is
-    /// what is wanted it goes live at once; otherwise it is loaded, and what is live goes on when that fails.
+    /// Goes back to a release, or with `None` to the owner's folder; a model that the owner does not have is removed.
+    /// If `kept` is the wanted version it goes live at once; otherwise it is loaded, and the live versions stay when
+    /// that fails.
     pub async fn restore(
         &self,
         name: &ModelName,
         to: Option<ManagedVersion>,
         kept: Option<Arc<LoadedModel>>,
     ) -> Result<(), String> {
-        let (model, _alone) = self.alone(name).await;
+        let (model, _alone) = self.lock_model(name).await;
         match to {
             Some(release) => self.restore_release(&model, release, kept).await,
             None => self.restore_owners(&model, kept).await,
@@ -115,7 +118,7 @@ impl Repository {
             loaded
         } else {
             let statistics = model.statistics(release.version);
-            let loaded = self.load_release(&model.name, &release, statistics, Effort::Always).await;
+            let loaded = self.load_release(&model.name, &release, statistics, LoadMode::Always).await;
             Arc::new(loaded.map_err(|error| error.to_string())?)
         };
         self.managed_versions().insert(model.name.clone(), release);
@@ -131,63 +134,67 @@ impl Repository {
         } else if !path.is_dir() {
             self.managed_versions().remove(&model.name);
             drop(model.slot.take_candidate());
-            // Nobody waits for its memory: whoever asked may hold it still.
+            // Not waiting for its memory: the caller may still hold it.
             self.serve(model, Vec::new());
             self.forget(&model.name);
             return Ok(());
         } else {
             drop(model.slot.take_candidate());
         }
-        // What the owner's policy selects beside it, and what has changed on disk since.
-        let result = self.load_owners(model, &Principal::Local, Effort::Changed).await;
+
+        // Loads other versions that the owner's policy selects, and those that have changed on disk since.
+        let result = self.load_owners(model, &Principal::Local, LoadMode::Changed).await;
         let owners: Vec<_> = model.slot.live().into_iter().filter(is_owners).collect();
         if owners.is_empty() {
             return result;
         }
+
         self.managed_versions().remove(&model.name);
         self.serve(model, owners);
         if let Err(reason) = result {
-            tracing::warn!(model = %model.name, reason, "back at the owner's folder, of which not all loads");
+            tracing::warn!(model = %model.name, reason, "went back to the owner's folder, but not every version in it loads");
         }
         Ok(())
     }
 
-    /// The live version of a managed model at the start. What is live stays, unless it stands in for one that is due.
+    /// Loads the live version of a managed model at the start. Live versions stay, unless one stands in for a release
+    /// whose trial is due.
     pub(super) async fn load_managed(
         &self,
         model: &Model,
         release: &ManagedVersion,
         principal: &Principal,
-        effort: Effort,
+        mode: LoadMode,
     ) -> Result<(), String> {
         let live = model.slot.live();
-        if live.iter().any(|live| live.is_of(release)) || !live.is_empty() && effort != Effort::Due {
+        if live.iter().any(|live| live.is_of(release)) || !live.is_empty() && mode != LoadMode::Due {
             return Ok(());
         }
+
         let owners = self.shared.sources.folder(&model.name);
-        model.set(release.version, State::Loading);
-        match self.load_release(&model.name, release, model.statistics(release.version), effort).await {
+        model.set(release.version, VersionState::Loading);
+        match self.load_release(&model.name, release, model.statistics(release.version), mode).await {
             Ok(loaded) => {
                 if owners.is_dir() {
                     tracing::warn!(model = %model.name, version = %release.version, folder = %owners.display(),
-                        "updates manage this model: the owner's folder of that name is passed over");
+                        "this model is managed by updates: the owner's folder of the same name is ignored");
                 }
                 drop(self.go_live(model, &Arc::new(loaded), None));
                 Ok(())
             }
             Err(error) => {
-                let reason = format!("version {}, which updates manage: {error}", release.version);
+                let reason = format!("version {}, managed by updates: {error}", release.version);
                 if owners.is_dir() {
-                    // What is wrong with it is among the states.
-                    let _ = self.load_owners(model, principal, Effort::Changed).await;
+                    // Its faults are recorded in the states.
+                    let _ = self.load_owners(model, principal, LoadMode::Changed).await;
                 }
                 let stand_in = model.slot.live().last().map(|live| live.version.get());
                 tracing::error!(model = %model.name, reason, stand_in,
-                    "a managed model does not load; the owner's version stands in, if there is one");
+                    "failed to load a model that updates manage; the owner's version is served instead, if there is one");
                 let mut states = model.states();
-                let version = states.versions.entry(release.version).or_insert(State::Loading);
-                if *version != State::Ready {
-                    *version = State::Unavailable(reason.clone());
+                let version = states.versions.entry(release.version).or_insert(VersionState::Loading);
+                if *version != VersionState::Ready {
+                    *version = VersionState::Unavailable(reason.clone());
                 }
                 Err(reason)
             }
@@ -199,7 +206,7 @@ impl Repository {
         name: &ModelName,
         release: &ManagedVersion,
         statistics: Arc<super::statistics::Statistics>,
-        effort: Effort,
+        mode: LoadMode,
     ) -> Result<LoadedModel, VersionError> {
         let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
         let opening = tokio::task::spawn_blocking(move || {
@@ -209,7 +216,7 @@ impl Repository {
         });
         let opened =
             opening.await.map_err(|panic| VersionError::Sealed(format!("opening the model panicked: {panic}")))?;
-        // Held until the model is loaded, golden inputs and all: every runtime finds it open.
+        // Held until the model is loaded and its golden inputs have run: every runtime finds the files open.
         let (home, opened) = opened.map_err(|error| VersionError::Sealed(error.to_string()))?;
         let folder = opened.as_ref().map_or(release.folder.as_path(), |opened| opened.path());
         let (config, config_text) = folder::model_config(folder)?;
@@ -224,10 +231,10 @@ impl Repository {
             statistics,
             sealed: home.as_ref(),
         };
-        self.load_version(source, &Principal::Local, effort).await
+        self.load_version(source, &Principal::Local, mode).await
     }
 
-    /// With the model's lock held: makes `loaded` the only live version and returns the default one of those before.
+    /// Makes `loaded` the only live version and returns the previous default one. The caller holds the model's lock.
     fn go_live(
         &self,
         model: &Model,
@@ -239,7 +246,7 @@ impl Repository {
         {
             let mut states = model.states();
             states.fault = None;
-            states.versions = BTreeMap::from([(version, State::Ready)]);
+            states.versions = BTreeMap::from([(version, VersionState::Ready)]);
             states.statistics.insert(version, loaded.statistics.clone());
         }
         model.slot.promote(loaded.clone(), observations);
@@ -252,13 +259,13 @@ impl Repository {
         before.into_iter().next_back().filter(|old| !Arc::ptr_eq(old, loaded))
     }
 
-    /// With the model's lock held: serves these of the live versions alone.
+    /// Serves only these of the live versions. The caller holds the model's lock.
     fn serve(&self, model: &Model, live: Vec<Arc<LoadedModel>>) {
         let before = model.slot.live();
         {
             let mut states = model.states();
-            states.versions.retain(|_, state| *state != State::Ready);
-            states.versions.extend(live.iter().map(|live| (live.version, State::Ready)));
+            states.versions.retain(|_, state| *state != VersionState::Ready);
+            states.versions.extend(live.iter().map(|live| (live.version, VersionState::Ready)));
         }
         for old in before.iter().filter(|old| !live.iter().any(|live| Arc::ptr_eq(old, live))) {
             self.audit_unload(old, &Principal::Local);
@@ -266,8 +273,8 @@ impl Repository {
         model.slot.swap(live);
     }
 
-    /// The model, made if need be, with its lock held.
-    async fn alone(&self, name: &ModelName) -> (Arc<Model>, OwnedMutexGuard<()>) {
+    /// Returns the model with its lock held, and creates it if needed.
+    async fn lock_model(&self, name: &ModelName) -> (Arc<Model>, OwnedMutexGuard<()>) {
         loop {
             let model = self.model_or_new(name);
             let alone = model.busy.clone().lock_owned().await;
@@ -288,7 +295,7 @@ impl Repository {
 }
 
 impl LoadedModel {
-    /// Whether it was loaded from that release.
+    /// True when it was loaded from that release.
     pub(super) fn is_of(&self, release: &ManagedVersion) -> bool {
         self.version == release.version && self.folder == release.folder
     }

@@ -17,7 +17,7 @@
 //! * `placement.rs` - instances of a model fitted to the cores
 //! * `profile.rs` - measurements kept for one CPU, model content and pair of runtime versions
 //! * `golden.rs` - warm-up, and comparison with golden answers
-//! * `rehearsal.rs`, `sample.png` - one image through the pipeline of a model before it serves
+//! * `pipeline_check.rs` - a sample through the pipeline of a model before it serves
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
 //! * `search.rs`, `search/` - the search of `ledge tune`
@@ -34,13 +34,13 @@
 //! Invariants:
 //! * A live version is never taken away before its replacement is ready. A version that does not load disturbs no
 //!   other.
-//! * Every load of one model happens by itself. Loads of different models happen side by side.
+//! * Loads of one model never overlap. Different models are loaded in parallel.
 //! * A request pins the version that it finds in the slot, and keeps it until it is answered.
-//! * A call to a model without a candidate pays only for the look at an empty field.
+//! * A call to a model without a candidate pays only for reading an empty field.
 //! * Statistics belong to the version, not to its loaded copy: they survive a reload. A restart of the daemon resets
 //!   them.
-//! * Kept answers and the state of limits belong to the loaded version (`LoadedModel::attached`) and go with it. No
-//!   answer outlives the weights that it came from.
+//! * Cached answers and the state of limits belong to the loaded version (`LoadedModel::attached`) and are dropped with
+//!   it. No answer outlives the weights that it came from.
 //! * `attempts.rs` and `agreement.rs` are pure: no clock, no disk.
 //! * Both folders of `sources.rs` are only read.
 //!
@@ -48,38 +48,40 @@
 //!
 //! `Repository::load_model` holds the model's lock, so that loads of one model never overlap, and
 //! 1. reads `model.toml` and the version folders; the policy selects versions;
-//! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data
-//!    outside the folder. It reads them, as labels and golden inputs are read, by `contained.rs`, which opens nothing
-//!    that a link leads to outside of the folder; then `guarded.rs` asks `attempts.rs` whether these files, this
-//!    `model.toml` and these runtimes ended a process before, and notes that they are loaded now;
+//! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data outside
+//!    the folder. It reads them, like labels and golden inputs, through `contained.rs`, which opens no file outside of
+//!    the folder, not even through a link; then `guarded.rs` asks `attempts.rs` whether these files, this `model.toml`
+//!    and these runtimes ended a process before, and records that they are loaded now;
 //! 3. `loading.rs` orders the runtimes: the one in the version's profile first, if there is a profile. The profile's
 //!    name is a hash of the files' digest, the CPU, the number of cores and the runtimes' library names, so anything
 //!    else is another profile;
-//! 4. a thread of its own loads the instance, pinned to the cores that models use, because a runtime's threads inherit
-//!    them. With a memory budget loads of instances take turns, so that what each adds to the process can be told;
-//! 5. `warm_up.rs` runs zeros in every batch size that the batcher prefers; only then are requests put together.
-//!    Without batching a golden input does as well. Instances that come later run the same zeros before they serve;
-//! 6. a drawing goes through the pipeline of a model that takes photographs (`rehearsal.rs`): one that cannot answer
-//!    is refused. Golden inputs run through the model itself, and their answers are compared. A wrong answer counts as
-//!    a refusal, so `auto` goes on to the next runtime. `golden.rs` tells a wrong answer from one that could not be
-//!    had, by type: only after a wrong one steps 4 to 6 are done once more, in ONNX Runtime with exact instructions
-//!    for int8 where the CPU's own are not, and then with the version's float original, `model.float.*`, if it has
-//!    one. Its file counts in the digest, so it shares the model's profile, but no profile is used for it or made of
-//!    it. What stands in stays known as `LoadedModel::passed_over`;
-//! 7. without a profile and with two runtimes to choose from, steps 4 to 6 are done in both, and the median of up to
-//!    30 runs in turns, one request each, decides. The runtime is kept as a profile; threads, instances and batches
-//!    only `ledge tune` finds out. The other copy is torn down before the load goes on;
-//! 8. only then the slot's pointer is swapped. Requests that pinned the old version finish on it; its instances go
-//!    when the last one has.
+//! 4. a separate thread loads the instance, pinned to the cores that models use, because a runtime's threads inherit
+//!    them. With a memory budget loads of instances take turns, so that the memory that each adds to the process can be
+//!    measured;
+//! 5. `warm_up.rs` runs zeros in every batch size that the batcher prefers; only then are requests joined into batches.
+//!    Without batching a golden input serves the same purpose. Later instances run the same zeros before they serve;
+//! 6. a drawing goes through the pipeline of a model that takes photographs (`pipeline_check.rs`): one that cannot
+//!    answer is refused. Golden inputs run through the model itself, and their answers are compared. A wrong answer
+//!    counts as a refusal, so `auto` goes on to the next runtime. `golden.rs` distinguishes a wrong answer from a
+//!    missing one by type: only after a wrong one steps 4 to 6 are repeated, in ONNX Runtime with exact instructions
+//!    for int8 where the CPU's own are not, and then with the version's float original, `model.float.*`, if it has one.
+//!    Its file counts in the digest, so it shares the model's profile, but no profile is used for it or made from it.
+//!    The refused runtimes and files are listed in `LoadedModel::passed_over`;
+//! 7. without a profile and with two runtimes to choose from, steps 4 to 6 are done in both, and the median of up to 30
+//!    runs in turns, one request each, decides. The runtime is saved as a profile; only `ledge tune` measures threads,
+//!    instances and batches. The other copy is torn down before the load goes on;
+//! 8. only then the slot's pointer is swapped. Requests that pinned the old version finish on it; its instances are
+//!    unloaded after the last one.
 //!
-//! A load that ends the process leaves its note, `load_attempts.jsonl`: the next start finds it. Marks are appended
-//! without an fsync, since they must outlive the process and not the machine: another boot blames nobody. When several
-//! loads were under way, their models become suspects, which are loaded last and alone, so the second death tells
-//! which it was. Two deaths, one of them alone, suspend the model: `daemon/load_guard.rs` has it tried in a process of
-//! its own, the one that updates have, after an hour, doubling to a day.
+//! A load that ends the process leaves its record in `load_attempts.jsonl`: the next start finds it. Marks are appended
+//! without an fsync, since they must outlive the process and not the machine: after another boot no model is blamed.
+//! When several loads were in progress, their models become suspects, which are loaded last and one at a time, so the
+//! second death shows which it was. Two deaths, one of them with no other load in progress, suspend the model:
+//! `daemon/load_guard.rs` has it tried in a separate process, the same as for updates, after an hour, doubling to a
+//! day.
 //!
-//! A failure at any step leaves what was live, another version included, and is the new version's reason in the index.
-//! A load or unload asked for over HTTP runs to its end even when the caller hangs up.
+//! A failure at any step leaves every live version as it was, and becomes the new version's reason in the index. A load
+//! or unload over HTTP runs to its end even when the caller hangs up.
 
 pub mod agreement;
 pub mod attempts;
@@ -101,10 +103,10 @@ mod loads;
 pub mod managed;
 pub mod model_config;
 pub mod observations;
+mod pipeline_check;
 mod placement;
 mod port_config;
 pub mod profile;
-mod rehearsal;
 pub mod search;
 pub mod slot;
 pub mod sources;
@@ -122,27 +124,27 @@ use tokio::sync::Semaphore;
 
 use crate::scheduling::engine::Engine;
 pub use candidate::{Candidate, CandidateShare, Pinned};
-pub use check::{Trial, Tried};
+pub use check::{RuntimeTrial, TrialLoad};
 pub use folder::FolderError;
 pub use golden::{GoldenError, GoldenScore, score as golden_score};
 use guarded::LoadGuard;
 pub use guarded::{SeparateTrial, VersionOnDisk};
-pub use index::{IndexRow, ModelState, State};
+pub use index::{IndexRow, ModelState, VersionState};
 pub use loaded_model::{LoadedModel, ModelDefaults};
-pub use loading::{Refusal, VersionError};
-pub use loads::Effort;
+pub use loading::{RuntimeRefusal, VersionError};
+pub use loads::LoadMode;
 pub use managed::{ManagedState, ManagedVersion};
-pub use observations::{ObservationConfig, Observations, Observed};
+pub use observations::{ObservationConfig, ObservationSnapshot, Observations};
 use slot::Slot;
 pub use sources::Sources;
 use statistics::Statistics;
 
-/// Why a model or version asked for is not there.
+/// Reason why a requested model or version is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
     #[error("Request for unknown model: '{model}' is not found")]
     UnknownModel { model: ModelName },
-    /// The model has no such version among those it serves.
+    /// The model has no such version among those that it serves.
     #[error("Request for unknown model: '{model}' version {version} is not found")]
     UnknownVersion { model: ModelName, version: ModelVersion },
     /// The model is there, but no version of it is loaded.
@@ -151,25 +153,25 @@ pub enum PinError {
 }
 
 impl PinError {
-    /// Whether the model, and the version if one was asked for, is at least known.
+    /// True when the model, and the version if one was requested, is at least known.
     pub fn is_known(&self) -> bool {
         matches!(self, Self::NoVersion { .. })
     }
 }
 
-/// Why a load failed.
+/// Reason why a load failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadModelError {
     #[error("failed to load '{model}', no such folder in the model repository")]
     Unknown { model: ModelName },
-    /// At least one version did not load. What was live before still is.
+    /// At least one version did not load. Versions that were live before still are.
     #[error("failed to load '{model}': {reason}")]
     Failed { model: ModelName, reason: String },
     #[error(transparent)]
     Managed(#[from] ManagedModel),
 }
 
-/// Why a model is not unloaded.
+/// Reason why a model is not unloaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnloadModelError {
     #[error(transparent)]
@@ -178,31 +180,31 @@ pub enum UnloadModelError {
     Managed(#[from] ManagedModel),
 }
 
-/// Signed updates decide which version of this model is live, and nobody else.
+/// Error for a model whose live version only signed updates decide.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("model '{model}' is managed by signed updates, which alone load and unload it: see `ledge update --help`")]
+#[error("model '{model}' is managed by signed updates: only updates load and unload it; see `ledge update --help`")]
 pub struct ManagedModel {
     pub model: ModelName,
 }
 
-/// Why a version that was unloaded on request does not answer, in Triton's word.
-pub const UNLOADED: &str = "unloaded";
+/// Reason of a version that was unloaded on request, in Triton's word.
+pub const UNLOADED_REASON: &str = "unloaded";
 
 /// A handle to the model repository. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    shared: Arc<Shared>,
+    shared: Arc<RepositoryInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RepositoryInner {
     sources: Sources,
     engine: Engine,
     defaults: ModelDefaults,
     audit: AuditSink,
     loads: Semaphore,
     parallel_loads: u32,
-    /// In the process that serves.
+    /// Set in the process that serves.
     guard: OnceLock<LoadGuard>,
     /// The models that updates manage, loaded or not.
     managed: Mutex<BTreeMap<ModelName, ManagedVersion>>,
@@ -216,30 +218,30 @@ struct Shared {
 struct Model {
     name: ModelName,
     slot: Slot,
-    states: Mutex<States>,
+    states: Mutex<ModelStates>,
     /// Held during a load or unload.
     busy: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
-struct States {
-    versions: BTreeMap<ModelVersion, State>,
-    /// What is wrong with the model as a whole.
+struct ModelStates {
+    versions: BTreeMap<ModelVersion, VersionState>,
+    /// Fault of the model as a whole.
     fault: Option<String>,
     statistics: BTreeMap<ModelVersion, Arc<Statistics>>,
 }
 
 impl Model {
-    fn states(&self) -> MutexGuard<'_, States> {
+    fn states(&self) -> MutexGuard<'_, ModelStates> {
         // Nothing panics under this lock.
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, version: ModelVersion, state: State) {
+    fn set(&self, version: ModelVersion, state: VersionState) {
         self.states().versions.insert(version, state);
     }
 
-    /// Why there is nothing to pin.
+    /// Returns the reason why there is nothing to pin.
     fn not_live(&self, version: Option<ModelVersion>) -> PinError {
         let (model, states) = (self.name.clone(), self.states());
         if let Some(version) = version.filter(|version| !states.versions.contains_key(version)) {
@@ -248,8 +250,8 @@ impl Model {
         let state =
             version.map_or_else(|| states.versions.last_key_value().map(|(_, s)| s), |v| states.versions.get(&v));
         let reason = match state {
-            Some(State::Unavailable(reason)) => reason.clone(),
-            Some(State::Loading) => "loading".to_owned(),
+            Some(VersionState::Unavailable(reason)) => reason.clone(),
+            Some(VersionState::Loading) => "loading".to_owned(),
             _ => states.fault.clone().unwrap_or_else(|| "not loaded".to_owned()),
         };
         PinError::NoVersion { model, reason }
@@ -261,7 +263,7 @@ impl Model {
 }
 
 impl Repository {
-    /// A repository over these folders; nothing is loaded yet.
+    /// A repository over these folders, with nothing loaded yet.
     ///
     /// `parallel_loads` bounds how many models are loaded side by side.
     pub fn new(
@@ -272,7 +274,7 @@ impl Repository {
         audit: AuditSink,
     ) -> Self {
         let parallel_loads = u32::try_from(parallel_loads.max(1)).unwrap_or(u32::MAX);
-        let shared = Shared {
+        let shared = RepositoryInner {
             sources,
             engine,
             defaults,
@@ -292,7 +294,7 @@ impl Repository {
         self.shared.engine.runtimes()
     }
 
-    /// What the models run on.
+    /// The engine that runs the models.
     pub fn engine(&self) -> &Engine {
         &self.shared.engine
     }
@@ -302,22 +304,22 @@ impl Repository {
         self.shared.sources.owners()
     }
 
-    /// Whether the owner, or the package, has a model of this name.
+    /// True when the owner or the package has a model of this name.
     pub fn has_folder(&self, name: &ModelName) -> bool {
         self.shared.sources.folder(name).is_dir()
     }
 
-    /// Whether these files belong to a model of the owner or of the package, and not to a release.
+    /// True when these files belong to a model of the owner or of the package, and not to a release.
     pub fn is_of_folder(&self, files: &Path) -> bool {
         self.shared.sources.has(files)
     }
 
-    /// Pins a version, as for a look at it: nothing is drawn and nothing counted.
+    /// Pins a version without answering a request: no candidate is drawn and nothing is counted.
     pub fn pin(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Arc<LoadedModel>, PinError> {
         self.pinned(name, version, |slot| slot.pin(version))
     }
 
-    /// Pins what answers one request. Of those that ask for no version a candidate may have its share.
+    /// Pins the version that answers one request. A candidate may get its share of the requests without a version.
     pub fn pin_call(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Pinned, PinError> {
         self.pinned(name, version, |slot| slot.pin_call(version))
     }
@@ -339,7 +341,7 @@ impl Repository {
         Ok(model.slot.live())
     }
 
-    /// Every live version of every model, and the candidates beside them.
+    /// Every live version of every model, and the candidates.
     pub fn all_live(&self) -> Vec<Arc<LoadedModel>> {
         let of_model = |model: &Arc<Model>| {
             let (mut live, candidate) = (model.slot.live(), model.slot.candidate());
@@ -374,7 +376,7 @@ impl Repository {
         model
     }
 
-    /// Whether the model was not forgotten meanwhile.
+    /// True when the model was not forgotten meanwhile.
     fn is_current(&self, model: &Model) -> bool {
         self.model(&model.name).is_some_and(|current| std::ptr::eq(&raw const *current, model))
     }

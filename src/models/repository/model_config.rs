@@ -1,16 +1,16 @@
-//! The model config: what `<model>/model.toml` may say about a model. Every key is optional, and so is the file.
+//! The model config, `<model>/model.toml`. Every key is optional, and so is the file.
 
 use ledge_base::names::ModelVersion;
 use ledge_base::toml_check::{self, Mistake};
 use ledge_engine::backend::{Format, Port, Runtime, Signature};
-use ledge_engine::pipeline::Pipeline;
+use ledge_engine::pipeline::PipelineConfig;
 use ledge_engine::pipeline::quantization::Quantization;
 use serde::{Deserialize, Serialize};
 
 use super::feature_config::{FeaturePolicies, Policy};
 use super::feature_elements::{FeatureElements, has_nan};
 pub use super::golden_config::Golden;
-pub use super::limits_config::{Limits, ResponseCache};
+pub use super::limits_config::{Limits, ModelCacheConfig};
 pub use super::port_config::PortConfig;
 pub use ledge_base::token_bucket::Rate;
 
@@ -21,7 +21,7 @@ pub const DEFAULT_MAX_BATCH_SIZE: usize = 64;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
-    /// What the model does, for people.
+    /// Description of the model, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The licence of the weights.
@@ -38,25 +38,25 @@ pub struct ModelConfig {
     pub version_policy: VersionPolicy,
     /// The instances that run it, and on how many cores.
     pub instance_group: InstanceGroup,
-    /// How requests are put together; without it each runs alone.
+    /// Rule for joining requests into one run; without it each runs by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_batching: Option<DynamicBatching>,
     pub queue: QueueConfig,
-    /// The answers that are kept.
-    pub response_cache: ResponseCache,
-    /// What its callers together may ask for.
+    /// The response cache of the model.
+    pub response_cache: ModelCacheConfig,
+    /// Limits of all its callers together.
     pub limits: Limits,
-    /// What to do where a feature that an input is made of has no value.
+    /// Policies for features without a value.
     #[serde(skip_serializing_if = "FeaturePolicies::is_empty")]
     pub features: FeaturePolicies,
-    /// What is known of its inputs beyond the model file.
+    /// Properties of its inputs beyond the model file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input: Vec<PortConfig>,
-    /// What is known of its outputs beyond the model file.
+    /// Properties of its outputs beyond the model file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<PortConfig>,
-    /// How people's photographs, texts and rows become tensors.
-    pub pipeline: Pipeline,
+    /// The kind of pipeline that turns what people send, such as a photograph, into tensors, and outputs into an answer.
+    pub pipeline: PipelineConfig,
     /// Inputs with known answers, checked at each load before the model is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub golden: Vec<Golden>,
@@ -104,8 +104,8 @@ impl Default for VersionPolicy {
 }
 
 impl VersionPolicy {
-    /// The versions to serve among those on disk, ascending. A specific version that is not on disk is served by
-    /// nobody, and is in the list so that it is reported.
+    /// The versions to serve among those on disk, ascending. A specific version that is not on disk cannot be served,
+    /// and is in the list so that it is reported.
     pub fn select(&self, on_disk: &[ModelVersion]) -> Vec<ModelVersion> {
         let mut versions = match self {
             Self::Specific(versions) => versions.clone(),
@@ -120,17 +120,17 @@ impl VersionPolicy {
     }
 }
 
-/// The instances of a model: copies that run side by side.
+/// The instances of a model: copies that run in parallel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstanceGroup {
-    /// That many, neither fewer nor more: `min` and `max` in one.
+    /// The exact number: sets both `min` and `max`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
-    /// Kept while the model is in use; 1 without it.
+    /// The fewest while the model is in use; 1 without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<usize>,
-    /// The most; as many as the cores hold without it. More are loaded while calls wait and a core is free.
+    /// The most; without it, as many as fit on the cores. More are loaded while calls wait and a core is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
     /// Cores of one run; what was measured on this machine, else 1, without it.
@@ -139,21 +139,21 @@ pub struct InstanceGroup {
     /// The cores that may run it, by the system's numbers; all that models may use without it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<usize>,
-    /// How long calls may wait for an instance while a core is free, before another one is loaded, in milliseconds; 10
-    /// without it.
+    /// Milliseconds that calls may wait for an instance while a core is free, before another one is loaded; 10 without
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_queue_ms: Option<u64>,
-    /// After how many seconds without a call the model gives its memory back, until the next call loads it again; the
-    /// daemon's `runtimes.keep_alive_s` without it, 0 for never.
+    /// Seconds without a call after which the model is unloaded, until the next call loads it again; the daemon's
+    /// `runtimes.keep_alive_s` without it, 0 for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_s: Option<u64>,
 }
 
-/// Requests of several callers as one run of the model.
+/// Joins requests of several callers into one run of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DynamicBatching {
-    /// How long the first request may wait for others, in microseconds; 0 takes what is there.
+    /// Microseconds that the first request may wait for others; 0 takes the requests that already wait.
     pub max_queue_delay_us: u64,
     /// The sizes that runs should have; the powers of two up to `max_batch_size` when empty. The model is warmed up
     /// with each.
@@ -176,7 +176,7 @@ pub struct QueueConfig {
 }
 
 impl ModelConfig {
-    /// Reads the text of a `model.toml`; every mistake at once.
+    /// Reads the text of a `model.toml`, and reports every mistake at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
         let mut checked = toml_check::check::<Self>(source, text);
         let problems = checked.value.as_ref().map(Self::mistakes).unwrap_or_default();
@@ -189,7 +189,7 @@ impl ModelConfig {
         }
     }
 
-    /// Mistakes that no type can tell: the key, and what was expected.
+    /// Mistakes that types cannot express: the key, and the message.
     fn mistakes(&self) -> Vec<(String, String)> {
         let mut mistakes = Vec::new();
         let mut check = |holds: bool, key: &str, message: &str| {
@@ -197,6 +197,7 @@ impl ModelConfig {
                 mistakes.push((key.to_owned(), message.to_owned()));
             }
         };
+
         let group = &self.instance_group;
         for (key, value, most) in [
             ("instance_group.count", group.count, 64),
@@ -210,20 +211,22 @@ impl ModelConfig {
         check(
             group.count.is_none() || (group.min.is_none() && group.max.is_none()),
             "instance_group.count",
-            "count is min and max in one: give either",
+            "count sets both min and max: give count, or min and max",
         );
         check(
             group.min.zip(group.max).is_none_or(|(min, max)| min <= max),
             "instance_group.min",
-            "expected no more than max",
+            "expected at most max",
         );
+
         let within_a_year = group.keep_alive_s.is_none_or(|seconds| seconds <= 31_536_000);
-        check(within_a_year, "instance_group.keep_alive_s", "expected a year at most");
+        check(within_a_year, "instance_group.keep_alive_s", "expected at most 31536000 (a year)");
         let within_an_hour = group.target_queue_ms.is_none_or(|ms| ms <= 3_600_000);
-        check(within_an_hour, "instance_group.target_queue_ms", "expected an hour at most");
+        check(within_an_hour, "instance_group.target_queue_ms", "expected at most 3600000 (an hour)");
+
         if let Some(batching) = &self.dynamic_batching {
             let most = self.max_batch_size.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
-            check(most > 0, "dynamic_batching", "max_batch_size is 0, so there is no batch");
+            check(most > 0, "dynamic_batching", "max_batch_size is 0, so requests cannot be batched");
             check(
                 batching.preferred_batch_sizes.iter().all(|size| (1..=most.max(1)).contains(size)),
                 "dynamic_batching.preferred_batch_sizes",
@@ -232,36 +235,49 @@ impl ModelConfig {
             check(
                 batching.max_queue_delay_us <= 60_000_000,
                 "dynamic_batching.max_queue_delay_us",
-                "expected a minute at most",
+                "expected at most 60000000 (a minute)",
             );
         }
+
         check(self.queue.max_size != Some(0), "queue.max_size", "expected at least 1");
         check(self.queue.max_bytes != Some(0), "queue.max_bytes", "expected at least 1");
         check(self.queue.default_timeout_ms != Some(0), "queue.default_timeout_ms", "expected at least 1");
+
         check(self.version_policy != VersionPolicy::Latest(0), "version_policy.latest", "expected at least 1");
-        check(self.version_policy != VersionPolicy::Specific(vec![]), "version_policy.specific", "names no version");
+        check(
+            self.version_policy != VersionPolicy::Specific(vec![]),
+            "version_policy.specific",
+            "expected at least one version",
+        );
+
         let inputs = self.input.iter().enumerate().map(|(index, port)| (format!("input[{index}]"), true, port));
         let outputs = self.output.iter().enumerate().map(|(index, port)| (format!("output[{index}]"), false, port));
         for (place, is_input, port) in inputs.chain(outputs) {
             let is_shape = port.shape.iter().flatten().all(|&dim| dim >= -1);
             check(is_shape, &format!("{place}.shape"), "expected dimensions of -1 (variable) or more");
             let labels = format!("{place}.labels");
-            check(port.labels.as_deref().is_none_or(is_beside), &labels, "expected a file beside model.toml");
-            check(!is_input || port.labels.is_none(), &labels, "labels belong to an output");
-            check(is_input || port.features.is_empty(), &format!("{place}.features"), "features make an input");
+            check(port.labels.as_deref().is_none_or(is_beside), &labels, "expected a file next to model.toml");
+            check(!is_input || port.labels.is_none(), &labels, "only an output has labels");
+            check(
+                is_input || port.features.is_empty(),
+                &format!("{place}.features"),
+                "only an input is made of features",
+            );
             let is_valid = port.quantization.is_none_or(Quantization::is_valid);
             check(is_valid, &format!("{place}.quantization.scale"), "expected a number above 0");
         }
+
         let is_of_use = self.features.is_empty() || self.has_features();
         check(is_of_use, "features", "no input has features: name them in [[input]]");
-        let takes_photographs = self.pipeline.image_classification.is_some();
+        let has_pipeline = self.pipeline.section().is_some();
         for (index, golden) in self.golden.iter().enumerate() {
             let place = format!("golden[{index}]");
-            let found = golden.mistakes(takes_photographs).into_iter();
+            let found = golden.mistakes(has_pipeline).into_iter();
             mistakes.extend(found.map(|(key, message)| (key.replacen("golden", &place, 1), message)));
         }
+
         mistakes.extend(self.response_cache.mistakes().into_iter().map(|(key, message)| (key.to_owned(), message)));
-        mistakes.extend(self.pipeline.validate());
+        mistakes.extend(self.pipeline.mistakes());
         mistakes
     }
 
@@ -270,12 +286,13 @@ impl ModelConfig {
         self.input.iter().filter(|port| !port.features.is_empty())
     }
 
-    /// Whether any input is made of features.
+    /// True when any input is made of features.
     pub fn has_features(&self) -> bool {
         self.feature_inputs().next().is_some()
     }
 
-    /// The model's signature with the dimensions that this config fixes, or what of it the model contradicts.
+    /// Returns the model's signature with the dimensions that this config fixes, or the parts of the config that
+    /// contradict the model.
     pub fn complete(&self, model: &Signature) -> Result<Signature, Vec<String>> {
         let mut signature = model.clone();
         let mut mistakes = Vec::new();
@@ -296,7 +313,7 @@ impl ModelConfig {
         if mistakes.is_empty() { Ok(signature) } else { Err(mistakes) }
     }
 
-    /// A policy of a feature whose value the input's datatype cannot have.
+    /// Finds a policy with a value that the input's datatype cannot have.
     fn impossible_policy(&self, port: &Port, config: &PortConfig) -> Option<String> {
         config.features.iter().find_map(|feature| {
             let reason = feature.all_policies(&self.features).find_map(|(status, policy)| {
@@ -330,13 +347,14 @@ impl ModelConfig {
     }
 }
 
-/// Whether a file name stays in the model's folder.
+/// True when a file name stays in the model's folder.
 pub(super) fn is_beside(file: &str) -> bool {
     let mut parts = std::path::Path::new(file).components().peekable();
     parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
-/// Reads a text for the fuzzers; true when it is a model config. An accepted one survives being written and read again.
+/// Reads a text for the fuzzers; true when it is a model config. An accepted one is the same after it was written and
+/// read again.
 ///
 /// # Panics
 ///

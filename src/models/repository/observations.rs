@@ -1,56 +1,56 @@
-//! What an update sees of a new version and of the one before it: counts, times, and whether they agree.
+//! Observations of a new version and of the previous one: counts, times, and agreement.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// More classes than this are not counted.
-const MAX_CLASSES: usize = 1 << 16;
+/// The most classes that are counted; classes beyond are ignored, to bound the memory.
+const CLASSES_MAX: usize = 1 << 16;
 
-/// The longest time that is told apart, in microseconds: ten minutes.
-const MAX_US: u64 = 600_000_000;
+/// The longest time that is measured exactly, in microseconds: ten minutes.
+const RUN_TIME_US_MAX: u64 = 600_000_000;
 
-/// What is compared, and how exactly.
+/// Settings of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObservationConfig {
-    /// The output whose best class is counted, and compared in the place of its numbers.
+    /// The output whose best class is counted, and compared instead of its numbers.
     pub reference_output: Option<String>,
-    /// How much numbers may differ and still agree, relative to the larger of 1 and the number.
+    /// Largest difference of numbers that agree, relative to the larger of 1 and the number.
     pub tolerance: f64,
 }
 
-/// Which of the two versions.
+/// One of the two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Candidate,
     Incumbent,
 }
 
-/// What was seen so far.
+/// A snapshot of the observations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Observed {
-    pub candidate: Side,
-    pub incumbent: Side,
+pub struct ObservationSnapshot {
+    pub candidate: VersionCounts,
+    pub incumbent: VersionCounts,
     /// Mirrored requests on which both agreed.
     pub agreed: u64,
-    /// Mirrored requests on which they did not.
+    /// Mirrored requests on which they disagreed.
     pub disagreed: u64,
-    /// How often each class came first in the candidate's reference output; empty without one.
+    /// Count of each class as the best one in the candidate's reference output; empty without one.
     pub classes: Vec<u64>,
-    /// Requests that the other version was to be asked and was not: too many were under way, or the machine had no time for
-    /// them. Those under way when the candidate is taken away count nowhere.
+    /// Requests that should have been repeated on the other version and were not: too many were in progress, or the
+    /// machine had no time. Those in progress when the candidate is removed are not counted.
     pub skipped: u64,
 }
 
-/// One version's share of it.
+/// Counts of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Side {
+pub struct VersionCounts {
     /// Requests that it answered or failed. Those that no version could answer are left out.
     pub requests: u64,
     pub errors: u64,
-    /// The 95th percentile of the time of a run, preparation included and the queue left out: how long a request waits
-    /// depends on what else is asked, and a candidate is asked less. `None` before the first.
+    /// The 95th percentile of the time of a run, preparation included and the queue left out: the wait of a request
+    /// depends on other requests, and a candidate gets fewer. `None` before the first.
     pub p95_us: Option<u64>,
 }
 
@@ -60,13 +60,13 @@ pub struct Side {
 #[derive(Debug)]
 pub struct Observations {
     config: ObservationConfig,
-    counted: Mutex<Counted>,
+    counted: Mutex<ObservationCounts>,
 }
 
 #[derive(Debug)]
-struct Counted {
-    candidate: Counts,
-    incumbent: Counts,
+struct ObservationCounts {
+    candidate: RoleCounts,
+    incumbent: RoleCounts,
     agreed: u64,
     disagreed: u64,
     classes: Vec<u64>,
@@ -74,17 +74,18 @@ struct Counted {
 }
 
 #[derive(Debug)]
-struct Counts {
+struct RoleCounts {
     requests: u64,
     errors: u64,
     times: Option<Histogram<u64>>,
 }
 
 impl Observations {
-    /// Nothing seen yet.
+    /// No observations yet.
     pub fn new(config: ObservationConfig) -> Self {
-        let counts = || Counts { requests: 0, errors: 0, times: Histogram::new_with_bounds(1, MAX_US, 2).ok() };
-        let counted = Counted {
+        let counts =
+            || RoleCounts { requests: 0, errors: 0, times: Histogram::new_with_bounds(1, RUN_TIME_US_MAX, 2).ok() };
+        let counted = ObservationCounts {
             candidate: counts(),
             incumbent: counts(),
             agreed: 0,
@@ -95,18 +96,18 @@ impl Observations {
         Self { config, counted: Mutex::new(counted) }
     }
 
-    /// What is compared.
+    /// The settings of the comparison.
     pub fn config(&self) -> &ObservationConfig {
         &self.config
     }
 
-    /// Counts an answer; `time` is `None` for one that was kept, and took no run.
+    /// Counts an answer; `time` is `None` for one from the cache, which took no run.
     pub fn answered(&self, role: Role, time: Option<Duration>) {
         let counted = &mut *self.lock();
         let counts = counted.of(role);
         counts.requests += 1;
         if let (Some(time), Some(times)) = (time, &mut counts.times) {
-            times.saturating_record(u64::try_from(time.as_micros()).unwrap_or(MAX_US).max(1));
+            times.saturating_record(u64::try_from(time.as_micros()).unwrap_or(RUN_TIME_US_MAX).max(1));
         }
     }
 
@@ -127,7 +128,7 @@ impl Observations {
     /// Counts the best classes of the candidate's reference output.
     pub fn classes(&self, best: impl IntoIterator<Item = usize>) {
         let classes = &mut self.lock().classes;
-        for class in best.into_iter().filter(|&class| class < MAX_CLASSES) {
+        for class in best.into_iter().filter(|&class| class < CLASSES_MAX) {
             if class >= classes.len() {
                 classes.resize(class + 1, 0);
             }
@@ -137,15 +138,15 @@ impl Observations {
         }
     }
 
-    /// Counts a request that the other version was to be asked and was not.
+    /// Counts a request that should have been repeated on the other version and was not.
     pub fn skipped(&self) {
         self.lock().skipped += 1;
     }
 
-    /// What was seen so far.
-    pub fn snapshot(&self) -> Observed {
+    /// A snapshot of the observations.
+    pub fn snapshot(&self) -> ObservationSnapshot {
         let counted = &*self.lock();
-        Observed {
+        ObservationSnapshot {
             candidate: counted.candidate.side(),
             incumbent: counted.incumbent.side(),
             agreed: counted.agreed,
@@ -155,14 +156,14 @@ impl Observations {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counted> {
+    fn lock(&self) -> MutexGuard<'_, ObservationCounts> {
         // Counters that a panic left behind are still counters.
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Counted {
-    fn of(&mut self, role: Role) -> &mut Counts {
+impl ObservationCounts {
+    fn of(&mut self, role: Role) -> &mut RoleCounts {
         match role {
             Role::Candidate => &mut self.candidate,
             Role::Incumbent => &mut self.incumbent,
@@ -170,10 +171,14 @@ impl Counted {
     }
 }
 
-impl Counts {
-    fn side(&self) -> Side {
+impl RoleCounts {
+    fn side(&self) -> VersionCounts {
         let times = self.times.as_ref().filter(|times| !times.is_empty());
-        Side { requests: self.requests, errors: self.errors, p95_us: times.map(|times| times.value_at_quantile(0.95)) }
+        VersionCounts {
+            requests: self.requests,
+            errors: self.errors,
+            p95_us: times.map(|times| times.value_at_quantile(0.95)),
+        }
     }
 }
 
@@ -193,8 +198,8 @@ mod tests {
         }
         observations.answered(Role::Candidate, None);
         observations.failed(Role::Candidate);
-        let Observed { candidate, incumbent, .. } = observations.snapshot();
-        assert_eq!(candidate, Side { requests: 2, errors: 1, p95_us: None });
+        let ObservationSnapshot { candidate, incumbent, .. } = observations.snapshot();
+        assert_eq!(candidate, VersionCounts { requests: 2, errors: 1, p95_us: None });
         assert_eq!((incumbent.requests, incumbent.errors), (100, 0));
         let p95 = incumbent.p95_us.unwrap();
         assert!((94_000..97_000).contains(&p95), "{p95}");
@@ -212,6 +217,6 @@ mod tests {
         let observations = observations();
         observations.answered(Role::Candidate, Some(Duration::MAX));
         observations.answered(Role::Candidate, Some(Duration::ZERO));
-        assert!(observations.snapshot().candidate.p95_us.unwrap() >= MAX_US);
+        assert!(observations.snapshot().candidate.p95_us.unwrap() >= RUN_TIME_US_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a model's instances may run, and how many there are: its model config against the machine's cores.
+//! Placement of a model's instances: their cores and their number, from its model config and the machine's cores.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use super::model_config::InstanceGroup;
 use super::profile::Choice;
 use crate::scheduling::scheduler::Scale;
 
-/// How long calls may wait for an instance while a core is free, before another one is loaded. Two runs of a small
-/// model: a coincidence of two callers is over by then, a load that one instance cannot carry is not.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// Default time that calls may wait for an instance while a core is free, before another one is loaded. It is two runs
+/// of a small model: two callers that coincide are answered by then, a load too high for one instance is not.
+const DEFAULT_TARGET_QUEUE_TIME: Duration = Duration::from_millis(10);
 
-/// The workers that may run the model (indices into `cores`; empty is all) and the numbers of its instances, with what
-/// was measured standing in for what the model config leaves open. `Err` says
-/// what of the model config this machine cannot do.
+/// Returns the workers that may run the model (indices into `cores`; empty is all) and the numbers of its instances.
+/// The measured `choice` decides the settings that the model config leaves open. `Err` says which part of the model
+/// config this machine cannot satisfy.
 pub fn place(
     group: &InstanceGroup,
     cores: &[usize],
@@ -26,20 +26,25 @@ pub fn place(
         .map(|(worker, _)| worker)
         .collect();
     if workers.is_empty() {
-        return Err(format!("instance_group.cores is {:?}, and models run on the cores {cores:?}", group.cores));
+        return Err(format!(
+            "instance_group.cores is {:?}, but models may only run on the cores {cores:?}",
+            group.cores
+        ));
     }
+
     // A run cannot have more cores than there are: a model config that was made for a larger machine works.
     let threads = group.threads.or(choice.map(|choice| choice.threads)).unwrap_or(1).clamp(1, workers.len());
     let fit = (workers.len() / threads).max(1);
     let min = group.count.or(group.min).unwrap_or(1);
     let measured = choice.map(|choice| choice.instances.clamp(1, fit));
     let max = group.count.or(group.max).or(measured).unwrap_or(fit).max(min);
+
     let own = group.keep_alive_s.map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
     let scale = Scale {
         min,
         max,
         threads,
-        patience: group.target_queue_ms.map_or(PATIENCE, Duration::from_millis),
+        target_queue_time: group.target_queue_ms.map_or(DEFAULT_TARGET_QUEUE_TIME, Duration::from_millis),
         keep_alive: own.unwrap_or(keep_alive),
     };
     Ok((if group.cores.is_empty() { Vec::new() } else { workers }, scale))

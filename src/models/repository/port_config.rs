@@ -1,4 +1,4 @@
-//! What `model.toml` says of one input or output beyond the model file: `[[input]]` and `[[output]]`.
+//! `[[input]]` and `[[output]]` of `model.toml`: properties of an input or output beyond the model file.
 
 use ledge_base::tensor::DataType;
 use ledge_engine::backend::Port;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::feature_config::InputFeature;
 
-/// What is known of one input or output beyond the model file.
+/// Properties of one input or output beyond the model file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortConfig {
@@ -20,20 +20,20 @@ pub struct PortConfig {
     /// Its shape, the batch included; may fix dimensions that are variable in the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<i64>>,
-    /// Outputs: the file beside `model.toml` with the name of each class, one a line.
+    /// Outputs: the file next to `model.toml` with the name of each class, one a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<String>,
-    /// What its integers are worth, `scale * (integer - zero_point)`, where the model's file does not say or is wrong.
+    /// Value of its integers, `scale * (integer - zero_point)`, where the model's file does not say or is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<Quantization>,
-    /// Inputs: the features that a row is made of, in this order, for callers that send entity keys in its place. Lists
-    /// spread out into several elements.
+    /// Inputs: the features that a row is made of, in this order, for callers that send entity keys instead of it. A
+    /// list becomes several elements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<InputFeature>,
 }
 
 impl PortConfig {
-    /// Fixes the variable dimensions of `port`, or says what of this it contradicts.
+    /// Fixes the variable dimensions of `port`, or returns what in this config contradicts it.
     pub(super) fn narrow(&self, kind: &str, port: &mut Port) -> Option<String> {
         if let Some(datatype) = self.datatype
             && datatype != port.datatype
@@ -50,7 +50,10 @@ impl PortConfig {
         let fits = shape.len() == port.shape.len()
             && shape.iter().zip(&port.shape).all(|(&wanted, &dim)| dim == -1 || wanted == dim);
         if !fits {
-            return Some(format!("{kind} {:?} has shape {:?}, which {shape:?} does not fit", port.name, port.shape));
+            return Some(format!(
+                "{kind} {:?} has shape {:?} in the model, and {shape:?} does not fit it",
+                port.name, port.shape
+            ));
         }
         port.shape.clone_from(shape);
         None

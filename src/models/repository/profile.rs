@@ -1,6 +1,6 @@
-//! What was measured on this box: which runtime, how many cores a run, how many instances and which batch size suit a
-//! model. A profile holds for one CPU, one content of the model and one pair of runtime versions; anything else is
-//! another profile.
+//! Profiles measured on this box: the runtime, cores of a run, number of instances and batch size that suit a model. A
+//! profile holds for one CPU, one content of the model and one pair of runtime versions; anything else has another
+//! profile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
 use serde::{Deserialize, Serialize};
 
-/// What a model is run with.
+/// Runtime and resources that a model is run with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
@@ -24,25 +24,25 @@ pub struct Choice {
     pub batch: usize,
 }
 
-/// How a choice came about.
+/// Source of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Effort {
+pub enum ProfileSource {
     /// Runtimes were compared with a few runs at a load.
     Quick,
     /// `ledge tune` searched.
     Tuned,
 }
 
-/// A choice and how it was made, as kept on disk.
+/// A choice and its source, as stored on disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     pub choice: Choice,
-    pub effort: Effort,
-    /// What it is best at: `throughput`, `latency`, or `p99 <= 20 ms at 50/s`.
+    pub effort: ProfileSource,
+    /// The goal of the measurement: `throughput`, `latency`, or `p99 <= 20 ms at 50/s`.
     pub goal: String,
-    /// What was measured, for people.
+    /// The measured figures, for people.
     pub measured: String,
 }
 
@@ -59,16 +59,16 @@ impl Profile {
 /// The profiles of one box, a file each. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Profiles {
-    shared: Arc<Shared>,
+    shared: Arc<ProfilesInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    /// `None` keeps nothing.
+struct ProfilesInner {
+    /// `None` stores nothing.
     folder: Option<PathBuf>,
     runtimes: Runtimes,
     cores: usize,
-    /// What tells this machine from others; read when it is first needed.
+    /// Text that distinguishes this machine from others; read when it is first needed.
     machine: OnceLock<String>,
 }
 
@@ -76,28 +76,29 @@ impl Profiles {
     /// The profiles in `folder`/profiles that hold for this machine, its runtimes, and models on `cores` cores.
     pub fn new(folder: Option<&Path>, runtimes: Runtimes, cores: usize) -> Self {
         let folder = folder.map(|folder| folder.join("profiles"));
-        Self { shared: Arc::new(Shared { folder, runtimes, cores, machine: OnceLock::new() }) }
+        Self { shared: Arc::new(ProfilesInner { folder, runtimes, cores, machine: OnceLock::new() }) }
     }
 
-    /// Profiles that keep nothing.
+    /// Profiles that store nothing.
     pub fn none(runtimes: Runtimes) -> Self {
         Self::new(None, runtimes, 0)
     }
 
-    /// The profile of the model whose files have this digest. A file that cannot be read is none: it is measured anew.
+    /// The profile of the model whose files have this digest. A file that cannot be read counts as missing: the model
+    /// is measured again.
     pub fn get(&self, digest: &str) -> Option<Profile> {
         let path = self.path(digest)?;
         let text = fs::read(&path).ok()?;
         match Profile::parse(&text) {
             Ok(profile) => Some(profile),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a tuning profile is damaged; the model is measured anew");
+                tracing::warn!(path = %path.display(), %error, "a tuning profile is damaged and ignored; the model is measured again");
                 None
             }
         }
     }
 
-    /// Keeps a profile. Returns where, or `None` when nothing is kept.
+    /// Stores a profile. Returns its path, or `None` when nothing is stored.
     pub fn put(&self, digest: &str, profile: &Profile) -> std::io::Result<Option<PathBuf>> {
         let Some(path) = self.path(digest) else { return Ok(None) };
         if let Some(folder) = path.parent() {
@@ -117,7 +118,7 @@ impl Profiles {
     }
 }
 
-impl Shared {
+impl ProfilesInner {
     /// The CPU, how many of its cores models use, and the runtimes.
     fn machine(&self) -> String {
         let cpu = Cpu::detect(Path::new("/"));
@@ -144,7 +145,7 @@ mod tests {
 
     fn profile() -> Profile {
         let choice = Choice { runtime: Runtime::OpenVino, threads: 2, instances: 1, batch: 4 };
-        Profile { choice, effort: Effort::Tuned, goal: "latency".to_owned(), measured: "p50 2.1 ms".to_owned() }
+        Profile { choice, effort: ProfileSource::Tuned, goal: "latency".to_owned(), measured: "p50 2.1 ms".to_owned() }
     }
 
     fn profiles(folder: &Path, cores: usize) -> Profiles {

@@ -1,7 +1,7 @@
-//! The search of `ledge tune`: which of the ways to run a model suits a goal best.
+//! The search of `ledge tune` for the way to run a model that suits a goal best.
 //!
-//! Every way is measured briefly; those that cannot win any more are dropped; the others are measured in turns, so that
-//! a busy moment of the machine hits all of them, and dropped as their distance to the best becomes certain.
+//! Every way is measured briefly; those that can no longer win are dropped; the others are measured in turns, so that a
+//! busy moment of the machine hits all of them, and dropped as their distance to the best becomes certain.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +11,9 @@ use ledge_engine::backend::Runtime;
 use serde::Serialize;
 
 use super::profile::Choice;
-use super::tuning::Load;
+use super::tuning::LoadMeasurement;
 
-/// What a model is to be best at.
+/// Goal that a model is tuned for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The most batch elements a second, however long each takes.
@@ -28,7 +28,7 @@ pub enum Goal {
     },
 }
 
-/// Why a text is no goal.
+/// Error for a text that is not a goal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected throughput, latency, or a limit at a rate such as 'p99<=20ms@50/s'")]
 pub struct GoalError;
@@ -69,8 +69,8 @@ impl fmt::Display for Goal {
 }
 
 impl Goal {
-    /// What is to be small: seconds for each batch element, or a latency in seconds.
-    pub fn cost(self, load: &Load) -> f64 {
+    /// The figure to minimize: seconds for each batch element, or a latency in seconds.
+    pub fn cost(self, load: &LoadMeasurement) -> f64 {
         match self {
             Self::Throughput => load.throughput().recip(),
             Self::Latency => load.percentile(0.5).as_secs_f64(),
@@ -78,8 +78,8 @@ impl Goal {
         }
     }
 
-    /// Whether the load is within the goal's limit; goals without one have no limit to miss.
-    pub fn is_met(self, load: &Load) -> bool {
+    /// True when the load is within the goal's limit; always true for goals without one.
+    pub fn is_met(self, load: &LoadMeasurement) -> bool {
         match self {
             Self::Throughput | Self::Latency => true,
             Self::Percentile { limit, .. } => load.percentile(0.99) <= limit,
@@ -98,7 +98,7 @@ pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: O
             let fit = cores / threads;
             let instances = match goal {
                 Goal::Latency => vec![1],
-                // One fewer leaves a core to those who bring the requests.
+                // One fewer leaves a core to the threads that receive the requests.
                 _ if fit > 1 => vec![fit, fit - 1],
                 _ => vec![1],
             };
@@ -116,71 +116,83 @@ pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: O
     found
 }
 
-/// One way to run the model, and how it went.
+/// One way to run the model, and its measurement.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct SearchRow {
     pub choice: Choice,
-    /// What was measured, or why it cannot be run that way.
-    pub load: Result<Load, String>,
+    /// The measurement, or the reason why the model cannot be run that way.
+    pub load: Result<LoadMeasurement, String>,
 }
 
-/// What measures: `ledge tune` with real models, tests with made-up ones.
+/// Loads and measures models: real ones in `ledge tune`, simulated ones in tests.
 pub trait Measure {
     /// Loads a way to run the model and keeps it loaded.
     fn load(&mut self, choice: Choice) -> impl Future<Output = Result<(), String>>;
 
     /// Measures a way that is loaded.
-    fn measure(&mut self, choice: Choice, time: Duration) -> impl Future<Output = Result<Load, String>>;
+    fn measure(&mut self, choice: Choice, time: Duration) -> impl Future<Output = Result<LoadMeasurement, String>>;
 
     /// Unloads it.
     fn unload(&mut self, choice: Choice) -> impl Future<Output = ()>;
 
-    /// A word on how far it is: what is done now, steps done and steps in all.
+    /// Reports progress: the current phase, steps done and steps in all.
     fn progress(&mut self, what: &str, done: usize, of: usize);
 }
 
-/// How thoroughly is searched.
+/// Thoroughness of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Thoroughness {
     /// The time of one measurement.
     pub slice: Duration,
-    /// How often the finalists are measured.
+    /// Number of times that each finalist is measured.
     pub rounds: usize,
     pub exhaustive: bool,
 }
 
-/// A way that took that much longer than the best in the first, short look cannot win any more.
-const HOPELESS: f64 = 1.5;
+/// Largest cost of a finalist relative to the best in the first, short round: a way that took longer can no longer win.
+const FINALIST_COST_FACTOR_MAX: f64 = 1.5;
 
-/// Ways this close to each other are equally good, and the simplest of them is chosen: measurements scatter by more.
-const EQUAL: f64 = 1.01;
+/// Largest cost, relative to the best, of ways that count as equally good: the simplest of them is chosen, since
+/// measurements scatter by more.
+const EQUAL_COST_FACTOR_MAX: f64 = 1.01;
 
-/// Measures the candidates, and returns them with the best first and what cannot be run last.
-pub async fn search<M: Measure>(measure: &mut M, goal: Goal, candidates: &[Choice], how: Thoroughness) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+/// Measures the candidates, and returns them with the best first and those that cannot be run last.
+pub async fn search<M: Measure>(
+    measure: &mut M,
+    goal: Goal,
+    candidates: &[Choice],
+    how: Thoroughness,
+) -> Vec<SearchRow> {
+    let mut rows: Vec<SearchRow> = Vec::new();
     for (done, &choice) in candidates.iter().enumerate() {
-        measure.progress("first look", done, candidates.len());
+        measure.progress("first round", done, candidates.len());
         let load = match measure.load(choice).await {
-            Ok(()) => first_look(measure, goal, choice, how.slice / 2).await,
+            Ok(()) => first_measurement(measure, goal, choice, how.slice / 2).await,
             Err(reason) => Err(reason),
         };
         if !how.exhaustive {
             measure.unload(choice).await;
         }
-        rows.push(Row { choice, load });
+        rows.push(SearchRow { choice, load });
     }
-    let mut finalists = close_to_best(goal, &rows, if how.exhaustive { f64::INFINITY } else { HOPELESS });
+
+    let mut finalists =
+        close_to_best(goal, &rows, if how.exhaustive { f64::INFINITY } else { FINALIST_COST_FACTOR_MAX });
     for &index in &finalists {
         let Some(row) = rows.get_mut(index) else { continue };
-        // The first look was not taken in turns, so it does not count.
-        row.load =
-            if how.exhaustive { Ok(Load::default()) } else { measure.load(row.choice).await.map(|()| Load::default()) };
+        // The first round was not measured in turns, so it does not count.
+        row.load = if how.exhaustive {
+            Ok(LoadMeasurement::default())
+        } else {
+            measure.load(row.choice).await.map(|()| LoadMeasurement::default())
+        };
     }
+
     let unloaded: Vec<Choice> = finalists.iter().filter_map(|&index| Some(rows.get(index)?.choice)).collect();
     for round in 0..how.rounds {
         for &index in &finalists {
             let Some(row) = rows.get_mut(index) else { continue };
-            measure.progress("in turns", round, how.rounds);
+            measure.progress("finalists", round, how.rounds);
             let Ok(load) = &mut row.load else { continue };
             match measure.measure(row.choice, how.slice).await {
                 Ok(more) => load.merge(more),
@@ -194,6 +206,7 @@ pub async fn search<M: Measure>(measure: &mut M, goal: Goal, candidates: &[Choic
             finalists.retain(|index| close.contains(index));
         }
     }
+
     for choice in unloaded {
         measure.unload(choice).await;
     }
@@ -201,27 +214,32 @@ pub async fn search<M: Measure>(measure: &mut M, goal: Goal, candidates: &[Choic
     rank(goal, rows)
 }
 
-async fn first_look<M: Measure>(measure: &mut M, goal: Goal, choice: Choice, time: Duration) -> Result<Load, String> {
-    // The better of two: a busy moment must not throw the winner out.
+async fn first_measurement<M: Measure>(
+    measure: &mut M,
+    goal: Goal,
+    choice: Choice,
+    time: Duration,
+) -> Result<LoadMeasurement, String> {
+    // The better of two: a busy moment must not drop the winner.
     let first = measure.measure(choice, time).await?;
     let second = measure.measure(choice, time).await?;
     Ok(if goal.cost(&first) <= goal.cost(&second) { first } else { second })
 }
 
-fn cost(goal: Goal, row: &Row) -> f64 {
+fn cost(goal: Goal, row: &SearchRow) -> f64 {
     row.load.as_ref().map_or(f64::INFINITY, |load| goal.cost(load))
 }
 
-/// The places of the rows whose cost is within `factor` of the best.
-fn close_to_best(goal: Goal, rows: &[Row], factor: f64) -> Vec<usize> {
+/// The indices of the rows whose cost is within `factor` of the best.
+fn close_to_best(goal: Goal, rows: &[SearchRow], factor: f64) -> Vec<usize> {
     let best = rows.iter().map(|row| cost(goal, row)).fold(f64::INFINITY, f64::min);
-    let within = |row: &Row| row.load.is_ok() && cost(goal, row) <= best * factor;
+    let within = |row: &SearchRow| row.load.is_ok() && cost(goal, row) <= best * factor;
     rows.iter().enumerate().filter(|(_, row)| within(row)).map(|(index, _)| index).collect()
 }
 
-/// The best first; among equals the simplest, which stands earlier among the candidates.
-fn rank(goal: Goal, mut rows: Vec<Row>) -> Vec<Row> {
-    let equals = close_to_best(goal, &rows, EQUAL);
+/// Sorts the best first; among equals the simplest, which comes earlier among the candidates.
+fn rank(goal: Goal, mut rows: Vec<SearchRow>) -> Vec<SearchRow> {
+    let equals = close_to_best(goal, &rows, EQUAL_COST_FACTOR_MAX);
     let best = equals.first().map(|&index| rows.remove(index));
     rows.sort_by(|a, b| cost(goal, a).total_cmp(&cost(goal, b)));
     best.into_iter().chain(rows).collect()

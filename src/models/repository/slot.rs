@@ -1,7 +1,7 @@
-//! The live versions of one model, and the candidate beside them, behind one atomic pointer.
+//! The live versions of one model, and the candidate, behind one atomic pointer.
 //!
-//! A request pins what it finds here and keeps it until it is answered, whatever a load or an update does meanwhile. One
-//! load of the pointer tells all: a model without a candidate pays for the look at an empty field.
+//! A request pins what it finds here and keeps it until it is answered, whatever a load or an update does meanwhile.
+//! One load of the pointer is enough: a model without a candidate only pays for reading an empty field.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use ledge_base::names::ModelVersion;
 
-use super::candidate::{Candidate, CandidateShare, Pinned, Running};
+use super::candidate::{Candidate, CandidateShare, Pinned, RunningCandidate};
 use super::loaded_model::LoadedModel;
 use super::observations::Observations;
 
@@ -22,23 +22,23 @@ pub struct Slot {
 #[derive(Debug, Clone, Default)]
 struct Versions {
     live: BTreeMap<ModelVersion, Arc<LoadedModel>>,
-    watch: Watch,
+    watch: UpdateWatch,
 }
 
-/// What an update wants to know of the requests.
+/// Observation of the requests by an update.
 #[derive(Debug, Clone, Default)]
-enum Watch {
+enum UpdateWatch {
     #[default]
     Nothing,
-    /// How a candidate does beside the live versions.
-    Candidate(Arc<Running>),
-    /// How the version does that has just gone live.
+    /// Compares a candidate with the live versions.
+    Candidate(Arc<RunningCandidate>),
+    /// Watches the version that has just gone live.
     Soak(Arc<Observations>),
 }
 
 impl Slot {
-    /// The version asked for, or the default: the highest that is live. A candidate is found by its number, once it may
-    /// answer.
+    /// The version asked for, or the default: the highest that is live. A candidate is found by its version number once
+    /// it may answer.
     pub fn pin(&self, version: Option<ModelVersion>) -> Option<Arc<LoadedModel>> {
         let now = self.now.load();
         match version {
@@ -51,13 +51,13 @@ impl Slot {
     pub(super) fn pin_call(&self, version: Option<ModelVersion>) -> Option<Pinned> {
         let now = self.now.load();
         if let Some(version) = version {
-            return now.numbered(version).map(Pinned::alone);
+            return now.numbered(version).map(Pinned::unwatched);
         }
         let live = now.default_version()?;
         Some(match &now.watch {
-            Watch::Nothing => Pinned::alone(live.clone()),
-            Watch::Candidate(running) => running.pin(live),
-            Watch::Soak(observations) => Pinned::soaking(live.clone(), observations.clone()),
+            UpdateWatch::Nothing => Pinned::unwatched(live.clone()),
+            UpdateWatch::Candidate(running) => running.pin(live),
+            UpdateWatch::Soak(observations) => Pinned::soaking(live.clone(), observations.clone()),
         })
     }
 
@@ -81,30 +81,31 @@ impl Slot {
     /// Makes `model` the only live version, in place of the candidate too.
     pub(super) fn promote(&self, model: Arc<LoadedModel>, observations: Option<Arc<Observations>>) {
         let live = BTreeMap::from([(model.version, model)]);
-        let watch = observations.map_or(Watch::Nothing, Watch::Soak);
+        let watch = observations.map_or(UpdateWatch::Nothing, UpdateWatch::Soak);
         self.now.swap(Arc::new(Versions { live, watch })).withdraw();
     }
 
-    /// Puts a candidate beside the live versions, in place of the one before.
+    /// Puts a candidate next to the live versions, in place of the previous one.
     pub(super) fn put_candidate(&self, candidate: Candidate) {
-        let running = Arc::new(Running::new(candidate));
-        let put = |now: &Arc<Versions>| Versions { live: now.live.clone(), watch: Watch::Candidate(running.clone()) };
+        let running = Arc::new(RunningCandidate::new(candidate));
+        let put =
+            |now: &Arc<Versions>| Versions { live: now.live.clone(), watch: UpdateWatch::Candidate(running.clone()) };
         self.now.rcu(put).withdraw();
     }
 
-    /// Takes the candidate away: its mirrored requests are given up. What watches a version that went live ends too.
+    /// Removes the candidate and cancels its mirrored requests. The watch of a version that went live ends too.
     pub(super) fn take_candidate(&self) -> Option<Arc<LoadedModel>> {
-        let old = self.now.rcu(|now| Versions { live: now.live.clone(), watch: Watch::Nothing });
+        let old = self.now.rcu(|now| Versions { live: now.live.clone(), watch: UpdateWatch::Nothing });
         old.withdraw();
         old.running().map(|running| running.candidate.model.clone())
     }
 }
 
 impl Versions {
-    fn running(&self) -> Option<&Running> {
+    fn running(&self) -> Option<&RunningCandidate> {
         match &self.watch {
-            Watch::Candidate(running) => Some(running),
-            Watch::Nothing | Watch::Soak(_) => None,
+            UpdateWatch::Candidate(running) => Some(running),
+            UpdateWatch::Nothing | UpdateWatch::Soak(_) => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The folders that models come from: the owner's, and the one that the package brought.
 //!
-//! One index: a model is the owner's when the owner has a folder of that name, else the package's. Both are only read; what
-//! the package brought is its own to replace at an upgrade.
+//! One index: a model is the owner's when the owner has a folder of that name, else the package's. Both are only read;
+//! the package replaces its own folder at an upgrade.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use super::config::RepositoryConfig;
 use super::folder::{self, FolderError};
 use super::model_config::ModelConfig;
 
-/// The folders of a repository. Signed releases are apart: updates say where they lie.
+/// The folders of a repository. Signed releases are separate: updates have their folders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     owners: PathBuf,
     packaged: Option<PathBuf>,
 }
 
-/// A model that is not loaded, as far as its files show it.
+/// A model that is not loaded, as its files describe it.
 #[derive(Debug)]
-pub struct OnDisk {
+pub struct ModelOnDisk {
     /// Its `model.toml`.
     pub config: ModelConfig,
-    /// Set when the version that was asked for is there, and among those that are served.
+    /// True when the requested version exists and is among those that are served.
     pub is_served: bool,
-    /// The names of the inputs of that version, where its file says them without a runtime.
+    /// The names of the inputs of that version, where its file shows them without a runtime.
     pub inputs: Option<Vec<String>>,
 }
 
@@ -47,7 +47,7 @@ impl Sources {
         &self.owners
     }
 
-    /// The folder of a model, whether it is there or not.
+    /// The folder of a model, whether it exists or not.
     pub fn folder(&self, name: &ModelName) -> PathBuf {
         let owners = self.owners.join(name.as_str());
         match self.packaged.as_ref().map(|packaged| packaged.join(name.as_str())) {
@@ -56,8 +56,8 @@ impl Sources {
         }
     }
 
-    /// Looks at a model, for calls of this version or of the default one; `None` without a folder for it.
-    pub fn on_disk(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Option<OnDisk>, FolderError> {
+    /// Reads the description of a model, for calls of this version or of the default one; `None` when it has no folder.
+    pub fn on_disk(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Option<ModelOnDisk>, FolderError> {
         let folder = self.folder(name);
         if !folder.is_dir() {
             return Ok(None);
@@ -71,18 +71,18 @@ impl Sources {
             Some(version) => folder::input_names(&folder.join(version.to_string()))?,
             None => None,
         };
-        Ok(Some(OnDisk { config, is_served: is_there.is_some(), inputs }))
+        Ok(Some(ModelOnDisk { config, is_served: is_there.is_some(), inputs }))
     }
 
-    /// Whether a path lies in one of them.
+    /// True when a path lies in one of them.
     pub fn has(&self, path: &Path) -> bool {
         path.starts_with(&self.owners) || self.packaged.as_ref().is_some_and(|packaged| path.starts_with(packaged))
     }
 
-    /// The models of both, each once. Folders with other names are returned apart, to be warned about.
+    /// The models of both, each once. Folders with other names are returned separately, for a warning.
     pub fn models(&self) -> Result<(Vec<ModelName>, Vec<String>), FolderError> {
         let Some(packaged) = &self.packaged else { return folder::models(&self.owners) };
-        // Beside what the package brought, a box whose owner has put nothing there yet is no mistake; neither is a package
+        // With a package's models, an owner's folder that does not exist yet is not a mistake; neither is a package
         // without models.
         let (mut models, mut strange) = none_if_missing(folder::models(&self.owners))?;
         let (more, stranger) = none_if_missing(folder::models(packaged))?;

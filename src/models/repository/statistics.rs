@@ -1,4 +1,4 @@
-//! What one version of a model has done since the daemon started. Kept when the version is loaded again.
+//! Statistics of one version of a model since the daemon started. They are kept when the version is loaded again.
 //!
 //! The fields are those of Triton's statistics extension, and distributions of the same figures.
 
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use ledge_engine::backend::ComputeTime;
 
-pub use histogram::{Histogram, Sizes, Times};
+pub use histogram::{Histogram, SizeHistogram, TimeHistogram};
 
-/// How often something happened and how long it took in all.
+/// Count of an event, and its total time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Total {
     pub count: u64,
@@ -44,9 +44,9 @@ impl BatchTotals {
     }
 }
 
-/// Why a request was turned away, or given up.
+/// Reason why a request was refused, or timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusalReason {
     QueueFull,
     /// Its deadline passed while it waited.
     Deadline,
@@ -54,7 +54,7 @@ pub enum Refusal {
     Quota,
 }
 
-impl Refusal {
+impl RefusalReason {
     /// Every reason.
     pub const ALL: [Self; 3] = [Self::QueueFull, Self::Deadline, Self::Quota];
 
@@ -68,7 +68,7 @@ impl Refusal {
     }
 }
 
-/// How many requests were turned away, by reason.
+/// Number of refused requests, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refusals {
     pub queue_full: u64,
@@ -79,20 +79,20 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// How many were turned away for this reason.
-    pub fn of(&self, why: Refusal) -> u64 {
+    /// Number of requests refused for this reason.
+    pub fn of(&self, why: RefusalReason) -> u64 {
         match why {
-            Refusal::QueueFull => self.queue_full,
-            Refusal::Deadline => self.deadline,
-            Refusal::Quota => self.quota,
+            RefusalReason::QueueFull => self.queue_full,
+            RefusalReason::Deadline => self.deadline,
+            RefusalReason::Quota => self.quota,
         }
     }
 
-    fn add(&mut self, why: Refusal) {
+    fn add(&mut self, why: RefusalReason) {
         *match why {
-            Refusal::QueueFull => &mut self.queue_full,
-            Refusal::Deadline => &mut self.deadline,
-            Refusal::Quota => &mut self.quota,
+            RefusalReason::QueueFull => &mut self.queue_full,
+            RefusalReason::Deadline => &mut self.deadline,
+            RefusalReason::Quota => &mut self.quota,
         } += 1;
     }
 }
@@ -100,18 +100,19 @@ impl Refusals {
 /// A snapshot of the counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// When the last request was answered, in milliseconds since the Unix epoch; 0 for never.
+    /// Time of the last answer, in milliseconds since the Unix epoch; 0 for never.
     pub last_inference_ms: u64,
     /// Batch elements inferred; cache hits left out.
     pub inference_count: u64,
     pub execution_count: u64,
-    /// Requests answered, from the cache too; time from arrival to answer.
+    /// Requests answered, including those from the cache; time from arrival to answer.
     pub success: Total,
     /// Requests that failed; time from arrival to failure.
     pub fail: Total,
     /// Time in the queue of answered requests; one answered from the cache waited for no time.
     pub queue: Total,
-    /// Compute time of answered requests, those from the cache left out. Requests that shared a run count its time each.
+    /// Compute time of answered requests, those from the cache left out. Each request that shared a run counts its
+    /// whole time.
     pub compute: BatchTotals,
     /// Compute time of the runs by batch size.
     pub batches: BTreeMap<usize, BatchTotals>,
@@ -119,20 +120,20 @@ pub struct Counters {
     pub cache_hit: Total,
     /// Requests that the cache had no answer for; time to look it up and to insert it later.
     pub cache_miss: Total,
-    /// Requests turned away; each is among the failed too.
+    /// Requests refused; each is also counted as failed.
     pub refusals: Refusals,
     /// CPU time of the runs on their worker's core; a runtime's own threads are not in it.
     pub cpu: Duration,
     /// CPU time of making the inputs: decoding photographs.
     pub prepare_cpu: Duration,
     /// `success`, distributed.
-    pub end_to_end_times: Times,
+    pub end_to_end_times: TimeHistogram,
     /// `queue`, distributed.
-    pub queue_times: Times,
+    pub queue_times: TimeHistogram,
     /// `compute`, its phases together, distributed.
-    pub compute_times: Times,
+    pub compute_times: TimeHistogram,
     /// Elements of each run.
-    pub batch_sizes: Sizes,
+    pub batch_sizes: SizeHistogram,
 }
 
 /// The counters of one version.
@@ -144,8 +145,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Counts a request of `elements` batch elements that a run answered, at `now_ms` since the Unix epoch. `compute` is
-    /// the time of the run, whoever shared it.
+    /// Counts a request of `elements` batch elements that a run answered, at `now_ms` since the Unix epoch. `compute`
+    /// is the time of the run, even if others shared it.
     pub fn succeeded(&self, now_ms: u64, elements: usize, total: Duration, queue: Duration, compute: ComputeTime) {
         let counters = &mut *self.lock();
         counters.last_inference_ms = now_ms;
@@ -155,7 +156,7 @@ impl Statistics {
         counters.compute_times.add(compute.total());
     }
 
-    /// Counts one run of the model over `batch` elements, whoever asked for them, and the CPU time that it took.
+    /// Counts one run of the model over `batch` elements, of any number of requests, and its CPU time.
     pub fn executed(&self, batch: usize, compute: ComputeTime, cpu: Duration) {
         let counters = &mut *self.lock();
         counters.execution_count += 1;
@@ -177,7 +178,7 @@ impl Statistics {
         counters.cache_hit.add(lookup);
     }
 
-    /// Counts a request that the cache had no answer for. What became of it is counted apart.
+    /// Counts a request that the cache had no answer for. Its result is counted separately.
     pub fn cache_miss(&self, lookup: Duration, insert: Duration) {
         self.lock().cache_miss.add(lookup + insert);
     }
@@ -187,8 +188,8 @@ impl Statistics {
         self.lock().fail.add(total);
     }
 
-    /// Counts a request that was turned away. It is a failed one besides: [`Statistics::failed`].
-    pub fn refused(&self, why: Refusal) {
+    /// Counts a request that was refused. It is also counted as failed: [`Statistics::failed`].
+    pub fn refused(&self, why: RefusalReason) {
         self.lock().refusals.add(why);
     }
 
@@ -259,7 +260,7 @@ mod tests {
         }
         let Counters { success, queue, compute, end_to_end_times, queue_times, compute_times, .. } =
             statistics.snapshot();
-        let same = |times: Times, total: Total| {
+        let same = |times: TimeHistogram, total: Total| {
             assert_eq!((times.count(), u128::from(times.sum())), (total.count, total.time.as_nanos()));
         };
         same(end_to_end_times, success);
@@ -271,11 +272,11 @@ mod tests {
     #[test]
     fn refusals_are_told_apart() {
         let statistics = Statistics::default();
-        for (times, why) in (1..).zip(Refusal::ALL) {
+        for (times, why) in (1..).zip(RefusalReason::ALL) {
             (0..times).for_each(|_| statistics.refused(why));
         }
         let refusals = statistics.snapshot().refusals;
         assert_eq!(refusals, Refusals { queue_full: 1, deadline: 2, quota: 3 });
-        assert_eq!(Refusal::ALL.map(|why| refusals.of(why)), [1, 2, 3]);
+        assert_eq!(RefusalReason::ALL.map(|why| refusals.of(why)), [1, 2, 3]);
     }
 }

@@ -1,4 +1,5 @@
-//! Measuring loaded models: the quick comparison of runtimes at a load, and the figures that `ledge tune` searches by.
+//! Measurements of loaded models: the quick comparison of runtimes at a load, and the figures that `ledge tune`
+//! searches by.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,25 +13,24 @@ use crate::scheduling::instance::InferError;
 use crate::scheduling::terms::{Priority, Terms};
 use crate::scheduling::warm_up::WarmUp;
 
-/// How long the quick comparison may measure each runtime.
-const QUICK: Duration = Duration::from_millis(150);
+/// Time that the quick comparison may measure each runtime.
+const QUICK_COMPARISON_TIME: Duration = Duration::from_millis(150);
 
-/// Runs after which the quick comparison knows enough.
+/// Number of runs after which the quick comparison ends.
 const QUICK_RUNS: usize = 30;
 
-/// How a run of one request must end by, in a measurement.
-const LIMIT: Duration = Duration::from_mins(1);
+/// Time within which a measured run must end.
+const MEASURED_RUN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The inputs that a model is measured with: zeros, one batch element. `None` for a model whose inputs are too large, or
-/// that refuses zeros.
+/// The inputs that a model is measured with: zeros, one batch element. `None` for a model whose inputs are too large.
 pub fn sample(model: &LoadedModel) -> Option<Vec<Tensor>> {
     let warm_up = WarmUp { signature: model.signature.clone(), sizes: vec![1] };
     let (_, inputs) = warm_up.runs().next()?;
     Some(inputs)
 }
 
-/// The place of the model that answers a single request fastest, and the median time of each; `None` when one of them
-/// cannot be measured. They take turns, so that a busy moment of the machine slows all of them.
+/// Returns the index of the model that answers a single request fastest, and the median time of each; `None` when one
+/// of them cannot be measured. They take turns, so that a busy moment of the machine slows all of them.
 pub(super) async fn quickest(models: &[LoadedModel]) -> Option<(usize, Vec<Duration>)> {
     let mut times: Vec<Vec<Duration>> = models.iter().map(|_| Vec::new()).collect();
     let start = Instant::now();
@@ -43,7 +43,7 @@ pub(super) async fn quickest(models: &[LoadedModel]) -> Option<(usize, Vec<Durat
                 times.push(answer);
             }
         }
-        if round > 2 && start.elapsed() > QUICK * u32::try_from(models.len()).unwrap_or(u32::MAX) {
+        if round > 2 && start.elapsed() > QUICK_COMPARISON_TIME * u32::try_from(models.len()).unwrap_or(u32::MAX) {
             break;
         }
     }
@@ -52,7 +52,7 @@ pub(super) async fn quickest(models: &[LoadedModel]) -> Option<(usize, Vec<Durat
     Some((best, medians))
 }
 
-/// One run by itself: its compute time.
+/// Runs the model once, and returns the compute time.
 async fn run(model: &LoadedModel, inputs: Vec<Tensor>) -> Result<Duration, InferError> {
     let outputs = (0..model.signature.outputs.len()).collect();
     let answer = model.run(inputs, outputs, terms()).await?;
@@ -60,7 +60,11 @@ async fn run(model: &LoadedModel, inputs: Vec<Tensor>) -> Result<Duration, Infer
 }
 
 fn terms() -> Terms {
-    Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local }
+    Terms {
+        deadline: Instant::now() + MEASURED_RUN_TIMEOUT,
+        priority: Priority::Interactive,
+        principal: Principal::Local,
+    }
 }
 
 fn median(times: &mut [Duration]) -> Duration {
@@ -68,16 +72,16 @@ fn median(times: &mut [Duration]) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or(Duration::MAX)
 }
 
-/// How a model answered a closed loop of callers.
+/// Latencies of a measurement, and its duration.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Load {
+pub struct LoadMeasurement {
     /// Time from call to answer of each request, ascending.
     pub latencies: Vec<Duration>,
-    /// How long it was measured.
+    /// Duration of the measurement.
     pub time: Duration,
 }
 
-impl Load {
+impl LoadMeasurement {
     /// Requests a second.
     pub fn throughput(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
@@ -98,7 +102,7 @@ impl Load {
         self.latencies.get(place.min(last)).copied().unwrap_or(Duration::MAX)
     }
 
-    /// Both measurements as one.
+    /// Adds another measurement to this one.
     pub fn merge(&mut self, other: Self) {
         self.latencies.extend(other.latencies);
         self.latencies.sort_unstable();
@@ -106,10 +110,10 @@ impl Load {
     }
 }
 
-/// `callers` callers, each sending its next request when it has the answer to the last, for `time`. `Err` when a request
-/// fails.
-pub async fn closed_loop(model: &Arc<LoadedModel>, callers: usize, time: Duration) -> Result<Load, String> {
-    let inputs = sample(model).ok_or("its inputs are too large to be measured with")?;
+/// Measures `callers` callers for `time`, each of which sends its next request when it has the answer to the last.
+/// `Err` when a request fails.
+pub async fn closed_loop(model: &Arc<LoadedModel>, callers: usize, time: Duration) -> Result<LoadMeasurement, String> {
+    let inputs = sample(model).ok_or("its inputs are too large for a measurement")?;
     let (start, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
     let caller = || {
         let (model, stop, inputs) = (model.clone(), stop.clone(), inputs.clone());
@@ -120,7 +124,7 @@ pub async fn closed_loop(model: &Arc<LoadedModel>, callers: usize, time: Duratio
                 let sent = Instant::now();
                 model.run(inputs.clone(), outputs.clone(), terms()).await.map_err(|error| error.to_string())?;
                 latencies.push(sent.elapsed());
-                // A brief run is over without a wait: let the other callers have their turns.
+                // A brief run never waits: yield, so that the other callers get their turns.
                 tokio::task::yield_now().await;
                 if start.elapsed() >= time {
                     stop.store(true, Ordering::Relaxed);
@@ -129,8 +133,9 @@ pub async fn closed_loop(model: &Arc<LoadedModel>, callers: usize, time: Duratio
             Ok::<_, String>(latencies)
         }
     };
+
     let callers: Vec<_> = (0..callers).map(|_| caller()).collect();
-    let mut load = Load::default();
+    let mut load = LoadMeasurement::default();
     for latencies in futures_util::future::join_all(callers).await {
         load.latencies.extend(latencies?);
     }
@@ -139,10 +144,10 @@ pub async fn closed_loop(model: &Arc<LoadedModel>, callers: usize, time: Duratio
     Ok(load)
 }
 
-/// Requests at the given offsets from the start, whether the earlier ones are answered or not; the latency counts from
-/// the time at which a request should have been sent.
-pub async fn open_loop(model: &Arc<LoadedModel>, arrivals: &[Duration]) -> Result<Load, String> {
-    let inputs = sample(model).ok_or("its inputs are too large to be measured with")?;
+/// Measures requests sent at the given offsets from the start, whether the earlier ones are answered or not; the
+/// latency counts from the time at which a request should have been sent.
+pub async fn open_loop(model: &Arc<LoadedModel>, arrivals: &[Duration]) -> Result<LoadMeasurement, String> {
+    let inputs = sample(model).ok_or("its inputs are too large for a measurement")?;
     let start = Instant::now();
     let request = |at: Duration| {
         let (model, inputs) = (model.clone(), inputs.clone());
@@ -154,13 +159,13 @@ pub async fn open_loop(model: &Arc<LoadedModel>, arrivals: &[Duration]) -> Resul
         }
     };
     let answers = futures_util::future::join_all(arrivals.iter().map(|&at| request(at))).await;
-    let mut load = Load { latencies: answers.into_iter().collect::<Result<_, _>>()?, time: start.elapsed() };
+    let mut load = LoadMeasurement { latencies: answers.into_iter().collect::<Result<_, _>>()?, time: start.elapsed() };
     load.latencies.sort_unstable();
     Ok(load)
 }
 
-/// Random arrivals at `rate` a second for `time`: a Poisson process, as independent callers make. The same each time, so
-/// that two ways to run a model meet the same requests.
+/// Random arrivals at `rate` a second for `time`: a Poisson process, as of independent callers. They are the same each
+/// time, so that two ways to run a model get the same requests.
 pub fn arrivals(rate: f64, time: Duration) -> Vec<Duration> {
     // SplitMix64 (Steele, Lea, Flood 2014): enough for a schedule, and one line.
     let mut state = 0x1ED6_E000_u64;
@@ -190,12 +195,12 @@ mod tests {
     #[test]
     fn percentiles_are_those_of_the_sorted_list() {
         let ms = Duration::from_millis;
-        let mut load = Load { latencies: (1..=100).map(ms).collect(), time: Duration::from_secs(2) };
+        let mut load = LoadMeasurement { latencies: (1..=100).map(ms).collect(), time: Duration::from_secs(2) };
         assert_eq!([0.0, 0.5, 0.99, 1.0].map(|share| load.percentile(share)), [ms(1), ms(51), ms(100), ms(100)]);
         assert!((load.throughput() - 50.0).abs() < 1e-9);
-        load.merge(Load { latencies: vec![ms(0); 100], time: Duration::from_secs(2) });
+        load.merge(LoadMeasurement { latencies: vec![ms(0); 100], time: Duration::from_secs(2) });
         assert_eq!((load.percentile(0.25), load.latencies.len()), (ms(0), 200));
-        assert_eq!(Load::default().percentile(0.5), Duration::MAX);
+        assert_eq!(LoadMeasurement::default().percentile(0.5), Duration::MAX);
     }
 
     #[test]

@@ -1,18 +1,19 @@
-//! Dynamic batching: the requests of several callers as one run of the model, and its answer as theirs.
+//! Dynamic batching: joins the requests of several callers into one run of the model, and splits its outputs among
+//! them.
 //!
-//! Rows of different requests never mix: each gets the rows of the outputs at the place where its own rows were put.
+//! Rows of different requests never mix: each request gets the output rows at the position of its own input rows.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use ledge_base::tensor::{DataType, Tensor};
 
-/// When requests are put together, and how many.
+/// Rule for joining requests into one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchPolicy {
     /// The most batch elements of one run.
     pub max_rows: usize,
-    /// How long the first request may wait for others; zero takes what is there.
+    /// Time that the first request may wait for others; zero takes the requests that already wait.
     pub delay: Duration,
     /// The sizes that runs should have, ascending: the model was warmed up with them, so that none of them is compiled
     /// while callers wait.
@@ -20,26 +21,26 @@ pub struct BatchPolicy {
 }
 
 impl BatchPolicy {
-    /// A policy with the powers of two up to `max_rows` as its sizes: any number of waiting single rows splits into few
-    /// runs of sizes that were warmed up.
+    /// A policy with the powers of two up to `max_rows` as its sizes: any number of waiting single rows splits into a
+    /// few runs of sizes that were warmed up.
     pub fn powers_of_two(max_rows: usize, delay: Duration) -> Self {
         let max_rows = max_rows.max(1);
         let powers = (0..usize::BITS).map(|bit| 1_usize << bit);
         Self { max_rows, delay, preferred: powers.take_while(|&size| size <= max_rows).collect() }
     }
 
-    /// Whether `rows` is one of the sizes.
+    /// True when `rows` is one of the preferred sizes.
     pub fn is_preferred(&self, rows: usize) -> bool {
         self.preferred.binary_search(&rows).is_ok()
     }
 
-    /// With that many rows waiting nothing is gained by waiting for more.
+    /// Number of waiting rows from which on waiting for more gains nothing.
     pub fn worth_waiting_for(&self) -> usize {
         self.preferred.last().copied().unwrap_or(self.max_rows).min(self.max_rows)
     }
 }
 
-/// Whether two requests can be one run: the same outputs, and inputs that differ in nothing but the batch dimension.
+/// True when two requests can be one run: the same outputs, and inputs that differ only in the batch dimension.
 pub fn batch_together(inputs: &[Tensor], outputs: &[usize], others: &[Tensor], other_outputs: &[usize]) -> bool {
     let alike = |a: &Tensor, b: &Tensor| {
         a.datatype() == b.datatype() && a.shape().len() == b.shape().len() && a.shape().get(1..) == b.shape().get(1..)
@@ -47,8 +48,8 @@ pub fn batch_together(inputs: &[Tensor], outputs: &[usize], others: &[Tensor], o
     outputs == other_outputs && inputs.len() == others.len() && inputs.iter().zip(others).all(|(a, b)| alike(a, b))
 }
 
-/// The inputs of one run over all `requests`, which [`batch_together`]. `None` when they do not, for no requests, and without the
-/// memory for it.
+/// Joins the inputs of `requests` into those of one run. `None` when they cannot be joined (see [`batch_together`]),
+/// for no requests, and without memory for it.
 pub fn concat(requests: &[&[Tensor]]) -> Option<Vec<Tensor>> {
     let first = requests.first()?;
     let input = |index: usize, like: &Tensor| -> Option<Tensor> {
@@ -65,10 +66,10 @@ pub fn concat(requests: &[&[Tensor]]) -> Option<Vec<Tensor>> {
     first.iter().enumerate().map(|(index, like)| input(index, like)).collect()
 }
 
-/// The outputs of one run cut into those of the requests, of which the n-th had `rows[n]` rows. Nothing is copied.
+/// Splits the outputs of one run into those of the requests, of which the n-th had `rows[n]` rows. Nothing is copied.
 ///
-/// `Err` names an output (by its place) whose first dimension is not the batch: the model mixes rows, and no answer may
-/// be given from it.
+/// `Err` names the index of an output whose first dimension is not the batch: the model mixes rows, and none of its
+/// outputs may be used as an answer.
 pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, NotBatched> {
     let total: usize = rows.iter().sum();
     let mut answers: Vec<Vec<Tensor>> = rows.iter().map(|_| Vec::with_capacity(outputs.len())).collect();
@@ -95,17 +96,18 @@ pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, Not
 /// An output whose first dimension is not the batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "has the shape {shape:?} for a batch of {expected}: the model mixes the elements of a batch, so it cannot be batched"
+    "output {output} has the shape {shape:?} for a batch of {expected}: its first dimension is not the batch, so requests \
+     to this model cannot be batched"
 )]
 pub struct NotBatched {
-    /// The place of the output among those asked for.
+    /// Index of the output among those asked for.
     pub output: usize,
     pub shape: Vec<usize>,
     /// The rows that the run had.
     pub expected: usize,
 }
 
-/// The bytes that `rows` rows of strings take at the head of `data`: each string is a 4-byte little-endian length and
+/// Length in bytes of `rows` rows of strings at the head of `data`: each string is a 4-byte little-endian length and
 /// that many bytes.
 fn strings_length(data: &Bytes, shape: &[usize], rows: usize) -> Option<usize> {
     let count = shape.iter().skip(1).try_fold(rows, |product, &dim| product.checked_mul(dim))?;

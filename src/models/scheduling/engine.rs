@@ -1,4 +1,4 @@
-//! The engine: one budget of cores for all models, a worker pinned to each, and the loading and giving up of instances.
+//! The engine: one budget of cores for all models, a worker pinned to each, and the loading and unloading of instances.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,14 +12,15 @@ use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
 use tokio::sync::{oneshot, watch};
 
-use super::instance::{InferError, Spec};
+use super::instance::{InferError, InstanceSpec};
 use super::queue::{Job, Queue};
-use super::scheduler::{Alive, Entry, Instance, State};
+use super::scheduler::{AliveToken, Instance, ModelEntry, SchedulerState};
 use super::warm_up::WarmUp;
 use super::worker;
 
-/// How often it is looked whether a run has ended.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval between two checks of whether the runs have ended. The callers wait for minutes, so half a second is
+/// enough.
+const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -29,39 +30,40 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<EngineInner>,
     started: OnceLock<()>,
 }
 
-/// What the engine's threads share.
-pub(super) struct Shared {
-    state: Mutex<State>,
+/// State that the engine's threads share.
+pub(super) struct EngineInner {
+    state: Mutex<SchedulerState>,
     wakers: Vec<Condvar>,
-    /// Woken when something may expire sooner than it knew.
+    /// Wakes the thread that unloads idle instances, when one may expire sooner than that thread knew.
     keeper: Condvar,
     /// The core of each worker.
     pub cpus: Vec<usize>,
     runtimes: Runtimes,
-    /// When each worker took the run that it is in.
+    /// Time at which each worker took the run that it is in.
     runs_since: Vec<Mutex<Option<Instant>>>,
-    /// Closed while there is no instance, whoever it belonged to: see [`Alive`].
+    /// Closed while there is no instance of any model: see [`AliveToken`].
     instances: watch::Sender<()>,
-    /// Loads take turns where there is a budget, so that what each adds to the process can be told.
+    /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
+    /// process can be measured.
     loading: Mutex<()>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for EngineInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("cpus", &self.cpus).finish_non_exhaustive()
+        f.debug_struct("EngineInner").field("cpus", &self.cpus).finish_non_exhaustive()
     }
 }
 
 impl Engine {
     /// An engine over the cores `cpus`. Its threads start with the first model. Above `memory_budget` bytes of models
-    /// those that were used least recently are given up until they are asked for again.
+    /// the least recently used ones are unloaded until they are called again.
     pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>) -> Self {
-        let shared = Shared {
-            state: Mutex::new(State::new(cpus.len(), memory_budget)),
+        let shared = EngineInner {
+            state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
             wakers: cpus.iter().map(|_| Condvar::new()).collect(),
             runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
             keeper: Condvar::new(),
@@ -83,38 +85,43 @@ impl Engine {
         &self.handle.shared.runtimes
     }
 
-    /// Waits until each worker has ended the run that it is in now. One that never comes back from a runtime, and one whose
-    /// thread died in a run, keeps this waiting for ever.
+    /// Waits until each worker has ended the run that it is in now. A worker that never returns from a runtime, or
+    /// whose thread died in a run, keeps this waiting for ever.
     pub async fn turned(&self) {
         let shared = &self.handle.shared;
         let before = shared.runs_since();
         let is_same = |(now, before): (Option<Instant>, &Option<Instant>)| now.is_some() && now == *before;
         while shared.runs_since().into_iter().zip(&before).any(is_same) {
-            // Looked for seldom: nobody waits for the moment, and telling it would cost each run.
-            tokio::time::sleep(LOOK).await;
+            // Polled at long intervals: the exact moment does not matter, and a notification would cost each run.
+            tokio::time::sleep(RUN_POLL_INTERVAL).await;
         }
     }
 
-    /// Waits until no instance is left, those of models that were replaced included: their threads may still tear them down.
-    pub async fn emptied(&self) {
+    /// Waits until no instance is left, including those of models that were replaced: their threads may still be
+    /// tearing them down.
+    pub async fn wait_until_empty(&self) {
         self.handle.shared.instances.closed().await;
     }
 
     /// Loads one instance on a thread of its own.
-    pub(super) async fn load(&self, spec: &Arc<Spec>, alive: &Arc<watch::Sender<()>>) -> Result<Instance, LoadError> {
+    pub(super) async fn load(
+        &self,
+        spec: &Arc<InstanceSpec>,
+        alive: &Arc<watch::Sender<()>>,
+    ) -> Result<Instance, LoadError> {
         let refused = |reason: String| LoadError::Refused { runtime: spec.runtime, reason };
         let (sender, receiver) = oneshot::channel();
         let (shared, own, alive) = (self.handle.shared.clone(), spec.clone(), self.handle.shared.alive(alive));
         on_own_thread(&spec.name, move || drop(sender.send(load(&shared, &own, alive)))).map_err(refused)?;
-        receiver.await.map_err(|_| refused("the loading thread died".to_owned()))?
+        receiver.await.map_err(|_| refused("the thread that loads the model ended without a result".to_owned()))?
     }
 
     /// Adds a model with its first instance.
-    pub(super) fn add(&self, spec: &Spec, first: Instance) -> u64 {
+    pub(super) fn add(&self, spec: &InstanceSpec, first: Instance) -> u64 {
         self.start();
         let all = 0..self.cores().len();
         let workers = if spec.workers.is_empty() { all.collect() } else { spec.workers.clone() };
-        let mut entry = Entry::new(Queue::new(spec.limits), spec.scale, None, workers, Instant::now());
+        let mut entry = ModelEntry::new(Queue::new(spec.limits), spec.scale, None, workers, Instant::now());
         let fixed = |port: &Port| port.shape.iter().skip(1).all(|&dim| dim >= 0);
         entry.steady = first.backend.signature().outputs.iter().all(fixed);
         let id = self.handle.shared.lock().add(entry);
@@ -127,12 +134,12 @@ impl Engine {
         self.handle.shared.put(id, instance, false);
     }
 
-    /// Does something with a model's entry; `None` when it was removed.
-    pub(super) fn with<T>(&self, id: u64, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    /// Runs `work` on a model's entry; `None` when the model was removed.
+    pub(super) fn with<T>(&self, id: u64, work: impl FnOnce(&mut ModelEntry) -> T) -> Option<T> {
         self.handle.shared.lock().model(id).map(work)
     }
 
-    /// Runs the model at once on the calling thread, when that is known to be brief; `None` when it must be queued.
+    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued.
     pub(super) fn run_brief(
         &self,
         id: u64,
@@ -149,39 +156,39 @@ impl Engine {
         let spent = now.duration_since(start);
         let mut state = shared.lock();
         if result.is_ok() {
-            state.ran(id, bytes, spent);
+            state.record_run(id, bytes, spent);
         }
-        let orphan = state.done_brief(worker, id, instance, spent, now);
+        let orphan = state.finish_brief_run(worker, id, instance, spent, now);
         shared.unlock_and_wake(state, now);
-        give_up(orphan.into_iter().collect());
+        unload_in_background(orphan.into_iter().collect());
         Some(result)
     }
 
-    /// Queues a job, and has another instance loaded when the model needs one.
-    pub(super) fn offer(&self, id: u64, spec: &Arc<Spec>, alive: &Arc<watch::Sender<()>>, job: Job) {
+    /// Queues a job, and loads another instance in the background when the model needs one.
+    pub(super) fn offer(&self, id: u64, spec: &Arc<InstanceSpec>, alive: &Arc<watch::Sender<()>>, job: Job) {
         let shared = &self.handle.shared;
         let now = job.queued;
         let mut state = shared.lock();
         let wake = state.offer(id, job);
         let grow = wake.is_none() && state.wants_instance(id, now);
-        let dead = state.take_dead();
+        let dropped = state.take_dropped();
         drop(state);
-        drop(dead);
+        drop(dropped);
         shared.wake(wake);
         if grow {
             let (own, alive, shared) = (spec.clone(), shared.alive(alive), shared.clone());
             let grown = on_own_thread(&spec.name, move || shared.grow(id, &own, alive));
             if let Err(reason) = grown {
-                self.handle.shared.not_grown(id, &spec.name, &reason);
+                self.handle.shared.instance_failed(id, &spec.name, &reason);
             }
         }
     }
 
-    /// Takes a model out; its instances end when their runs do.
+    /// Removes a model; its instances end when their runs do.
     pub(super) fn remove(&self, id: u64) {
         let removed = self.handle.shared.lock().remove(id);
         if let Some(entry) = removed {
-            give_up(entry.idle);
+            unload_in_background(entry.idle);
         }
     }
 
@@ -194,10 +201,10 @@ impl Engine {
                 threads.push((format!("infer-core-{cpu}"), Box::new(move || worker::serve(&own, index))));
             }
             let own = shared.clone();
-            threads.push(("instance-keeper".to_owned(), Box::new(move || own.keep())));
+            threads.push(("instance-keeper".to_owned(), Box::new(move || own.unload_expired())));
             for (name, work) in threads {
                 if let Err(error) = std::thread::Builder::new().name(name.clone()).spawn(work) {
-                    tracing::error!(name, %error, "a thread could not be started; models run on the others");
+                    tracing::error!(name, %error, "cannot start a worker thread; models run on the remaining workers");
                 }
             }
         });
@@ -212,8 +219,8 @@ impl Drop for Handle {
     }
 }
 
-impl Shared {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+impl EngineInner {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,9 +240,9 @@ impl Shared {
     pub(super) fn sleep<'a>(
         &self,
         worker: usize,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, SchedulerState>,
         until: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, SchedulerState> {
         let Some(waker) = self.wakers.get(worker) else { return state };
         match until {
             None => waker.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -252,17 +259,18 @@ impl Shared {
         }
     }
 
-    /// Gives the lock back, drops what is not run without it, and wakes another worker that could work.
-    pub(super) fn unlock_and_wake(&self, mut state: MutexGuard<'_, State>, now: Instant) {
-        let (wake, dead) = (state.another(now), state.take_dead());
+    /// Releases the lock, drops the inputs of jobs that will not run outside of it, and wakes another worker that has
+    /// work.
+    pub(super) fn unlock_and_wake(&self, mut state: MutexGuard<'_, SchedulerState>, now: Instant) {
+        let (wake, dropped) = (state.worker_to_wake(now), state.take_dropped());
         drop(state);
-        drop(dead);
+        drop(dropped);
         self.wake(wake);
     }
 
-    /// For an instance of a model that is about to be loaded.
-    fn alive(&self, of_model: &watch::Sender<()>) -> Alive {
-        Alive { of_model: of_model.subscribe(), of_engine: self.instances.subscribe() }
+    /// Returns the token for an instance that is about to be loaded.
+    fn alive(&self, of_model: &watch::Sender<()>) -> AliveToken {
+        AliveToken { of_model: of_model.subscribe(), of_engine: self.instances.subscribe() }
     }
 
     /// Adds a loaded instance to its model. `counted` says that the model counts it as loading.
@@ -286,10 +294,10 @@ impl Shared {
         self.keeper.notify_one();
         // The model was removed while this was loading.
         given_up.extend(orphan);
-        give_up(given_up);
+        unload_in_background(given_up);
     }
 
-    fn grow(&self, id: u64, spec: &Spec, alive: Alive) {
+    fn grow(&self, id: u64, spec: &InstanceSpec, alive: AliveToken) {
         let loaded = catch_unwind(AssertUnwindSafe(|| load(self, spec, alive))).unwrap_or_else(|panic| {
             let reason = format!("panicked: {}", worker::panic_message(&*panic));
             Err(LoadError::Refused { runtime: spec.runtime, reason })
@@ -299,17 +307,18 @@ impl Shared {
                 tracing::info!(model = spec.name, "instance loaded");
                 self.put(id, instance, true);
             }
-            Err(error) => self.not_grown(id, &spec.name, &error.to_string()),
+            Err(error) => self.instance_failed(id, &spec.name, &error.to_string()),
         }
     }
 
-    /// Another instance could not be loaded: with others the model goes on; without any its callers are told.
-    fn not_grown(&self, id: u64, name: &str, reason: &str) {
-        tracing::warn!(model = name, reason, "an instance could not be loaded");
+    /// Handles an instance that could not be loaded: with other instances the model goes on; without any, its waiting
+    /// callers get the reason.
+    fn instance_failed(&self, id: u64, name: &str, reason: &str) {
+        tracing::warn!(model = name, reason, "cannot load an instance of this model");
         let mut state = self.lock();
         let Some(entry) = state.model(id) else { return };
         entry.loading -= 1;
-        // With others left it is not tried again until the model is loaded anew, or comes back from idleness.
+        // With others left, no further load is tried until the model is loaded again or returns from idleness.
         entry.growth_failed = entry.instances > 0;
         let jobs = if entry.instances == 0 { entry.queue.drain() } else { Vec::new() };
         drop(state);
@@ -318,15 +327,15 @@ impl Shared {
         }
     }
 
-    /// Gives up instances that were idle for too long. Sleeps until the first of them will have been: an engine in
-    /// which nothing expires costs nothing.
-    fn keep(&self) {
+    /// Unloads instances that were idle for too long. Sleeps until the next one expires: an engine in which nothing
+    /// expires costs nothing.
+    fn unload_expired(&self) {
         let mut state = self.lock();
         while !state.closed {
             let (expired, look_again) = state.expired(Instant::now());
             if !expired.is_empty() {
                 drop(state);
-                tracing::info!(instances = expired.len(), "idle instances given up");
+                tracing::info!(instances = expired.len(), "idle instances unloaded");
                 drop(expired);
                 sys::return_free_memory();
                 state = self.lock();
@@ -344,30 +353,36 @@ impl Shared {
 }
 
 /// Loads an instance on the calling thread, and runs its warm-up.
-fn load(shared: &Shared, spec: &Spec, alive: Alive) -> Result<Instance, LoadError> {
+fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<Instance, LoadError> {
     // The runtime's own threads inherit the cores of the thread that loads.
     let of_worker = |&worker: &usize| shared.cpus.get(worker).copied();
     let own: Vec<usize> = spec.workers.iter().filter_map(of_worker).collect();
     let cpus = if own.is_empty() { &shared.cpus } else { &own };
     if let Err(error) = cores::pin(cpus) {
-        tracing::warn!(%error, ?cpus, "threads cannot be pinned to cores; models run on any");
+        tracing::warn!(%error, ?cpus, "cannot pin threads to cores; models may run on any core");
     }
-    // Where nothing is decided by it, a figure that another load has a part in is good enough, and waiting is not.
+
+    // Without a budget the figure decides nothing: a measurement that includes another load is good enough, and waiting
+    // is not worth it.
     let bounded = shared.lock().memory_budget.is_some();
     let _turn = bounded.then(|| shared.loading.lock().unwrap_or_else(PoisonError::into_inner));
+
     let before = process::resident_bytes();
     let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
-    // A runtime may read on in a file that it has mapped: the memory stays as long as that does, the name goes at once.
+    // A runtime may go on reading a file that it has mapped: the memory stays as long as the mapping, the name is
+    // removed at once.
     let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
     let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
     let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &files, &spec.options))?;
     let on_disk = files.bytes();
     drop(opened);
+
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     for (_, inputs) in spec.warm_up.get().into_iter().flat_map(WarmUp::runs) {
-        // What the first instance took, this one takes.
+        // Inputs that the first instance accepted are accepted by this one too.
         let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs)));
     }
+
     worker::repair(&mut *backend);
     let grown = process::resident_bytes().saturating_sub(before);
     let observer = spec.observer.clone();
@@ -375,7 +390,7 @@ fn load(shared: &Shared, spec: &Spec, alive: Alive) -> Result<Instance, LoadErro
     Ok(Instance { backend, last_worker: usize::MAX, last_used: Instant::now(), bytes, observer, alive })
 }
 
-/// Runs `load`, and makes a panic of a runtime's binding an error.
+/// Runs `load`, and turns a panic of a runtime's binding into an error.
 fn protected(
     runtime: Runtime,
     load: impl FnOnce() -> Result<Box<dyn Backend>, LoadError>,
@@ -385,8 +400,8 @@ fn protected(
     })
 }
 
-/// Drops instances on a thread of their own: a runtime may take its time to tear a model down.
-fn give_up(instances: Vec<Instance>) {
+/// Drops instances on a separate thread: a runtime may take long to tear a model down.
+fn unload_in_background(instances: Vec<Instance>) {
     if instances.is_empty() {
         return;
     }
@@ -401,5 +416,5 @@ fn give_up(instances: Vec<Instance>) {
 fn on_own_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     // Linux shows 15 bytes of it; the runtime's own threads inherit it.
     let thread = std::thread::Builder::new().name(format!("infer-{name}")).spawn(work);
-    thread.map(drop).map_err(|error| format!("no thread could be started: {error}"))
+    thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
 }

@@ -1,4 +1,4 @@
-//! The instances of one version of a model: how callers run it, whatever instance that takes.
+//! The instances of one version of a model: the handle through which callers run it on any of them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
 use super::engine::Engine;
-use super::queue::{Job, JobInputs, Preparation, QueueLimits, Unprepared};
+use super::queue::{Job, JobInputs, Preparation, PreparationError, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
 use super::warm_up::WarmUp;
 
-/// Why a run gave no tensors.
+/// Reason why a run returned no tensors.
 #[derive(Debug, thiserror::Error)]
 pub enum InferError {
     #[error("the queue is full ({depth} waiting)")]
@@ -26,94 +26,94 @@ pub enum InferError {
     DeadlineExceeded {
         /// Time since the call was queued.
         waited: Duration,
-        /// The run, which may still be under way; `None` when the call was not queued.
+        /// The run, which may still be in progress; `None` when the call was not queued.
         run: Option<LateRun>,
     },
-    /// The model had been given up while idle, and cannot be loaded again.
+    /// The model was unloaded while idle, and cannot be loaded again.
     #[error("the model cannot be loaded again: {reason}")]
     Unavailable { reason: String },
-    /// What came could not be made into the model's inputs.
+    /// The data sent could not be made into the model's inputs.
     #[error(transparent)]
-    Unprepared(#[from] Unprepared),
+    Preparation(#[from] PreparationError),
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
 /// A finished run.
 #[derive(Debug)]
-pub struct Answer {
+pub struct FinishedRun {
     /// The outputs and the time they took.
     pub run: RunResult,
     pub queue: Duration,
-    /// Time of making the inputs, where they were not tensors.
+    /// Time spent making the inputs, where they were not tensors.
     pub prepare: Duration,
 }
 
-/// A call whose deadline passed before its answer came. Its run may be under way, or never begin.
+/// A call whose deadline passed before its answer came. Its run may be in progress, or never begin.
 #[derive(Debug)]
-pub struct LateRun(oneshot::Receiver<Result<Answer, InferError>>);
+pub struct LateRun(oneshot::Receiver<Result<FinishedRun, InferError>>);
 
 impl LateRun {
     /// Waits for the answer. `None`: the run never began.
-    pub async fn ended(self) -> Option<Result<Answer, InferError>> {
+    pub async fn ended(self) -> Option<Result<FinishedRun, InferError>> {
         self.0.await.ok()
     }
 }
 
-/// Is told of each run of a model.
+/// Is notified of each run of a model.
 pub trait Observer: Send + Sync {
-    /// A run over `rows` batch elements took `time`, and `cpu` of its worker's CPU time; a runtime's own threads are
-    /// not in it.
+    /// Records a run over `rows` batch elements that took `time`, and `cpu` of its worker's CPU time, without a
+    /// runtime's own threads.
     fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration);
 
-    /// Making the inputs of a request took that much of the worker's CPU time.
+    /// Records the CPU time that a worker spent making the inputs of a request.
     fn prepared(&self, cpu: Duration);
 
-    /// From now on runs answer requests; those before were warm-up.
+    /// Begins to count: runs from now on answer requests; earlier ones were warm-up.
     fn start(&self);
 }
 
-/// What a model is loaded from and how.
-pub struct Spec {
+/// Files of a model, and how to load them.
+pub struct InstanceSpec {
     /// The model's name: the runtime's own threads carry it.
     pub name: String,
     pub runtime: Runtime,
     pub files: ModelFiles,
-    /// Where they are to be opened first, whenever an instance is loaded.
+    /// Encrypted folder that is opened first, whenever an instance is loaded.
     pub sealed: Option<SealedFolder>,
-    /// How to load them. `threads` is the number of cores of one run.
+    /// Options of the load. `threads` is the number of cores of one run.
     pub options: LoadOptions,
     pub scale: Scale,
     pub limits: QueueLimits,
     /// The workers that may run it: indices into the engine's cores. Empty is all of them.
     pub workers: Vec<usize>,
-    /// Who is told of runs.
+    /// Is notified of runs.
     pub observer: Arc<dyn Observer>,
-    /// What every later instance runs before it serves; set once the first one has told its signature.
+    /// Runs that every later instance does before it serves; set once the signature is known from the first one.
     pub warm_up: OnceLock<WarmUp>,
 }
 
-impl std::fmt::Debug for Spec {
+impl std::fmt::Debug for InstanceSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Spec").field("name", &self.name).field("runtime", &self.runtime).finish_non_exhaustive()
+        f.debug_struct("InstanceSpec").field("name", &self.name).field("runtime", &self.runtime).finish_non_exhaustive()
     }
 }
 
-/// A handle to the instances of one version of a model. Dropping it gives up the instances, which frees the model.
+/// A handle to the instances of one version of a model. Dropping it unloads the instances, which frees the model.
 #[derive(Debug)]
 pub struct Instances {
     engine: Engine,
     id: u64,
-    spec: Arc<Spec>,
+    spec: Arc<InstanceSpec>,
     signature: Signature,
     alive: Arc<watch::Sender<()>>,
 }
 
-/// How many instances there are, and what they take.
+/// Number of instances, and their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Residence {
+pub struct InstanceUsage {
     pub instances: usize,
-    /// Their memory together, in bytes, as far as it could be measured when they were loaded.
+    /// Memory of all of them in bytes, as measured when they were loaded.
     pub bytes: u64,
     /// The memory of one instance, also when there is none now: known since the first was loaded.
     pub bytes_each: u64,
@@ -121,12 +121,12 @@ pub struct Residence {
 }
 
 impl Instances {
-    /// Loads the minimum of instances, one at least.
-    pub async fn start(engine: &Engine, spec: Spec) -> Result<Self, LoadError> {
+    /// Loads the minimum number of instances, at least one.
+    pub async fn start(engine: &Engine, spec: InstanceSpec) -> Result<Self, LoadError> {
         let (spec, alive) = (Arc::new(spec), Arc::<watch::Sender<()>>::default());
         let first = engine.load(&spec, &alive).await?;
         let signature = first.backend.signature().clone();
-        // Made now: when a later instance fails to load, dropping this gives up the earlier ones.
+        // Created now: when a later instance fails to load, dropping this unloads the earlier ones.
         let instances = Self { id: engine.add(&spec, first), engine: engine.clone(), spec, signature, alive };
         for _ in 1..instances.spec.scale.min {
             match engine.load(&instances.spec, &instances.alive).await {
@@ -142,32 +142,33 @@ impl Instances {
         Ok(instances)
     }
 
-    /// Lets requests be put together from now on.
-    pub fn batch(&self, policy: BatchPolicy) {
+    /// Joins requests into batches from now on.
+    pub fn set_batching(&self, policy: BatchPolicy) {
         self.engine.with(self.id, |entry| entry.batching = Some(policy));
     }
 
-    /// How requests are put together now; `None` when each runs alone.
+    /// Current rule for joining requests; `None` when each runs by itself.
     pub fn batching(&self) -> Option<BatchPolicy> {
         self.engine.with(self.id, |entry| entry.batching.clone())?
     }
 
-    /// How much of each priority may wait.
+    /// Bounds on the jobs of each priority that may wait.
     pub fn limits(&self) -> QueueLimits {
         self.spec.limits
     }
 
-    /// How many wait, when another call of that caller would be refused for their number as things stand.
+    /// Number of waiting jobs, when another call of that caller would be refused now because the queue is full;
+    /// otherwise `None`.
     pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
         self.engine.with(self.id, |entry| entry.queue.refusal(priority, principal))?
     }
 
-    /// Has every later instance run this before it serves. The first call counts.
+    /// Sets the warm-up that every later instance runs before it serves. Only the first call has an effect.
     pub fn warm_up_with(&self, warm_up: WarmUp) {
         let _ = self.spec.warm_up.set(warm_up);
     }
 
-    /// Tells the observer that from now on runs answer requests.
+    /// Reports to the observer that runs answer requests from now on.
     pub fn count_runs(&self) {
         self.spec.observer.start();
     }
@@ -177,22 +178,22 @@ impl Instances {
         self.spec.runtime
     }
 
-    /// What the model takes and gives.
+    /// Inputs and outputs of the model.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// Between which numbers of instances, and cores of one run.
+    /// Bounds of the number of instances, and the cores of one run.
     pub fn scale(&self) -> Scale {
         self.spec.scale
     }
 
-    /// How many instances there are now.
-    pub fn residence(&self) -> Residence {
-        self.engine.with(self.id, |entry| entry.residence()).unwrap_or_default()
+    /// Number of instances now, and their memory.
+    pub fn instance_usage(&self) -> InstanceUsage {
+        self.engine.with(self.id, |entry| entry.instance_usage()).unwrap_or_default()
     }
 
-    /// A future that ends when the last instance has ended and its memory is given back.
+    /// A future that ends when the last instance has ended and its memory is freed.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let alive = self.alive.clone();
         async move { alive.closed().await }
@@ -205,25 +206,25 @@ impl Instances {
         outputs: Vec<usize>,
         rows: usize,
         terms: Terms,
-    ) -> Result<Answer, InferError> {
+    ) -> Result<FinishedRun, InferError> {
         if Instant::now() >= terms.deadline {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
         if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
-            return Ok(Answer { run: result?, queue: Duration::ZERO, prepare: Duration::ZERO });
+            return Ok(FinishedRun { run: result?, queue: Duration::ZERO, prepare: Duration::ZERO });
         }
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
     }
 
-    /// Makes the inputs of one batch element on a worker, from `bytes` bytes that wait meanwhile, and runs the model on
-    /// them.
+    /// Makes the inputs of one batch element on a worker, from `bytes` bytes that are held meanwhile, and runs the
+    /// model on them.
     pub async fn run_prepared(
         &self,
         make: Preparation,
         bytes: usize,
         outputs: Vec<usize>,
         terms: Terms,
-    ) -> Result<Answer, InferError> {
+    ) -> Result<FinishedRun, InferError> {
         self.run_queued(JobInputs::Prepare { make, bytes }, outputs, 1, terms).await
     }
 
@@ -233,13 +234,13 @@ impl Instances {
         outputs: Vec<usize>,
         rows: usize,
         terms: Terms,
-    ) -> Result<Answer, InferError> {
+    ) -> Result<FinishedRun, InferError> {
         let (queued, deadline) = (Instant::now(), terms.deadline);
         let (reply, mut answer) = oneshot::channel();
         self.engine.offer(self.id, &self.spec, &self.alive, Job { inputs, outputs, rows, terms, queued, reply });
         match tokio::time::timeout_at(deadline.into(), &mut answer).await {
             Ok(Ok(answer)) => answer,
-            // The queue drops a job unanswered only when its deadline passed.
+            // The queue drops a job without an answer only when its deadline passed.
             Ok(Err(_)) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: None }),
             Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: Some(LateRun(answer)) }),
         }

@@ -15,17 +15,18 @@
 //! Invariants:
 //! * Every job has a deadline. A queued job whose caller left, or whose deadline passed, is dropped before any work
 //!   is done for it.
-//! * Each core of the budget has one worker, pinned to it. Workers that run and workers that stand still for a run
-//!   never exceed the cores.
+//! * Each core of the budget has one worker, pinned to it. Busy workers and workers reserved for a run of another
+//!   worker never exceed the cores.
 //! * An inference runs on a worker, or on the caller's thread when it is known to be brief. Any other inference never
 //!   runs on an async thread.
-//! * The state of scheduling is in `State`, behind one lock. No model is run or loaded under that lock.
+//! * The state of scheduling is in `SchedulerState`, behind one lock. No model is run or loaded under that lock.
 //! * `scheduler.rs` is pure: no thread, no clock.
 //! * Rows of different callers never mix. An output without the batch as its first dimension turns batching off for
 //!   that loaded model. When a joint run fails, each job runs by itself.
 //! * Runs are counted through the `Observer` of the instance, after the version serves. Warm-up, golden inputs and
 //!   measurements are not counted.
-//! * A model is torn down before the process ends: destructors of a runtime that run during a live session crash.
+//! * A model is torn down before the process ends: destructors of a runtime crash when they run while a model is
+//!   loaded.
 //! * Workers sleep until they are woken or until something is due.
 //! * No socket is opened, and no file written except OpenVINO's cache of compiled models.
 

@@ -1,8 +1,8 @@
 //! The queue before a model's instances: bounded, by priority, and fair between callers.
 //!
-//! Callers never wait to get in: a full queue is an answer. Within one priority the callers of a model take turns, so one
-//! that floods it delays itself alone; what one caller sent keeps its order. A job whose caller left or whose deadline
-//! passed is dropped when its turn comes, before any work is done for it.
+//! A full queue refuses a job at once; callers never wait to be queued. Within one priority the callers of a model take
+//! turns, so a caller that floods the queue delays only itself; the jobs of one caller keep their order. A job whose
+//! caller left or whose deadline passed is dropped when its turn comes, before any work is done for it.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,44 +13,44 @@ use ledge_base::tensor::Tensor;
 use tokio::sync::oneshot;
 
 use super::batcher::{BatchPolicy, batch_together};
-use super::instance::{Answer, InferError};
+use super::instance::{FinishedRun, InferError};
 use super::terms::{Priority, Terms};
 
 /// One call of a model, waiting for an instance.
 #[derive(Debug)]
 pub struct Job {
-    /// What the model is run on.
+    /// Inputs of the run.
     pub inputs: JobInputs,
     /// Indices of the outputs wanted.
     pub outputs: Vec<usize>,
     /// Batch elements.
     pub rows: usize,
-    /// Until when, how urgently and by whom.
+    /// Deadline, priority and caller.
     pub terms: Terms,
     pub queued: Instant,
-    pub reply: oneshot::Sender<Result<Answer, InferError>>,
+    pub reply: oneshot::Sender<Result<FinishedRun, InferError>>,
 }
 
 /// The inputs of a job, in the signature's order; they fit it.
 pub enum JobInputs {
     Tensors(Vec<Tensor>),
-    /// Something smaller, such as a photograph, that becomes tensors on the worker's core, when its turn has come.
+    /// Something smaller, such as a photograph, that becomes tensors on the worker's core when the job's turn has come.
     Prepare {
-        /// Makes the tensors, or says what is wrong.
+        /// Makes the tensors, or returns the reason why it cannot.
         make: Preparation,
-        /// The bytes that wait meanwhile.
+        /// Bytes held while the job waits.
         bytes: usize,
     },
 }
 
-/// Makes a job's tensors, or says what is wrong.
-pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, Unprepared> + Send>;
+/// Makes a job's tensors, or returns the reason why it cannot.
+pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, PreparationError> + Send>;
 
-/// Why what came did not become tensors.
+/// Reason why the inputs of a job could not be made into tensors.
 #[derive(Debug, thiserror::Error)]
-pub enum Unprepared {
+pub enum PreparationError {
     #[error("{0}")]
-    Misfit(String),
+    Invalid(String),
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
 }
@@ -65,7 +65,7 @@ impl std::fmt::Debug for JobInputs {
 }
 
 impl Job {
-    /// Its tensors, unless they are still to be made.
+    /// Its tensors; `None` while they are not made yet.
     pub fn tensors(&self) -> Option<&[Tensor]> {
         match &self.inputs {
             JobInputs::Tensors(tensors) => Some(tensors),
@@ -73,7 +73,7 @@ impl Job {
         }
     }
 
-    fn goes_with(&self, other: &Self) -> bool {
+    fn can_batch_with(&self, other: &Self) -> bool {
         let both = self.tensors().zip(other.tensors());
         both.is_some_and(|(own, others)| batch_together(own, &self.outputs, others, &other.outputs))
     }
@@ -91,7 +91,7 @@ impl Job {
     }
 }
 
-/// How much of each priority may wait before one model.
+/// Bounds on the jobs of each priority that may wait for one model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
     pub jobs: usize,
@@ -99,12 +99,12 @@ pub struct QueueLimits {
     pub bytes: usize,
 }
 
-/// When the next batch of a priority may be taken.
+/// Time at which the next batch of a priority may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
     Never,
     Now,
-    /// Not before more jobs came, or this instant.
+    /// At this time, or earlier when more jobs come.
     At(Instant),
 }
 
@@ -113,21 +113,21 @@ pub enum Due {
 pub struct Queue {
     levels: [Level; 2],
     limits: QueueLimits,
-    /// Inputs of jobs that are not run. Whoever holds the queue's lock drops them without it: they may be large, and may
-    /// own what takes the same lock when it goes.
-    dead: Vec<JobInputs>,
+    /// Inputs of jobs that will not run. They are dropped after the queue's lock is released: they may be large, and
+    /// dropping them may take the same lock.
+    dropped: Vec<JobInputs>,
 }
 
 #[derive(Debug, Default)]
 struct Level {
-    /// In the order of their turns.
+    /// Lanes in the order of their turns.
     lanes: VecDeque<Lane>,
     jobs: usize,
     rows: usize,
     bytes: usize,
 }
 
-/// What one caller sent, oldest first; never empty.
+/// Jobs of one caller, oldest first; never empty.
 #[derive(Debug)]
 struct Lane {
     principal: Principal,
@@ -137,15 +137,15 @@ struct Lane {
 impl Queue {
     /// An empty queue.
     pub fn new(limits: QueueLimits) -> Self {
-        Self { levels: Default::default(), limits, dead: Vec::new() }
+        Self { levels: Default::default(), limits, dropped: Vec::new() }
     }
 
-    /// Adds a job, or refuses it at once. A caller that holds more of a full queue than the newcomer makes room: its
-    /// newest jobs are refused instead.
+    /// Adds a job, or refuses it at once. When the queue is full and another caller holds more of it than this one, the
+    /// newest jobs of that caller are refused instead.
     pub fn offer(&mut self, job: Job) {
         let (priority, bytes) = (job.terms.priority, job.bytes());
         if self.is_full(priority, bytes) {
-            // Those whose callers left must not keep others out.
+            // Jobs whose callers left must not keep others out.
             self.purge(job.queued);
             let depth = self.level(priority).jobs;
             let limits = self.limits;
@@ -153,7 +153,7 @@ impl Queue {
             for displaced in displaced {
                 self.refuse(displaced, depth);
             }
-            // An input above the limit by itself still gets in when nothing else waits: the transport bounds it.
+            // An input above the limit is still queued when nothing else waits: the transport bounds its size.
             if self.is_full(priority, bytes) && self.level(priority).jobs > 0 {
                 return self.refuse(job, depth);
             }
@@ -168,7 +168,8 @@ impl Queue {
         }
     }
 
-    /// How many wait, when another job of that caller would be refused for their number.
+    /// Number of waiting jobs, when another job of that caller would be refused because the queue is full; otherwise
+    /// `None`.
     pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
         let level = self.level(priority);
         let held = |lane: &Lane| lane.jobs.len();
@@ -177,39 +178,39 @@ impl Queue {
         (level.jobs >= self.limits.jobs && most <= own + 1).then_some(level.jobs)
     }
 
-    /// The inputs of jobs that were not run, to be dropped by the caller.
-    pub fn take_dead(&mut self) -> Vec<JobInputs> {
-        std::mem::take(&mut self.dead)
+    /// Takes the inputs of jobs that will not run, to be dropped by the caller.
+    pub fn take_dropped(&mut self) -> Vec<JobInputs> {
+        std::mem::take(&mut self.dropped)
     }
 
-    /// Whether nothing waits.
+    /// True when no job waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many jobs wait.
+    /// Number of waiting jobs.
     pub fn len(&self) -> usize {
         self.levels.iter().map(|level| level.jobs).sum()
     }
 
-    /// When the oldest job of a priority was queued.
+    /// Time at which the oldest job of a priority was queued.
     pub fn oldest(&self, priority: Priority) -> Option<Instant> {
         self.level(priority).lanes.iter().filter_map(|lane| Some(lane.jobs.front()?.queued)).min()
     }
 
-    /// Whether a batch can be taken now. Drops unwanted jobs at the heads of the lanes.
+    /// Returns when a batch can be taken. Drops unwanted jobs at the heads of the lanes.
     pub fn due(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> Due {
         self.drop_unwanted_heads(priority, now);
         let level = self.level(priority);
         let Some(oldest) = self.oldest(priority) else { return Due::Never };
         let Some(policy) = policy else { return Due::Now };
-        // What is still to be made into tensors runs alone: waiting would bring it no company.
+        // A job whose tensors are not made yet runs by itself: waiting would not join it with others.
         let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(|job| job.tensors().is_none());
         let at = oldest + policy.delay;
         if alone || at <= now || level.rows >= policy.worth_waiting_for() { Due::Now } else { Due::At(at) }
     }
 
-    /// Takes the jobs of one run, callers in turn: one job, or with a policy as many as belong together.
+    /// Takes the jobs of one run, callers in turn: one job, or with a policy as many as can be joined.
     pub fn take(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> Vec<Job> {
         self.drop_unwanted_heads(priority, now);
         let level = self.level_mut(priority);
@@ -218,7 +219,7 @@ impl Queue {
         for &lane in &turns {
             jobs.extend(level.lanes.get_mut(lane).and_then(|lane| lane.jobs.pop_front()));
         }
-        // Who was served last goes to the back, and with it those before.
+        // The caller served last moves to the back, and those before it too.
         if let Some(last) = turns.last() {
             level.lanes.rotate_left((last + 1) % level.lanes.len().max(1));
         }
@@ -229,7 +230,7 @@ impl Queue {
         jobs
     }
 
-    /// Takes every job, as when the model cannot be loaded.
+    /// Takes every job, for example when the model cannot be loaded.
     pub fn drain(&mut self) -> Vec<Job> {
         let levels = self.levels.iter_mut().map(std::mem::take);
         levels.flat_map(|level| level.lanes).flat_map(|lane| lane.jobs).collect()
@@ -243,7 +244,7 @@ impl Queue {
     fn refuse(&mut self, job: Job, depth: usize) {
         // The caller may have left.
         let _ = job.reply.send(Err(InferError::Overloaded { depth }));
-        self.dead.push(job.inputs);
+        self.dropped.push(job.inputs);
     }
 
     fn purge(&mut self, now: Instant) {
@@ -252,9 +253,9 @@ impl Queue {
                 let (wanted, unwanted) = std::mem::take(&mut lane.jobs).into_iter().partition(|job| job.is_wanted(now));
                 lane.jobs = wanted;
                 let unwanted: VecDeque<Job> = unwanted;
-                self.dead.extend(unwanted.into_iter().map(|job| job.inputs));
+                self.dropped.extend(unwanted.into_iter().map(|job| job.inputs));
             }
-            level.settle();
+            level.recount();
         }
     }
 
@@ -267,7 +268,7 @@ impl Queue {
                 level.jobs -= 1;
                 level.rows -= job.rows;
                 level.bytes -= job.bytes();
-                self.dead.push(job.inputs);
+                self.dropped.push(job.inputs);
                 emptied |= lane.jobs.is_empty();
             }
         }
@@ -294,19 +295,20 @@ impl Queue {
 }
 
 impl Level {
-    /// The lanes whose heads form the next run, in order; a lane once for each of its jobs.
+    /// Returns the lanes whose heads form the next run, in order; a lane once for each of its jobs.
     fn turns(&self, policy: Option<&BatchPolicy>, now: Instant) -> Vec<usize> {
         let Some(policy) = policy else { return if self.lanes.is_empty() { Vec::new() } else { vec![0] } };
         let mut taken = vec![0; self.lanes.len()];
         let (mut turns, mut rows, mut best) = (Vec::new(), 0, 0);
         let mut first: Option<&Job> = None;
+
         'gather: loop {
             let before = turns.len();
             for (index, (lane, taken)) in self.lanes.iter().zip(&mut taken).enumerate() {
                 let Some(job) = lane.jobs.get(*taken) else { continue };
-                let fits = first.is_none_or(|first| first.goes_with(job));
+                let fits = first.is_none_or(|first| first.can_batch_with(job));
                 if !fits || (first.is_some() && rows + job.rows > policy.max_rows) || !job.is_wanted(now) {
-                    // What comes later must not overtake it.
+                    // Later jobs must not overtake this one.
                     break 'gather;
                 }
                 first = first.or(Some(job));
@@ -321,14 +323,15 @@ impl Level {
                 break;
             }
         }
+
         if best > 0 {
             turns.truncate(best);
         }
         turns
     }
 
-    /// Takes the newest jobs of the caller that holds most, until there is room for one of `newcomer` with so many bytes;
-    /// none, when that caller would then hold less than the newcomer.
+    /// Takes the newest jobs of the caller that holds most, until there is room for a job of `newcomer` of this many
+    /// bytes; none when that caller would then hold less than the newcomer.
     fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<Job> {
         let size = |lane: &Lane| (lane.jobs.len(), lane.jobs.iter().map(Job::bytes).sum::<usize>());
         let (own_jobs, own_bytes) = self.lanes.iter().find(|lane| lane.principal == *newcomer).map_or((0, 0), size);
@@ -348,12 +351,12 @@ impl Level {
             freed += job.bytes();
             taken.push(job);
         }
-        self.settle();
+        self.recount();
         taken
     }
 
-    /// Counts anew after jobs were taken out anywhere.
-    fn settle(&mut self) {
+    /// Counts jobs, rows and bytes again after jobs were removed anywhere.
+    fn recount(&mut self) {
         self.lanes.retain(|lane| !lane.jobs.is_empty());
         self.jobs = self.lanes.iter().map(|lane| lane.jobs.len()).sum();
         let jobs = || self.lanes.iter().flat_map(|lane| &lane.jobs);

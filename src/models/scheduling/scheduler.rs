@@ -1,8 +1,8 @@
-//! Which job runs next, and on which core: the state that all workers share, and its rules. Pure: no thread, no clock.
+//! The choice of the next job and its core: the state that all workers share, and its rules. Pure: no thread, no clock.
 //!
 //! There is one worker a core of the budget, so models can never have more runnable threads than cores. The rules, in
-//! order: interactive before batch; among the models that could run, the one that has had the least core time; within
-//! a model callers in turn (`queue.rs`). A run that needs several cores waits until so many are free, and nothing
+//! order: interactive before batch; among the models that could run, the one that has had the least core time; within a
+//! model callers in turn (`queue.rs`). A run that needs several cores waits until enough are free, and nothing
 //! overtakes it meanwhile.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use ledge_engine::backend::Backend;
 use tokio::sync::watch;
 
 use super::batcher::BatchPolicy;
-use super::instance::{Observer, Residence};
+use super::instance::{InstanceUsage, Observer};
 use super::queue::{Due, Job, JobInputs, Queue};
 use super::terms::Priority;
 
@@ -27,48 +27,50 @@ pub struct Instance {
     pub last_used: Instant,
     /// Its memory in bytes, as far as it could be measured when it was loaded.
     pub bytes: u64,
-    /// Who is told of its runs.
+    /// Is notified of its runs.
     pub observer: Arc<dyn Observer>,
-    /// The last field, so that it is dropped when the memory is given back.
-    pub alive: Alive,
+    /// The last field, so that it is dropped after the memory is freed.
+    pub alive: AliveToken,
 }
 
 /// Reports, by being dropped, that an instance is gone: to its model, and to the engine.
-pub struct Alive {
-    /// What the model waits for.
+pub struct AliveToken {
+    /// Lets the model wait for the end of its instances.
     pub of_model: watch::Receiver<()>,
-    /// What the engine waits for.
+    /// Lets the engine wait for the end of all instances.
     pub of_engine: watch::Receiver<()>,
 }
 
-/// How many instances a model has.
+/// Number of instances of a model, and the rules that change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
-    /// Kept while the model is in use.
+    /// Lowest number while the model is in use.
     pub min: usize,
-    /// Never more.
+    /// Highest number.
     pub max: usize,
     pub threads: usize,
-    /// How long jobs may wait for an instance while a core is free, before another instance is loaded.
-    pub patience: Duration,
-    /// After how long without use all instances are given up; `None` is never.
+    /// Time that jobs may wait for an instance while a core is free, before another instance is loaded.
+    pub target_queue_time: Duration,
+    /// Time without use after which all instances are unloaded; `None` is never.
     pub keep_alive: Option<Duration>,
 }
 
-/// After how long without use an instance above the minimum is given up.
-const SURPLUS_KEPT: Duration = Duration::from_mins(1);
+/// Time without use after which an instance above the minimum is unloaded.
+const SURPLUS_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A run that usually takes no longer than this is done by the caller's thread: waking a worker and being woken by it
-/// costs the two threads about as much (15 us of CPU time on a busy 2.6 GHz EPYC in a virtual machine, 50 us on an idle
-/// one, whose cores have to be woken first). The caller's thread is held up for no longer than by parsing 20 kB of JSON.
-const BRIEF: Duration = Duration::from_micros(60);
+/// A run that on average takes no longer than this is done on the caller's thread: waking a worker and being woken by
+/// it costs the two threads about as much (15 us of CPU time on a busy 2.6 GHz EPYC in a virtual machine, 50 us on an
+/// idle one, whose cores have to be woken first). The caller's thread is held up for no longer than by parsing 20 kB of
+/// JSON.
+const BRIEF_RUN_MAX: Duration = Duration::from_micros(60);
 
-/// A model that should have been given up, but is in use, is looked at again after a quarter of its time, within these.
-const MOMENT: Duration = Duration::from_millis(10);
-const HOUR: Duration = Duration::from_hours(1);
+/// A model whose keep-alive time has passed while it is in use is checked again after a quarter of that time, but not
+/// sooner than this.
+const EXPIRY_RECHECK_MIN: Duration = Duration::from_millis(10);
+const EXPIRY_RECHECK_MAX: Duration = Duration::from_hours(1);
 
 /// A model as the scheduler sees it.
-pub struct Entry {
+pub struct ModelEntry {
     pub queue: Queue,
     /// The instances that are not running, the last used last.
     pub idle: Vec<Instance>,
@@ -76,31 +78,32 @@ pub struct Entry {
     pub instances: usize,
     /// Instances that are being loaded.
     pub loading: usize,
-    /// Between which numbers of instances.
+    /// Bounds of the number of instances.
     pub scale: Scale,
-    /// How requests are put together; `None` runs each alone.
+    /// Rule for joining requests into one run; `None` runs each by itself.
     pub batching: Option<BatchPolicy>,
     /// The workers that may run it.
     pub workers: Vec<usize>,
-    /// What its instances take in memory, each.
+    /// Memory of one instance, in bytes.
     pub bytes_each: u64,
-    /// How long runs take on average; each run counts for an eighth.
-    usual: Duration,
-    /// The most bytes of inputs that were run briefly: larger ones are tried on a worker first.
+    /// Average time of a run; each new run counts for an eighth.
+    average_run: Duration,
+    /// Largest inputs, in bytes, of a run that was brief: larger ones are tried on a worker first.
     brief_bytes: usize,
-    /// Whether the size of the inputs says how long a run takes: not in a model whose outputs grow with their content.
+    /// True when the time of a run follows from the size of its inputs; false for a model whose outputs grow with their
+    /// content.
     pub steady: bool,
-    /// Whether the last load of another instance failed; it is not tried again while there is one.
+    /// True when the last load of another instance failed; no other is tried while there is one.
     pub growth_failed: bool,
-    /// Core time used, in nanoseconds, brought up to the clock when it comes back from idleness.
+    /// Core time used, in nanoseconds; raised to the scheduler's clock when the model returns from idleness.
     core_time: u64,
-    /// Since when jobs wait although a core is free.
+    /// Time since which jobs wait although a core is free.
     starved_since: Option<Instant>,
     /// When it was last used.
     last_used: Instant,
 }
 
-impl Entry {
+impl ModelEntry {
     /// A model without instances yet.
     pub fn new(queue: Queue, scale: Scale, batching: Option<BatchPolicy>, workers: Vec<usize>, now: Instant) -> Self {
         Self {
@@ -112,7 +115,7 @@ impl Entry {
             batching,
             workers,
             bytes_each: 0,
-            usual: Duration::MAX,
+            average_run: Duration::MAX,
             brief_bytes: 0,
             steady: false,
             growth_failed: false,
@@ -122,17 +125,17 @@ impl Entry {
         }
     }
 
-    /// How many instances there are, and what they take.
-    pub fn residence(&self) -> Residence {
+    /// Number of instances, and their memory.
+    pub fn instance_usage(&self) -> InstanceUsage {
         let Self { instances, bytes_each, .. } = *self;
-        Residence { instances, bytes: bytes_each * instances as u64, bytes_each, queued: self.queue.len() }
+        InstanceUsage { instances, bytes: bytes_each * instances as u64, bytes_each, queued: self.queue.len() }
     }
 
     fn running(&self) -> usize {
         self.instances - self.idle.len()
     }
 
-    /// Whether a job waits that an instance could take.
+    /// True when a job waits that an idle instance could take.
     fn has_work(&self) -> bool {
         !self.idle.is_empty() && !self.queue.is_empty()
     }
@@ -142,8 +145,8 @@ impl Entry {
     }
 }
 
-/// What a worker is to do.
-pub enum Next {
+/// Next action of a worker.
+pub enum NextAction {
     Run(Task),
     /// Sleep until woken, or until that instant.
     Sleep(Option<Instant>),
@@ -156,22 +159,23 @@ pub struct Task {
     pub instance: Instance,
     /// The jobs, at least one.
     pub jobs: Vec<Job>,
-    /// The workers that stand still meanwhile; their cores are the runtime's.
+    /// The workers that do nothing meanwhile; the runtime uses their cores.
     pub reserved: Vec<usize>,
     pub taken: Instant,
 }
 
-/// What all workers share.
+/// State that all workers share.
 #[derive(Default)]
-pub struct State {
-    models: BTreeMap<u64, Entry>,
+pub struct SchedulerState {
+    models: BTreeMap<u64, ModelEntry>,
     workers: Vec<Worker>,
-    /// The core time of the model that ran last, in nanoseconds: where a model that comes back from idleness starts.
+    /// The core time of the model that ran last, in nanoseconds: the starting point of a model that returns from
+    /// idleness.
     clock: u64,
     next_id: u64,
-    /// Inputs of jobs that were not run: whoever holds the lock drops them without it.
-    dead: Vec<JobInputs>,
-    /// What all instances may take in memory, in bytes.
+    /// Inputs of jobs that will not run, to be dropped after the lock is released.
+    dropped: Vec<JobInputs>,
+    /// Bound on the memory of all instances, in bytes.
     pub memory_budget: Option<u64>,
     /// Set when the process ends.
     pub closed: bool,
@@ -184,26 +188,26 @@ enum Worker {
     Reserved,
 }
 
-impl State {
-    /// With `workers` workers, all busy: each says itself when it is not.
+impl SchedulerState {
+    /// A scheduler with `workers` workers, all busy: each reports itself when it is idle.
     pub fn new(workers: usize, memory_budget: Option<u64>) -> Self {
         Self { workers: vec![Worker::Busy; workers], memory_budget, ..Self::default() }
     }
 
     /// Adds a model; the number is its handle.
-    pub fn add(&mut self, entry: Entry) -> u64 {
+    pub fn add(&mut self, entry: ModelEntry) -> u64 {
         self.next_id += 1;
         self.models.insert(self.next_id, entry);
         self.next_id
     }
 
     /// The model, unless it was removed.
-    pub fn model(&mut self, id: u64) -> Option<&mut Entry> {
+    pub fn model(&mut self, id: u64) -> Option<&mut ModelEntry> {
         self.models.get_mut(&id)
     }
 
-    /// Takes a model out. Instances that are running come back through [`Self::done`].
-    pub fn remove(&mut self, id: u64) -> Option<Entry> {
+    /// Removes a model. Instances that are running are returned by [`Self::finish_run`].
+    pub fn remove(&mut self, id: u64) -> Option<ModelEntry> {
         self.models.remove(&id)
     }
 
@@ -212,36 +216,39 @@ impl State {
         let (now, clock) = (job.queued, self.clock);
         let entry = self.models.get_mut(&id)?;
         if entry.is_unused() {
-            // Idleness saves nothing up: it would be owed the whole machine.
+            // Idle time is not saved up: the model would be owed the whole machine.
             entry.core_time = entry.core_time.max(clock);
         }
         entry.last_used = now;
         entry.queue.offer(job);
-        self.dead.append(&mut entry.queue.take_dead());
+        self.dropped.append(&mut entry.queue.take_dropped());
         let can_run = !entry.idle.is_empty();
         if can_run {
             entry.starved_since = None;
         }
         let workers = &self.workers;
         let idle = entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle));
-        // Where it ran last the weights are still in the cache.
+        // The core that ran it last may still have the weights in its cache.
         let warm = entry.idle.last().map(|instance| instance.last_worker);
         let warm = warm.filter(|&worker| workers.get(worker) == Some(&Worker::Idle) && entry.workers.contains(&worker));
         if can_run { warm.or(idle) } else { None }
     }
 
-    /// An instance for a run on the caller's own thread, and the worker whose core it takes meanwhile: when nothing
-    /// waits, a core is free, and runs over so many bytes of inputs are known to be brief.
+    /// Takes an instance for a run on the caller's own thread, and the worker whose core it uses meanwhile. Gives one
+    /// only when nothing waits, a core is free, and runs over this many bytes of inputs are known to be brief.
     pub fn take_brief(&mut self, id: u64, bytes: usize) -> Option<(Instance, usize)> {
-        // A worker that sleeps may be waiting for other cores to get free, for a run that nothing may overtake.
-        if self.models.values().any(Entry::has_work) {
+        // A sleeping worker may be waiting for other cores, for a run that nothing may overtake.
+        if self.models.values().any(ModelEntry::has_work) {
             return None;
         }
         let workers = &self.workers;
         let entry = self.models.get_mut(&id)?;
-        // Who wants batches wants them to form: run one by one at once, requests never would.
+        // Batches form only while requests wait: requests that run at once, one by one, never form any.
         let batched = entry.batching.is_some();
-        let brief = entry.steady && entry.usual <= BRIEF && bytes <= entry.brief_bytes && entry.scale.threads == 1;
+        let brief = entry.steady
+            && entry.average_run <= BRIEF_RUN_MAX
+            && bytes <= entry.brief_bytes
+            && entry.scale.threads == 1;
         if !brief || batched || !entry.queue.is_empty() {
             return None;
         }
@@ -257,37 +264,37 @@ impl State {
         Some((instance, worker))
     }
 
-    /// Notes how long a run over so many bytes of inputs took.
-    pub fn ran(&mut self, id: u64, bytes: usize, time: Duration) {
+    /// Records the time of a run over this many bytes of inputs.
+    pub fn record_run(&mut self, id: u64, bytes: usize, time: Duration) {
         let Some(entry) = self.models.get_mut(&id) else { return };
-        let before = if entry.usual == Duration::MAX { time } else { entry.usual };
-        entry.usual = before / 8 * 7 + time / 8;
-        if time <= BRIEF {
+        let before = if entry.average_run == Duration::MAX { time } else { entry.average_run };
+        entry.average_run = before / 8 * 7 + time / 8;
+        if time <= BRIEF_RUN_MAX {
             entry.brief_bytes = entry.brief_bytes.max(bytes);
         }
     }
 
-    /// What `worker` is to do now.
-    pub fn next(&mut self, worker: usize, now: Instant) -> Next {
+    /// Returns the next action of `worker`.
+    pub fn next(&mut self, worker: usize, now: Instant) -> NextAction {
         loop {
             let (best, wake) = self.best(worker, now);
             let Some((id, priority)) = best else {
                 self.set(worker, Worker::Idle);
-                return Next::Sleep(wake);
+                return NextAction::Sleep(wake);
             };
             let Some(reserved) = self.reserve(id, worker) else {
-                // The next worker that gets free finds the same job and enough cores.
+                // The next worker that becomes free finds the same job and enough cores.
                 self.set(worker, Worker::Idle);
-                return Next::Sleep(wake);
+                return NextAction::Sleep(wake);
             };
             if let Some(task) = self.take(id, priority, worker, reserved, now) {
-                return Next::Run(task);
+                return NextAction::Run(task);
             }
-            // Its callers left at this moment: look again.
+            // Its callers left at this moment: choose again.
         }
     }
 
-    /// The model, and which of its jobs, that `worker` should run now; and when a batch will be due.
+    /// Returns the model and the priority that `worker` should run now, and the time at which a batch will be due.
     fn best(&mut self, worker: usize, now: Instant) -> (Option<(u64, Priority)>, Option<Instant>) {
         let mut wake: Option<Instant> = None;
         for priority in Priority::ALL {
@@ -297,7 +304,7 @@ impl State {
                     continue;
                 }
                 let due = entry.queue.due(priority, entry.batching.as_ref(), now);
-                self.dead.append(&mut entry.queue.take_dead());
+                self.dropped.append(&mut entry.queue.take_dropped());
                 match due {
                     Due::Now if best.is_none_or(|(least, _)| entry.core_time < least) => {
                         best = Some((entry.core_time, id));
@@ -313,10 +320,10 @@ impl State {
         (None, wake)
     }
 
-    /// A sleeping worker that could take a job now, or see to it that one is taken when its batch is due: whoever took
-    /// one wakes the next.
-    pub fn another(&mut self, now: Instant) -> Option<usize> {
-        if !self.models.values().any(Entry::has_work) {
+    /// Returns a sleeping worker that could take a job now, or that should wait for a batch to become due: each worker
+    /// that takes a job wakes the next.
+    pub fn worker_to_wake(&mut self, now: Instant) -> Option<usize> {
+        if !self.models.values().any(ModelEntry::has_work) {
             return None;
         }
         (0..self.workers.len()).find(|&worker| {
@@ -328,13 +335,13 @@ impl State {
         })
     }
 
-    /// What is to be dropped without the lock.
-    pub fn take_dead(&mut self) -> Vec<JobInputs> {
-        std::mem::take(&mut self.dead)
+    /// Takes the inputs that must be dropped outside of the lock.
+    pub fn take_dropped(&mut self) -> Vec<JobInputs> {
+        std::mem::take(&mut self.dropped)
     }
 
-    /// Takes back a finished run: `spent` is its time. Returns the instance when its model is gone.
-    pub fn done(
+    /// Takes back the instance of a finished run of the time `spent`. Returns the instance when its model was removed.
+    pub fn finish_run(
         &mut self,
         worker: usize,
         model: u64,
@@ -350,9 +357,9 @@ impl State {
         self.give_back(model, instance, reserved.len() + 1, spent, now)
     }
 
-    /// Takes back a run on the caller's own thread, for which `worker` stood still. Returns the instance when its model is
-    /// gone.
-    pub fn done_brief(
+    /// Takes back the instance of a run on the caller's own thread, for which `worker` was reserved. Returns the
+    /// instance when its model was removed.
+    pub fn finish_brief_run(
         &mut self,
         worker: usize,
         model: u64,
@@ -382,20 +389,21 @@ impl State {
         None
     }
 
-    /// `worker` is awake.
-    pub fn awake(&mut self, worker: usize) {
+    /// Marks `worker` as awake.
+    pub fn mark_awake(&mut self, worker: usize) {
         if self.workers.get(worker) == Some(&Worker::Idle) {
             self.set(worker, Worker::Busy);
         }
     }
 
-    /// Whether a worker's core is taken by a run of another worker.
+    /// True when a worker's core is used by a run of another worker.
     pub fn is_reserved(&self, worker: usize) -> bool {
         self.workers.get(worker) == Some(&Worker::Reserved)
     }
 
-    /// Whether the model should get another instance now, and counts it as loading if so: jobs wait and it has fewer than
-    /// its minimum, or they have waited for longer than its patience while a core was free, and it fits into memory.
+    /// Decides whether the model gets another instance now, and counts it as loading if so: jobs wait and it has fewer
+    /// than its minimum, or they have waited longer than its target queue time while a core was free, and the instance
+    /// fits into memory.
     pub fn wants_instance(&mut self, id: u64, now: Instant) -> bool {
         let fits = |more: u64| self.memory_budget.is_none_or(|budget| self.bytes().saturating_add(more) <= budget);
         let fits = self.models.get(&id).is_some_and(|entry| fits(entry.bytes_each));
@@ -408,7 +416,7 @@ impl State {
             return false;
         }
         let since = *entry.starved_since.get_or_insert(now);
-        let starved = entry.instances < entry.scale.min || now.duration_since(since) >= entry.scale.patience;
+        let starved = entry.instances < entry.scale.min || now.duration_since(since) >= entry.scale.target_queue_time;
         let may_grow = entry.instances < entry.scale.max && !entry.growth_failed && fits;
         let wanted = entry.instances == 0 || (may_grow && starved);
         if wanted {
@@ -418,7 +426,7 @@ impl State {
         wanted
     }
 
-    /// Takes out the instances that were idle for too long, and says when to look again.
+    /// Removes the instances that were idle for too long, and returns the time of the next check.
     pub fn expired(&mut self, now: Instant) -> (Vec<Instance>, Option<Instant>) {
         let (mut given_up, mut look_again) = (Vec::new(), None::<Instant>);
         for entry in self.models.values_mut() {
@@ -426,20 +434,23 @@ impl State {
             if let Some(keep_alive) = entry.scale.keep_alive
                 && entry.instances > 0
             {
-                // Later than the clock can say is never.
+                // A time beyond the range of the clock is never.
                 match entry.last_used.checked_add(keep_alive) {
                     Some(at) if at <= now && entry.is_unused() => {
                         entry.instances -= entry.idle.len();
                         entry.growth_failed = false;
                         given_up.append(&mut entry.idle);
                     }
-                    Some(at) => consider(at.max(now + (keep_alive / 4).clamp(MOMENT, HOUR))),
+                    Some(at) => consider(at.max(now + (keep_alive / 4).clamp(EXPIRY_RECHECK_MIN, EXPIRY_RECHECK_MAX))),
                     None => {}
                 }
             }
+
             while entry.instances > entry.scale.min {
-                // The first is the one that was used least recently.
-                let Some(at) = entry.idle.first().map(|instance| instance.last_used + SURPLUS_KEPT) else { break };
+                // The first one was used least recently.
+                let Some(at) = entry.idle.first().map(|instance| instance.last_used + SURPLUS_IDLE_TIMEOUT) else {
+                    break;
+                };
                 if at > now {
                     consider(at);
                     break;
@@ -448,19 +459,19 @@ impl State {
                 entry.instances -= 1;
             }
             if entry.instances > entry.scale.min && entry.idle.is_empty() {
-                consider(now + SURPLUS_KEPT);
+                consider(now + SURPLUS_IDLE_TIMEOUT);
             }
         }
         (given_up, look_again)
     }
 
-    /// The memory of all instances, those that are being loaded included, in bytes.
+    /// Memory of all instances in bytes, including those that are being loaded.
     pub fn bytes(&self) -> u64 {
         self.models.values().map(|entry| entry.bytes_each * (entry.instances + entry.loading) as u64).sum()
     }
 
-    /// Takes out the instances of the model that was used least recently and is not in use, `keep` apart. `None` when
-    /// there is no such model.
+    /// Removes the instances of the model that was used least recently and is not in use, other than `keep`. `None`
+    /// when there is no such model.
     pub fn least_recently_used(&mut self, keep: u64) -> Option<Vec<Instance>> {
         let unused =
             self.models.iter_mut().filter(|(id, entry)| **id != keep && entry.is_unused() && entry.instances > 0);
@@ -476,7 +487,7 @@ impl State {
         }
     }
 
-    /// The idle workers whose cores a run of the model takes beside `worker`; `None` when too few are idle.
+    /// Returns the idle workers whose cores a run of the model takes besides `worker`; `None` when too few are idle.
     fn reserve(&self, id: u64, worker: usize) -> Option<Vec<usize>> {
         let entry = self.models.get(&id)?;
         let others = entry.workers.iter().copied().filter(|&other| other != worker);
@@ -488,7 +499,7 @@ impl State {
     fn take(&mut self, id: u64, priority: Priority, worker: usize, reserved: Vec<usize>, now: Instant) -> Option<Task> {
         let entry = self.models.get_mut(&id)?;
         let jobs = entry.queue.take(priority, entry.batching.as_ref(), now);
-        self.dead.append(&mut entry.queue.take_dead());
+        self.dropped.append(&mut entry.queue.take_dropped());
         entry.starved_since = None;
         if jobs.is_empty() {
             return None;

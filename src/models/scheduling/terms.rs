@@ -1,22 +1,22 @@
-//! On what terms a run is wanted: until when, how urgently, and by whom.
+//! Terms of a run: deadline, priority and caller.
 
 use std::str::FromStr;
 use std::time::Instant;
 
 use ledge_base::principal::Principal;
 
-/// How urgent a call is. Every interactive call of every model goes before any batch call.
+/// Priority of a call. Every interactive call of every model runs before any batch call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
-    /// Somebody waits for the answer.
+    /// A caller waits for the answer.
     #[default]
     Interactive,
-    /// Background work: it gets what is left over.
+    /// Background work: it gets the remaining capacity.
     Batch,
 }
 
 impl Priority {
-    /// Both, the more urgent one first.
+    /// Both priorities, the more urgent one first.
     pub const ALL: [Self; 2] = [Self::Interactive, Self::Batch];
 
     /// The level in Triton's counting: 0 is the default, 1 the highest; a level below the lowest is the lowest.
@@ -33,7 +33,7 @@ impl Priority {
     }
 }
 
-/// A text is no priority.
+/// Error for a text that is not a priority.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected interactive, batch or a level from 0, got {0:?}")]
 pub struct InvalidPriority(String);
@@ -52,10 +52,10 @@ impl FromStr for Priority {
 /// The terms of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
-    /// When the caller stops caring.
+    /// Time after which the caller no longer needs the answer.
     pub deadline: Instant,
     pub priority: Priority,
-    /// Who asked; callers of one model take turns.
+    /// The caller; callers of one model take turns.
     pub principal: Principal,
 }
 

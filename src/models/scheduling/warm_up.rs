@@ -4,21 +4,21 @@
 use ledge_base::tensor::{Tensor, element_count};
 use ledge_engine::backend::{Port, Signature};
 
-/// Above this an input is not worth a warm-up.
-const MAX_BYTES: usize = 64 << 20;
+/// Bound on one input of a warm-up run, in bytes: a larger one is not worth a warm-up.
+const WARM_UP_BYTES_MAX: usize = 64 << 20;
 
-/// What every instance of a model runs before it serves.
+/// Runs that every instance of a model does before it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WarmUp {
-    /// What the model takes, with the dimensions that its model config fixes.
+    /// Inputs of the model, with the dimensions that its model config fixes.
     pub signature: Signature,
     /// The batch sizes to run; empty for a model whose first dimension is not a batch.
     pub sizes: Vec<usize>,
 }
 
 impl WarmUp {
-    /// The inputs of each run, and how many batch elements they hold. Variable dimensions beside the batch are 1. A
-    /// size whose inputs are above 64 MiB is left out.
+    /// The number of batch elements of each run, and its inputs. Variable dimensions other than the batch are 1. A size
+    /// whose inputs are above 64 MiB is left out.
     pub fn runs(&self) -> impl Iterator<Item = (usize, Vec<Tensor>)> {
         let sizes = if self.sizes.is_empty() { &[1][..] } else { &self.sizes };
         sizes.iter().filter_map(|&rows| {
@@ -34,7 +34,7 @@ fn zeros(port: &Port, rows: usize) -> Option<Tensor> {
     let shape: Vec<usize> = port.shape.iter().enumerate().map(dim).collect();
     let bytes = element_count(&shape)?.checked_mul(port.datatype.size().unwrap_or(4))?;
     // An empty string is four bytes of zeros, so this holds for BYTES too.
-    (bytes <= MAX_BYTES).then(|| Tensor::new(port.datatype, shape, vec![0; bytes].into()).ok()).flatten()
+    (bytes <= WARM_UP_BYTES_MAX).then(|| Tensor::new(port.datatype, shape, vec![0; bytes].into()).ok()).flatten()
 }
 
 #[cfg(test)]

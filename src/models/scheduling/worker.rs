@@ -10,69 +10,74 @@ use ledge_engine::cores;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::batcher::{NotBatched, concat, split};
-use super::engine::Shared;
-use super::instance::{Answer, InferError};
-use super::queue::{Job, JobInputs, Unprepared};
-use super::scheduler::{Instance, Next, Task};
+use super::engine::EngineInner;
+use super::instance::{FinishedRun, InferError};
+use super::queue::{Job, JobInputs, PreparationError};
+use super::scheduler::{Instance, NextAction, Task};
 
-type Sender = tokio::sync::oneshot::Sender<Result<Answer, InferError>>;
+type Sender = tokio::sync::oneshot::Sender<Result<FinishedRun, InferError>>;
 
 /// Runs jobs as worker `index` until the engine is closed.
-pub(super) fn serve(shared: &Shared, index: usize) {
+pub(super) fn serve(shared: &EngineInner, index: usize) {
     let own: Vec<usize> = shared.cpus.get(index).copied().into_iter().collect();
     let pinned = cores::pin(&own);
     if let Err(error) = &pinned {
-        tracing::warn!(%error, core = ?own, "a worker cannot be pinned to its core; it runs on any");
+        tracing::warn!(%error, core = ?own, "cannot pin a worker to its core; it may run on any core");
     }
+
     let mut state = shared.lock();
     while !state.closed {
         if state.is_reserved(index) {
-            // Another worker's run has this core.
+            // Another worker's run uses this core.
             state = shared.sleep(index, state, None);
             continue;
         }
-        state.awake(index);
+        state.mark_awake(index);
         match state.next(index, Instant::now()) {
-            Next::Sleep(until) => {
-                let dead = state.take_dead();
-                if dead.is_empty() {
+            NextAction::Sleep(until) => {
+                let dropped = state.take_dropped();
+                if dropped.is_empty() {
                     state = shared.sleep(index, state, until);
                 } else {
                     drop(state);
-                    drop(dead);
+                    drop(dropped);
                     state = shared.lock();
                 }
             }
-            Next::Run(task) => {
+            NextAction::Run(task) => {
                 shared.unlock_and_wake(state, task.taken);
                 shared.set_runs_since(index, Some(task.taken));
                 let Task { model, mut instance, jobs, reserved, taken } = task;
-                // A runtime starts its threads where its caller may run, and may keep them for all models: let that be
-                // every core. They find their places on those that stand still.
+                // A runtime starts its threads on the cores that its caller may use, and may keep them for all models:
+                // allow every core. The threads settle on the reserved cores.
                 let wide = !reserved.is_empty() && pinned.is_ok() && cores::pin(&shared.cpus).is_ok();
+
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let ran = run(&mut instance, jobs, taken);
                 shared.set_runs_since(index, None);
-                // Not the caller's time, nor that of a run that hangs.
+
+                // The repair counts neither as the caller's time nor as that of a run that hangs.
                 repair(&mut *instance.backend);
                 if wide {
                     let _ = cores::pin(&own);
                 }
+
                 let now = Instant::now();
                 state = shared.lock();
                 match ran {
-                    Ok(true) if tensors => state.ran(model, bytes, now.duration_since(taken)),
+                    Ok(true) if tensors => state.record_run(model, bytes, now.duration_since(taken)),
                     Ok(_) => {}
                     Err(reason) => {
-                        tracing::warn!(%reason, "dynamic batching is off for a model");
+                        tracing::warn!(%reason, "dynamic batching is turned off for a model until it is loaded again");
                         if let Some(entry) = state.model(model) {
                             entry.batching = None;
                         }
                     }
                 }
-                let orphan = state.done(index, model, instance, &reserved, now.duration_since(taken), now);
-                // Their cores are free again, perhaps for jobs that this worker may not take.
+
+                let orphan = state.finish_run(index, model, instance, &reserved, now.duration_since(taken), now);
+                // These cores are free again, perhaps for jobs that this worker may not take.
                 for &other in &reserved {
                     shared.wake(Some(other));
                 }
@@ -87,8 +92,8 @@ pub(super) fn serve(shared: &Shared, index: usize) {
     }
 }
 
-/// Runs the jobs together and answers each; says whether all went well. `Err` says that the model mixes the elements of a
-/// batch; the jobs were answered all the same.
+/// Runs the jobs together and answers each; returns whether all succeeded. `Err` reports that the model mixes the
+/// elements of a batch; the jobs were answered nevertheless.
 fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, NotBatched> {
     let mut went_well = Ok(true);
     if jobs.len() > 1 {
@@ -99,7 +104,7 @@ fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, 
                 }
                 return Ok(true);
             }
-            // The fault of one request must not be that of the others: each alone.
+            // A failure caused by one request must not fail the others: run each by itself.
             Ok(None) => went_well = Ok(false),
             Err(reason) => went_well = Err(reason),
         }
@@ -118,8 +123,12 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
         JobInputs::Tensors(tensors) => (tensors, Duration::ZERO),
         JobInputs::Prepare { make, .. } => {
             let cpu = thread_cpu_time();
-            let made = catch_unwind(AssertUnwindSafe(make))
-                .unwrap_or_else(|panic| Err(Unprepared::Misfit(format!("cannot be read: {}", panic_message(&*panic)))));
+            let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+                Err(PreparationError::Invalid(format!(
+                    "the input cannot be decoded: panicked: {}",
+                    panic_message(&*panic)
+                )))
+            });
             instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
             match made {
                 Ok(tensors) => (tensors, start.elapsed()),
@@ -130,13 +139,14 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
             }
         }
     };
+
     let result = run_once(instance, &inputs, &outputs, rows);
     let well = result.is_ok();
     answer(reply, result, queued, taken, prepare);
     well
 }
 
-/// `Ok(None)` when the run failed.
+/// Runs the jobs as one; `Ok(None)` when the run failed.
 #[expect(clippy::type_complexity, reason = "named nowhere else")]
 fn run_together(instance: &mut Instance, jobs: &[Job]) -> Result<Option<(Vec<Vec<Tensor>>, ComputeTime)>, NotBatched> {
     let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(None) };
@@ -169,7 +179,7 @@ pub(super) fn run_once(
 /// Repairs `backend` after a failed run, so that the next caller does not wait for it.
 pub(super) fn repair(backend: &mut dyn Backend) {
     if !backend.is_sound() {
-        // What goes wrong here goes wrong again in the next run, which tells it.
+        // A fault here occurs again in the next run, which reports it.
         let _ = catch_unwind(AssertUnwindSafe(|| backend.repair()));
     }
 }
@@ -177,7 +187,7 @@ pub(super) fn repair(backend: &mut dyn Backend) {
 fn answer(reply: Sender, result: Result<RunResult, RunError>, queued: Instant, taken: Instant, prepare: Duration) {
     let queue = taken.saturating_duration_since(queued);
     // The caller may have left meanwhile.
-    let _ = reply.send(result.map(|run| Answer { run, queue, prepare }).map_err(InferError::Run));
+    let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare }).map_err(InferError::Run));
 }
 
 /// The CPU time of this thread.

@@ -1,6 +1,6 @@
-//! Who is let in: quotas of callers, limits of models, and the time of day for background work.
+//! Admission of calls: quotas of callers, limits of models, and the time of day for background work.
 //!
-//! The daemon itself and a command line on this box are always let in. What is refused has taken nothing.
+//! The daemon itself and a command line on this box are always admitted. A refused call takes nothing from a quota.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -17,23 +17,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::windows::{self, Window};
 use crate::repository::model_config::Limits;
 
-/// How many callers are remembered; the least active ones are forgotten first, and nobody with a call under way.
-const PRINCIPALS: usize = 16_384;
+/// Bound on the callers that are remembered. The least active ones are forgotten first, but never one with a call in
+/// progress.
+const PRINCIPALS_MAX: usize = 16_384;
 
-/// After this a caller may try again where nobody knows how long the calls under way take.
-const SOON: Duration = Duration::from_secs(1);
+/// Time after which a caller at its limit of concurrent calls may try again: the time of the calls in progress is not
+/// known.
+const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a call was not let in.
+/// Reason why a call was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// All calls allowed at a time are under way.
-    #[error("{owner} has {most} calls under way and may have no more at a time ({})", owner.key("max_concurrent"))]
+    /// All calls allowed at a time are in progress.
+    #[error("{owner} has {most} calls in progress, the most allowed at a time ({})", owner.key("max_concurrent"))]
     Concurrent { owner: Owner, most: u32 },
-    #[error("{owner} may have {rate} calls per second ({})", owner.key("max_rate"))]
+    #[error("{owner} has used up its {rate} calls per second ({})", owner.key("max_rate"))]
     Rate {
         owner: Owner,
         rate: Rate,
-        /// When the next call will be let in.
+        /// Time until the next call will be admitted.
         wait: Duration,
     },
     #[error(
@@ -44,17 +46,17 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// After what time the call may be let in.
+    /// Time after which the call may be admitted.
     pub fn retry_after(&self) -> Duration {
         match self {
-            Self::Concurrent { .. } => SOON,
+            Self::Concurrent { .. } => CONCURRENCY_RETRY_AFTER,
             Self::Rate { wait, .. } => *wait,
             Self::Window { opens_in, .. } => *opens_in,
         }
     }
 }
 
-/// Whose limit it is.
+/// Owner of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     Principal(Principal),
@@ -62,7 +64,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Where the limit is set.
+    /// Setting that holds the limit.
     fn key(&self, limit: &str) -> String {
         match self {
             Self::Principal(_) => format!("quota.{limit}_per_principal"),
@@ -80,13 +82,13 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A call's place among those under way; dropping it gives the place back.
+/// A call's place among those in progress; dropping it returns the place.
 #[derive(Debug, Default)]
 pub struct Permit {
     _places: [Option<OwnedSemaphorePermit>; 2],
 }
 
-/// What one model or one caller may have at a time and in a second.
+/// The limits of one model or one caller, and how much of them is used.
 #[derive(Debug)]
 pub struct Gate {
     owner: Owner,
@@ -97,7 +99,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that nobody has passed yet.
+    /// A gate that no call has passed yet.
     pub fn new(owner: Owner, limits: &Limits, now: Instant) -> Self {
         let rate = limits.max_rate;
         let refill = rate.interval().map(|interval| Refill { interval, burst: rate.burst(limits.burst) });
@@ -117,7 +119,7 @@ impl Gate {
         Ok(place)
     }
 
-    /// Takes back a pass; the place went with its permit.
+    /// Returns a pass to the bucket; the place is returned with its permit.
     fn give_back(&self) {
         if let Some(refill) = self.refill {
             self.bucket(|bucket| bucket.give_back(refill));
@@ -137,7 +139,7 @@ pub struct Quotas {
     gates: Cache<Principal, Arc<Gate>, UnitWeighter, DefaultHashBuilder, Busy>,
 }
 
-/// Keeps callers with a call under way from being forgotten: their count would start again.
+/// Keeps callers with a call in progress from being forgotten: their count would start again.
 #[derive(Debug, Clone)]
 struct Busy;
 
@@ -152,9 +154,9 @@ impl Lifecycle<Principal, Arc<Gate>> for Busy {
 }
 
 impl Quotas {
-    /// What each caller may do; `None` when that is not limited.
+    /// Quotas of each caller; `None` when nothing is limited.
     pub fn new(limits: Limits) -> Option<Self> {
-        Self::with_capacity(limits, PRINCIPALS)
+        Self::with_capacity(limits, PRINCIPALS_MAX)
     }
 
     fn with_capacity(limits: Limits, principals: usize) -> Option<Self> {
@@ -173,7 +175,7 @@ impl Quotas {
     }
 }
 
-/// Lets background work in at `second` of the local day, or says when it may come.
+/// Admits background work at `second` of the local day, or returns the time until it may run.
 pub fn check_window(principal: &Principal, windows: &[Window], second: u32) -> Result<(), Refused> {
     match windows::closed_for(windows, second) {
         Some(opens_in) if *principal != Principal::Local => {
@@ -183,8 +185,8 @@ pub fn check_window(principal: &Principal, windows: &[Window], second: u32) -> R
     }
 }
 
-/// Lets a call in, or says what is used up. The caller's own quota comes first: whoever exceeds it takes nothing from
-/// the model's.
+/// Admits a call, or returns the limit that is used up. The caller's own quota comes first: a caller that exceeds it
+/// takes nothing from the model's.
 pub fn admit(
     principal: &Principal,
     quotas: Option<&Quotas>,
@@ -235,11 +237,14 @@ mod tests {
         assert_eq!(refused.retry_after(), Duration::from_secs(1));
         assert_eq!(
             refused.to_string(),
-            "caller 'ip:0.0.0.1' may have 1 calls per second (quota.max_rate_per_principal)"
+            "caller 'ip:0.0.0.1' has used up its 1 calls per second (quota.max_rate_per_principal)"
         );
         assert!(ask(2).is_ok() && ask(2).is_ok(), "the model has two left");
         let refused = ask(3).unwrap_err();
-        assert_eq!(refused.to_string(), "model 'm' may have 1 calls per second (limits.max_rate of its model.toml)");
+        assert_eq!(
+            refused.to_string(),
+            "model 'm' has used up its 1 calls per second (limits.max_rate of its model.toml)"
+        );
         // The model's refusal cost the third caller nothing.
         let later = now + Duration::from_secs(2);
         let ask = |number| admit(&peer(number), Some(&quotas), Some(&gate), later);
@@ -255,11 +260,11 @@ mod tests {
         let full = ask(1).unwrap_err();
         assert_eq!(
             full.to_string(),
-            "caller 'ip:0.0.0.1' has 2 calls under way and may have no more at a time (quota.max_concurrent_per_principal)"
+            "caller 'ip:0.0.0.1' has 2 calls in progress, the most allowed at a time (quota.max_concurrent_per_principal)"
         );
-        assert_eq!(full.retry_after(), SOON);
+        assert_eq!(full.retry_after(), CONCURRENCY_RETRY_AFTER);
         let full = ask(2).unwrap_err();
-        assert!(full.to_string().starts_with("model 'm' has 3 calls under way"), "{full}");
+        assert!(full.to_string().starts_with("model 'm' has 3 calls in progress"), "{full}");
         drop(first);
         let again = ask(2).unwrap();
         assert!(ask(1).is_err());

@@ -1,4 +1,4 @@
-//! One call on its way, from its pin to its place in the statistics.
+//! One call, from its pin to its place in the statistics.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,57 +11,57 @@ use ledge_service::audit_event::inference::{CallKey, DigestPrefix, Outcome, Tagg
 use ledge_service::audit_event::tag::Content;
 
 use crate::repository::LoadedModel;
-use crate::repository::statistics::Refusal;
+use crate::repository::statistics::RefusalReason;
 
-/// One call on its way. When it is dropped it is counted and audited, once: as a failure unless it succeeded, so a
-/// caller that hung up leaves its trace too.
-pub(super) struct Call<'a> {
+/// One call in progress. Dropping it counts and audits it, once: as a failure unless it succeeded, so a call whose
+/// caller hung up is counted too.
+pub(super) struct CountedCall<'a> {
     pub model: Arc<LoadedModel>,
     pub started: Instant,
     audit: &'a AuditSink,
     pub principal: &'a Principal,
-    counted: Option<Counted>,
+    counted: Option<CallStatistics>,
     failure: Outcome,
     input: OnceLock<Taggable>,
     output: OnceLock<Taggable>,
 }
 
-/// What an answered call adds to the statistics.
+/// Figures that an answered call adds to the statistics.
 #[derive(Debug)]
-pub(super) enum Counted {
+pub(super) enum CallStatistics {
     Run {
         batch: usize,
         queue: Duration,
         compute: ComputeTime,
-        /// How long it took to look for a kept answer, and to keep this one.
+        /// Time of the cache look-up, and of caching this answer.
         missed: Option<(Duration, Duration)>,
     },
-    /// The answer was kept or shared; looking for it took this long.
+    /// The answer was cached or shared; the look-up took this long.
     Hit { lookup: Duration },
 }
 
-impl<'a> Call<'a> {
+impl<'a> CountedCall<'a> {
     pub fn new(audit: &'a AuditSink, model: Arc<LoadedModel>, principal: &'a Principal, started: Instant) -> Self {
         let (input, output) = (OnceLock::new(), OnceLock::new());
         Self { model, started, audit, principal, counted: None, failure: Outcome::Failed, input, output }
     }
 
-    pub fn succeed(mut self, counted: Counted) {
+    pub fn succeed(mut self, counted: CallStatistics) {
         self.counted = Some(counted);
     }
 
-    /// It was refused, and goes on to count as failed.
-    pub fn refuse(&mut self, why: Refusal) {
+    /// Counts the refusal; the call itself counts as failed.
+    pub fn refuse(&mut self, why: RefusalReason) {
         self.model.statistics.refused(why);
-        self.failure = if why == Refusal::Deadline { Outcome::Late } else { Outcome::Refused };
+        self.failure = if why == RefusalReason::Deadline { Outcome::Late } else { Outcome::Refused };
     }
 
-    /// Has what the model is given tagged, where each call is a record.
+    /// Tags the input of the model, where each call is a record.
     pub fn given(&self, content: impl FnOnce() -> Content) {
         self.tag(&self.input, content);
     }
 
-    /// Has what the model answered tagged, where each call is a record.
+    /// Tags the output of the model, where each call is a record.
     pub fn answered(&self, content: impl FnOnce() -> Content) {
         self.tag(&self.output, content);
     }
@@ -70,23 +70,23 @@ impl<'a> Call<'a> {
         if self.audit.wants_tags(&self.model.name)
             && let Some(taggable) = self.audit.taggable(content())
         {
-            // Tagged once: what was asked again for an update is not what the caller gets.
+            // Tagged once: a request that is repeated for an update is not what the caller gets.
             let _ = place.set(taggable);
         }
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for CountedCall<'_> {
     fn drop(&mut self) {
         let (statistics, total) = (&self.model.statistics, self.started.elapsed());
         match &self.counted {
-            Some(Counted::Run { batch, queue, compute, missed }) => {
+            Some(CallStatistics::Run { batch, queue, compute, missed }) => {
                 statistics.succeeded(clock::unix_millis(), *batch, total, *queue, *compute);
                 if let Some((lookup, insert)) = missed {
                     statistics.cache_miss(*lookup, *insert);
                 }
             }
-            Some(Counted::Hit { lookup }) => statistics.cache_hit(clock::unix_millis(), total, *lookup),
+            Some(CallStatistics::Hit { lookup }) => statistics.cache_hit(clock::unix_millis(), total, *lookup),
             None => statistics.failed(total),
         }
         let key = CallKey {

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::windows::Window;
 use crate::repository::model_config::{Limits, Rate};
 
-/// What holds for a model unless its `model.toml` says otherwise.
+/// Defaults of a model whose `model.toml` does not set them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServingConfig {
-    /// How many calls of each priority may wait for one model; the next one is refused.
+    /// The most calls of each priority that may wait for one model; the next one is refused.
     #[serde(deserialize_with = "in_range::<1, 1_000_000, _, _>")]
     pub max_queue_size: usize,
-    /// How long a call that names no timeout may take, waiting included, in milliseconds.
+    /// The most milliseconds that a call without a timeout may take, waiting included.
     #[serde(deserialize_with = "in_range::<1, 3_600_000, _, _>")]
     pub default_timeout_ms: u64,
     /// The times of day, in local time, at which calls of priority batch are answered; always when it is empty.
@@ -28,11 +28,11 @@ impl Default for ServingConfig {
     }
 }
 
-/// The answers that are kept, of all models together.
+/// The response caches of all models together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResponseCacheConfig {
-    /// The most bytes of kept answers, overheads included; 0 keeps none, whatever the models ask for.
+    /// The most bytes of cached answers, overheads included; 0 caches none, even for models that ask for it.
     #[serde(deserialize_with = "in_range::<0, 1_099_511_627_776, _, _>")]
     pub max_bytes: u64,
 }
@@ -43,7 +43,7 @@ impl Default for ResponseCacheConfig {
     }
 }
 
-/// What each caller may ask for: an address, or a user behind the Unix socket.
+/// Limits of each caller: an address, or a user behind the Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuotaConfig {

@@ -1,4 +1,4 @@
-//! Inputs that are made of features: the caller sends entity keys, and the feature store knows the rest.
+//! Inputs that are made of features: the caller sends entity keys, and the feature store has the values.
 
 mod columns;
 mod rows;
@@ -19,14 +19,14 @@ use crate::repository::feature_config::FeatureReference;
 use crate::repository::feature_elements::Unconvertible;
 use crate::repository::model_config::PortConfig;
 
-/// Why the inputs cannot be made of features.
+/// Reason why the inputs cannot be made of features.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureInputError {
-    /// Entity keys for a model that knows nothing of features.
+    /// Entity keys for a model without features.
     #[error("model '{model}' takes no entities or features: no input in its model.toml has features. Send its inputs")]
     NoFeatures { model: String },
     #[error(
-        "model '{model}' needs {} to look up the features of its input(s) {}: send \"entities\": {{{}}} beside \"inputs\", \
+        "model '{model}' needs {} to look up the features of its input(s) {}: send \"entities\": {{{}}} next to \"inputs\", \
          or an input tensor of that name for each",
         quoted(keys),
         quoted(inputs),
@@ -44,11 +44,13 @@ pub enum FeatureInputError {
         model: String,
         /// The entity or feature.
         column: String,
-        /// What is wrong with it.
         reason: String,
     },
-    /// A feature without a value, and a model that does without none.
-    #[error("feature '{feature}' of model '{model}' is {} for entity row {row}, and its model.toml refuses that", status.as_str())]
+    /// A feature without a value, for a model that refuses such rows.
+    #[error(
+        "feature '{feature}' of model '{model}' is {} for entity row {row}, and its model.toml has no default for that",
+        status.as_str()
+    )]
     Refused {
         model: String,
         feature: String,
@@ -56,7 +58,7 @@ pub enum FeatureInputError {
         row: usize,
         status: FieldStatus,
     },
-    #[error("feature '{feature}' of model '{model}', entity row {row}: {reason}, which input '{input}' takes")]
+    #[error("feature '{feature}' of model '{model}', entity row {row}: {reason}, the datatype of input '{input}'")]
     Unconvertible {
         model: String,
         input: String,
@@ -65,7 +67,9 @@ pub enum FeatureInputError {
         row: usize,
         reason: Unconvertible,
     },
-    #[error("input '{input}' of model '{model}': entity row {row} makes {got} elements, and the first row {expected}")]
+    #[error(
+        "input '{input}' of model '{model}': entity row {row} has {got} elements, but the first row has {expected}"
+    )]
     Ragged {
         model: String,
         input: String,
@@ -76,12 +80,12 @@ pub enum FeatureInputError {
         /// Elements of this one.
         got: usize,
     },
-    #[error("the features of model '{model}': {reason}")]
+    #[error("cannot read the features of model '{model}': {reason}")]
     Store { model: String, reason: FeatureError },
 }
 
 impl FeatureInputError {
-    /// After what time it is worth another try, if it is.
+    /// Time after which another try may succeed, if it may.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Store { reason: FeatureError::Unavailable { .. } | FeatureError::Overloaded { .. }, .. } => {
@@ -100,7 +104,7 @@ fn example(keys: &[String]) -> String {
     keys.iter().map(|key| format!("\"{key}\": [...]")).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds the inputs that the caller left out and that are made of features. Gives the values that were used.
+/// Adds the inputs that the caller left out and that are made of features. Returns the values that were used.
 pub(super) async fn fill(
     store: &FeatureStore,
     model: &LoadedModel,
@@ -114,7 +118,7 @@ pub(super) async fn fill(
     let mut named = columns::take(model, &registry, named, &mut request)?;
     let is_sent = |port: &&PortConfig| named.iter().any(|(name, _)| *name == port.name);
     let wanted: Vec<&PortConfig> = model.config.feature_inputs().filter(|port| !is_sent(port)).collect();
-    let known = Known::read(store, &registry, model, &wanted, &request, principal).await?;
+    let known = FeatureColumns::read(store, &registry, model, &wanted, &request, principal).await?;
     let mut made = Vec::with_capacity(wanted.len());
     let mut used = Vec::new();
     for config in wanted {
@@ -127,14 +131,14 @@ pub(super) async fn fill(
     Ok((Inputs::Named(named), used))
 }
 
-/// What is known of the features of inputs, for every row.
-pub(super) struct Known<'m> {
+/// Values of the features of inputs, for every row.
+pub(super) struct FeatureColumns<'m> {
     rows: usize,
     columns: Vec<(&'m FeatureReference, Vec<UsedCell>)>,
 }
 
-impl<'m> Known<'m> {
-    /// What the caller gives, and what the store has of all others, read at once.
+impl<'m> FeatureColumns<'m> {
+    /// Collects the values that the caller gives, and reads all others from the store at once.
     async fn read(
         store: &FeatureStore,
         registry: &Registry,
@@ -154,13 +158,16 @@ impl<'m> Known<'m> {
                 None => asked.push(feature),
             }
         }
+
         let mut rows = columns.first().map(|(feature, cells)| (feature.as_str(), cells.len()));
         if !asked.is_empty() {
             let entities = entities(model, registry, wanted, &asked, &request.entities)?;
             let key = entities.first().and_then(|(key, _)| request.entities.iter().find(|(name, _)| name == key));
             rows = key.map(|(key, cells)| (key.as_str(), cells.len())).or(rows);
+
             let selection = Selection::Features(asked.iter().map(|feature| feature.as_str().to_owned()).collect());
-            // A model reads what its inputs are made of, whoever asks it. Who wants to see that must be allowed to.
+            // A model reads the features of its inputs for every caller. Only a caller that wants to see them needs the
+            // permission.
             let views = if request.values_wanted { request.views.clone() } else { ViewScope::ALL };
             let caller = FeatureCaller { principal: principal.clone(), views, model: Some(model.name.clone()) };
             let read = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
@@ -194,7 +201,7 @@ impl<'m> Known<'m> {
         }
         match columns.iter().find(|(_, cells)| cells.len() != rows) {
             Some((other, cells)) => {
-                let reason = format!("it has {} elements, and column '{first}' has {rows}", cells.len());
+                let reason = format!("it has {} elements, but column '{first}' has {rows}", cells.len());
                 Err(column(other.as_str(), reason))
             }
             None => Ok(Self { rows, columns }),
@@ -202,7 +209,7 @@ impl<'m> Known<'m> {
     }
 }
 
-/// A column that the caller gives, as the store would have it.
+/// Converts a column that the caller gives into cells of the store.
 fn given(
     model: &LoadedModel,
     registry: &Registry,
@@ -224,7 +231,7 @@ fn given(
     cells.iter().enumerate().map(cell).collect()
 }
 
-/// The columns of the join keys that the features asked for need.
+/// The columns of the join keys that the requested features need.
 fn entities(
     model: &LoadedModel,
     registry: &Registry,
@@ -247,7 +254,7 @@ fn entities(
     Err(FeatureInputError::MissingEntities { model: model.name.to_string(), inputs, keys: missing })
 }
 
-/// What of a model's features nothing declares, in words. Views may be declared later than a model is loaded.
+/// Describes the features of a model that are not declared. Views may be declared later than a model is loaded.
 pub fn undeclared_features(model: &LoadedModel, registry: &Registry) -> BTreeSet<String> {
     let missing = features(model).filter_map(|feature| registry.feature(feature.view(), feature.feature()).err());
     missing.map(|reason| reason.to_string()).collect()

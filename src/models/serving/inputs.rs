@@ -1,4 +1,4 @@
-//! Does a request fit the model? The messages are Triton's, so that people find help under them.
+//! Comparison of a request with the model's signature. The messages are Triton's, so that a search for them finds help.
 
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
 use ledge_engine::backend::Port;
@@ -6,9 +6,9 @@ use ledge_engine::backend::Port;
 use super::request::{Inputs, OutputRequest};
 use crate::repository::LoadedModel;
 
-/// Why a request does not fit the model: the caller's mistake.
+/// Reason why a request does not fit the model: the caller's mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum InvalidRequest {
     #[error(
         "expected {expected} inputs but got {} inputs for model '{model}'. Got input(s) [{}], but missing required \
          input(s) [{}]. Please provide all required input(s).", got.len(), quoted(got), quoted(missing)
@@ -17,7 +17,7 @@ pub enum Misfit {
         model: String,
         expected: usize,
         got: Vec<String>,
-        /// Names that did not.
+        /// Names that did not come.
         missing: Vec<String>,
     },
     #[error("unexpected inference input '{input}' for model '{model}'")]
@@ -30,7 +30,7 @@ pub enum Misfit {
     Shape {
         model: String,
         input: String,
-        /// What the model takes; -1 is variable.
+        /// Shape of the model's input; -1 is variable.
         expected: Vec<i64>,
         got: Vec<usize>,
     },
@@ -53,16 +53,11 @@ pub enum Misfit {
         /// Why not.
         reason: String,
     },
-    /// A photograph for a model without an image pipeline, or one that cannot be decoded.
+    /// A photograph for a model whose pipeline takes none, or one that cannot be decoded.
     #[error("{reason}")]
     Photograph { reason: String },
     #[error("output '{output}' for model '{model}': {reason}")]
-    Classification {
-        model: String,
-        output: String,
-        /// Why not.
-        reason: String,
-    },
+    Classification { model: String, output: String, reason: String },
 }
 
 fn quoted(names: &[String]) -> String {
@@ -93,32 +88,34 @@ impl Fitted {
 }
 
 /// Checks a request against the model.
-pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]>) -> Result<Fitted, Misfit> {
+pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]>) -> Result<Fitted, InvalidRequest> {
     let inputs = match inputs {
         Inputs::Named(named) => order(model, named)?,
         Inputs::Raw(bytes) => vec![raw(model, bytes)?],
     };
+
     let mut batch = 1;
     for (index, (tensor, port)) in inputs.iter().zip(&model.signature.inputs).enumerate() {
         check(model, tensor, port)?;
         if let (Some(limit), Some(&got)) = (model.batch_limit, tensor.shape().first()) {
             if got > limit {
-                return Err(Misfit::BatchSize { model: model.name.to_string(), limit, got });
+                return Err(InvalidRequest::BatchSize { model: model.name.to_string(), limit, got });
             }
             if index > 0 && got != batch {
                 let (model, input) = (model.name.to_string(), port.name.clone());
-                return Err(Misfit::UnequalBatch { model, input, expected: batch, got });
+                return Err(InvalidRequest::UnequalBatch { model, input, expected: batch, got });
             }
             batch = got;
         }
     }
+
     let ports = &model.signature.outputs;
     let outputs = match outputs {
         None => (0..ports.len()).collect(),
         Some(wanted) => wanted
             .iter()
             .map(|wanted| {
-                ports.iter().position(|port| port.name == wanted.name).ok_or_else(|| Misfit::UnexpectedOutput {
+                ports.iter().position(|port| port.name == wanted.name).ok_or_else(|| InvalidRequest::UnexpectedOutput {
                     model: model.name.to_string(),
                     output: wanted.name.clone(),
                 })
@@ -128,7 +125,7 @@ pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]
     Ok(Fitted { inputs, outputs, batch })
 }
 
-/// About how many bytes the outputs asked for will take. One whose size is not known is taken to be as large as the inputs.
+/// Estimates the bytes of the outputs asked for. An output of unknown size is taken to be as large as the inputs.
 pub fn output_bytes(model: &LoadedModel, inputs: &Inputs, wanted: Option<&[OutputRequest]>) -> usize {
     let is_wanted = |port: &&Port| wanted.is_none_or(|wanted| wanted.iter().any(|output| output.name == port.name));
     let bytes = |port: &Port| {
@@ -143,42 +140,45 @@ pub fn output_bytes(model: &LoadedModel, inputs: &Inputs, wanted: Option<&[Outpu
     outputs.map(|port| bytes(port).unwrap_or_else(|| inputs.bytes())).fold(0, usize::saturating_add)
 }
 
-fn order(model: &LoadedModel, named: Vec<(String, Tensor)>) -> Result<Vec<Tensor>, Misfit> {
+fn order(model: &LoadedModel, named: Vec<(String, Tensor)>) -> Result<Vec<Tensor>, InvalidRequest> {
     let ports = &model.signature.inputs;
     let mut slots: Vec<Option<Tensor>> = vec![None; ports.len()];
     let got: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
     for (name, tensor) in named {
         let index = ports.iter().position(|port| port.name == name);
         let Some(slot) = index.and_then(|index| slots.get_mut(index)) else {
-            return Err(Misfit::UnexpectedInput { model: model.name.to_string(), input: name });
+            return Err(InvalidRequest::UnexpectedInput { model: model.name.to_string(), input: name });
         };
         if slot.replace(tensor).is_some() {
-            return Err(Misfit::DuplicateInput { input: name });
+            return Err(InvalidRequest::DuplicateInput { input: name });
         }
     }
     let missing: Vec<String> =
         slots.iter().zip(ports).filter(|(slot, _)| slot.is_none()).map(|(_, port)| port.name.clone()).collect();
     if !missing.is_empty() {
-        return Err(Misfit::MissingInputs { model: model.name.to_string(), expected: ports.len(), got, missing });
+        return Err(InvalidRequest::MissingInputs {
+            model: model.name.to_string(),
+            expected: ports.len(),
+            got,
+            missing,
+        });
     }
     Ok(slots.into_iter().flatten().collect())
 }
 
-fn check(model: &LoadedModel, tensor: &Tensor, port: &Port) -> Result<(), Misfit> {
+fn check(model: &LoadedModel, tensor: &Tensor, port: &Port) -> Result<(), InvalidRequest> {
     if tensor.datatype() != port.datatype {
-        return Err(Misfit::DataType {
+        return Err(InvalidRequest::DataType {
             model: model.name.to_string(),
             input: port.name.clone(),
             expected: port.datatype,
             got: tensor.datatype(),
         });
     }
-    let fits = tensor.shape().len() == port.shape.len()
-        && tensor.shape().iter().zip(&port.shape).all(|(&got, &dim)| dim == -1 || usize::try_from(dim) == Ok(got));
-    if fits {
+    if port.takes_shape(tensor.shape()) {
         return Ok(());
     }
-    Err(Misfit::Shape {
+    Err(InvalidRequest::Shape {
         model: model.name.to_string(),
         input: port.name.clone(),
         expected: port.shape.clone(),
@@ -187,8 +187,8 @@ fn check(model: &LoadedModel, tensor: &Tensor, port: &Port) -> Result<(), Misfit
 }
 
 /// The one input of a raw binary request: batch 1, and the one variable dimension follows from the byte count.
-fn raw(model: &LoadedModel, bytes: bytes::Bytes) -> Result<Tensor, Misfit> {
-    let error = |reason: String| Misfit::Raw { model: model.name.to_string(), reason };
+fn raw(model: &LoadedModel, bytes: bytes::Bytes) -> Result<Tensor, InvalidRequest> {
+    let error = |reason: String| InvalidRequest::Raw { model: model.name.to_string(), reason };
     let [port] = model.signature.inputs.as_slice() else {
         return Err(error(format!("the model has {} inputs, expected exactly one", model.signature.inputs.len())));
     };
@@ -198,6 +198,7 @@ fn raw(model: &LoadedModel, bytes: bytes::Bytes) -> Result<Tensor, Misfit> {
     {
         *first = Some(1);
     }
+
     let Some(size) = port.datatype.size() else {
         let one: Vec<usize> = shape.iter().map(|dim| dim.unwrap_or(1)).collect();
         if one.iter().any(|&dim| dim != 1) {
@@ -207,6 +208,7 @@ fn raw(model: &LoadedModel, bytes: bytes::Bytes) -> Result<Tensor, Misfit> {
         push_string(&mut data, &bytes);
         return Tensor::new(DataType::Bytes, one, data.into()).map_err(|reason| error(reason.to_string()));
     };
+
     let variable = shape.iter().filter(|dim| dim.is_none()).count();
     if variable > 1 {
         return Err(error(format!("input '{}' has {variable} variable dimensions, at most one is allowed", port.name)));

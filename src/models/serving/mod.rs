@@ -1,4 +1,4 @@
-//! Serving: one inference, whatever the protocol. HTTP, MQTT and the command line call it.
+//! Serving: one inference, the same for every protocol. HTTP, MQTT and the command line call it.
 //!
 //! Files, in reading order:
 //! * `request.rs` - a request to a model, and its response
@@ -15,9 +15,9 @@
 //! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
 //!
 //! Invariants:
-//! * Each call is counted once and audited once, here, when its `Call` is dropped: a call whose caller hung up is
-//!   counted, too.
-//! * A refused call has taken nothing: a quota is given back when the model refuses.
+//! * Each call is counted once and audited once, here, when its `CountedCall` is dropped: a call whose caller hung up
+//!   is counted, too.
+//! * A refused call takes nothing: a quota is returned when the model refuses.
 //! * Two requests have the same cache key only if their answers are equal. Only whole answers are kept, never an
 //!   error.
 //! * A mirrored call leaves no trace except in the counts of the update: no quota, no limit, no audit record, no
@@ -40,41 +40,43 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_base::memory_budget::{NoRoom, SMALL};
+use ledge_base::memory_budget::{NoRoom, UNCOUNTED_BYTES_MAX};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::classification::{self, Label};
+use ledge_engine::pipeline::classification;
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::Kind;
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, Outcome};
 use ledge_service::audit_event::tag::Content;
 use ledge_service::shutdown::Shutdown;
+use serde_json::value::RawValue;
 
-use crate::repository::candidate::Watched;
+use crate::repository::candidate::WatchedCall;
 use crate::repository::model_config::Limits;
-use crate::repository::statistics::Refusal;
+use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{Times, cached, late, names, run, run_photograph};
+use answer::{LookupTimes, cached_or_computed, deadline_error, names, photograph_pipeline, run, run_photograph};
 use cache::{Budget, Key, KeyMaker, ResponseCache};
-use call::{Call, Counted};
+use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
-use inputs::Misfit;
+use inputs::InvalidRequest;
 use request::{FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest, UsedFeature};
 use windows::Window;
 
-/// Why a call was not answered.
+/// Reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
     /// No such model or version, or none is loaded.
     #[error(transparent)]
     Pin(#[from] PinError),
     #[error(transparent)]
-    Misfit(#[from] Misfit),
+    InvalidRequest(#[from] InvalidRequest),
     #[error(transparent)]
     Features(#[from] FeatureInputError),
     #[error("Exceeds maximum queue size: {depth} requests wait for '{model}'")]
@@ -86,19 +88,15 @@ pub enum ServingError {
         model: ModelName,
         /// Since the call came in.
         waited: Duration,
-        /// The run, which may still be under way.
+        /// The run, which may still be in progress.
         run: Option<LateRun>,
     },
     #[error("model '{model}': {reason}")]
-    BadInput {
-        model: ModelName,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The model had given its memory back, and cannot be loaded again.
+    BadInput { model: ModelName, reason: String },
+    /// The model was unloaded while idle, and cannot be loaded again.
     #[error("model '{model}' cannot be loaded again: {reason}")]
     Unavailable { model: ModelName, reason: String },
-    /// What the call is made into has no room now.
+    /// There is no memory now for what the call is made into.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
     #[error("model '{model}': {reason}")]
@@ -106,16 +104,16 @@ pub enum ServingError {
 }
 
 impl ServingError {
-    /// For a call that may be answered later: after what time it is worth another try.
+    /// Time after which another try may succeed; `None` for a call that will fail again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(refused) => Some(refused.retry_after()),
-            // A queue of small models drains in well under that.
+            // A queue of small models drains in much less.
             Self::Overloaded { .. } => Some(Duration::from_secs(1)),
             Self::Features(error) => error.retry_after(),
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
             Self::Pin(_)
-            | Self::Misfit(_)
+            | Self::InvalidRequest(_)
             | Self::DeadlineExceeded { .. }
             | Self::BadInput { .. }
             | Self::Unavailable { .. }
@@ -123,14 +121,14 @@ impl ServingError {
         }
     }
 
-    /// Why it counts as refused, if it does.
-    fn refusal(&self) -> Option<Refusal> {
+    /// Reason under which it counts as refused, if it does.
+    fn refusal(&self) -> Option<RefusalReason> {
         match self {
-            Self::Overloaded { .. } => Some(Refusal::QueueFull),
-            Self::Refused(_) => Some(Refusal::Quota),
-            Self::DeadlineExceeded { .. } => Some(Refusal::Deadline),
+            Self::Overloaded { .. } => Some(RefusalReason::QueueFull),
+            Self::Refused(_) => Some(RefusalReason::Quota),
+            Self::DeadlineExceeded { .. } => Some(RefusalReason::Deadline),
             Self::Pin(_)
-            | Self::Misfit(_)
+            | Self::InvalidRequest(_)
             | Self::Features(_)
             | Self::BadInput { .. }
             | Self::Unavailable { .. }
@@ -146,23 +144,25 @@ impl ServingError {
 
 /// The answer to a photograph.
 #[derive(Debug)]
-pub struct Classified {
-    /// The model's answer; its one output is the scores.
+pub struct PhotographResponse {
+    /// The model's answer; its outputs are those that the pipeline reads.
     pub response: InferResponse,
-    /// The best classes, best first.
-    pub labels: Vec<Label>,
+    /// The kind of the model's pipeline.
+    pub kind: &'static Kind,
+    /// The pipeline's result, in JSON.
+    pub result: Box<RawValue>,
 }
 
-/// What a serving core may use.
+/// Limits of a serving core.
 #[derive(Debug, Clone)]
 pub struct ServingLimits {
     /// Photographs with more pixels are refused.
     pub max_pixels: u64,
-    /// Bytes of kept answers of all models together.
+    /// Bytes of cached answers of all models together.
     pub cache_bytes: u64,
-    /// What each caller may ask for.
+    /// Limits of each caller.
     pub quota: Limits,
-    /// When background work may run; always without any.
+    /// Times of day for background work; empty is always.
     pub batch_windows: Vec<Window>,
 }
 
@@ -176,13 +176,13 @@ pub struct Serving {
     cache_budget: Arc<Budget>,
     quotas: Option<Arc<Quotas>>,
     batch_windows: Arc<[Window]>,
-    /// Requests that are mirrored to a candidate.
+    /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
 }
 
-/// What the serving core keeps beside a loaded version that asks for it.
+/// Cache and limits that the serving core attaches to a loaded version whose config asks for them.
 #[derive(Debug)]
-struct Attached {
+struct ModelAttachment {
     cache: Option<ResponseCache>,
     gate: Option<Gate>,
 }
@@ -212,7 +212,7 @@ impl Serving {
         &self.features
     }
 
-    /// Says in the log which features of models, or of one, nothing declares: calls that need them will be refused.
+    /// Logs which features of models, or of one model, are not declared: calls that need them will be refused.
     pub fn warn_of_undeclared_features(&self, only: Option<&ModelName>) {
         let registry = self.features.registry();
         for model in self.repository.all_live() {
@@ -221,11 +221,12 @@ impl Serving {
                 continue;
             }
             let reason = reasons.into_iter().collect::<Vec<_>>().join("; ");
-            tracing::warn!(model = %model.name, version = %model.version, reason, "a model's features are not declared");
+            tracing::warn!(model = %model.name, version = %model.version, reason,
+                "features of this model are not declared; calls that need them are refused");
         }
     }
 
-    /// Where audit events go.
+    /// The sink of audit events.
     pub fn audit(&self) -> &AuditSink {
         &self.audit
     }
@@ -234,7 +235,7 @@ impl Serving {
     pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
         let (call, watched) = self.call(&request.model, request.version, principal)?;
         if let Some(watched) = watched {
-            // In a box: a call that no update watches need not carry room for it.
+            // Boxed: a call that no update watches does not reserve space for this future.
             return Box::pin(self.infer_watched(call, watched, request)).await;
         }
         let answered = match self.admit(&call, &call.model, request.priority) {
@@ -244,35 +245,35 @@ impl Serving {
         finish(call, answered)
     }
 
-    /// Answers a photograph (JPEG, PNG or WebP) with its best classes.
-    pub async fn classify(
+    /// Answers a photograph (JPEG, PNG or WebP) through the model's pipeline.
+    pub async fn infer_photograph(
         &self,
         request: PhotographRequest,
         principal: &Principal,
-    ) -> Result<Classified, ServingError> {
+    ) -> Result<PhotographResponse, ServingError> {
         let (call, watched) = self.call(&request.model, request.version, principal)?;
         if let Some(watched) = watched {
-            return Box::pin(self.classify_watched(call, watched, request)).await;
+            return Box::pin(self.infer_photograph_watched(call, watched, request)).await;
         }
         let answered = match self.admit(&call, &call.model, request.priority) {
-            Ok(_permit) => self.classify_pinned(&call, request).await,
+            Ok(_permit) => self.infer_photograph_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
         finish(call, answered)
     }
 
-    /// Pins the model for one call, and tells what an update wants to know of it.
+    /// Pins the model for one call, and returns what an update observes of it.
     fn call<'a>(
         &'a self,
         name: &ModelName,
         version: Option<ModelVersion>,
         principal: &'a Principal,
-    ) -> Result<(Call<'a>, Option<Watched>), ServingError> {
+    ) -> Result<(CountedCall<'a>, Option<WatchedCall>), ServingError> {
         let started = Instant::now();
         match self.repository.pin_call(name, version) {
-            Ok(Pinned { model, watched }) => Ok((Call::new(&self.audit, model, principal, started), watched)),
+            Ok(Pinned { model, watched }) => Ok((CountedCall::new(&self.audit, model, principal, started), watched)),
             Err(error) => {
-                // A name that nothing here has is the caller's word.
+                // An unknown name is the caller's own text, so it is not recorded.
                 let model = (!matches!(error, PinError::UnknownModel { .. })).then(|| name.clone());
                 let key = CallKey {
                     model,
@@ -287,29 +288,31 @@ impl Serving {
         }
     }
 
-    /// Answers with the model that the call pinned. `raw` is given the outputs before they become classes.
+    /// Answers with the model that the call pinned. `raw` receives the outputs before they become classes.
     async fn infer_pinned(
         &self,
-        call: &Call<'_>,
+        call: &CountedCall<'_>,
         request: InferRequest,
         raw: Option<&mut Vec<(String, Tensor)>>,
-    ) -> Result<(InferResponse, Counted), ServingError> {
+    ) -> Result<(InferResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
-        let (inputs, used) = self.filled(model, request.inputs, request.features, &terms, started).await?;
+        let (inputs, used) = self.with_features(model, request.inputs, request.features, &terms, started).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         call.given(|| Content::Tensors(fitted.named(model)));
+
         let names = names(model, &fitted.outputs);
         let answer = match self.cache(model) {
             None => run(model, fitted, terms, started).await?,
-            // In a box: a call without a cache need not carry room for all of it.
+            // Boxed: a call without a cache does not reserve space for this future.
             Some(cache) => {
-                let times = Times { started, since: Instant::now() };
+                let times = LookupTimes { started, since: Instant::now() };
                 let key = cache_key(call, cache.keys.of_tensors(&fitted).await);
                 let compute = || run(model, fitted, terms.clone(), started);
-                Box::pin(cached(cache, key, model, &terms, times, compute)).await?
+                Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
+
         let (mut response, counted) = answer.into_response(model, names);
         response.features = used;
         call.answered(|| Content::Tensors(response.outputs.clone()));
@@ -322,8 +325,8 @@ impl Serving {
         Ok((response, counted))
     }
 
-    /// The inputs with those that are made of features, and what these were made of.
-    async fn filled(
+    /// Adds the inputs that are made of features, and returns the features they were made of.
+    async fn with_features(
         &self,
         model: &LoadedModel,
         inputs: Inputs,
@@ -332,9 +335,11 @@ impl Serving {
         started: Instant,
     ) -> Result<(Inputs, Vec<UsedFeature>), ServingError> {
         if model.config.has_features() {
-            // In a box: a call without features need not carry room for them.
+            // Boxed: a call without features does not reserve space for this future.
             let fill = Box::pin(feature_inputs::fill(&self.features, model, inputs, features, &terms.principal));
-            Ok(tokio::time::timeout_at(terms.deadline.into(), fill).await.map_err(|_| late(model, started))??)
+            Ok(tokio::time::timeout_at(terms.deadline.into(), fill)
+                .await
+                .map_err(|_| deadline_error(model, started))??)
         } else if features.is_empty() {
             Ok((inputs, Vec::new()))
         } else {
@@ -342,42 +347,35 @@ impl Serving {
         }
     }
 
-    async fn classify_pinned(
+    async fn infer_photograph_pinned(
         &self,
-        call: &Call<'_>,
+        call: &CountedCall<'_>,
         request: PhotographRequest,
-    ) -> Result<(Classified, Counted), ServingError> {
+    ) -> Result<(PhotographResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
-        let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
-        if model.config.pipeline.image_classification.is_none() {
-            return Err(misfit(format!(
-                "model '{}' takes no photographs: its model.toml has no [pipeline.image_classification]. Send tensors",
-                model.name
-            )));
-        }
-        let (_, output) = model.image_ports().map_err(misfit)?;
+        let pipeline = photograph_pipeline(model)?;
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         call.given(|| Content::Photograph(request.photograph.clone()));
         let answer = match self.cache(model) {
-            None => run_photograph(model, request, self.limits, terms, started).await?,
+            None => run_photograph(model, pipeline, request, self.limits, terms, started).await?,
             Some(cache) => {
-                let times = Times { started, since: Instant::now() };
+                let times = LookupTimes { started, since: Instant::now() };
                 let key = cache_key(call, cache.keys.of_photograph(&request.photograph).await);
-                let compute = || run_photograph(model, request, self.limits, terms.clone(), started);
-                Box::pin(cached(cache, key, model, &terms, times, compute)).await?
+                let compute = || run_photograph(model, pipeline, request, self.limits, terms.clone(), started);
+                Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
-        let (response, counted) = answer.into_response(model, names(model, &[output]));
+        let (response, counted) = answer.into_response(model, names(model, pipeline.outputs()));
         call.answered(|| Content::Tensors(response.outputs.clone()));
-        let (_, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
-        let labels = model.classes(scores).map_err(|error| ServingError::failed(model, error.to_string()))?;
-        Ok((Classified { response, labels }, counted))
+        let outputs: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
+        let result = pipeline.answer(&outputs).map_err(|error| ServingError::failed(model, error.to_string()))?;
+        Ok((PhotographResponse { response, kind: pipeline.kind(), result }, counted))
     }
 
-    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is full already.
+    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full.
     ///
-    /// `None` says only that there is a place now. A model with a response cache may know the answer, so it is asked
-    /// with the body.
+    /// `None` means only that there is a place now. A model with a response cache may have the answer, so its calls are
+    /// never refused here.
     pub fn refusal(
         &self,
         name: &ModelName,
@@ -391,22 +389,27 @@ impl Serving {
         }
         let depth = model.refusal(priority.unwrap_or_default(), principal)?;
         let error = ServingError::Overloaded { model: name.clone(), depth };
-        Call::new(&self.audit, model, principal, Instant::now()).refuse(Refusal::QueueFull);
+        CountedCall::new(&self.audit, model, principal, Instant::now()).refuse(RefusalReason::QueueFull);
         Some(error)
     }
 
-    /// About how many bytes the outputs of a call will take, as far as its model tells before it has run. A call with little
-    /// input is not asked for any.
+    /// Estimates the bytes of a call's outputs, as far as its model tells before it has run; 0 for a call with little
+    /// input.
     pub fn output_bytes(&self, request: &InferRequest) -> usize {
-        if request.inputs.bytes() <= SMALL {
+        if request.inputs.bytes() <= UNCOUNTED_BYTES_MAX {
             return 0;
         }
         let model = self.repository.pin(&request.model, request.version);
         model.map_or(0, |model| inputs::output_bytes(&model, &request.inputs, request.outputs.as_deref()))
     }
 
-    /// Lets a call in within the limits of `model`, or says why not.
-    fn admit(&self, call: &Call<'_>, model: &LoadedModel, priority: Option<Priority>) -> Result<Permit, Refused> {
+    /// Admits a call within the limits of `model`, or returns the reason why not.
+    fn admit(
+        &self,
+        call: &CountedCall<'_>,
+        model: &LoadedModel,
+        priority: Option<Priority>,
+    ) -> Result<Permit, Refused> {
         let limited = model.config.limits.is_set();
         if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
             admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
@@ -418,14 +421,14 @@ impl Serving {
         admit(call.principal, self.quotas.as_deref(), gate, call.started)
     }
 
-    /// The kept answers of a model that wants them kept.
+    /// The response cache of a model whose config enables it.
     fn cache<'m>(&self, model: &'m LoadedModel) -> Option<&'m ResponseCache> {
         if model.config.response_cache.enable { self.attached(model)?.cache.as_ref() } else { None }
     }
 
-    /// What is kept beside a loaded version; made when it is first asked for.
-    fn attached<'m>(&self, model: &'m LoadedModel) -> Option<&'m Attached> {
-        let new = || Box::new(Attached { cache: self.new_cache(model), gate: new_gate(model) }) as _;
+    /// The attachment of a loaded version; created at the first use.
+    fn attached<'m>(&self, model: &'m LoadedModel) -> Option<&'m ModelAttachment> {
+        let new = || Box::new(ModelAttachment { cache: self.new_cache(model), gate: new_gate(model) }) as _;
         model.attached.get_or_init(new).downcast_ref()
     }
 
@@ -440,7 +443,7 @@ impl Serving {
 }
 
 /// The key of an answer for the caller of `call`.
-fn cache_key(call: &Call<'_>, key: Key) -> Key {
+fn cache_key(call: &CountedCall<'_>, key: Key) -> Key {
     if call.model.config.response_cache.share { key } else { key.of_caller(call.principal) }
 }
 
@@ -449,8 +452,11 @@ fn new_gate(model: &LoadedModel) -> Option<Gate> {
     limits.is_set().then(|| Gate::new(Owner::Model(model.name.clone()), limits, Instant::now()))
 }
 
-/// Counts a call and takes its answer apart.
-fn finish<T>(mut call: Call<'_>, answered: Result<(T, Counted), ServingError>) -> Result<T, ServingError> {
+/// Counts a call and returns its answer without the counts.
+fn finish<T>(
+    mut call: CountedCall<'_>,
+    answered: Result<(T, CallStatistics), ServingError>,
+) -> Result<T, ServingError> {
     match answered {
         Ok((answer, counted)) => {
             call.succeed(counted);
@@ -465,7 +471,7 @@ fn finish<T>(mut call: Call<'_>, answered: Result<(T, Counted), ServingError>) -
     }
 }
 
-/// A caller may only shorten the model's own deadline.
+/// Builds the terms of a run. A caller may only shorten the model's own deadline.
 fn terms(
     model: &LoadedModel,
     deadline: Option<Instant>,
@@ -486,8 +492,8 @@ fn classify_outputs(
 ) -> Result<(), ServingError> {
     for (wanted, (name, tensor)) in wanted.iter().zip(&mut response.outputs) {
         let Some(count) = wanted.classification else { continue };
-        let labels = model.labels.get(name).map_or(&[][..], Vec::as_slice);
-        *tensor = classification::classify(tensor, count, labels).map_err(|error| Misfit::Classification {
+        let labels = model.labels.get(name).map_or(&[][..], AsRef::as_ref);
+        *tensor = classification::classify(tensor, count, labels).map_err(|error| InvalidRequest::Classification {
             model: model.name.to_string(),
             output: name.clone(),
             reason: error.to_string(),

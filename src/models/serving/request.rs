@@ -1,4 +1,4 @@
-//! What a caller asks of a model and what comes back, whatever the protocol.
+//! A request to a model and its response, the same for every protocol.
 
 use std::time::{Duration, Instant};
 
@@ -22,29 +22,29 @@ pub struct InferRequest {
     pub inputs: Inputs,
     /// The outputs asked for, in the order of the answer; `None` is all.
     pub outputs: Option<Vec<OutputRequest>>,
-    /// When the caller stops caring; `None` is the model's default.
+    /// Time after which the caller no longer needs the answer; `None` is the model's default.
     pub deadline: Option<Instant>,
-    /// How urgent it is; `None` is the default.
+    /// Its priority; `None` is the default.
     pub priority: Option<Priority>,
-    /// What the inputs are made of that are not among [`Self::inputs`].
+    /// Entity keys and features for the inputs that are not among [`Self::inputs`].
     pub features: FeatureRequest,
 }
 
-/// What a caller sends for inputs that are made of features.
+/// Data that a caller sends for inputs that are made of features.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FeatureRequest {
-    /// Whose features: a column for each join key, with an element for each batch element.
+    /// Entity keys: a column for each join key, with an element for each batch element.
     pub entities: Columns,
-    /// Values that count in the place of the stored ones: a column for each `VIEW:FEATURE`.
+    /// Values that replace the stored ones: a column for each `VIEW:FEATURE`.
     pub given: Columns,
-    /// Whether the answer says which values were used.
+    /// True when the answer reports the values that were used.
     pub values_wanted: bool,
-    /// The feature views whose values the answer may say.
+    /// The feature views whose values the answer may report.
     pub views: ViewScope,
 }
 
 impl FeatureRequest {
-    /// Whether there is neither an entity nor a value.
+    /// True when there is neither an entity nor a value.
     pub fn is_empty(&self) -> bool {
         self.entities.is_empty() && self.given.is_empty()
     }
@@ -58,11 +58,11 @@ pub struct PhotographRequest {
     pub version: Option<ModelVersion>,
     /// JPEG, PNG or WebP, whole.
     pub photograph: Bytes,
-    /// When the caller stops caring; `None` is the model's default.
+    /// Time after which the caller no longer needs the answer; `None` is the model's default.
     pub deadline: Option<Instant>,
-    /// How urgent it is; `None` is the default.
+    /// Its priority; `None` is the default.
     pub priority: Option<Priority>,
-    /// Who pays for the decoded picture.
+    /// Account that the decoded picture is counted on.
     pub account: Account,
 }
 
@@ -75,7 +75,7 @@ pub enum Inputs {
 }
 
 impl Inputs {
-    /// How many bytes they have.
+    /// Their length in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Named(named) => named.iter().map(|(_, tensor)| tensor.data().len()).sum(),
@@ -83,7 +83,7 @@ impl Inputs {
         }
     }
 
-    /// How many batch elements they have, for a model whose first dimension is a batch.
+    /// Number of batch elements, for a model whose first dimension is a batch.
     pub fn batch(&self) -> usize {
         match self {
             Self::Named(named) => named.first().and_then(|(_, tensor)| tensor.shape().first().copied()).unwrap_or(1),
@@ -109,13 +109,13 @@ pub struct InferResponse {
     /// The outputs, in the order asked for.
     pub outputs: Vec<(String, Tensor)>,
     pub timings: Timings,
-    /// What the response cache did; `None` for a model without one.
+    /// Result of the response cache; `None` for a model without one.
     pub cache: Option<CacheOutcome>,
-    /// The feature values that the inputs were made of, if the caller wanted to know.
+    /// The feature values that the inputs were made of, if the caller asked for them.
     pub features: Vec<UsedFeature>,
 }
 
-/// One feature as it was used: a cell for each batch element.
+/// One feature in an answer: a cell for each batch element.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UsedFeature {
     /// `VIEW:FEATURE`.
@@ -126,24 +126,24 @@ pub struct UsedFeature {
 /// One feature of one batch element.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UsedCell {
-    /// The value that counted; `None` is NaN.
+    /// The value that was used; `None` is NaN.
     pub value: Option<Value>,
-    /// What the store knew of it; PRESENT for a value that was given.
+    /// Its status in the store; PRESENT for a value that the caller gave.
     pub status: FieldStatus,
-    /// When the row happened that it comes from, in microseconds since the Unix epoch; 0 without a row.
+    /// Event timestamp of its row, in microseconds since the Unix epoch; 0 without a row.
     pub event_us: i64,
-    /// Where the value comes from.
+    /// Source of the value.
     pub source: ValueSource,
 }
 
-/// Where the value of a feature comes from.
+/// Source of the value of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueSource {
     Store,
     Given,
-    /// The default that the model has for its status.
+    /// The default of the model's config for its status.
     Default,
-    /// The model takes what is not a number for its status.
+    /// NaN, as the model's config says for its status.
     Nan,
 }
 
@@ -159,12 +159,12 @@ impl ValueSource {
     }
 }
 
-/// What the response cache did for a call.
+/// Result of the response cache for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheOutcome {
     Hit,
     Miss,
-    /// An equal call was under way, and its answer is this one's too.
+    /// An equal call was in progress, and its answer is used for this one too.
     Joined,
 }
 
@@ -179,10 +179,10 @@ impl CacheOutcome {
     }
 }
 
-/// Where the time of one call went.
+/// Time spent in the parts of one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Decoding and preparing what people send (a photograph) into tensors. Zero for tensors.
+    /// Decoding and preparing a photograph into tensors. Zero for tensors.
     pub decode: Duration,
     pub queue: Duration,
     pub compute: Duration,

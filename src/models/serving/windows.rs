@@ -20,7 +20,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Seconds until it is open at `second` of the day; 0 when it is.
+    /// Seconds until it opens, at `second` of the day; 0 when it is open.
     fn opens_in(self, second: u32) -> u32 {
         let (from, to) = (u32::from(self.from) * 60, u32::from(self.to) * 60);
         let open = if from < to { (from..to).contains(&second) } else { second >= from || second < to };
@@ -28,16 +28,16 @@ impl Window {
     }
 }
 
-/// For how long all windows are closed at `second` of the local day: `None` when background work may run, as it always
-/// may without any window.
+/// Time for which all windows are still closed at `second` of the local day. `None` when background work may run, which
+/// is always the case without any window.
 ///
-/// When the clocks change in between it is an hour off; a caller that comes too early is told again.
+/// A change between summer and winter time makes it an hour off; a caller that comes too early is refused again.
 pub fn closed_for(windows: &[Window], second: u32) -> Option<Duration> {
     let opens_in = windows.iter().map(|window| window.opens_in(second)).min()?;
     (opens_in > 0).then(|| Duration::from_secs(opens_in.into()))
 }
 
-/// The windows, for people.
+/// The windows as text for a message.
 pub fn list(windows: &[Window]) -> String {
     windows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

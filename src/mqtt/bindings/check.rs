@@ -1,9 +1,10 @@
-//! Compares bindings with their feature views and models, to report before the first message what will come of each. Pure.
+//! Compares bindings with their feature views and models, to report misfits before the first message. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ledge_base::names::ModelName;
+use ledge_engine::pipeline::kind::Input;
 use ledge_features::online::{PushTarget, listed};
 use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;
@@ -16,9 +17,9 @@ use super::config::BindingConfig;
 pub struct Problem {
     /// Its key within the binding.
     pub key: String,
-    /// Why, and what to do about it.
+    /// The reason, and what to do about it.
     pub reason: String,
-    /// Whether every message is refused for it; else this part of each comes to nothing.
+    /// Set when every message is refused for it; otherwise this part of each message is ignored.
     pub refuses: bool,
 }
 
@@ -38,7 +39,7 @@ pub struct KnownModel<'a> {
     pub name: &'a ModelName,
     /// Its `model.toml`.
     pub config: &'a ModelConfig,
-    /// The names of its inputs; `None` where only a runtime could say them.
+    /// The names of its inputs; `None` where only a runtime knows them.
     pub inputs: Option<&'a [String]>,
 }
 
@@ -55,6 +56,7 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
             return vec![Problem::refuses(key, format!("{missing}: declare it"))];
         }
     };
+
     let mut problems = Vec::new();
     let named = |name: &str| binding.features.contains_key(name) || binding.entities.contains_key(name);
     for name in binding.features.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
@@ -72,12 +74,14 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
     if binding.features.is_empty() {
         return problems;
     }
+
     let mut lacks = false;
     for view in &views {
         for field in view.fields.iter().filter(|field| !field.optional && !named(&field.name)) {
             lacks = true;
             let problem = format!(
-                "leave out {:?}, which the feature view '{}' needs: say where in a message it is, or declare it optional",
+                "do not include {:?}, which the feature view '{}' needs: add its path in a message, or declare it \
+                 optional",
                 &*field.name, view.name
             );
             problems.push(Problem::refuses("features", problem));
@@ -85,12 +89,12 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
     }
     let has_feature = views.iter().flat_map(|view| &view.fields).any(|field| named(&field.name));
     if !has_feature && !lacks {
-        problems.push(Problem::refuses("features", format!("name no feature of {}", with_columns(&views))));
+        problems.push(Problem::refuses("features", format!("include no feature of {}", with_columns(&views))));
     }
     problems
 }
 
-/// Entity keys for a model that are the key of no view.
+/// The entity keys for a model that are not the key of any view.
 fn unknown_entities(binding: &BindingConfig, registry: &Registry) -> Vec<Problem> {
     let is_key = |name: &str| registry.views().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
     let unknown = binding.entities.keys().filter(|name| !is_key(name));
@@ -113,9 +117,9 @@ fn with_columns(views: &[Arc<FeatureView>]) -> String {
 pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<Problem> {
     let (name, mut problems) = (model.name, Vec::new());
     if binding.photograph.is_some() {
-        if model.config.pipeline.image_classification.is_none() {
-            let problem =
-                format!("is for a model with [pipeline.image_classification] in its model.toml, and {name} has none");
+        let input = Input::Photograph;
+        if !model.config.pipeline.takes(input) {
+            let problem = format!("is for a model with {} in its model.toml, and {name} has none", input.sections());
             problems.push(Problem::refuses("photograph", problem));
         }
         return problems;
@@ -133,12 +137,13 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
         }
         for lacking in inputs.iter().filter(|input| !binding.inputs.contains_key(*input) && !is_made(input)) {
             let problem = format!(
-                "leave out {lacking:?}, which the model {name} needs: say where in a message its elements are, or make it of \
-                 features in its model.toml"
+                "do not include {lacking:?}, which the model {name} needs: add the paths of its elements in a message, \
+                 or make it of features in its model.toml"
             );
             problems.push(Problem::refuses("inputs", problem));
         }
     }
+
     let given = |key: &str| match binding.target().map(|target| registry.targets(&target)) {
         None => binding.entities.contains_key(key),
         // The rows that are pushed have the join keys of their views.
@@ -147,8 +152,8 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
     let looked_up = model.config.feature_inputs().filter(|port| !binding.inputs.contains_key(&port.name));
     for key in join_keys(looked_up, registry).into_iter().filter(|key| !given(key)) {
         let problem = format!(
-            "leave out {key:?}, the join key by which the features of the model {name} are looked up: say where in the topic \
-             or in a message it is"
+            "do not include {key:?}, the join key by which the features of the model {name} are looked up: add its \
+             place in the topic or in a message"
         );
         problems.push(Problem::refuses("entities", problem));
     }

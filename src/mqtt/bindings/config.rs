@@ -11,20 +11,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::rows::KeySource;
 use crate::client::packet::Qos;
-use crate::fields::FieldPath;
-use crate::topics::{ROOT, TopicFilter, TopicTemplate};
+use crate::field_path::FieldPath;
+use crate::topics::{TOPIC_ROOT, TopicFilter, TopicTemplate};
 
-/// More bindings than any box needs. Each is compared with each other one, and with each message.
-const MOST: usize = 256;
+/// The most bindings, more than any box needs: each is compared with each other one, and with each message.
+const BINDINGS_MAX: usize = 256;
 
-/// From a topic into the feature store, over a model to a topic, or both: what is pushed is durable before the model is asked.
+/// From a topic into the feature store, through a model to a topic, or both: a push is durable before the model is
+/// called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BindingConfig {
     /// The name in logs and metrics; `None` is the topic filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Which topics it is for.
+    /// The topics that it takes.
     pub topic: TopicFilter,
     /// The feature view that rows are pushed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,51 +33,51 @@ pub struct BindingConfig {
     /// The push source whose views rows are pushed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push_source: Option<String>,
-    /// Where in a JSON message a row's event time is; without it, the view's timestamp field, and where there is none, the
-    /// time of arrival.
+    /// The path to a row's event time in a JSON message; without it, the view's timestamp field, or else the time of
+    /// arrival.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_timestamp: Option<FieldPath>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelName>,
-    /// The version; `None` is the model's default.
+    /// `None` is the model's default version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<ModelVersion>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish: Option<TopicTemplate>,
-    /// How often a message is answered: 0 is at most once; 1 is at least once, if it was published with QoS 1 itself and there
-    /// is no limit of the rate.
+    /// The QoS of answers: 0 is at most once; 1 is at least once, if the message was published with QoS 1 itself and
+    /// there is no rate limit.
     #[serde(default = "at_least_once", deserialize_with = "read_qos", serialize_with = "write_qos")]
     pub qos: Qos,
-    /// Whether the broker keeps the last answer for those who subscribe later.
+    /// Makes the broker retain the last answer for later subscribers.
     #[serde(default)]
     pub retain: bool,
     #[serde(default, deserialize_with = "read_priority", serialize_with = "write_priority")]
     pub priority: Priority,
-    /// How long an answer may take, in milliseconds; `None` is the model's own time.
+    /// The time that an answer may take, in milliseconds; `None` is the model's own timeout.
     #[serde(default, deserialize_with = "read_timeout", skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// The most messages a second of each topic, of which the newest is kept; 0 is no limit.
     #[serde(default)]
     pub max_rate: Rate,
-    /// Whether the boxes of the group share the messages.
+    /// Shares the messages among the boxes of the group.
     #[serde(default)]
     pub shared: bool,
-    /// Whether errors are published like answers.
+    /// Publishes errors like answers.
     #[serde(default)]
     pub publish_errors: bool,
-    /// Where in a JSON message there is a photograph in base64.
+    /// The path to a photograph in base64 in a JSON message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub photograph: Option<FieldPath>,
     /// The part of an answer that is published; `None` is all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<FieldPath>,
-    /// Where in a JSON message the elements of each input are.
+    /// The paths to the elements of each input in a JSON message.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, Vec<FieldPath>>,
-    /// Where the entity keys are, by the name of the join key: in the topic or in a JSON message.
+    /// The source of each entity key, by the name of the join key: the topic or a JSON message.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entities: BTreeMap<String, KeySource>,
-    /// Where in a JSON message each column of a row is; without any, at the top by its own name.
+    /// The path to each column of a row in a JSON message; without any, columns are top-level fields of their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub features: BTreeMap<String, FieldPath>,
 }
@@ -126,13 +127,13 @@ impl BindingConfig {
         self.name.as_deref().unwrap_or(self.topic.as_str())
     }
 
-    /// Where rows are pushed to.
+    /// The feature view or push source that rows are pushed to.
     pub fn target(&self) -> Option<PushTarget> {
         let view = self.feature_view.clone().map(PushTarget::View);
         view.or_else(|| self.push_source.clone().map(PushTarget::Source))
     }
 
-    /// What is taken of a message, in a few words.
+    /// The parts of a message that it takes, in a few words.
     pub fn takes(&self) -> String {
         let listed = |columns: Vec<String>| columns.join(", ");
         let entities = listed(self.entities.iter().map(|(name, source)| format!("{name} = {source}")).collect());
@@ -160,7 +161,7 @@ impl BindingConfig {
         }
     }
 
-    /// What is wrong with its parts for the feature store and for a model.
+    /// The mistakes in its parts for the feature store and for a model.
     fn problems_of_parts(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
         let mut wrong = |holds: bool, key, problem: &str| {
@@ -172,7 +173,8 @@ impl BindingConfig {
         wrong(pushes || asks, "topic", "is bound to nothing: set model and publish, or feature_view or push_source");
         let one = self.feature_view.is_none() || self.push_source.is_none();
         wrong(one, "push_source", "and feature_view are both set: rows go to one of them");
-        wrong(!asks || self.publish.is_some(), "model", "has no place for its answers: set publish");
+        wrong(!asks || self.publish.is_some(), "model", "has no topic for its answers: set publish");
+
         for (key, is_set) in [
             ("publish", self.publish.is_some()),
             ("version", self.version.is_some()),
@@ -186,14 +188,16 @@ impl BindingConfig {
         ] {
             wrong(asks || !is_set, key, "is for a model: set model");
         }
+
         let is_for_push = "is for a push: set feature_view or push_source";
         wrong(pushes || self.event_timestamp.is_none(), "event_timestamp", is_for_push);
         wrong(pushes || self.features.is_empty(), "features", is_for_push);
         wrong(
             pushes || self.entities.is_empty() || self.photograph.is_none(),
             "entities",
-            "and photograph are both set: a model is asked about one of them",
+            "and photograph are both set: a model takes one of them",
         );
+
         let count = self.topic.capture_count();
         for (name, source) in &self.entities {
             let KeySource::Topic(template) = source else { continue };
@@ -208,7 +212,7 @@ impl BindingConfig {
         problems
     }
 
-    /// What is wrong with it by itself: the key, and what to do about it.
+    /// The mistakes in this binding: the key, and what to do about it.
     fn own_problems(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
         let mut wrong = |key, problem: String| problems.push((key, problem));
@@ -217,24 +221,23 @@ impl BindingConfig {
         }
         if self.topic.is_shared() {
             let own = self.topic.unshared();
-            wrong("topic", format!("has the group in it: set topic = \"{own}\", shared = true and device.group"));
+            wrong("topic", format!("contains a group: set topic = \"{own}\", shared = true and device.group"));
         } else if let Some(ledge) = ledge_topics(&self.topic) {
             wrong("topic", format!("takes topics of Ledge itself, {ledge}: name the topics of your devices"));
         }
+
         let count = self.topic.capture_count();
         if let Some(publish) = &self.publish {
             let highest = publish.highest_capture();
             if highest > count {
                 wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic));
-            } else if let Some(ledge) = overlapping(&publish.as_filter(&self.topic), &RESERVED) {
-                wrong(
-                    "publish",
-                    format!("may be a topic that only Ledge itself writes or obeys, {ledge}: choose another"),
-                );
+            } else if let Some(ledge) = overlapping(&publish.as_filter(&self.topic), &RESERVED_SUBTOPICS) {
+                wrong("publish", format!("may be {ledge}, a topic that is reserved for Ledge itself: choose another"));
             }
         }
+
         if self.photograph.is_some() && !self.inputs.is_empty() {
-            wrong("photograph", "and inputs are both set: a model is asked about one of them".into());
+            wrong("photograph", "and inputs are both set: a model takes one of them".into());
         }
         if let Some((name, _)) = self.inputs.iter().find(|(_, paths)| paths.is_empty()) {
             wrong("inputs", format!("has no paths for {name:?}: name at least one, as in [\"$.payload.temp\"]"));
@@ -245,26 +248,29 @@ impl BindingConfig {
 }
 
 /// The topics below `ledge/v1/NAME/` that a binding can neither take nor publish to.
-const RESERVED: [&str; 4] = ["infer/#", "desired", "online", "reported"];
+const RESERVED_SUBTOPICS: [&str; 4] = ["infer/#", "desired", "online", "reported"];
 
 /// A topic of Ledge that `filter` may match.
 fn ledge_topics(filter: &TopicFilter) -> Option<TopicFilter> {
-    if filter.as_str().starts_with(ROOT) {
+    if filter.as_str().starts_with(TOPIC_ROOT) {
         return Some(filter.clone());
     }
-    overlapping(filter, &RESERVED).or_else(|| overlapping(filter, &["result/+"]))
+    overlapping(filter, &RESERVED_SUBTOPICS).or_else(|| overlapping(filter, &["result/+"]))
 }
 
 fn overlapping(filter: &TopicFilter, topics: &[&str]) -> Option<TopicFilter> {
-    let mut all = topics.iter().filter_map(|topic| format!("{ROOT}+/{topic}").parse().ok());
+    let mut all = topics.iter().filter_map(|topic| format!("{TOPIC_ROOT}+/{topic}").parse().ok());
     all.find(|topic| filter.overlaps(topic))
 }
 
-/// What is wrong with bindings although each value is well-formed: the key, as in `bindings[0].publish`, and what to do
-/// about it.
+/// The mistakes in bindings whose values are well-formed: the key, as in `bindings[0].publish`, and what to do about
+/// it.
 pub fn problems(bindings: &[BindingConfig]) -> Vec<(String, String)> {
-    if bindings.len() > MOST {
-        return vec![("bindings".into(), format!("are more than {MOST}: join some with wildcards in their topics"))];
+    if bindings.len() > BINDINGS_MAX {
+        return vec![(
+            "bindings".into(),
+            format!("are more than {BINDINGS_MAX}: join some with wildcards in their topics"),
+        )];
     }
     let mut problems = Vec::new();
     let mut names = HashMap::new();
@@ -275,28 +281,27 @@ pub fn problems(bindings: &[BindingConfig]) -> Vec<(String, String)> {
         }
         if names.insert(binding.name(), index).is_some() {
             let key = if binding.name.is_some() { "name" } else { "topic" };
-            wrong(key, format!("makes two bindings named {:?}: give this one a name of its own", binding.name()));
+            wrong(key, format!("makes two bindings named {:?}: give this one another name", binding.name()));
         }
+
         let made = binding.publish.as_ref().map(|publish| (publish, publish.as_filter(&binding.topic)));
         if let Some((publish, made)) = made
             && let Some(taker) = bindings.iter().find(|other| made.overlaps(&other.topic))
         {
             let taker = taker.name();
-            wrong(
-                "publish",
-                format!("{publish} may be a topic that the binding {taker:?} takes: answers would go round in a loop"),
-            );
+            wrong("publish", format!("{publish} may be a topic that the binding {taker:?} takes: answers would loop"));
         }
+
         let overlaps = |other: &&BindingConfig| other.topic.overlaps(&binding.topic);
         if let Some(other) = bindings.iter().take(index).find(overlaps) {
-            // A broker may deliver a message once for each subscription that it matches (section 3.3.4), as mosquitto does,
-            // and the deliveries cannot be told apart. Nor can that for the box and that for its group.
+            // A broker may deliver a message once for each matching subscription (section 3.3.4), as mosquitto does,
+            // and the deliveries cannot be distinguished. Neither can those for the box and for its group.
             if other.topic != binding.topic {
                 let (topic, other) = (&other.topic, other.name());
-                let how = "the same filter, or one without common topics";
+                let remedy = "give both the same filter, or filters without common topics";
                 wrong(
                     "topic",
-                    format!("takes some of the topics that {topic} of the binding {other:?} takes: give both {how}"),
+                    format!("takes some of the topics that {topic} of the binding {other:?} takes: {remedy}"),
                 );
             } else if other.shared != binding.shared {
                 let other = other.name();

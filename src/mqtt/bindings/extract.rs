@@ -1,4 +1,4 @@
-//! What a binding takes out of a message, and out of an answer. Pure.
+//! Extracts the input of a model from a message, and the published part from an answer. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use ledge_engine::backend::{Port, Signature};
 use ledge_features::online::Columns;
-use ledge_protocol::call::Form;
+use ledge_protocol::call::BodyKind;
 use serde_json::{Value, json};
 
-use crate::fields::FieldPath;
+use crate::field_path::FieldPath;
 
 /// Base64 as devices write it: some leave out the padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -20,16 +20,16 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What a model is asked about.
+/// The input that a binding takes from a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Extracted {
     /// A photograph, or an inference request as the protocol has it.
-    Body(Bytes, Form),
+    Body(Bytes, BodyKind),
     /// The elements of each input, of which [`request_of_rows`] makes a request.
     Rows(Vec<(String, Vec<Value>)>),
 }
 
-/// Why a binding makes nothing of a message or an answer.
+/// The reason why a binding cannot use a message or an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindingError {
     #[error("the {what} is not JSON: {reason}")]
@@ -50,13 +50,13 @@ pub enum BindingError {
     /// A text that should be a photograph is no base64.
     #[error("the text at {path} is not base64: {reason}")]
     NotBase64 { path: String, reason: String },
-    #[error("an entity key of the topic: {reason}")]
+    #[error("the topic has no valid entity key: {reason}")]
     Topic { reason: String },
     #[error("the model has no input {name:?}; it has {}", known.join(", "))]
     Input { name: String, known: Vec<String> },
 }
 
-/// The photograph whose base64 stands at `path`, as such or as a `data:` URL (RFC 2397).
+/// The photograph at `path`, in base64 or as a `data:` URL (RFC 2397).
 pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted, BindingError> {
     let document = parse("message", payload)?;
     let value = find("message", path, &document)?;
@@ -78,7 +78,7 @@ pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted,
         BASE64.decode(digits)
     };
     match decoded {
-        Ok(photograph) => Ok(Extracted::Body(photograph.into(), Form::Photograph)),
+        Ok(photograph) => Ok(Extracted::Body(photograph.into(), BodyKind::Photograph)),
         Err(error) => Err(BindingError::NotBase64 { path: path.to_string(), reason: error.to_string() }),
     }
 }
@@ -109,10 +109,10 @@ pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -
     Ok(Extracted::Rows(rows))
 }
 
-/// The request, in the JSON of the Open Inference Protocol, for one row of each input, and for entities whose features make
-/// the others.
+/// The request, in the JSON of the Open Inference Protocol, for one row of each input, and for entities whose features
+/// make the others.
 ///
-/// As JSON, because the protocol's decoder then reads the elements as what the model takes, and says what does not fit.
+/// It is JSON so that the protocol's decoder reads the elements as the datatypes of the model, and reports mistakes.
 /// Nothing is lost on the way: a number is written such that it reads the same again.
 pub fn request_of_rows(
     rows: &[(String, Vec<Value>)],
@@ -137,8 +137,8 @@ pub fn request_of_rows(
     Ok(request.to_string().into())
 }
 
-/// The shape of one row of `count` elements: `[1, count]`, unless the input has one dimension, or several whose sizes are
-/// fixed and hold as many.
+/// The shape of one row of `count` elements: `[1, count]`, unless the input has one dimension, or several of fixed
+/// sizes with as many elements.
 fn shape(port: &Port, count: usize) -> Vec<usize> {
     match port.shape.as_slice() {
         [_] => vec![count],
@@ -153,7 +153,7 @@ fn shape(port: &Port, count: usize) -> Vec<usize> {
     }
 }
 
-/// The part of an answer at `path`: a text bare, anything else as JSON.
+/// The part of an answer at `path`: a text without quotes, anything else as JSON.
 pub(super) fn select(path: &FieldPath, answer: &Bytes) -> Result<Bytes, BindingError> {
     let document = parse("answer", answer)?;
     Ok(match find("answer", path, &document)? {

@@ -1,4 +1,4 @@
-//! What a binding takes out of a message for the feature store: rows, and whose they are. Pure.
+//! Extracts rows and their entity keys for the feature store from a message. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,10 +18,10 @@ use serde_json::Value as Json;
 
 use super::config::BindingConfig;
 use super::extract::{BindingError, find, kind, parse};
-use crate::fields::{FieldPath, InvalidPath};
+use crate::field_path::{FieldPath, InvalidPath};
 use crate::topics::{InvalidTopic, TopicTemplate};
 
-/// Where the value of a join key comes from.
+/// The source of the value of a join key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
     /// The topic and the box: `"{1}"`.
@@ -30,7 +30,7 @@ pub enum KeySource {
     Field(FieldPath),
 }
 
-/// Why a text is no source of a join key.
+/// The reason why a text is no source of a join key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSource {
     #[error(transparent)]
@@ -68,13 +68,13 @@ impl<'de> Deserialize<'de> for KeySource {
     }
 }
 
-/// Where a message comes from: what its topic says, and when.
+/// The origin of a message: the parts of its topic, and the time of arrival.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
-    /// What the wildcards of the binding's filter stand for.
+    /// The parts of the topic that the wildcards of the binding's filter match.
     pub captures: &'a [String],
     pub device: &'a DeviceName,
-    /// When it came, in microseconds since the Unix epoch.
+    /// The time of arrival, in microseconds since the Unix epoch.
     pub arrived_us: i64,
 }
 
@@ -82,8 +82,7 @@ pub struct Origin<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PushRows {
     pub columns: Columns,
-    /// Fields of the message that nothing takes, where columns are taken by name: one of them may be a column that is
-    /// misspelt.
+    /// Fields of the message that nothing uses, where columns are taken by name: one of them may be a misspelt column.
     pub unused: Vec<String>,
 }
 
@@ -97,6 +96,7 @@ pub fn push_rows(
     let document = parse("message", payload)?;
     let rows = rows(&document)?;
     let mut columns = entity_columns(config, views, &rows, origin)?;
+
     for view in views {
         let keys = view.join_keys.iter().map(|key| &key.name);
         let fields = view.fields.iter().map(|field| &field.name).filter(|_| config.features.is_empty());
@@ -106,6 +106,7 @@ pub fn push_rows(
             }
         }
     }
+
     for (name, path) in &config.features {
         columns.extend(column(name, &rows, |row| path.find(row)));
     }
@@ -116,14 +117,15 @@ pub fn push_rows(
             columns.push((name.to_string(), times.collect::<Result<_, _>>()?));
         }
     }
+
     let unused = if config.features.is_empty() { unused(config, views, &rows) } else { Vec::new() };
     Ok(PushRows { columns, unused })
 }
 
-/// The most names that one message is searched for.
-const MOST_UNUSED: usize = 64;
+/// The most unused fields that are reported for one message.
+const UNUSED_FIELDS_MAX: usize = 64;
 
-/// The fields of rows that are no column of any view, and that no path of the binding leads into.
+/// The fields of rows that are not a column of any view, and that no path of the binding leads into.
 fn unused(config: &BindingConfig, views: &[Arc<FeatureView>], rows: &[&Json]) -> Vec<String> {
     let keys = config.entities.values().filter_map(|source| match source {
         KeySource::Field(path) => Some(path),
@@ -134,15 +136,15 @@ fn unused(config: &BindingConfig, views: &[Arc<FeatureView>], rows: &[&Json]) ->
     let is_used = |name: &str| taken.contains(name) || views.iter().any(|view| view.has_column(name));
     let mut unused = BTreeSet::new();
     for name in rows.iter().filter_map(|row| row.as_object()).flat_map(serde_json::Map::keys) {
-        if unused.len() < MOST_UNUSED && !is_used(name) {
+        if unused.len() < UNUSED_FIELDS_MAX && !is_used(name) {
             unused.insert(name.clone());
         }
     }
     unused.into_iter().collect()
 }
 
-/// The join keys of the message, for a model that looks their features up. Without rows to push, `views` are all that there
-/// are: a join key is of one type wherever it is used.
+/// The join keys of a message without rows to push, for a model that looks up their features. All views are searched
+/// for the type of a join key, which is the same wherever it is used.
 pub fn entities(
     config: &BindingConfig,
     registry: &Registry,
@@ -158,13 +160,13 @@ pub fn entities(
     entity_columns(config, &views, &rows, origin)
 }
 
-/// Those of the columns that are join keys.
+/// The columns that are join keys.
 pub fn join_keys(columns: &Columns, views: &[Arc<FeatureView>]) -> Columns {
     let is_key = |name: &str| views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
     columns.iter().filter(|(name, _)| is_key(name)).cloned().collect()
 }
 
-/// An object is one row; an array of objects has a row in each.
+/// The rows of a message: an object is one row, an array of objects has a row in each.
 fn rows(document: &Json) -> Result<Vec<&Json>, BindingError> {
     const EXPECTED: &str = "an object, or an array of objects";
     let rows = match document {
@@ -204,7 +206,7 @@ fn entity_columns(
     config.entities.iter().map(column).collect()
 }
 
-/// A text of a topic as what the join key takes.
+/// A text of a topic as a value of the join key's type.
 fn typed(views: &[Arc<FeatureView>], name: &str, text: String) -> Result<Json, BindingError> {
     let mut keys = views.iter().flat_map(|view| &view.join_keys);
     let Some(key) = keys.find(|key| &*key.name == name) else { return Ok(text.into()) };
@@ -223,7 +225,7 @@ fn column<'v>(
     is_there.then(|| (name.to_owned(), cells.into_iter().map(|cell| cell.cloned().unwrap_or_default()).collect()))
 }
 
-/// When a row happened: as it says, else when it came.
+/// The event time of a row: its own, or else the time of arrival.
 fn event_time(config: &BindingConfig, field: &str, row: &Json, arrived_us: i64) -> Result<Json, BindingError> {
     let said = match &config.event_timestamp {
         Some(path) => Some(find("message", path, row)?),

@@ -202,10 +202,10 @@ fn a_filter_is_subscribed_to_once_with_the_highest_qos() {
 #[test]
 fn a_whole_message_is_a_photograph_when_it_says_so_or_begins_like_one() {
     let (jpeg, json) = (Bytes::from_static(b"\xff\xd8\xff\xe0"), Bytes::from_static(b"{}"));
-    let tensors = Form::Tensors { header_length: None };
+    let tensors = BodyKind::Tensors { header_length: None };
     let whole = |payload: &Bytes, kind| binding("").request(payload, kind).unwrap();
-    assert_eq!(whole(&jpeg, None), Extracted::Body(jpeg.clone(), Form::Photograph));
-    assert_eq!(whole(&json, Some("Image/PNG")), Extracted::Body(json.clone(), Form::Photograph));
+    assert_eq!(whole(&jpeg, None), Extracted::Body(jpeg.clone(), BodyKind::Photograph));
+    assert_eq!(whole(&json, Some("Image/PNG")), Extracted::Body(json.clone(), BodyKind::Photograph));
     assert_eq!(whole(&json, None), Extracted::Body(json.clone(), tensors));
     assert_eq!(whole(&jpeg, Some("application/octet-stream")), Extracted::Body(jpeg, tensors));
 }
@@ -213,7 +213,7 @@ fn a_whole_message_is_a_photograph_when_it_says_so_or_begins_like_one() {
 #[test]
 fn a_photograph_is_read_from_base64() {
     let found = |text: &str| request("photograph = '$.image'", json!({ "image": text }).to_string());
-    let photograph = |bytes: &'static [u8]| Ok(Extracted::Body(Bytes::from_static(bytes), Form::Photograph));
+    let photograph = |bytes: &'static [u8]| Ok(Extracted::Body(Bytes::from_static(bytes), BodyKind::Photograph));
     assert_eq!(found("/9j/4A=="), photograph(b"\xff\xd8\xff\xe0"));
     assert_eq!(found("/9j/4A"), photograph(b"\xff\xd8\xff\xe0"));
     assert_eq!(found("/9j/\r\n4A==\n"), photograph(b"\xff\xd8\xff\xe0"));
@@ -311,7 +311,7 @@ proptest! {
         use base64::Engine;
         let text = base64::engine::general_purpose::STANDARD.encode(&photograph);
         let message = json!({ "image": format!("data:image/png;base64,{text}") }).to_string();
-        prop_assert_eq!(request("photograph = '$.image'", message), Ok(Extracted::Body(photograph.into(), Form::Photograph)));
+        prop_assert_eq!(request("photograph = '$.image'", message), Ok(Extracted::Body(photograph.into(), BodyKind::Photograph)));
     }
 }
 
@@ -348,7 +348,7 @@ fn rows_come_out_of_the_topic_and_the_message() {
         pushed(keys, "machines/7/telemetry", &nested),
         Ok(json!({"machine_id": [7], "temperature": [71.5], "vibration": [0.5], "measured_at": [1_795_222_800]}))
     );
-    // By their own names, from many rows, of which one lacks what is optional; the time of arrival for want of another.
+    // By their own names, from two rows, of which one lacks the optional column and the other one the event time.
     let rows = json!([
         {"machine_id": 7, "temperature": 71, "measured_at": "2026-11-21T01:00:00Z"},
         {"machine_id": 9, "temperature": 20, "vibration": 0.1, "unknown": true},
@@ -358,7 +358,7 @@ fn rows_come_out_of_the_topic_and_the_message() {
         Ok(json!({"machine_id": [7, 9], "temperature": [71, 20], "vibration": [null, 0.1],
             "measured_at": ["2026-11-21T01:00:00Z", "1970-01-01T00:00:01Z"]}))
     );
-    // What no row has is no column: whether it may be missing is the view's business.
+    // A field that no row has makes no column: the view decides whether it may be missing.
     assert_eq!(
         pushed("entities = { machine_id = '$.id' }", "machines/x/telemetry", &json!({"id": "7"})),
         Ok(json!({"machine_id": ["7"], "measured_at": ["1970-01-01T00:00:01Z"]}))
@@ -366,7 +366,7 @@ fn rows_come_out_of_the_topic_and_the_message() {
 }
 
 #[test]
-fn a_message_without_rows_is_told_why() {
+fn a_message_without_rows_is_refused_with_the_reason() {
     let of_topic = "entities = { machine_id = '{1}' }";
     for (keys, payload, words) in [
         (of_topic, json!(7), "a number, expected an object"),
@@ -392,7 +392,7 @@ fn fields_that_nothing_takes_are_named_where_columns_go_by_their_names() {
     let rows =
         json!([{"machine_id": 7, "temperatur": 71, "measured_at": 1}, {"machine_id": 9, "id": 1, "meta": {"x": 1}}]);
     assert_eq!(unused("", &rows), ["id", "meta", "temperatur"]);
-    // A path into a field takes it; and with a list of columns, the rest is left out on purpose.
+    // A path into a field uses it; and with a list of columns, the rest is left out on purpose.
     assert_eq!(
         unused(
             "entities = { machine_id = '$.machine_id' }\nevent_timestamp = '$.measured_at'",
@@ -435,7 +435,8 @@ fn a_binding_that_no_message_fits_is_told_by_the_declared_views() {
             "feature_view = 'stats'\nfeatures = { temperatur = '$.t', vibration = '$.v' }",
             vec![
                 "features.temperatur: is no column of the feature view 'stats', which has 'temperature', 'vibration'",
-                "features: leave out \"temperature\", which the feature view 'stats' needs: say where in a message it is, or declare it optional",
+                "features: do not include \"temperature\", which the feature view 'stats' needs: add its path in a \
+                 message, or declare it optional",
             ],
         ),
         (
@@ -469,6 +470,6 @@ fn a_binding_that_no_message_fits_is_told_by_its_model() {
     assert_eq!(told("feature_view = 'stats'", made, Some(&["z", "x"])), ["inputs"]);
     assert_eq!(told("photograph = '$.p'", "", Some(&["x"])), ["photograph"]);
     assert_eq!(told("photograph = '$.p'", "[pipeline.image_classification]\ncrop = [1, 1]", Some(&["x"])), [""; 0]);
-    // A whole message says by itself what it has.
+    // A whole message names its inputs itself.
     assert_eq!(told("", "", Some(&["x"])), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! One connection to a broker: opened, accepted, and cut into packets.
+//! One connection to a broker: opening it, and reading and writing its packets.
 
 use std::io;
 use std::time::Duration;
@@ -9,49 +9,48 @@ use super::codec::{self, CodecError};
 use super::framing::Framing;
 use super::packet::{ConnAck, Connect, Incoming, Outgoing, Reason, Version};
 
-/// A broker that does not answer a connection within this time never will.
-const ACCEPT: Duration = Duration::from_secs(10);
+/// Time for the broker to answer CONNECT.
+const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a connection could not be made, or ended.
+/// The reason why a connection could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     #[error(transparent)]
     Egress(#[from] EgressError),
-    #[error("the broker refuses the connection: {reason}{}", words(text.as_deref()))]
+    #[error("the broker refuses the connection: {reason}{}", quoted(text.as_deref()))]
     Refused {
         reason: Reason,
-        /// Why, in the broker's words.
+        /// The broker's explanation.
         text: Option<String>,
     },
-    #[error("the broker closed the connection: {reason}{}", words(text.as_deref()))]
+    #[error("the broker closed the connection: {reason}{}", quoted(text.as_deref()))]
     Disconnected {
         reason: Reason,
-        /// Why, in the broker's words.
+        /// The broker's explanation.
         text: Option<String>,
     },
     #[error("the connection to the broker ended")]
     Ended,
-    /// The connection ended without a word when it was asked for in MQTT 5, and the version is not fixed.
+    /// The connection ended without an answer to a CONNECT in MQTT 5, and the version is not fixed.
     #[error("the connection to the broker ended: if it speaks MQTT 3.1.1 only, set mqtt.protocol = \"3.1.1\"")]
     EndedBeforeAccepted,
     #[error("{0}")]
     NotPermitted(String),
     #[error("the connection to the broker broke: {0}")]
     Broke(#[from] io::Error),
-    #[error("the broker gives no sign of life")]
+    #[error("the broker did not respond within 10 s")]
     Silent,
-    #[error("the broker does not keep to the protocol: {0}")]
+    #[error("protocol error: {0}")]
     Protocol(#[from] CodecError),
-    /// The first packet was another than the answer to the connection.
-    #[error("the broker does not keep to the protocol: it began with another packet than CONNACK")]
+    #[error("protocol error: the first packet of the broker is not a CONNACK")]
     NotAccepted,
 }
 
-fn words(text: Option<&str>) -> String {
+fn quoted(text: Option<&str>) -> String {
     text.map(|text| format!(", {text:?}")).unwrap_or_default()
 }
 
-/// The way in.
+/// The receiving half of a connection.
 #[derive(Debug)]
 pub struct Reader {
     link: LinkReader,
@@ -59,13 +58,13 @@ pub struct Reader {
     received: u64,
 }
 
-/// The way out.
+/// The sending half of a connection.
 #[derive(Debug)]
 pub struct Writer {
     link: LinkWriter,
     version: Version,
-    /// Bytes taken, sent or not.
-    taken: u64,
+    /// The bytes that were put, sent or not.
+    put: u64,
 }
 
 /// An accepted connection.
@@ -74,12 +73,12 @@ pub struct Connection {
     pub reader: Reader,
     pub writer: Writer,
     pub version: Version,
-    /// What the broker said to it.
+    /// The broker's answer to CONNECT.
     pub accepted: ConnAck,
 }
 
 impl Connection {
-    /// Connects and waits until the broker accepts. Packets above `max_packet` bytes will be let go by.
+    /// Connects and waits until the broker accepts. Messages in packets above `max_packet` bytes lose their payload.
     pub async fn open(
         egress: &Egress,
         to: &Destination,
@@ -89,13 +88,13 @@ impl Connection {
     ) -> Result<Self, ConnectionError> {
         let (reader, writer) = egress.connect(to, Purpose::Mqtt).await?;
         let mut reader = Reader { link: reader, framing: Framing::new(version, max_packet), received: 0 };
-        let mut writer = Writer { link: writer, version, taken: 0 };
+        let mut writer = Writer { link: writer, version, put: 0 };
         writer.put(Content::Protocol, &Outgoing::Connect(connect))?;
         let accept = async {
             writer.flush().await?;
             reader.next().await
         };
-        match tokio::time::timeout(ACCEPT, accept).await {
+        match tokio::time::timeout(CONNACK_TIMEOUT, accept).await {
             Err(_) => Err(ConnectionError::Silent),
             Ok(Ok(Incoming::ConnAck(accepted))) if !accepted.reason.is_failure() => {
                 Ok(Self { reader, writer, version, accepted })
@@ -108,7 +107,7 @@ impl Connection {
 }
 
 impl Reader {
-    /// The next packet. May be dropped at any time: nothing is lost.
+    /// The next packet. The future may be dropped at any time: nothing is lost.
     pub async fn next(&mut self) -> Result<Incoming, ConnectionError> {
         loop {
             if let Some(packet) = self.framing.next()? {
@@ -121,37 +120,37 @@ impl Reader {
         }
     }
 
-    /// The next packet, if it is here already.
-    pub fn next_here(&mut self) -> Result<Option<Incoming>, ConnectionError> {
+    /// The next packet, if it has arrived.
+    pub fn next_buffered(&mut self) -> Result<Option<Incoming>, ConnectionError> {
         Ok(self.framing.next()?)
     }
 
-    /// From now on lets messages go by in packets of more than so many bytes, one that has begun included.
+    /// From now on skips the payload of messages in packets of more than so many bytes, one that has begun included.
     pub fn set_max_packet(&mut self, bytes: usize) {
         self.framing.set_max_packet(bytes);
     }
 
-    /// Acknowledges what has come at once, for when nothing is sent soon: a broker with Nagle's algorithm, as mosquitto is by
-    /// default, sends nothing more before.
+    /// Acknowledges received bytes in TCP at once, for when nothing is sent soon: until then a broker with Nagle's
+    /// algorithm, as mosquitto is by default, sends nothing more.
     pub fn acknowledge(&self) {
         self.link.acknowledge();
     }
 
-    /// How many bytes have come.
+    /// The number of bytes received.
     pub fn received(&self) -> u64 {
         self.received
     }
 }
 
 impl Writer {
-    /// Takes a packet to be sent with the next [`Self::flush`].
+    /// Puts a packet, which the next [`Self::flush`] sends.
     pub fn put(&mut self, content: Content, packet: &Outgoing) -> Result<(), ConnectionError> {
         let (version, before) = (self.version, self.link.queued());
         self.link.put(content, |buffer| codec::encode(version, packet, buffer)).map_err(|error| match error {
             PutError::Write(error) => error.into(),
             refused @ PutError::NotPermitted { .. } => ConnectionError::NotPermitted(refused.to_string()),
         })?;
-        self.taken += (self.link.queued() - before) as u64;
+        self.put += (self.link.queued() - before) as u64;
         Ok(())
     }
 
@@ -160,22 +159,22 @@ impl Writer {
         codec::encoded_size(self.version, packet)
     }
 
-    /// How many bytes were sent.
+    /// The number of bytes sent.
     pub fn sent(&self) -> u64 {
-        self.taken - self.link.queued() as u64
+        self.put - self.link.queued() as u64
     }
 
-    /// Bytes that are not sent yet.
+    /// The number of bytes that are not sent yet.
     pub fn queued(&self) -> usize {
         self.link.queued()
     }
 
-    /// Sends what was put. May be dropped at any time: the rest is sent with the next one.
+    /// Sends the packets that were put. The future may be dropped at any time: the next one sends the rest.
     pub async fn flush(&mut self) -> Result<(), ConnectionError> {
         Ok(self.link.flush().await?)
     }
 
-    /// Closes the connection in order, as far as the other side lets it.
+    /// Closes the connection in order, as far as the broker cooperates.
     pub async fn close(self) {
         self.link.close().await;
     }

@@ -1,8 +1,8 @@
-//! Cuts packets out of the stream from the broker, in bounded memory.
+//! Splits the stream from the broker into packets, in bounded memory.
 //!
-//! The stream is read into one buffer that is never shared. A packet that fits it is copied out, so that a small message
-//! that waits somewhere keeps its own bytes alive and no others; a larger one gets an allocation of its own, which its
-//! payload stays in. The payload of a message that is too large never gets one: it is let go by as it comes.
+//! The stream is read into one buffer that is never shared. A packet that fits it is copied out, so that a small
+//! message that waits keeps only its own bytes alive; a larger one gets an allocation of its own, in which its payload
+//! stays. The payload of a message that is too large never gets one: it is skipped as it arrives.
 
 #[cfg(test)]
 mod tests;
@@ -10,120 +10,125 @@ mod tests;
 use bytes::{Buf, BytesMut};
 
 use super::codec::header::Header;
-use super::codec::{self, Acknowledged, CodecError, MAX_HEAD};
+use super::codec::{self, AckTarget, CodecError, HEAD_MAX_BYTES};
 use super::packet::{Incoming, Version};
 
-/// What is read at once, and the largest packet that is copied, in bytes.
-const CHUNK: usize = 64 * 1024;
+/// The size of the read buffer, and the largest packet that is copied out of it, in bytes.
+const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// The largest packet that is not a message, in bytes.
-const MAX_OTHER: usize = 128 * 1024;
+/// The largest packet other than PUBLISH, in bytes.
+const OTHER_PACKET_MAX_BYTES: usize = 128 * 1024;
 
-/// Packets out of a stream of bytes.
+/// Splits a stream of bytes into packets.
 #[derive(Debug)]
 pub struct Framing {
     version: Version,
     max_packet: usize,
     buffer: BytesMut,
-    /// How large the buffer must be for the packet that has begun.
+    /// The size that the buffer needs for the packet that has begun.
     wanted: usize,
-    passing: Option<Passing>,
+    skipping: Option<SkippedMessage>,
 }
 
-/// A message whose payload is not taken, while it goes by.
+/// A message whose payload is being skipped.
 #[derive(Debug)]
-struct Passing {
-    /// What is delivered when it has.
+struct SkippedMessage {
+    /// The packet to deliver afterwards.
     packet: Box<Incoming>,
     left: usize,
 }
 
 impl Framing {
-    /// For a new stream. Of messages in packets of more than `max_packet` bytes only topic and properties are delivered.
+    /// Begins a new stream. Messages in packets of more than `max_packet` bytes are delivered without their payload.
     pub fn new(version: Version, max_packet: usize) -> Self {
-        Self { version, max_packet, buffer: BytesMut::new(), wanted: CHUNK, passing: None }
+        Self { version, max_packet, buffer: BytesMut::new(), wanted: READ_BUFFER_BYTES, skipping: None }
     }
 
-    /// From now on lets messages go by in packets of more than so many bytes, one that has begun included.
+    /// From now on skips the payload of messages in packets of more than so many bytes, one that has begun included.
     pub fn set_max_packet(&mut self, max_packet: usize) {
         self.max_packet = max_packet;
     }
 
-    /// Where the next bytes of the stream are appended, with room for some. Call [`Self::next`] until nothing comes before
-    /// reading on.
+    /// The buffer to append the next bytes of the stream to, with spare capacity. Call [`Self::next`] until it returns
+    /// nothing before reading on.
     pub fn buffer(&mut self) -> &mut BytesMut {
         let length = self.buffer.len();
-        // Memory is taken for what came, not for what was announced.
-        let wanted = self.wanted.min(CHUNK.max(4 * length)).max(length + 1);
-        if wanted > CHUNK {
+        // Allocate for the bytes that came, not for those that were announced.
+        let wanted = self.wanted.min(READ_BUFFER_BYTES.max(4 * length)).max(length + 1);
+        if wanted > READ_BUFFER_BYTES {
             if self.buffer.capacity() < wanted {
-                // No larger than the packet, whose payload is going to stay in it.
+                // Exactly as large as the packet, whose payload will stay in it.
                 let mut larger = BytesMut::with_capacity(wanted);
                 larger.extend_from_slice(&self.buffer);
                 self.buffer = larger;
             }
         } else {
-            // Moves what is left to the front where that is cheap.
+            // Moves the rest to the front where that is cheap.
             self.buffer.reserve(wanted - length);
-            if length == 0 && self.buffer.capacity() > 2 * CHUNK {
-                self.buffer = BytesMut::with_capacity(CHUNK);
+            if length == 0 && self.buffer.capacity() > 2 * READ_BUFFER_BYTES {
+                self.buffer = BytesMut::with_capacity(READ_BUFFER_BYTES);
             }
         }
         &mut self.buffer
     }
 
-    /// How many bytes of memory this takes.
-    pub fn held(&self) -> usize {
+    /// The memory that this takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// The next packet, once it is there. After an error the stream is lost.
+    /// The next packet, once it is complete. After an error the stream is lost.
     #[expect(clippy::should_implement_trait, reason = "an iterator ends; a stream that has no packet yet does not")]
     pub fn next(&mut self) -> Result<Option<Incoming>, CodecError> {
         loop {
-            if let Some(passing) = &mut self.passing {
-                let passed = passing.left.min(self.buffer.len());
+            if let Some(skipping) = &mut self.skipping {
+                let passed = skipping.left.min(self.buffer.len());
                 self.buffer.advance(passed);
-                passing.left -= passed;
-                if passing.left > 0 {
+                skipping.left -= passed;
+                if skipping.left > 0 {
                     return Ok(None);
                 }
-                return Ok(self.passing.take().map(|passed| *passed.packet));
+                return Ok(self.skipping.take().map(|skipped| *skipped.packet));
             }
-            self.wanted = CHUNK;
+
+            self.wanted = READ_BUFFER_BYTES;
             let Some(header) = Header::parse(&self.buffer)? else { return Ok(None) };
             let total = header.total();
-            if !header.is_publish() && total > MAX_OTHER {
-                return Err(CodecError::Oversized { packet: header.name(), size: total, limit: MAX_OTHER });
+            if !header.is_publish() && total > OTHER_PACKET_MAX_BYTES {
+                return Err(CodecError::Oversized {
+                    packet: header.name(),
+                    size: total,
+                    limit: OTHER_PACKET_MAX_BYTES,
+                });
             }
             if !header.is_publish() || total <= self.max_packet {
                 if self.buffer.len() >= total {
                     let frame = self.take(total);
-                    let acknowledged =
-                        codec::acknowledged(header.first, frame.get(header.length..).unwrap_or_default());
-                    return codec::decode(self.version, frame).map(Some).or_else(|error| match acknowledged {
-                        Some(acknowledged) => Ok(Some(unusable(acknowledged, &error))),
+                    let ack_target = codec::ack_target(header.first, frame.get(header.length..).unwrap_or_default());
+                    return codec::decode(self.version, frame).map(Some).or_else(|error| match ack_target {
+                        Some(ack_target) => Ok(Some(unusable(ack_target, &error))),
                         None => Err(error),
                     });
                 }
-                self.wanted = CHUNK.max(total);
+                self.wanted = READ_BUFFER_BYTES.max(total);
                 return Ok(None);
             }
-            let Some((packet, head)) = self.head_of_passing(header)? else { return Ok(None) };
-            self.passing = Some(Passing { packet: Box::new(packet), left: header.remaining - head });
+            let Some((packet, head)) = self.begin_skipping(header)? else { return Ok(None) };
+            self.skipping = Some(SkippedMessage { packet: Box::new(packet), left: header.remaining - head });
         }
     }
 
-    /// What is delivered of a message that is let go by, and how much of it is out of the buffer, once that is known.
-    fn head_of_passing(&mut self, header: Header) -> Result<Option<(Incoming, usize)>, CodecError> {
+    /// The packet to deliver for a message that is skipped, and the bytes of it that are out of the buffer, once the
+    /// head is complete.
+    fn begin_skipping(&mut self, header: Header) -> Result<Option<(Incoming, usize)>, CodecError> {
         let body = self.buffer.get(header.length..).unwrap_or_default();
-        // Behind the topic, so it is there before a head is known to be unusable.
-        let acknowledged = codec::acknowledged(header.first, body);
+        // The packet id comes after the topic, so it is there before a head is known to be unreadable.
+        let ack_target = codec::ack_target(header.first, body);
         let head = match self.head(header) {
             Ok(Some(head)) => head,
             Ok(None) => return Ok(None),
             Err(error) => {
-                let packet = unusable(acknowledged.ok_or_else(|| error.clone())?, &error);
+                let packet = unusable(ack_target.ok_or_else(|| error.clone())?, &error);
                 self.buffer.advance(header.length);
                 return Ok(Some((packet, 0)));
             }
@@ -131,28 +136,30 @@ impl Framing {
         self.buffer.advance(header.length);
         let packet = match codec::publish_head(self.version, header, self.take(head)) {
             Ok(received) => Incoming::Publish(received),
-            Err(error) => unusable(acknowledged.ok_or_else(|| error.clone())?, &error),
+            Err(error) => unusable(ack_target.ok_or_else(|| error.clone())?, &error),
         };
         Ok(Some((packet, head)))
     }
 
-    /// How long the head of a message is, once all of it is there.
+    /// The length of the head of a message, once all of it is there.
     fn head(&mut self, header: Header) -> Result<Option<usize>, CodecError> {
         let body = self.buffer.get(header.length..).unwrap_or_default();
         let length = codec::head_length(self.version, header.first, header.remaining, body)?;
         match length {
             Some(length) if length <= body.len() => Ok(Some(length)),
             _ => {
-                self.wanted = length.map_or(CHUNK, |length| CHUNK.max(header.length + length)).min(MAX_HEAD + CHUNK);
+                self.wanted = length
+                    .map_or(READ_BUFFER_BYTES, |length| READ_BUFFER_BYTES.max(header.length + length))
+                    .min(HEAD_MAX_BYTES + READ_BUFFER_BYTES);
                 Ok(None)
             }
         }
     }
 
-    /// The first bytes, in memory of their own.
+    /// Takes the first bytes of the buffer, in memory of their own.
     fn take(&mut self, length: usize) -> BytesMut {
         let (frame, rest) = self.buffer.split_at(length);
-        if length <= CHUNK || self.buffer.capacity() - length > CHUNK {
+        if length <= READ_BUFFER_BYTES || self.buffer.capacity() - length > READ_BUFFER_BYTES {
             let frame = BytesMut::from(frame);
             self.buffer.advance(length);
             return frame;
@@ -164,6 +171,6 @@ impl Framing {
     }
 }
 
-fn unusable(Acknowledged(packet_id): Acknowledged, error: &CodecError) -> Incoming {
+fn unusable(AckTarget(packet_id): AckTarget, error: &CodecError) -> Incoming {
     Incoming::Unusable { packet_id, reason: error.to_string() }
 }

@@ -1,19 +1,19 @@
-//! What must hold for any bytes that pretend to come from a broker. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! Properties that must hold for any bytes from a broker. The folder `fuzz/` and `tests/it/fuzz.rs` run them.
 
 use bytes::BytesMut;
 
-use super::codec::{CodecError, MAX_HEAD, decode, encode, encoded_size};
+use super::codec::{CodecError, HEAD_MAX_BYTES, decode, encode, encoded_size};
 use super::framing::Framing;
-use super::packet::{Incoming, Outgoing, Received, Version};
+use super::packet::{Incoming, Outgoing, ReceivedMessage, Version};
 
 /// The most memory that framing may take for a short stream, in bytes: its buffer, and the head of a message.
-const MOST_HELD: usize = 256 * 1024 + MAX_HEAD;
+const FRAMING_MAX_BYTES: usize = 256 * 1024 + HEAD_MAX_BYTES;
 
-/// What a stream came to: packets, and why it ended if it did.
-type Outcome = (Vec<Incoming>, Option<CodecError>);
+/// The result of a stream: its packets, and the error that ended it, if any.
+type StreamResult = (Vec<Incoming>, Option<CodecError>);
 
-/// The first byte chooses the version, the second how the stream is cut, the third the largest message; the others are
-/// the stream. True when packets came and no error.
+/// Takes a byte for the version, one for the size of the pieces, one for the largest message, and then the stream. True
+/// when it has packets and no error.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -30,18 +30,22 @@ pub fn mqtt_packets(data: &[u8]) -> bool {
             check(version, received, max_packet);
         }
     }
-    // Without the framing, which sees to it that a packet is whole.
+    // Also without the framing, which makes sure that a packet is complete.
     let _ = decode(version, BytesMut::from(stream));
     accepted
 }
 
-fn read(version: Version, mut stream: &[u8], max_packet: usize, at_once: usize) -> Outcome {
+fn read(version: Version, mut stream: &[u8], max_packet: usize, at_once: usize) -> StreamResult {
     let mut framing = Framing::new(version, max_packet);
     let mut packets = Vec::new();
     while !stream.is_empty() {
         let (now, later) = stream.split_at(at_once.min(stream.len()));
         framing.buffer().extend_from_slice(now);
-        assert!(framing.held() <= MOST_HELD + 2 * stream.len(), "{} bytes held", framing.held());
+        assert!(
+            framing.memory_bytes() <= FRAMING_MAX_BYTES + 2 * stream.len(),
+            "{} bytes held",
+            framing.memory_bytes()
+        );
         stream = later;
         loop {
             match framing.next() {
@@ -57,9 +61,9 @@ fn read(version: Version, mut stream: &[u8], max_packet: usize, at_once: usize) 
     (packets, None)
 }
 
-/// A message is written as it was read.
-fn check(version: Version, received: Received, max_packet: usize) {
-    let Received { message, packet_id, duplicate, oversized } = received;
+/// Checks that a message is written as it was read.
+fn check(version: Version, received: ReceivedMessage, max_packet: usize) {
+    let ReceivedMessage { message, packet_id, duplicate, oversized } = received;
     match oversized {
         Some(size) => assert!(size > max_packet && message.payload.is_empty()),
         None => assert!(message.payload.len() < max_packet),
@@ -68,7 +72,7 @@ fn check(version: Version, received: Received, max_packet: usize) {
     let mut bytes = BytesMut::new();
     match encode(version, &sent, &mut bytes) {
         Ok(()) => {}
-        // Brokers may let it through; this side does not send it.
+        // Brokers may pass it on; this side does not send it.
         Err(CodecError::NullCharacter { .. }) => return assert!(bytes.is_empty()),
         Err(error) => unreachable!("{error}"),
     }

@@ -1,7 +1,8 @@
 //! An MQTT client: packets, the session and the connection. It knows nothing of inference.
 //!
-//! In reading order: [`packet`] has what is said, [`session`] what is to be said and what is owed, without a connection;
-//! [`codec`] writes and reads packets, [`framing`] cuts them out of a stream, [`connection`] does both over `egress`.
+//! In reading order: [`packet`] has the packets; [`session`] the messages to send and the acknowledgements due, without
+//! a connection; [`codec`] writes and reads packets; [`framing`] splits a stream into packets; [`connection`] does both
+//! over `egress`.
 
 pub mod codec;
 pub mod connection;

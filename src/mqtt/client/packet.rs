@@ -8,12 +8,10 @@ use bytes::Bytes;
 
 use crate::topics::{TopicFilter, TopicName};
 
-/// The version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// MQTT 5.
     V5,
-    /// MQTT 3.1.1: no properties, and reasons are only success or failure.
+    /// MQTT 3.1.1 has no properties, and its reasons are only success or failure.
     V311,
 }
 
@@ -26,8 +24,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// How often a message is delivered. "Exactly once" is never asked for: subscriptions are granted at most
-/// [`Qos::AtLeastOnce`], and a broker lowers what is published higher.
+/// The quality of service of a message. QoS 2, exactly once, is never requested: subscriptions ask for at most
+/// [`Qos::AtLeastOnce`], and a broker delivers a message of QoS 2 with that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Qos {
     /// QoS 0: at most once, unacknowledged.
@@ -45,15 +43,14 @@ pub type PacketId = std::num::NonZeroU16;
 pub struct Reason(pub u8);
 
 impl Reason {
-    /// Success.
     pub const SUCCESS: Self = Self(0x00);
-    /// Nobody receives the published message. Still a success.
+    /// The published message has no subscriber. Still a success.
     pub const NO_MATCHING_SUBSCRIBERS: Self = Self(0x10);
-    /// A failure without a name.
+    /// A failure without a specific code.
     pub const UNSPECIFIED_ERROR: Self = Self(0x80);
-    /// The receiver does not take it, for a reason of its own.
+    /// The receiver does not accept it, for a reason of its own.
     pub const IMPLEMENTATION_SPECIFIC: Self = Self(0x83);
-    /// The broker does not speak this version.
+    /// The broker does not support this version.
     pub const UNSUPPORTED_VERSION: Self = Self(0x84);
     /// Wrong user name or password.
     pub const BAD_USER_OR_PASSWORD: Self = Self(0x86);
@@ -62,12 +59,12 @@ impl Reason {
     /// Another client connected with the same client id.
     pub const SESSION_TAKEN_OVER: Self = Self(0x8E);
 
-    /// The broker keeps no messages.
+    /// The broker retains no messages.
     pub const RETAIN_NOT_SUPPORTED: Self = Self(0x9A);
-    /// The broker does not know this QoS.
+    /// The broker does not support this QoS.
     pub const QOS_NOT_SUPPORTED: Self = Self(0x9B);
 
-    /// Whether it tells of a failure.
+    /// Returns `true` if it reports a failure.
     pub fn is_failure(self) -> bool {
         self.0 >= 0x80
     }
@@ -78,7 +75,7 @@ impl fmt::Display for Reason {
         let name = match self.0 {
             0x00..=0x02 => "success",
             0x04 => "disconnected with its last will",
-            0x10 => "nobody receives it",
+            0x10 => "no matching subscribers",
             0x80 => "refused without a reason",
             0x81 => "malformed packet",
             0x82 => "protocol error",
@@ -120,9 +117,8 @@ impl fmt::Display for Reason {
 pub struct Message {
     pub topic: TopicName,
     pub payload: Bytes,
-    /// How often it is delivered.
     pub qos: Qos,
-    /// To be kept by the broker for later subscribers; on a received message: it was kept.
+    /// Asks the broker to retain it for later subscribers; on a received message: it was retained.
     pub retain: bool,
     /// MQTT 5 only; empty and unsent otherwise.
     pub properties: Properties,
@@ -131,13 +127,13 @@ pub struct Message {
 /// The properties of a message (section 3.3.2.3) that Ledge reads or writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Properties {
-    /// Where an answer is wanted. From outside: it may be no valid topic name.
+    /// The topic for the answer. Foreign text: it may not be a valid topic name.
     pub response_topic: Option<String>,
-    /// To be sent back with the answer, as it is.
+    /// Data to send back unchanged with the answer.
     pub correlation_data: Option<Bytes>,
     /// The MIME type of the payload.
     pub content_type: Option<String>,
-    /// How long the message is of any use, in seconds. A broker lowers it by the time the message waited.
+    /// The lifetime of the message in seconds. A broker lowers it by the time that the message waited.
     pub message_expiry_s: Option<u32>,
     /// Names and values; a name may come more than once.
     pub user: Vec<(String, String)>,
@@ -155,15 +151,14 @@ impl Properties {
 pub enum Incoming {
     /// The answer to [`Outgoing::Connect`].
     ConnAck(ConnAck),
-    Publish(Received),
-    /// A message whose topic or properties cannot be used: too long, or against the standard. It has been let go by.
+    Publish(ReceivedMessage),
+    /// A message whose topic or properties cannot be read: too long, or against the standard. It was skipped.
     Unusable {
-        /// What to acknowledge; `None` for QoS 0.
+        /// The packet to acknowledge; `None` for QoS 0.
         packet_id: Option<PacketId>,
-        /// What is wrong with it.
         reason: String,
     },
-    /// The broker has taken a message, or refuses it.
+    /// The broker has accepted a message, or refuses it.
     PubAck {
         packet_id: PacketId,
         reason: Reason,
@@ -183,49 +178,50 @@ pub enum Incoming {
     /// The broker closes the connection (MQTT 5 only).
     Disconnect {
         reason: Reason,
-        /// Why, in the broker's words.
+        /// The broker's explanation.
         text: Option<String>,
     },
 }
 
-/// A message that came in.
+/// A message from the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// The message. Its payload is empty when it was too large.
     pub message: Message,
-    /// What to acknowledge; `None` for QoS 0.
+    /// The packet to acknowledge; `None` for QoS 0.
     pub packet_id: Option<PacketId>,
     /// The broker may have sent it before.
     pub duplicate: bool,
-    /// The packet's size in bytes, when it was larger than this side takes: the payload was let go by.
+    /// The packet's size in bytes, when it was larger than this side accepts: the payload was skipped.
     pub oversized: Option<usize>,
 }
 
 /// The broker's answer to a connection (section 3.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnAck {
-    /// Whether the broker still has the session. A refusal is a failure.
+    /// The broker still has the session. Never set with a refusal.
     pub session_present: bool,
-    /// Accepted, or why not. The codes of 3.1.1 are translated: 1 to 0x84, 2 to 0x85, 3 to 0x88, 4 to 0x86, 5 to 0x87.
+    /// Success or the reason of the refusal. The codes of 3.1.1 are translated: 1 to 0x84, 2 to 0x85, 3 to 0x88, 4 to
+    /// 0x86, 5 to 0x87.
     pub reason: Reason,
-    /// The reason in the broker's words.
+    /// The broker's explanation.
     pub text: Option<String>,
-    /// How many QoS 1 messages the broker takes unacknowledged. 65,535 where it does not say.
+    /// The most QoS 1 messages that the broker accepts unacknowledged; 65,535 unless it announces another number.
     pub receive_maximum: u16,
-    /// The largest packet the broker takes, in bytes.
+    /// The largest packet that the broker accepts, in bytes.
     pub maximum_packet_size: Option<u32>,
-    /// The highest QoS the broker takes.
+    /// The highest QoS that the broker accepts.
     pub maximum_qos: Qos,
-    /// Whether the broker keeps messages.
+    /// The broker retains messages.
     pub retain_available: bool,
-    /// Whether the broker knows shared subscriptions.
+    /// The broker supports shared subscriptions.
     pub shared_subscriptions: bool,
-    /// The keep-alive time that the broker wants instead of ours, in seconds.
+    /// The keep-alive time that the broker asks for instead of ours, in seconds.
     pub server_keep_alive_s: Option<u16>,
 }
 
 impl ConnAck {
-    /// A new session at a broker that takes everything: the defaults of MQTT 5, section 3.2.2.3.
+    /// A new session at a broker without limits: the defaults of MQTT 5, section 3.2.2.3.
     pub fn accepting() -> Self {
         Self {
             session_present: false,
@@ -248,15 +244,15 @@ pub enum Outgoing {
     Connect(Connect),
     Publish {
         message: Message,
-        /// For QoS 1.
+        /// Set for QoS 1.
         packet_id: Option<PacketId>,
-        /// Whether it may have been sent before.
+        /// It may have been sent before.
         duplicate: bool,
     },
-    /// A received message is dealt with.
+    /// Acknowledges a received message.
     PubAck {
         packet_id: PacketId,
-        /// Whether it went well. Not sent in 3.1.1.
+        /// Success or failure. Not sent in 3.1.1.
         reason: Reason,
     },
     Subscribe {
@@ -264,37 +260,35 @@ pub enum Outgoing {
         /// At least one.
         subscriptions: Vec<Subscription>,
     },
-    /// Asks for no more of them.
     Unsubscribe {
         packet_id: PacketId,
         /// At least one.
         filters: Vec<TopicFilter>,
     },
-    /// Asks for a sign of life.
     PingReq,
-    /// Closes the connection. In 3.1.1 the reason is not sent, and the last will goes out only without this packet.
+    /// Closes the connection. In 3.1.1 the reason is not sent, and the last will is published only without this packet.
     Disconnect {
-        /// Why. Success withholds the last will.
+        /// Success withholds the last will.
         reason: Reason,
     },
 }
 
-/// What a client says first (section 3.1).
+/// The first packet of a client (section 3.1).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Connect {
     /// The name of the session.
     pub client_id: String,
-    /// Whether to begin without what the broker still has.
+    /// Begins a new session, without the messages that the broker still has.
     pub clean_start: bool,
-    /// After how much silence each side may think the other gone, in seconds. 0: never.
+    /// The silence in seconds after which each side may take the other for gone. 0: never.
     pub keep_alive_s: u16,
-    /// How long the broker keeps the session after the connection ended, in seconds. In 3.1.1 it is for ever, or with 0
-    /// not at all.
+    /// The time in seconds that the broker keeps the session after the connection ended. In 3.1.1 it is for ever, or
+    /// with 0 not at all.
     pub session_expiry_s: u32,
-    /// How many QoS 1 messages this side takes unacknowledged. MQTT 5 only.
+    /// The most QoS 1 messages that this side accepts unacknowledged. MQTT 5 only.
     pub receive_maximum: u16,
     pub login: Option<(String, String)>,
-    /// What the broker publishes when the connection breaks.
+    /// The message that the broker publishes when the connection breaks.
     pub will: Option<Message>,
 }
 
@@ -309,19 +303,19 @@ impl fmt::Debug for Connect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
     pub filter: TopicFilter,
-    /// The highest QoS to be delivered.
+    /// The highest QoS of deliveries.
     pub qos: Qos,
-    /// Whether this client's own messages are left out. MQTT 5 only, and never for a shared subscription.
+    /// Leaves out this client's own messages. MQTT 5 only, and never for a shared subscription.
     pub no_local: bool,
-    /// Which kept messages are delivered at once. MQTT 5 only; 3.1.1 delivers all.
-    pub kept: Kept,
+    /// The retained messages that are delivered at once. MQTT 5 only; 3.1.1 delivers all.
+    pub retain_handling: RetainHandling,
 }
 
 /// Retain handling (section 3.8.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// Those that match, if the subscription is new.
+pub enum RetainHandling {
+    /// Deliver retained messages if the subscription is new.
     IfNew,
-    /// None.
+    /// Deliver no retained messages.
     Never,
 }

@@ -1,26 +1,26 @@
-//! The session between this client and a broker: what is to be sent, what waits for an acknowledgement, what is owed one.
+//! The session between this client and a broker: messages to send, messages in flight, and acknowledgements due.
 //!
-//! Pure: no connection, no clock. It survives connections (MQTT 5.0, section 4.1), so that a QoS 1 message is sent until
-//! the broker has acknowledged it, and one that came in is acknowledged only when it is settled.
+//! Pure: no connection, no clock. It survives connections (MQTT 5.0, section 4.1), so a QoS 1 message is sent until the
+//! broker has acknowledged it, and a received one is acknowledged only when it is settled.
 
 use std::collections::VecDeque;
 
 use ledge_egress::Content;
 
-use super::codec::MAX_PACKET;
-use super::packet::{ConnAck, Incoming, Message, Outgoing, PacketId, Qos, Reason, Received, Subscription};
+use super::codec::PACKET_MAX_BYTES;
+use super::packet::{ConnAck, Incoming, Message, Outgoing, PacketId, Qos, Reason, ReceivedMessage, Subscription};
 use crate::topics::TopicFilter;
 
-/// How many QoS 1 messages wait for their acknowledgement at most, however many a broker would take.
-const WINDOW: usize = 128;
+/// The most QoS 1 messages that wait for their acknowledgement, even if a broker accepts more.
+const IN_FLIGHT_MAX: usize = 128;
 
-/// After so many connections in a row that ended before the broker acknowledged anything, the oldest message is given up.
-const FRUITLESS: u32 = 5;
+/// Connections in a row that ended before the broker acknowledged anything, after which the oldest message is dropped.
+const UNACKNOWLEDGED_CONNECTIONS_MAX: u32 = 5;
 
-/// What an entry costs beside its payload and texts, in bytes.
-const OVERHEAD: usize = 256;
+/// Memory for a message besides its payload and texts, in bytes.
+const OUTBOUND_OVERHEAD_BYTES: usize = 256;
 
-/// A QoS 1 message that was taken from the broker and is not acknowledged yet.
+/// A QoS 1 message from the broker that is not acknowledged yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Delivery(u64);
 
@@ -28,9 +28,9 @@ pub struct Delivery(u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbound {
     pub message: Message,
-    /// What it is, for the one who lets it out.
+    /// The kind of content, for the egress policy.
     pub content: Content,
-    /// The delivery that it answers: settled when the broker has taken this message.
+    /// The delivery that it answers: settled when the broker has acknowledged this message.
     pub settles: Option<Delivery>,
 }
 
@@ -38,7 +38,7 @@ impl Outbound {
     fn bytes(&self) -> usize {
         let properties = &self.message.properties;
         let texts: usize = properties.user.iter().map(|(key, value)| key.len() + value.len()).sum();
-        OVERHEAD
+        OUTBOUND_OVERHEAD_BYTES
             + self.message.payload.len()
             + self.message.topic.as_str().len()
             + properties.correlation_data.as_ref().map_or(0, bytes::Bytes::len)
@@ -46,32 +46,32 @@ impl Outbound {
     }
 }
 
-/// What a packet from the broker means for the application.
+/// The meaning of a packet from the broker for the application.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A message. One of QoS 1 is to be settled by its delivery.
-    Message(Received, Option<Delivery>),
-    /// A message that could not be used, and why. It is settled.
+    /// A message. One of QoS 1 has a delivery to settle.
+    Message(ReceivedMessage, Option<Delivery>),
+    /// A message that cannot be read, and the reason. It is settled.
     Unusable(String),
     /// The broker refused a published message.
     Refused(Outbound, Reason),
     Subscribed(Vec<(TopicFilter, Reason)>),
-    /// The broker ends the connection.
+    /// The broker closes the connection.
     Disconnected(Reason, Option<String>),
     None,
 }
 
-/// The next thing to do with the connection.
+/// The next packet for the connection.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum NextPacket {
     Send(Content, Outgoing),
-    /// A message is larger than the broker takes, so it was taken out. Its delivery is still to be settled.
+    /// A message is larger than the broker accepts, so it was removed. Its delivery is still to be settled.
     TooLarge(Outbound),
 }
 
-/// What the broker takes.
+/// The limits that the broker announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
+struct BrokerLimits {
     window: usize,
     packet_size: usize,
     qos: Qos,
@@ -86,12 +86,12 @@ struct InFlight {
 }
 
 #[derive(Debug)]
-struct Owed {
+struct PendingAck {
     delivery: Delivery,
     packet_id: PacketId,
-    /// How it ended; `None` while it is being dealt with.
+    /// The reason code of its end; `None` while it is in progress.
     settled: Option<Reason>,
-    /// How many more times it is to be settled.
+    /// The number of settlements that are missing.
     left: usize,
 }
 
@@ -99,65 +99,69 @@ struct Owed {
 #[derive(Debug, Default)]
 pub struct Session {
     /// `None` without a connection.
-    limits: Option<Limits>,
-    /// Acknowledgements and subscriptions, which go first. They belong to the connection.
+    limits: Option<BrokerLimits>,
+    /// Acknowledgements and subscriptions, which are sent first. They belong to the connection.
     control: VecDeque<Outgoing>,
     /// Published, in order, and not acknowledged yet.
     in_flight: VecDeque<InFlight>,
     waiting: VecDeque<Outbound>,
-    /// QoS 0: no window holds these up.
+    /// Messages of QoS 0, which no window limits.
     waiting_unacknowledged: VecDeque<Outbound>,
-    /// Taken from the broker on this connection, in this order, which is also that of their acknowledgements.
-    owed: VecDeque<Owed>,
-    /// Taken on an earlier one. The broker delivers again what it still waits for.
-    owed_earlier: Vec<Owed>,
+    /// Deliveries on this connection, in their order, which is also that of their acknowledgements.
+    pending_acks: VecDeque<PendingAck>,
+    /// Deliveries on earlier connections. The broker delivers those again whose acknowledgement it still expects.
+    earlier_pending_acks: Vec<PendingAck>,
     subscribing: Vec<(PacketId, Vec<TopicFilter>)>,
     last_packet_id: u16,
     last_delivery: u64,
     bytes: usize,
     /// Connections in a row on which messages were sent and none was acknowledged.
-    fruitless: u32,
+    unacknowledged_connections: u32,
 }
 
 impl Session {
-    /// Bytes of the messages that wait or are in flight.
-    pub fn held(&self) -> usize {
+    /// The memory of the messages that wait or are in flight, in bytes.
+    pub fn outbox_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many messages wait or are in flight.
-    pub fn unsent(&self) -> usize {
+    /// The number of messages that wait or are in flight.
+    pub fn outbox_messages(&self) -> usize {
         self.in_flight.len() + self.waiting.len() + self.waiting_unacknowledged.len()
     }
 
-    /// Whether everything that was published has been sent, and acknowledged where that is wanted.
+    /// Returns `true` if every published message has been sent, and acknowledged if it is of QoS 1.
     pub fn is_idle(&self) -> bool {
-        self.unsent() == 0 && self.control.is_empty()
+        self.outbox_messages() == 0 && self.control.is_empty()
     }
 
-    /// A connection was accepted. Gives the message that is given up, if there is one: the broker has ended so many
-    /// connections in a row after it was sent that it must be why.
+    /// Starts a connection that the broker has accepted. Returns the message that is dropped, if there is one: the
+    /// broker has closed so many connections in a row after it was sent that it must be the cause.
     ///
-    /// With its session gone the broker has forgotten what it delivered, and will deliver it again; what it had not
-    /// acknowledged of ours begins anew (section 4.4).
+    /// A broker without the session has forgotten its deliveries, and delivers them again; messages that it had not
+    /// acknowledged are sent again as new ones (section 4.4).
     pub fn connected(&mut self, broker: &ConnAck) -> Option<Outbound> {
         self.disconnected();
-        self.limits = Some(Limits {
-            window: usize::from(broker.receive_maximum).clamp(1, WINDOW),
-            packet_size: broker.maximum_packet_size.map_or(MAX_PACKET, |size| MAX_PACKET.min(size as usize)),
+        self.limits = Some(BrokerLimits {
+            window: usize::from(broker.receive_maximum).clamp(1, IN_FLIGHT_MAX),
+            packet_size: broker
+                .maximum_packet_size
+                .map_or(PACKET_MAX_BYTES, |size| PACKET_MAX_BYTES.min(size as usize)),
             qos: broker.maximum_qos,
             retain: broker.retain_available,
         });
+
         if !broker.session_present {
-            self.owed_earlier.clear();
+            self.earlier_pending_acks.clear();
             while let Some(unacknowledged) = self.in_flight.pop_back() {
                 self.waiting.push_front(unacknowledged.outbound);
             }
         }
-        if self.fruitless < FRUITLESS {
+
+        if self.unacknowledged_connections < UNACKNOWLEDGED_CONNECTIONS_MAX {
             return None;
         }
-        self.fruitless = 0;
+        self.unacknowledged_connections = 0;
         let oldest = match self.in_flight.pop_front() {
             Some(message) => message.outbound,
             None => self.waiting.pop_front()?,
@@ -169,10 +173,10 @@ impl Session {
         Some(oldest)
     }
 
-    /// The connection is gone.
+    /// Notes that the connection is gone.
     pub fn disconnected(&mut self) {
         if self.in_flight.iter().any(|message| message.sent) {
-            self.fruitless += 1;
+            self.unacknowledged_connections += 1;
         }
         self.limits = None;
         self.control.clear();
@@ -180,10 +184,10 @@ impl Session {
         for message in &mut self.in_flight {
             message.sent = false;
         }
-        self.owed_earlier.extend(self.owed.drain(..));
+        self.earlier_pending_acks.extend(self.pending_acks.drain(..));
     }
 
-    /// Asks for messages, on this connection.
+    /// Subscribes, on this connection.
     pub fn subscribe(&mut self, subscriptions: Vec<Subscription>) {
         let Some(packet_id) = self.new_packet_id() else { return };
         let filters = subscriptions.iter().map(|subscription| subscription.filter.clone()).collect();
@@ -191,18 +195,17 @@ impl Session {
         self.control.push_back(Outgoing::Subscribe { packet_id, subscriptions });
     }
 
-    /// Asks for no more of them.
     pub fn unsubscribe(&mut self, filters: Vec<TopicFilter>) {
         let Some(packet_id) = self.new_packet_id() else { return };
         self.control.push_back(Outgoing::Unsubscribe { packet_id, filters });
     }
 
-    /// Asks for a sign of life.
+    /// Sends a PINGREQ.
     pub fn ping(&mut self) {
         self.control.push_back(Outgoing::PingReq);
     }
 
-    /// Takes a message to be published, now or when there is a connection.
+    /// Publishes a message, now or when there is a connection.
     pub fn publish(&mut self, outbound: Outbound) {
         self.bytes += outbound.bytes();
         match outbound.message.qos {
@@ -211,7 +214,7 @@ impl Session {
         }
     }
 
-    /// Takes a message that the broker is to keep: it replaces one for the same topic that has not been sent.
+    /// Publishes a retained message. It replaces one for the same topic that has not been sent.
     pub fn publish_latest(&mut self, outbound: Outbound) {
         let topic = &outbound.message.topic;
         if let Some(at) = self.waiting.iter().position(|waiting| waiting.message.topic == *topic)
@@ -227,42 +230,42 @@ impl Session {
         self.publish(outbound);
     }
 
-    /// A delivery is to be settled so many times, not once: it has several answers.
-    pub fn expect(&mut self, delivery: Delivery, times: usize) {
-        if let Some(owed) = self.find_owed(delivery) {
-            owed.left = times.max(1);
+    /// Makes a delivery wait for so many settlements instead of one: it has several answers.
+    pub fn expect_settlements(&mut self, delivery: Delivery, times: usize) {
+        if let Some(pending) = self.find_pending_ack(delivery) {
+            pending.left = times.max(1);
         }
     }
 
-    /// A delivery has been dealt with. The broker learns it in the order of the deliveries (section 4.6).
+    /// Settles a delivery. It is acknowledged in the order of the deliveries (section 4.6).
     pub fn settle(&mut self, delivery: Delivery, reason: Reason) {
-        // One from before a lost session is owed no more.
-        let Some(owed) = self.find_owed(delivery) else { return };
-        owed.left = owed.left.saturating_sub(1);
-        if owed.left == 0 {
-            owed.settled.get_or_insert(reason);
+        // A delivery from before a lost session is not acknowledged.
+        let Some(pending) = self.find_pending_ack(delivery) else { return };
+        pending.left = pending.left.saturating_sub(1);
+        if pending.left == 0 {
+            pending.settled.get_or_insert(reason);
             self.acknowledge();
         }
     }
 
-    fn find_owed(&mut self, delivery: Delivery) -> Option<&mut Owed> {
-        self.owed.iter_mut().chain(&mut self.owed_earlier).find(|owed| owed.delivery == delivery)
+    fn find_pending_ack(&mut self, delivery: Delivery) -> Option<&mut PendingAck> {
+        self.pending_acks.iter_mut().chain(&mut self.earlier_pending_acks).find(|pending| pending.delivery == delivery)
     }
 
     fn acknowledge(&mut self) {
-        while let Some(Owed { packet_id, settled: Some(reason), .. }) = self.owed.front() {
+        while let Some(PendingAck { packet_id, settled: Some(reason), .. }) = self.pending_acks.front() {
             self.control.push_back(Outgoing::PubAck { packet_id: *packet_id, reason: *reason });
-            self.owed.pop_front();
+            self.pending_acks.pop_front();
         }
     }
 
-    /// A packet came from the broker.
+    /// Handles a packet from the broker.
     pub fn receive(&mut self, packet: Incoming) -> Event {
         match packet {
             Incoming::Publish(received) => self.deliver(received),
             Incoming::Unusable { packet_id, reason } => {
                 if let Some(packet_id) = packet_id {
-                    self.owe(packet_id, Some(Reason::IMPLEMENTATION_SPECIFIC));
+                    self.add_pending_ack(packet_id, Some(Reason::IMPLEMENTATION_SPECIFIC));
                     self.acknowledge();
                 }
                 Event::Unusable(reason)
@@ -278,28 +281,28 @@ impl Session {
         }
     }
 
-    fn deliver(&mut self, received: Received) -> Event {
+    fn deliver(&mut self, received: ReceivedMessage) -> Event {
         let Some(packet_id) = received.packet_id else { return Event::Message(received, None) };
-        if self.owed.iter().any(|owed| owed.packet_id == packet_id) {
+        if self.pending_acks.iter().any(|pending| pending.packet_id == packet_id) {
             return Event::None;
         }
-        // Delivered again after a reconnect while the first delivery is still being dealt with: its end answers both.
-        // Without the mark, the broker has given up the old message and the number is another's.
-        let earlier = self.owed_earlier.iter().position(|owed| owed.packet_id == packet_id);
-        let earlier = earlier.map(|at| self.owed_earlier.swap_remove(at)).filter(|_| received.duplicate);
-        if let Some(owed) = earlier {
-            self.owed.push_back(owed);
+        // Delivered again after a reconnect while the first delivery is in progress: its end answers both. Without the
+        // DUP flag, the broker has dropped the old message and uses the number for another.
+        let earlier = self.earlier_pending_acks.iter().position(|pending| pending.packet_id == packet_id);
+        let earlier = earlier.map(|at| self.earlier_pending_acks.swap_remove(at)).filter(|_| received.duplicate);
+        if let Some(pending) = earlier {
+            self.pending_acks.push_back(pending);
             self.acknowledge();
             return Event::None;
         }
-        let delivery = self.owe(packet_id, None);
+        let delivery = self.add_pending_ack(packet_id, None);
         Event::Message(received, Some(delivery))
     }
 
-    fn owe(&mut self, packet_id: PacketId, settled: Option<Reason>) -> Delivery {
+    fn add_pending_ack(&mut self, packet_id: PacketId, settled: Option<Reason>) -> Delivery {
         self.last_delivery += 1;
         let delivery = Delivery(self.last_delivery);
-        self.owed.push_back(Owed { delivery, packet_id, settled, left: 1 });
+        self.pending_acks.push_back(PendingAck { delivery, packet_id, settled, left: 1 });
         delivery
     }
 
@@ -308,7 +311,7 @@ impl Session {
             return Event::None;
         };
         let Some(InFlight { outbound, .. }) = self.in_flight.remove(at) else { return Event::None };
-        self.fruitless = 0;
+        self.unacknowledged_connections = 0;
         self.bytes -= outbound.bytes();
         if let Some(delivery) = outbound.settles {
             self.settle(delivery, if reason.is_failure() { reason } else { Reason::SUCCESS });
@@ -316,11 +319,11 @@ impl Session {
         if reason.is_failure() { Event::Refused(outbound, reason) } else { Event::None }
     }
 
-    /// What to do next; `None` when there is nothing, or nothing that the broker takes now. `size` is that of a packet.
-    pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Option<Step> {
+    /// The next packet; `None` when there is none, or none that the broker accepts now. `size` measures a packet.
+    pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Option<NextPacket> {
         let limits = self.limits?;
         if let Some(packet) = self.control.pop_front() {
-            return Some(Step::Send(Content::Protocol, packet));
+            return Some(NextPacket::Send(Content::Protocol, packet));
         }
         if let Some(outbound) = self.waiting_unacknowledged.pop_front() {
             self.bytes -= outbound.bytes();
@@ -328,31 +331,32 @@ impl Session {
             let packet = publish(message, None, false, limits);
             if !limits.fits(&packet, size) {
                 let Outgoing::Publish { message, .. } = packet else { return None };
-                return Some(Step::TooLarge(Outbound { message, content, settles }));
+                return Some(NextPacket::TooLarge(Outbound { message, content, settles }));
             }
             if let Some(delivery) = settles {
                 self.settle(delivery, Reason::SUCCESS);
             }
-            return Some(Step::Send(content, packet));
+            return Some(NextPacket::Send(content, packet));
         }
         self.next_acknowledged(limits, size)
     }
 
-    fn next_acknowledged(&mut self, limits: Limits, size: impl Fn(&Outgoing) -> usize) -> Option<Step> {
+    fn next_acknowledged(&mut self, limits: BrokerLimits, size: impl Fn(&Outgoing) -> usize) -> Option<NextPacket> {
         if self.in_flight.iter().filter(|message| message.sent).count() >= limits.window {
             return None;
         }
-        // Again, in the old order, before anything new.
+        // Resend in the old order, before any new message.
         if let Some(at) = self.in_flight.iter().position(|message| !message.sent) {
             let message = self.in_flight.get_mut(at)?;
             let packet = publish(message.outbound.message.clone(), Some(message.packet_id), true, limits);
-            // The broker may take less than before.
+            // The broker may accept less than before.
             if !limits.fits(&packet, size) {
-                return self.in_flight.remove(at).map(|message| self.take_out(message.outbound));
+                return self.in_flight.remove(at).map(|message| self.remove_too_large(message.outbound));
             }
             message.sent = true;
-            return Some(Step::Send(message.outbound.content, packet));
+            return Some(NextPacket::Send(message.outbound.content, packet));
         }
+
         let outbound = self.waiting.pop_front()?;
         if limits.qos == Qos::AtMostOnce {
             // A broker without QoS 1 acknowledges nothing.
@@ -365,19 +369,19 @@ impl Session {
         };
         let packet = publish(outbound.message.clone(), Some(packet_id), false, limits);
         if !limits.fits(&packet, size) {
-            return Some(self.take_out(outbound));
+            return Some(self.remove_too_large(outbound));
         }
         let content = outbound.content;
         self.in_flight.push_back(InFlight { packet_id, outbound, sent: true });
-        Some(Step::Send(content, packet))
+        Some(NextPacket::Send(content, packet))
     }
 
-    fn take_out(&mut self, outbound: Outbound) -> Step {
+    fn remove_too_large(&mut self, outbound: Outbound) -> NextPacket {
         self.bytes -= outbound.bytes();
-        Step::TooLarge(outbound)
+        NextPacket::TooLarge(outbound)
     }
 
-    /// A number that nothing unacknowledged has.
+    /// A number that no unacknowledged packet has.
     fn new_packet_id(&mut self) -> Option<PacketId> {
         for _ in 0..=u16::MAX {
             self.last_packet_id = self.last_packet_id.wrapping_add(1);
@@ -392,15 +396,16 @@ impl Session {
     }
 }
 
-impl Limits {
-    /// Whether the broker takes a packet. Most brokers take any, and then only a giant is measured.
+impl BrokerLimits {
+    /// Returns `true` if the broker accepts a packet. Most brokers accept any size, and then only a giant is measured.
     fn fits(&self, packet: &Outgoing, size: impl Fn(&Outgoing) -> usize) -> bool {
-        let is_giant = matches!(packet, Outgoing::Publish { message, .. } if message.payload.len() > MAX_PACKET / 2);
-        (self.packet_size == MAX_PACKET && !is_giant) || size(packet) <= self.packet_size
+        let is_giant =
+            matches!(packet, Outgoing::Publish { message, .. } if message.payload.len() > PACKET_MAX_BYTES / 2);
+        (self.packet_size == PACKET_MAX_BYTES && !is_giant) || size(packet) <= self.packet_size
     }
 }
 
-fn publish(mut message: Message, packet_id: Option<PacketId>, duplicate: bool, limits: Limits) -> Outgoing {
+fn publish(mut message: Message, packet_id: Option<PacketId>, duplicate: bool, limits: BrokerLimits) -> Outgoing {
     message.retain &= limits.retain;
     message.qos = if packet_id.is_some() { Qos::AtLeastOnce } else { Qos::AtMostOnce };
     Outgoing::Publish { message, packet_id, duplicate }

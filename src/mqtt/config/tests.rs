@@ -18,7 +18,7 @@ fn a_broker_has_the_registered_port_unless_it_names_another() {
 }
 
 #[test]
-fn what_is_no_broker_is_refused() {
+fn a_text_that_is_no_broker_is_refused() {
     for bad in [
         "",
         "broker",
@@ -39,7 +39,7 @@ fn what_is_no_broker_is_refused() {
         "mqtt://[fd00::1]1",
         "mqtt://[a]",
         "mqtt://fd00::1]",
-        // What the allow-list cannot name.
+        // Hosts that the allow-list cannot name.
         "mqtt://broker.",
         "mqtt://127.1",
         "mqtt://a,b",
@@ -57,7 +57,7 @@ fn a_password_in_the_address_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn a_broker_elsewhere_needs_tls_or_a_word() {
+fn a_broker_on_another_machine_needs_tls_or_a_setting() {
     let problems = |broker: &str, allow_plaintext| {
         let config = MqttConfig { broker: broker.parse().ok(), allow_plaintext, ..MqttConfig::default() };
         let [destination] = config.destinations().try_into().unwrap();
@@ -74,7 +74,7 @@ fn a_broker_elsewhere_needs_tls_or_a_word() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_named() {
+fn settings_that_do_not_fit_together_are_named() {
     let file = || "x".parse().ok();
     let keys = |config: MqttConfig| config.problems().into_iter().map(|(key, _)| key).collect::<Vec<_>>();
     let config = |tls| MqttConfig { broker: Some(address("mqtts://b")), tls, ..MqttConfig::default() };

@@ -4,31 +4,30 @@ use ledge_base::names::{DeviceName, InvalidName, ModelName, ModelVersion};
 
 use super::{InvalidTopic, TopicFilter, TopicName, invalid};
 
-/// What every topic of Ledge begins with.
-pub const ROOT: &str = "ledge/v1/";
+/// The beginning of every topic of Ledge.
+pub const TOPIC_ROOT: &str = "ledge/v1/";
 
 /// The topics of one box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTopics {
-    /// The name of the box.
     pub device: DeviceName,
-    /// The group whose work it shares.
+    /// The group whose calls it shares.
     pub group: Option<DeviceName>,
-    /// Whether a platform looks after it, which has hints for it.
-    pub looked_after: bool,
+    /// Set when a platform manages the box, and sends hints to it.
+    pub has_platform: bool,
 }
 
-/// What a topic for inference calls says.
+/// The contents of a topic for inference calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InferRoute {
-    /// Who is asked: this box, or its group.
+    /// The name that is called: this box, or its group.
     pub owner: DeviceName,
     pub model: ModelName,
-    /// The version; `None` is the model's default.
+    /// `None` is the model's default version.
     pub version: Option<ModelVersion>,
 }
 
-/// Why a topic below `infer/` names no model.
+/// The reason why a topic below `infer/` names no model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRoute {
     #[error("{0}")]
@@ -38,57 +37,57 @@ pub enum InvalidRoute {
 }
 
 impl DeviceTopics {
-    /// Calls to this box.
+    /// The filter for calls to this box.
     pub fn infer(&self) -> TopicFilter {
         infer(&self.device)
     }
 
-    /// Calls to the group of this box, each for one of its members.
+    /// The filter for calls to the group of this box, each of which goes to one member.
     pub fn group_infer(&self) -> Option<TopicFilter> {
         self.group.as_ref().map(|group| TopicFilter::shared(group, &infer(group)))
     }
 
-    /// Whether this box is there.
+    /// The topic of this box's presence: online or offline.
     pub fn online(&self) -> TopicName {
         self.own("online")
     }
 
-    /// What this box runs, and how it is.
+    /// The topic of this box's report: versions, models and health.
     pub fn reported(&self) -> TopicName {
         self.own("reported")
     }
 
-    /// Where the platform says that it has something new; `None` where none looks after this box.
+    /// The topic of the platform's hints; `None` where no platform manages this box.
     pub fn desired(&self) -> Option<TopicFilter> {
-        self.looked_after.then(|| TopicFilter::valid(self.own("desired").as_str()))
+        self.has_platform.then(|| TopicFilter::valid(self.own("desired").as_str()))
     }
 
-    /// Whether a topic is that of [`Self::desired`].
+    /// Returns `true` if a topic is that of [`Self::desired`].
     pub fn is_desired(&self, topic: &TopicName) -> bool {
-        self.looked_after && *topic == self.own("desired")
+        self.has_platform && *topic == self.own("desired")
     }
 
-    /// Where answers go to calls that name no response topic.
+    /// The topic for answers to calls that name no response topic.
     pub fn result(owner: &DeviceName, model: &ModelName) -> TopicName {
-        // Two names make no wildcard, no null character, and no topic of 65,535 bytes.
-        TopicName(format!("{ROOT}{owner}/result/{model}").into())
+        // Valid: two names contain no wildcard and no null character, and are far shorter than 65,535 bytes.
+        TopicName(format!("{TOPIC_ROOT}{owner}/result/{model}").into())
     }
 
-    /// Who and what a topic asks. `None`: it is not below `infer/` of this box or its group.
+    /// The route of a call. `None`: the topic is not below `infer/` of this box or its group.
     pub fn route(&self, topic: &TopicName) -> Option<Result<InferRoute, InvalidRoute>> {
-        let (owner, path) = topic.as_str().strip_prefix(ROOT)?.split_once("/infer/")?;
+        let (owner, path) = topic.as_str().strip_prefix(TOPIC_ROOT)?.split_once("/infer/")?;
         let owner =
             [Some(&self.device), self.group.as_ref()].into_iter().flatten().find(|name| name.as_str() == owner)?;
         Some(parse(owner, path, topic))
     }
 
     fn own(&self, what: &str) -> TopicName {
-        TopicName(format!("{ROOT}{}/{what}", self.device).into())
+        TopicName(format!("{TOPIC_ROOT}{}/{what}", self.device).into())
     }
 }
 
 fn infer(name: &DeviceName) -> TopicFilter {
-    TopicFilter::valid(&format!("{ROOT}{name}/infer/#"))
+    TopicFilter::valid(&format!("{TOPIC_ROOT}{name}/infer/#"))
 }
 
 fn parse(owner: &DeviceName, path: &str, topic: &TopicName) -> Result<InferRoute, InvalidRoute> {

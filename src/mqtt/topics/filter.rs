@@ -1,4 +1,4 @@
-//! Filters: which topics a subscription is for.
+//! Topic filters of subscriptions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use ledge_base::names::DeviceName;
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{InvalidTopic, RESERVED, TopicName, check, invalid};
+use super::{BROKER_TOPIC_PREFIX, InvalidTopic, TopicName, check, invalid};
 
-/// What a shared subscription begins with (section 4.8.2).
-const SHARE: &str = "$share/";
+/// The beginning of a shared subscription (section 4.8.2).
+const SHARE_PREFIX: &str = "$share/";
 
-/// Which topics a subscription is for: `+` is one level, a last `#` is all that follow. `$share/GROUP/FILTER` is a
+/// The filter of a subscription: `+` matches one level, a last `#` all levels that follow. `$share/GROUP/FILTER` is a
 /// subscription shared by a group: each message goes to one of its members.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicFilter(Arc<str>);
@@ -24,7 +24,7 @@ impl FromStr for TopicFilter {
     fn from_str(text: &str) -> Result<Self, InvalidTopic> {
         let wrong = |reason| Err(invalid("topic filter", text, reason));
         check("topic filter", text)?;
-        if let Some(shared) = text.strip_prefix(SHARE) {
+        if let Some(shared) = text.strip_prefix(SHARE_PREFIX) {
             let Some((group, filter)) = shared.split_once('/') else {
                 return wrong("has no filter after its group: expected $share/GROUP/FILTER");
             };
@@ -46,14 +46,14 @@ impl FromStr for TopicFilter {
 }
 
 impl TopicFilter {
-    /// A text that is known to be a filter.
+    /// A filter from a text that is known to be valid.
     pub(super) fn valid(text: &str) -> Self {
         Self(text.into())
     }
 
     /// The filter as `group` shares it: each message goes to one member of the group.
     pub fn shared(group: &DeviceName, filter: &Self) -> Self {
-        Self(format!("{SHARE}{group}/{}", filter.own()).into())
+        Self(format!("{SHARE_PREFIX}{group}/{}", filter.own()).into())
     }
 
     /// The filter without the group that shares it.
@@ -62,25 +62,24 @@ impl TopicFilter {
         if self.is_shared() { Self(self.own().into()) } else { self.clone() }
     }
 
-    /// Whether a group shares the messages.
+    /// Returns `true` if a group shares the messages.
     pub fn is_shared(&self) -> bool {
-        self.0.starts_with(SHARE)
+        self.0.starts_with(SHARE_PREFIX)
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether messages to `topic` are delivered. A group that shares them changes nothing about that.
+    /// Returns `true` if messages to `topic` are delivered. Sharing by a group does not matter here.
     pub fn matches(&self, topic: &TopicName) -> bool {
         self.captures(topic).is_some()
     }
 
-    /// What each wildcard stands for in `topic`, in order; `None` when it does not match. A `#` stands for all levels that
-    /// follow, slashes included, and for nothing in a topic that ends where the `#` would begin.
+    /// The part of `topic` that each wildcard matches, in order; `None` when the filter does not match. A `#` matches
+    /// all levels that follow, slashes included, and the empty text in a topic that ends where the `#` would begin.
     pub fn captures<'t>(&self, topic: &'t TopicName) -> Option<Vec<&'t str>> {
-        if self.begins_with_wildcard() && topic.as_str().starts_with(RESERVED) {
+        if self.begins_with_wildcard() && topic.as_str().starts_with(BROKER_TOPIC_PREFIX) {
             return None;
         }
         let mut captures = Vec::new();
@@ -102,9 +101,9 @@ impl TopicFilter {
         rest.is_none().then_some(captures)
     }
 
-    /// Whether there is a topic that both match. The empty text counts as one here, so that `+` overlaps `/#`.
+    /// Returns `true` if some topic matches both. The empty text counts as a topic here, so that `+` overlaps `/#`.
     pub fn overlaps(&self, other: &Self) -> bool {
-        let reserved = |filter: &Self| filter.own().starts_with(RESERVED);
+        let reserved = |filter: &Self| filter.own().starts_with(BROKER_TOPIC_PREFIX);
         if (self.begins_with_wildcard() && reserved(other)) || (other.begins_with_wildcard() && reserved(self)) {
             return false;
         }
@@ -119,12 +118,12 @@ impl TopicFilter {
         }
     }
 
-    /// Its wildcards, in order: whether each stands for all levels that follow.
+    /// Its wildcards, in order: true for `#`, false for `+`.
     pub(super) fn wildcards(&self) -> impl Iterator<Item = bool> {
         self.own().split('/').filter(|level| matches!(*level, "+" | "#")).map(|level| level == "#")
     }
 
-    /// How many wildcards it has, which is how many captures.
+    /// The number of its wildcards, which is the number of captures.
     pub fn capture_count(&self) -> usize {
         self.wildcards().count()
     }
@@ -135,7 +134,7 @@ impl TopicFilter {
 
     /// The text without the group.
     fn own(&self) -> &str {
-        let shared = self.0.strip_prefix(SHARE).and_then(|rest| rest.split_once('/'));
+        let shared = self.0.strip_prefix(SHARE_PREFIX).and_then(|rest| rest.split_once('/'));
         shared.map_or(&self.0, |(_, filter)| filter)
     }
 }

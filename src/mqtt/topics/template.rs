@@ -1,4 +1,4 @@
-//! Templates: topics with parts of another topic in them.
+//! Topic templates: topics with placeholders.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use ledge_base::names::{DeviceName, ModelName};
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{InvalidTopic, RESERVED, TopicFilter, TopicName, check, invalid};
+use super::{BROKER_TOPIC_PREFIX, InvalidTopic, TopicFilter, TopicName, check, invalid};
 
-/// A topic with placeholders: `{1}` to `{9}` for what a filter's wildcards stood for, `{device}` and `{model}`.
+/// A topic with placeholders: `{1}` to `{9}` for the parts that a filter's wildcards matched, `{device}` and `{model}`.
 ///
-/// None of its topics begins with `$`: those are the broker's own, and a leading wildcard, which [`Self::as_filter`] may
-/// begin with, would not match them.
+/// None of its topics begins with `$`: those are the broker's own, and a leading wildcard, with which
+/// [`Self::as_filter`] may begin, would not match them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicTemplate {
     text: Arc<str>,
@@ -29,26 +29,26 @@ enum Piece {
     Model,
 }
 
-const WHAT: &str = "topic template";
+const ERROR_SUBJECT: &str = "topic template";
 
 impl FromStr for TopicTemplate {
     type Err = InvalidTopic;
 
     fn from_str(text: &str) -> Result<Self, InvalidTopic> {
-        let wrong = |reason| invalid(WHAT, text, reason);
-        check(WHAT, text)?;
+        let wrong = |reason| invalid(ERROR_SUBJECT, text, reason);
+        check(ERROR_SUBJECT, text)?;
         if text.contains(['+', '#']) {
             return Err(wrong("has a wildcard: write {1} for what the first wildcard of the filter stands for"));
         }
-        if text.starts_with(RESERVED) {
-            return Err(wrong("begins with '$', and such topics are the broker's own"));
+        if text.starts_with(BROKER_TOPIC_PREFIX) {
+            return Err(wrong("begins with '$', which is reserved for topics of the broker"));
         }
         let mut pieces = Vec::new();
         let mut rest = text;
         while let Some(brace) = rest.find(['{', '}']) {
             let (before, from_brace) = rest.split_at(brace);
             let inside = from_brace.strip_prefix('{').and_then(|inside| inside.split_once('}'));
-            let (placeholder, after) = inside.ok_or_else(|| wrong("has a brace without its other half"))?;
+            let (placeholder, after) = inside.ok_or_else(|| wrong("has a brace without its counterpart"))?;
             if !before.is_empty() {
                 pieces.push(Piece::Text(before.to_owned()));
             }
@@ -70,8 +70,8 @@ impl FromStr for TopicTemplate {
 }
 
 impl TopicTemplate {
-    /// The topic for these captures. The text of a capture comes from outside and may make it too long, empty or one of
-    /// the broker's own.
+    /// The topic for these captures. A capture is foreign text and may make the topic too long, empty or one of the
+    /// broker's own.
     pub fn fill<C: AsRef<str>>(
         &self,
         captures: &[C],
@@ -79,26 +79,26 @@ impl TopicTemplate {
         model: &ModelName,
     ) -> Result<TopicName, InvalidTopic> {
         let topic = self.text(captures, device, Some(model.as_str()))?;
-        if topic.starts_with(RESERVED) {
-            return Err(invalid("topic", &topic, "begins with '$', and such topics are the broker's own"));
+        if topic.starts_with(BROKER_TOPIC_PREFIX) {
+            return Err(invalid("topic", &topic, "begins with '$', which is reserved for topics of the broker"));
         }
         topic.parse()
     }
 
-    /// Its text for these captures, whether that is a topic or not.
+    /// The text for these captures, which need not be a valid topic.
     pub fn text<C: AsRef<str>>(
         &self,
         captures: &[C],
         device: &DeviceName,
         model: Option<&str>,
     ) -> Result<String, InvalidTopic> {
-        let lacks = |reason| invalid(WHAT, &self.text, reason);
+        let lacks = |reason| invalid(ERROR_SUBJECT, &self.text, reason);
         let mut text = String::new();
         for piece in &self.pieces {
             text.push_str(match piece {
                 Piece::Text(text) => text,
                 Piece::Device => device.as_str(),
-                Piece::Model => model.ok_or_else(|| lacks("names {model} where there is none"))?,
+                Piece::Model => model.ok_or_else(|| lacks("has {model}, and there is no model"))?,
                 Piece::Capture(number) => {
                     let capture = captures.get(number - 1);
                     capture.ok_or_else(|| lacks("has more captures than the filter has wildcards"))?.as_ref()
@@ -108,7 +108,7 @@ impl TopicTemplate {
         Ok(text)
     }
 
-    /// Whether `{model}` is in it.
+    /// Returns `true` if it has `{model}`.
     pub fn names_model(&self) -> bool {
         self.pieces.contains(&Piece::Model)
     }
@@ -119,11 +119,11 @@ impl TopicTemplate {
         numbers.max().unwrap_or(0)
     }
 
-    /// A filter for every topic that it makes of what `filter` matches, on any device and for any model.
+    /// A filter for every topic that the template makes from a match of `filter`, on any device and for any model.
     pub fn as_filter(&self, filter: &TopicFilter) -> TopicFilter {
         let wildcards: Vec<bool> = filter.wildcards().collect();
         let mut made = String::new();
-        // Where the level begins that is being made, and whether it has a part that varies.
+        // The start of the current level, and whether it has a part that varies.
         let (mut level, mut varies) = (0, false);
         let close = |made: &mut String, level: usize, varies: bool| {
             if varies {
@@ -155,7 +155,6 @@ impl TopicTemplate {
         TopicFilter::valid(&made)
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.text
     }

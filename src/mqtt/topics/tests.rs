@@ -133,7 +133,7 @@ fn a_template_becomes_the_filter_of_all_its_topics() {
 
 #[test]
 fn a_box_knows_its_topics() {
-    let topics = DeviceTopics { device: device(), group: "shop".parse().ok(), looked_after: false };
+    let topics = DeviceTopics { device: device(), group: "shop".parse().ok(), has_platform: false };
     assert_eq!(topics.infer().as_str(), "ledge/v1/till-7/infer/#");
     assert_eq!(topics.group_infer(), "$share/shop/ledge/v1/shop/infer/#".parse().ok());
     assert_eq!(topics.online().as_str(), "ledge/v1/till-7/online");
@@ -143,7 +143,7 @@ fn a_box_knows_its_topics() {
 
 #[test]
 fn a_call_to_the_box_or_its_group_has_a_route() {
-    let topics = DeviceTopics { device: device(), group: "shop".parse().ok(), looked_after: false };
+    let topics = DeviceTopics { device: device(), group: "shop".parse().ok(), has_platform: false };
     let route = |text: &str| topics.route(&topic(text));
     let owned = |owner: &str, version: Option<&str>| InferRoute {
         owner: owner.parse().unwrap(),
@@ -169,7 +169,7 @@ fn a_call_to_the_box_or_its_group_has_a_route() {
     }
 }
 
-/// By slices of levels, which the matcher itself does not use.
+/// Matches by slices of levels, which the matcher itself does not use.
 fn matches_naively(filter: &str, topic: &str) -> bool {
     let (filter, topic): (Vec<_>, Vec<_>) = (filter.split('/').collect(), topic.split('/').collect());
     if topic[0].starts_with('$') && matches!(filter[0], "+" | "#") {
@@ -210,7 +210,7 @@ proptest! {
             let mut left = captures.iter();
             let levels = of.split('/').map(|level| if matches!(level, "+" | "#") { left.next().unwrap() } else { level });
             let back = levels.collect::<Vec<_>>().join("/");
-            // A `#` stands for nothing behind "a" as behind "a/".
+            // A `#` matches the empty text after "a" as after "a/".
             let below = [name.as_str(), "/"].concat();
             prop_assert!(back == name.as_str() || back == below);
         }
@@ -231,7 +231,7 @@ proptest! {
 
     #[test]
     fn filters_that_overlap_have_a_common_topic(one in some_filter(), other in some_filter()) {
-        // Whatever is left open by both may be any level, such as "a".
+        // A level that both leave open may be any, such as "a".
         let levels = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
         let (ours, theirs) = (levels(&one), levels(&other));
         let length = ours.len().max(theirs.len());

@@ -49,7 +49,7 @@ fn tensor_refusal(datatype: &str, shape: &str, data: &str) -> String {
     error.to_string()
 }
 
-const ONE: &str = r#""inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":[1]}]"#;
+const ONE_INPUT: &str = r#""inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":[1]}]"#;
 
 #[test]
 fn a_request_is_read_whole() {
@@ -73,7 +73,7 @@ fn a_request_is_read_whole() {
 
 #[test]
 fn null_counts_as_absent_where_a_key_is_optional() {
-    let body = format!(r#"{{"id":null,"parameters":null,"outputs":null,{ONE}}}"#);
+    let body = format!(r#"{{"id":null,"parameters":null,"outputs":null,{ONE_INPUT}}}"#);
     let decoded = decode(body, None).unwrap();
     assert_eq!((decoded.id, decoded.request.outputs), (None, None));
     assert!(refusal(r#"{"inputs":null}"#).contains("'inputs' of the request: expected an array of inputs, got null"));
@@ -109,13 +109,13 @@ fn deep_nesting_is_refused_not_a_crash() {
 #[test]
 fn what_is_missing_or_wrong_is_named() {
     assert_eq!(refusal(r#"{"id":"1"}"#), "the request has no 'inputs'");
-    assert!(refusal(format!(r#"{{"id":5,{ONE}}}"#)).starts_with("'id' of the request: expected a string, got 5"));
+    assert!(refusal(format!(r#"{{"id":5,{ONE_INPUT}}}"#)).starts_with("'id' of the request: expected a string, got 5"));
     assert!(
         refusal(r#"{"inputs":{}}"#).starts_with("'inputs' of the request: expected an array of inputs, got an object")
     );
     assert!(refusal(r#"{"inputs":[["IN",[1],"FP32"]]}"#).contains("expected an input object"));
-    assert!(refusal(format!(r#"{{{ONE},"outputs":[["OUT"]]}}"#)).contains("expected an output object"));
-    assert!(refusal(format!(r#"{{{ONE},"parameters":[]}}"#)).starts_with("'parameters' of the request"));
+    assert!(refusal(format!(r#"{{{ONE_INPUT},"outputs":[["OUT"]]}}"#)).contains("expected an output object"));
+    assert!(refusal(format!(r#"{{{ONE_INPUT},"parameters":[]}}"#)).starts_with("'parameters' of the request"));
     let cases = [
         (r#""shape":[1],"datatype":"FP32","data":[1]"#, "input #0 has no 'name'"),
         (r#""name":"IN","datatype":"FP32","data":[1]"#, "input 'IN' has no 'shape'"),
@@ -138,19 +138,19 @@ fn what_is_missing_or_wrong_is_named() {
         r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"FP32","data":[1],"parameters":{"binary_data_size":4}}]}"#,
     );
     assert!(two.contains("But set 'data' 'binary_data_size' (input 'IN')"), "{two}");
-    assert!(refusal(format!(r#"{{{ONE},"outputs":[{{}}]}}"#)).contains("output #0 has no 'name'"));
+    assert!(refusal(format!(r#"{{{ONE_INPUT},"outputs":[{{}}]}}"#)).contains("output #0 has no 'name'"));
 }
 
 #[test]
 fn nothing_is_there_twice() {
-    assert_eq!(refusal(format!("{{{ONE},{ONE}}}")), "the request has 'inputs' twice");
-    assert_eq!(refusal(format!(r#"{{"id":"a","id":"b",{ONE}}}"#)), "the request has 'id' twice");
+    assert_eq!(refusal(format!("{{{ONE_INPUT},{ONE_INPUT}}}")), "the request has 'inputs' twice");
+    assert_eq!(refusal(format!(r#"{{"id":"a","id":"b",{ONE_INPUT}}}"#)), "the request has 'id' twice");
     let timeouts = r#"{"parameters":{"timeout":1,"timeout":2}}"#;
     assert_eq!(refusal(timeouts), "the request has 'timeout' twice");
     let input = r#"{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}"#;
     let twice = refusal(format!(r#"{{"inputs":[{input},{input}]}}"#));
     assert_eq!(twice, "input 'INPUT0' already exists in request");
-    let outputs = refusal(format!(r#"{{{ONE},"outputs":[{{"name":"Y"}},{{"name":"Y"}}]}}"#));
+    let outputs = refusal(format!(r#"{{{ONE_INPUT},"outputs":[{{"name":"Y"}},{{"name":"Y"}}]}}"#));
     assert_eq!(outputs, "output 'Y' already exists in request");
     let shapes = r#"{"inputs":[{"name":"IN","shape":[1],"shape":[1]}]}"#;
     assert_eq!(refusal(shapes), "input 'IN' has 'shape' twice");
@@ -160,7 +160,8 @@ fn nothing_is_there_twice() {
 fn a_timeout_in_microseconds_becomes_a_deadline() {
     let now = Instant::now();
     let deadline = |timeout: &str| {
-        decode_at(format!(r#"{{"parameters":{{"timeout":{timeout}}},{ONE}}}"#), None, now).map(|d| d.request.deadline)
+        decode_at(format!(r#"{{"parameters":{{"timeout":{timeout}}},{ONE_INPUT}}}"#), None, now)
+            .map(|d| d.request.deadline)
     };
     assert_eq!(deadline("1500"), Ok(Some(now + Duration::from_micros(1500))));
     assert_eq!(deadline("0"), Ok(None));
@@ -174,27 +175,27 @@ fn a_timeout_in_microseconds_becomes_a_deadline() {
 #[test]
 fn parameters_are_scalars_and_what_is_not_supported_says_so() {
     for bad in ["[1]", "{}", "null"] {
-        let message = refusal(format!(r#"{{"parameters":{{"custom":{bad}}},{ONE}}}"#));
+        let message = refusal(format!(r#"{{"parameters":{{"custom":{bad}}},{ONE_INPUT}}}"#));
         assert!(
             message.starts_with("'custom' of the request: expected a string, a number or a boolean, got"),
             "{message}"
         );
     }
     for sequence in [r#""sequence_id":7"#, r#""sequence_id":"a""#] {
-        let message = refusal(format!(r#"{{"parameters":{{{sequence}}},{ONE}}}"#));
+        let message = refusal(format!(r#"{{"parameters":{{{sequence}}},{ONE_INPUT}}}"#));
         assert!(message.starts_with("'sequence_id' of the request"), "{message}");
     }
     let none = r#""sequence_id":"","sequence_start":false,"sequence_end":true"#;
-    assert!(decode(format!(r#"{{"parameters":{{{none}}},{ONE}}}"#), None).is_ok());
+    assert!(decode(format!(r#"{{"parameters":{{{none}}},{ONE_INPUT}}}"#), None).is_ok());
     let shared = r#"{"parameters":{"shared_memory_region":"r","shared_memory_byte_size":4}"#;
     let message = refusal(format!(r#"{{"inputs":[{shared},"name":"IN"}}]}}"#));
     assert!(
         message.starts_with("input #0 uses 'shared_memory_region', but shared memory is not supported"),
         "{message}"
     );
-    let message = refusal(format!(r#"{{"outputs":[{shared},"name":"Y"}}],{ONE}}}"#));
+    let message = refusal(format!(r#"{{"outputs":[{shared},"name":"Y"}}],{ONE_INPUT}}}"#));
     assert!(message.contains("shared memory is not supported"), "{message}");
-    let message = refusal(format!(r#"{{"outputs":[{{"name":"Y","parameters":{{"binary_data":1}}}}],{ONE}}}"#));
+    let message = refusal(format!(r#"{{"outputs":[{{"name":"Y","parameters":{{"binary_data":1}}}}],{ONE_INPUT}}}"#));
     assert_eq!(message, "'binary_data' of output 'Y': expected true or false");
 }
 

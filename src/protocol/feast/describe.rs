@@ -1,4 +1,4 @@
-//! What is declared, for people and their tools: feature views, feature services and entities in Feast's words.
+//! Documents about the declared feature views, feature services and entities, in Feast's words.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct ViewDocument<'a> {
     join_keys: Vec<JoinKeyDocument<'a>>,
     schema: Vec<FieldDocument<'a>>,
     aggregations: Vec<AggregationDocument<'a>>,
-    /// 0: rows count for ever.
+    /// 0: rows never expire.
     ttl_s: f64,
     source: SourceDocument<'a>,
 }

@@ -1,25 +1,29 @@
 //! Errors as Feast's feature server sends them.
 //!
-//! An error of Feast's own is a JSON string that holds a JSON object with the class of the exception. What does not fit the
-//! form of a request is told as pydantic tells it.
+//! An error of Feast's own is a JSON string that holds a JSON object with the class of the exception. A request of the
+//! wrong form gets an error in the form of pydantic.
 
 use std::borrow::Cow;
 
 use ledge_features::online::FeatureError;
+use ledge_part::failure::Failure;
 use serde::Serialize;
+
+/// The class of an error for which Feast has none of its own.
+const GENERAL: &str = "FeastError";
 
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeastError {
     pub status: u16,
-    /// When it is worth another try, in seconds. Feast's client waits as long and comes again, three times.
+    /// Seconds after which another try may succeed. Feast's client waits that long and tries again, three times.
     pub retry_after_s: Option<u64>,
-    pub told: Told,
+    pub content: ErrorContent,
 }
 
-/// What an error answer says.
+/// Content of an error answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum ErrorContent {
     /// The client raises this class of `feast.errors` with the message.
     Exception {
         /// The name of the class.
@@ -30,13 +34,13 @@ pub enum Told {
     Detail(Detail),
 }
 
-/// What is wrong with a request, and where.
+/// A mistake in a request, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Detail {
     /// Pydantic's name of the mistake.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The way to it from the body down.
+    /// Path to it from the body down.
     pub loc: Vec<Location>,
     pub msg: String,
 }
@@ -58,12 +62,12 @@ impl From<&'static str> for Location {
 }
 
 impl Detail {
-    /// Something in a body, below its key `place`.
+    /// A mistake in a body, below its key `place`.
     pub fn new(kind: &'static str, place: &'static str, msg: impl Into<String>) -> Self {
         Self { kind, loc: vec!["body".into(), place.into()], msg: msg.into() }
     }
 
-    /// Something with the body itself.
+    /// A mistake of the body itself.
     pub fn of_body(kind: &'static str, msg: impl Into<String>) -> Self {
         Self { kind, loc: vec!["body".into()], msg: msg.into() }
     }
@@ -74,24 +78,27 @@ impl Detail {
     }
 }
 
+impl From<Failure> for FeastError {
+    fn from(failure: Failure) -> Self {
+        let Failure { status, message, retry_after_s } = failure;
+        Self { retry_after_s, ..Self::new(status.as_u16(), message) }
+    }
+}
+
 impl From<Detail> for FeastError {
     fn from(detail: Detail) -> Self {
-        Self { status: 422, retry_after_s: None, told: Told::Detail(detail) }
+        Self { status: 422, retry_after_s: None, content: ErrorContent::Detail(detail) }
     }
 }
 
 impl FeastError {
     /// An error for which Feast has no class of its own.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
-        Self::exception(status, "FeastError", message)
+        Self::exception(status, GENERAL, message)
     }
 
     fn exception(status: u16, class: &'static str, message: impl Into<String>) -> Self {
-        Self { status, retry_after_s: None, told: Told::Exception { class, message: message.into() } }
-    }
-
-    fn retry_after(self, seconds: u64) -> Self {
-        Self { retry_after_s: Some(seconds), ..self }
+        Self { status, retry_after_s: None, content: ErrorContent::Exception { class, message: message.into() } }
     }
 
     /// Two features would have one name in the answer.
@@ -104,43 +111,51 @@ impl FeastError {
         Self::exception(422, "FeatureNameCollisionError", message)
     }
 
-    /// Why the store did not do what `place` of a request's body asked for: its key with the rows or entities.
+    /// The error of the store for a request. `place` is the key of the rows or entities in the request's body.
     ///
     /// One exhaustive match without `_`: a new error does not compile until someone decides.
     pub fn of_store(error: &FeatureError, place: &'static str) -> Self {
         let message = error.to_string();
         let key = |name: &str| Location::Key(name.to_owned().into());
-        match error {
+        let content = match error {
             FeatureError::Disabled { .. } | FeatureError::UnknownFeature { .. } => {
-                Self::exception(404, "FeastObjectNotFoundException", message)
+                ErrorContent::Exception { class: "FeastObjectNotFoundException", message }
             }
-            FeatureError::UnknownView { .. } => Self::exception(404, "FeatureViewNotFoundException", message),
-            FeatureError::UnknownService { .. } => Self::exception(404, "FeatureServiceNotFoundException", message),
-            FeatureError::UnknownSource { .. } => Self::exception(422, "PushSourceNotFoundException", message),
-            FeatureError::OutOfScope { .. } => Self::exception(403, "FeastPermissionError", message),
-            FeatureError::Reference { .. } => Detail::new("value_error", "features", message).into(),
+            FeatureError::UnknownView { .. } => {
+                ErrorContent::Exception { class: "FeatureViewNotFoundException", message }
+            }
+            FeatureError::UnknownService { .. } => {
+                ErrorContent::Exception { class: "FeatureServiceNotFoundException", message }
+            }
+            FeatureError::UnknownSource { .. } => {
+                ErrorContent::Exception { class: "PushSourceNotFoundException", message }
+            }
+            FeatureError::OutOfScope { .. } => ErrorContent::Exception { class: "FeastPermissionError", message },
+            FeatureError::Reference { .. } => ErrorContent::Detail(Detail::new("value_error", "features", message)),
             FeatureError::MissingColumn { column, .. } => {
-                Detail::new("missing", place, message).below([key(column)]).into()
+                ErrorContent::Detail(Detail::new("missing", place, message).below([key(column)]))
             }
             FeatureError::NoFeature { .. } | FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
-                Detail::new("value_error", place, message).into()
+                ErrorContent::Detail(Detail::new("value_error", place, message))
             }
-            FeatureError::Value { column, row, .. } => {
-                Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]).into()
-            }
-            FeatureError::Unavailable { .. } => Self::new(503, message).retry_after(1),
-            FeatureError::Overloaded { .. } => Self::new(429, message).retry_after(1),
-            FeatureError::DiskFull { .. } => Self::new(507, message),
-            FeatureError::NotWritten { .. } | FeatureError::NotErased { .. } => Self::new(500, message),
-            FeatureError::Backup { .. } => Self::new(422, message),
-        }
+            FeatureError::Value { column, row, .. } => ErrorContent::Detail(
+                Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]),
+            ),
+            FeatureError::Unavailable { .. }
+            | FeatureError::Overloaded { .. }
+            | FeatureError::DiskFull { .. }
+            | FeatureError::NotWritten { .. }
+            | FeatureError::NotErased { .. }
+            | FeatureError::Backup { .. } => ErrorContent::Exception { class: GENERAL, message },
+        };
+        Self { status: error.status(), retry_after_s: error.retry_after_s(), content }
     }
 
-    /// The message alone.
+    /// Only the message.
     pub fn message(&self) -> &str {
-        match &self.told {
-            Told::Exception { message, .. } => message,
-            Told::Detail(detail) => &detail.msg,
+        match &self.content {
+            ErrorContent::Exception { message, .. } => message,
+            ErrorContent::Detail(detail) => &detail.msg,
         }
     }
 
@@ -156,12 +171,12 @@ impl FeastError {
         struct Details<'a> {
             detail: [&'a Detail; 1],
         }
-        let json = match &self.told {
-            Told::Exception { class, message } => {
+        let json = match &self.content {
+            ErrorContent::Exception { class, message } => {
                 serde_json::to_string(&Exception { module: "feast.errors", class, message })
                     .and_then(|object| serde_json::to_vec(&object))
             }
-            Told::Detail(detail) => serde_json::to_vec(&Details { detail: [detail] }),
+            ErrorContent::Detail(detail) => serde_json::to_vec(&Details { detail: [detail] }),
         };
         // Strings and numbers always serialize.
         json.unwrap_or_default()

@@ -7,13 +7,13 @@ use ledge_features::online::Columns;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::super::cells::{Cells, MOST_VALUES};
+use super::super::cells::{CellsSeed, REQUEST_VALUES_MAX};
 
 /// The most columns of one frame.
-const MOST_COLUMNS: usize = 4096;
+const FRAME_COLUMNS_MAX: usize = 4096;
 
 /// The most feature references of one read.
-const MOST_REFERENCES: usize = 10_000;
+const FEATURE_REFERENCES_MAX: usize = 10_000;
 
 /// A data frame.
 #[derive(Debug, Default)]
@@ -36,15 +36,15 @@ impl<'de> Visitor<'de> for FrameVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Frame, A::Error> {
         let mut columns = Columns::new();
-        let mut left = MOST_VALUES;
+        let mut left = REQUEST_VALUES_MAX;
         while let Some(name) = map.next_key::<Cow<str>>()? {
             if columns.iter().any(|(column, _)| *column == name) {
                 return Err(A::Error::custom(format!("column '{name}' is there twice")));
             }
-            if columns.len() == MOST_COLUMNS {
-                return Err(A::Error::custom(format!("more than {MOST_COLUMNS} columns")));
+            if columns.len() == FRAME_COLUMNS_MAX {
+                return Err(A::Error::custom(format!("more than {FRAME_COLUMNS_MAX} columns")));
             }
-            let cells = map.next_value_seed(Cells { left: &mut left, column: &name })?;
+            let cells = map.next_value_seed(CellsSeed { left: &mut left, column: &name })?;
             columns.push((name.into_owned(), cells));
         }
         Ok(Frame(columns))
@@ -73,8 +73,8 @@ impl<'de> Visitor<'de> for ReferencesVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<References, A::Error> {
         let mut references = Vec::new();
         while let Some(reference) = seq.next_element()? {
-            if references.len() == MOST_REFERENCES {
-                return Err(A::Error::custom(format!("more than {MOST_REFERENCES} features")));
+            if references.len() == FEATURE_REFERENCES_MAX {
+                return Err(A::Error::custom(format!("more than {FEATURE_REFERENCES_MAX} features")));
             }
             references.push(reference);
         }

@@ -22,7 +22,7 @@ pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: boo
         return Err(FeastError::collision(&twice.to_string(), full_feature_names));
     }
     let cells: usize = features.columns.iter().map(|column| column.cells.len()).sum();
-    // About what a number takes with its status and timestamp.
+    // An estimate for a number with its status and timestamp.
     let mut json = Vec::with_capacity(256 + 64 * cells);
     match serde_json::to_writer(&mut json, &reply) {
         Ok(()) => Ok(json),
@@ -30,13 +30,14 @@ pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: boo
     }
 }
 
-/// An answer of many values, made of slices and written in pieces. Only the values are kept as text; the rest of it, most of
-/// its length, is written while it is sent.
+/// An answer of many values, made of slices and written in pieces. Only the values are stored as text; the rest, most
+/// of its length, is written while it is sent.
 #[derive(Debug)]
 pub struct LongAnswer {
     metadata: Vec<u8>,
     columns: Vec<LongColumn>,
-    /// The event times of the entities in each view, in microseconds since the Unix epoch; the first are those of join keys.
+    /// The event times of the entities in each view, in microseconds since the Unix epoch; the first are those of join
+    /// keys.
     times: Vec<Vec<i64>>,
 }
 
@@ -45,14 +46,14 @@ struct LongColumn {
     /// JSON, with commas between.
     values: Vec<u8>,
     statuses: Vec<FieldStatus>,
-    /// Which of [`LongAnswer::times`] are its own.
+    /// Index of its own in [`LongAnswer::times`].
     times: usize,
-    /// Whether those are taken from it.
+    /// True when those times are read from this column.
     brings_times: bool,
 }
 
 impl LongAnswer {
-    /// An answer to `read`, of which nothing is read yet.
+    /// An answer to `read`, with nothing read yet.
     pub fn new(read: &LongRead, full_feature_names: bool) -> Result<Self, FeastError> {
         let column = |feature: &Feature| FeatureColumn { feature: feature.clone(), cells: Vec::new() };
         let join_keys: Columns = read.join_keys().map(|(name, _)| (name.clone(), Vec::new())).collect();
@@ -107,13 +108,13 @@ impl LongAnswer {
         Ok(())
     }
 
-    /// How much memory it takes, in bytes.
+    /// Its memory in bytes.
     pub fn bytes(&self) -> usize {
         let columns = self.columns.iter().map(|column| column.values.capacity() + column.statuses.capacity());
         columns.chain(self.times.iter().map(|times| 8 * times.capacity())).sum()
     }
 
-    /// Its text.
+    /// The text of the answer, in pieces.
     pub fn into_pieces(self) -> Pieces {
         Pieces { answer: self, column: 0, part: Part::Begin, at: 0, is_over: false }
     }
@@ -123,13 +124,13 @@ fn unwritten(reason: &serde_json::Error) -> FeastError {
     FeastError::new(500, format!("the answer cannot be written: {reason}"))
 }
 
-/// The text of a [`LongAnswer`], in pieces of about [`PIECE`] bytes.
+/// The text of a [`LongAnswer`], in pieces of about [`PIECE_BYTES`] bytes.
 #[derive(Debug)]
 pub struct Pieces {
     answer: LongAnswer,
     column: usize,
     part: Part,
-    /// How much of the part is written.
+    /// Length of the part that is written.
     at: usize,
     is_over: bool,
 }
@@ -142,10 +143,10 @@ enum Part {
     Timestamps,
 }
 
-/// Written in a fraction of a millisecond.
-const PIECE: usize = 64 << 10;
-/// So many statuses or timestamps at a time.
-const ELEMENTS: usize = 1024;
+/// Bytes of a piece: one is written in a fraction of a millisecond.
+const PIECE_BYTES: usize = 64 << 10;
+/// Number of statuses or timestamps written in one step.
+const ELEMENTS_PER_STEP: usize = 1024;
 
 impl Iterator for Pieces {
     type Item = Bytes;
@@ -154,8 +155,8 @@ impl Iterator for Pieces {
         if self.is_over {
             return None;
         }
-        let mut text = Vec::with_capacity(2 * PIECE);
-        while text.len() < PIECE && !self.is_over {
+        let mut text = Vec::with_capacity(2 * PIECE_BYTES);
+        while text.len() < PIECE_BYTES && !self.is_over {
             self.step(&mut text);
         }
         Some(text.into())
@@ -172,13 +173,15 @@ impl Pieces {
             self.is_over = true;
             return;
         };
+
         let begin = self.at;
         let (length, step) = match self.part {
             Part::Begin => (0, 0),
-            Part::Values => (column.values.len(), PIECE),
-            Part::Statuses | Part::Timestamps => (column.statuses.len(), ELEMENTS),
+            Part::Values => (column.values.len(), PIECE_BYTES),
+            Part::Statuses | Part::Timestamps => (column.statuses.len(), ELEMENTS_PER_STEP),
         };
         self.at = begin.saturating_add(step).min(length);
+
         match self.part {
             Part::Begin => {
                 text.extend_from_slice(if self.column == 0 { b"{\"results\":[" } else { b"," });
@@ -205,10 +208,12 @@ impl Pieces {
                 }
             }
         }
+
         if self.at < length {
             return;
         }
         self.at = 0;
+
         let (next, between): (Part, &[u8]) = match self.part {
             Part::Begin => (Part::Values, b""),
             Part::Values => (Part::Statuses, b"],\"statuses\":["),
@@ -234,7 +239,7 @@ impl<'a> Reply<'a> {
         self.features.columns.iter().map(move |column| Name { column, full: self.full })
     }
 
-    /// A name that two features would have.
+    /// Returns a name that two features would have.
     fn duplicate(self) -> Option<Name<'a>> {
         let mut seen = HashSet::with_capacity(self.features.columns.len());
         self.names().find(|name| {
@@ -309,7 +314,7 @@ impl Serialize for Results<'_> {
     }
 }
 
-/// A join key of every entity: always present, and of no time.
+/// A join key of every entity: always present, without an event time.
 struct KeyVector<'a>(&'a [serde_json::Value]);
 
 impl Serialize for KeyVector<'_> {
@@ -335,7 +340,7 @@ impl Serialize for FeatureVector<'_> {
     }
 }
 
-/// An array of what an iterator gives.
+/// An array of an iterator's items.
 struct Each<F>(F);
 
 impl<I, F> Serialize for Each<F>
@@ -369,11 +374,11 @@ where
     }
 }
 
-/// The time of what has none.
+/// The time of a value without an event time.
 const EPOCH: &str = "1970-01-01T00:00:00Z";
 
-/// A value as Feast's server writes it: bytes in base64, timestamps in seconds, single precision as what it is in double
-/// precision, and what is not finite by name, as protobuf does in JSON.
+/// A value as Feast's server writes it: bytes in base64, timestamps in seconds, single precision as its value in double
+/// precision, and numbers that are not finite by name, as protobuf does in JSON.
 struct Native<'a>(&'a Value);
 
 impl Serialize for Native<'_> {

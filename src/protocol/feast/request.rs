@@ -1,14 +1,15 @@
 //! Requests of Feast's clients.
 //!
-//! Keys that are not known are let be, as Feast's server does: `transform_on_write`, `allow_registry_cache` and
-//! `include_feature_view_version_metadata` say nothing here, where nothing is transformed and the registry is at hand.
+//! Unknown keys are ignored, as in Feast's server: `transform_on_write`, `allow_registry_cache` and
+//! `include_feature_view_version_metadata` have no meaning here, where nothing is transformed and the registry is
+//! local.
 
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use ledge_features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection};
 use ledge_features::registry::Registry;
 use serde::Deserialize;
 
-use super::MOST_CELLS;
+use super::ANSWER_CELLS_MAX;
 use super::error::{Detail, FeastError};
 use super::frame::{Frame, References};
 
@@ -16,7 +17,7 @@ use super::frame::{Frame, References};
 #[derive(Debug, PartialEq)]
 pub struct OnlineFeaturesCall {
     pub request: OnlineRequest,
-    /// Whether features are named `view__feature` in the answer.
+    /// True when features are named `view__feature` in the answer.
     pub full_feature_names: bool,
 }
 
@@ -24,16 +25,16 @@ pub struct OnlineFeaturesCall {
 #[derive(Debug, PartialEq)]
 pub struct PushCall {
     pub push: Push,
-    /// Which stores they are for.
+    /// The stores that the push is for.
     pub mode: PushMode,
 }
 
-/// Which stores a push is for.
+/// The stores that a push is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushMode {
-    /// The online store, which this is.
+    /// Only the online store.
     Online,
-    /// The online store, and an offline store that is not here.
+    /// The online store, and an offline store, which Ledge does not have.
     OnlineAndOffline,
 }
 
@@ -72,26 +73,27 @@ pub fn decode_online_features(body: &[u8]) -> Result<OnlineFeaturesCall, FeastEr
 }
 
 impl OnlineFeaturesCall {
-    /// How many values the answer has, of entities that no view lacks. Refuses a question whose answer would be too large.
+    /// Number of values that the answer has when no entity is missing. Refuses a request whose answer would be too
+    /// large.
     pub fn check_size(&self, registry: &Registry) -> Result<usize, FeastError> {
         let entities = self.request.entities.first().map_or(0, |(_, cells)| cells.len());
         let features = match &self.request.selection {
             Selection::Features(references) => references.iter().map(|reference| count(registry, reference)).sum(),
-            // An unknown one is for the store to refuse.
+            // The store refuses an unknown service.
             service @ Selection::Service(_) => registry.select(service).map_or(0, |features| features.len()),
         };
         let cells = features.saturating_mul(entities);
-        if cells <= MOST_CELLS {
+        if cells <= ANSWER_CELLS_MAX {
             return Ok(cells);
         }
         let message = format!(
-            "{features} features of {entities} entities are more than {MOST_CELLS} values: ask for fewer entities at a time"
+            "{features} features of {entities} entities are more than {ANSWER_CELLS_MAX} values: ask for fewer entities at a time"
         );
         Err(Detail::new("too_long", "entities", message).into())
     }
 }
 
-/// How many features a reference means: one, or those of a whole view.
+/// Number of features of a reference: one, or those of a whole view.
 fn count(registry: &Registry, reference: &str) -> usize {
     if reference.contains(':') { 1 } else { registry.view(reference).map_or(1, |view| view.feature_names().count()) }
 }
@@ -103,7 +105,7 @@ pub fn decode_push(body: &[u8]) -> Result<PushCall, FeastError> {
         None | Some("online") => PushMode::Online,
         Some("online_and_offline") => PushMode::OnlineAndOffline,
         Some("offline") => {
-            let message = "Ledge has no offline store, so nothing of the push was kept: push with 'to': 'online'";
+            let message = "Ledge has no offline store, so nothing of the push was stored: push with 'to': 'online'";
             return Err(FeastError::new(501, message));
         }
         Some(_) => {
@@ -123,7 +125,7 @@ pub fn decode_write(body: &[u8], registry: &Registry) -> Result<PushCall, FeastE
     Ok(PushCall { push: Push { target: PushTarget::View(view), columns }, mode: PushMode::Online })
 }
 
-/// Gives the event times of Feast's client the name that the view has for them.
+/// Renames the event times of Feast's client to the view's name for them.
 fn name_timestamps(columns: &mut Columns, field: &str) {
     if columns.iter().any(|(name, _)| name == field) {
         return;

@@ -3,11 +3,11 @@ use std::sync::Arc;
 use ledge_features::online::{Cell, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, PushTarget, Selection};
 use ledge_features::registry::Registry;
 use ledge_features::value::{ScalarType, Value, ValueType};
-use ledge_features::view::{Feature, FeatureIndex, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
+use ledge_features::view::{Feature, FeatureIndex, FeatureView, Field, FieldId, JoinKey, PushSource, ViewId};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use super::error::{FeastError, Told};
+use super::error::{ErrorContent, FeastError};
 use super::*;
 
 fn view(id: u32, name: &str, fields: &[(&str, ValueType)]) -> Arc<FeatureView> {
@@ -28,7 +28,7 @@ fn view(id: u32, name: &str, fields: &[(&str, ValueType)]) -> Arc<FeatureView> {
         aggregations: Vec::new(),
         ttl: None,
         lateness: std::time::Duration::ZERO,
-        source: Source { name: "pushes".into(), timestamp_field: "event_timestamp".into() },
+        source: PushSource { name: "pushes".into(), timestamp_field: "event_timestamp".into() },
     })
 }
 
@@ -105,7 +105,10 @@ fn two_features_of_one_name_are_refused_unless_the_view_tells_them_apart() {
     };
     let refused = encode_online_features(&of([&one, &two]), false).unwrap_err();
     assert_eq!(refused.status, 422);
-    assert!(matches!(refused.told, Told::Exception { class: "FeatureNameCollisionError", .. }), "{refused:?}");
+    assert!(
+        matches!(refused.content, ErrorContent::Exception { class: "FeatureNameCollisionError", .. }),
+        "{refused:?}"
+    );
     assert!(encode_online_features(&of([&one, &two]), true).is_ok());
     assert!(encode_online_features(&of([&one, &one]), true).is_err());
 }

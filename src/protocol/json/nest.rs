@@ -1,4 +1,4 @@
-//! How the elements of a tensor are nested in JSON: not at all, or exactly as the shape.
+//! Nesting of a tensor's elements in JSON: none, or exactly as the shape.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visi
 
 use super::Sink;
 
-/// One element out of an array that is known to hold elements.
+/// One element of an array that is known to hold elements.
 struct Leaf<'s, S>(&'s mut S);
 
 impl<'de, S: Sink> DeserializeSeed<'de> for Leaf<'_, S> {
@@ -20,11 +20,11 @@ impl<'de, S: Sink> DeserializeSeed<'de> for Leaf<'_, S> {
 
 /// One array of the nest; an array that does not fit the shape leaves (expected, got) entries in `problem`.
 pub(super) struct Level<'s, S> {
-    /// Where the elements go.
+    /// Receives the elements.
     pub sink: &'s mut S,
     /// The dimensions from this array on.
     pub dims: &'s [usize],
-    /// The outermost array may hold all elements, whatever the shape.
+    /// Set for the outermost array, which may hold all elements for any shape.
     pub outermost: bool,
     pub problem: &'s mut Option<(usize, usize)>,
 }
@@ -80,7 +80,7 @@ impl<'de, S: Sink> Visitor<'de> for Level<'_, S> {
             match seq.next_element_seed(First(self.inner(inner)))? {
                 Some(Nest::Flat) => return self.leaves(seq),
                 Some(Nest::Nested) => entries = 1,
-                // Right if the shape has no elements; the count tells.
+                // Correct if the shape has no elements; the count is checked later.
                 None => return Ok(()),
             }
         }
@@ -91,7 +91,7 @@ impl<'de, S: Sink> Visitor<'de> for Level<'_, S> {
     }
 }
 
-/// How the outermost array holds its elements.
+/// Nesting of the outermost array.
 enum Nest {
     Flat,
     Nested,

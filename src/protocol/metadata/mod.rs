@@ -13,8 +13,8 @@ use ledge_engine::backend::Port;
 use serde::Serialize;
 
 pub use model_config::{
-    DynamicBatching, InputConfig, InstanceGroup, ModelConfig, ModelParameter, OutputConfig, QueuePolicy, ResponseCache,
-    TimeoutAction, VersionPolicy, config_datatype,
+    DynamicBatching, InputConfig, InstanceGroup, ModelConfig, ModelParameter, ModelResponseCache, OutputConfig,
+    QueuePolicy, TimeoutAction, VersionPolicy, config_datatype,
 };
 pub use repository::{IndexRequest, IndexRow, LoadRequest, ModelState, UnloadRequest};
 pub use statistics::{
@@ -48,7 +48,7 @@ pub struct Live {
 /// `GET /v2/health/ready` and `GET /v2/models/{model}[/versions/{version}]/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Ready<'a> {
-    /// The model, unless it is about the server.
+    /// The model; `None` for the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a ModelName>,
     pub ready: bool,
@@ -58,9 +58,9 @@ pub struct Ready<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelMetadata {
     pub name: ModelName,
-    /// Its versions that can be asked, as strings.
+    /// Its versions that answer requests, as strings.
     pub versions: Vec<String>,
-    /// What runs it, such as `onnxruntime_onnx`.
+    /// The platform that runs it, such as `onnxruntime_onnx`.
     pub platform: String,
     /// The inputs; -1 is a variable dimension, the batch is included.
     pub inputs: Vec<Port>,

@@ -1,7 +1,7 @@
 //! `GET /v2/models/{model}[/versions/{version}]/config`: the model config as Triton writes it in JSON.
 //!
 //! `perf_analyzer` stops without it. It reads `max_batch_size`, each input's `optional` and `is_shape_tensor`, each
-//! output's `is_shape_tensor`, `response_cache.enable`, and looks which batching is there (oip.md section 8).
+//! output's `is_shape_tensor`, `response_cache.enable`, and the kind of batching (oip.md section 8).
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelConfig {
     pub name: ModelName,
-    /// What runs it, such as `onnxruntime_onnx`.
+    /// The platform that runs it, such as `onnxruntime_onnx`.
     pub platform: String,
     /// The backend, such as `onnxruntime`.
     pub backend: String,
@@ -23,12 +23,12 @@ pub struct ModelConfig {
     pub input: Vec<InputConfig>,
     pub output: Vec<OutputConfig>,
     pub instance_group: Vec<InstanceGroup>,
-    /// How requests are put together into batches; `None`: they are not.
+    /// Rule for joining requests into batches; `None`: they are not joined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_batching: Option<DynamicBatching>,
-    /// Whether answers are remembered; `None`: they are not.
+    /// The response cache; `None`: answers are not cached.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub response_cache: Option<ResponseCache>,
+    pub response_cache: Option<ModelResponseCache>,
     /// The name of the model's file.
     pub default_model_filename: String,
     pub parameters: BTreeMap<String, ModelParameter>,
@@ -54,7 +54,7 @@ impl ModelConfig {
     }
 }
 
-/// Which versions of a model are served.
+/// The versions of a model that are served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionPolicy {
@@ -77,7 +77,7 @@ pub struct InputConfig {
     pub is_shape_tensor: bool,
     /// Always false: not supported.
     pub allow_ragged_batch: bool,
-    /// Whether a request may leave it out.
+    /// True when a request may leave it out.
     pub optional: bool,
 }
 
@@ -136,14 +136,14 @@ impl InstanceGroup {
     }
 }
 
-/// How requests are put together into batches.
+/// Rule for joining requests into batches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DynamicBatching {
     /// Sizes to aim at.
     pub preferred_batch_size: Vec<u64>,
-    /// How long a request may wait for others, in microseconds.
+    /// Microseconds that a request may wait for others.
     pub max_queue_delay_microseconds: u64,
-    /// Whether answers leave in the order of the requests.
+    /// True when answers leave in the order of the requests.
     pub preserve_ordering: bool,
     /// Priorities; 0 is none.
     pub priority_levels: u64,
@@ -152,20 +152,20 @@ pub struct DynamicBatching {
     pub default_queue_policy: QueuePolicy,
 }
 
-/// How a queue treats who waits in it.
+/// Policy of a queue for waiting requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct QueuePolicy {
-    /// What happens at the timeout.
+    /// Action at the timeout.
     pub timeout_action: TimeoutAction,
     /// In microseconds; 0 is none.
     pub default_timeout_microseconds: u64,
-    /// Whether a request may shorten it.
+    /// True when a request may shorten it.
     pub allow_timeout_override: bool,
     /// Requests that may wait; 0 is any number.
     pub max_queue_size: u64,
 }
 
-/// What happens to a request at its timeout.
+/// Action on a request at its timeout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TimeoutAction {
@@ -175,9 +175,9 @@ pub enum TimeoutAction {
     Delay,
 }
 
-/// Whether answers are remembered.
+/// The response cache of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct ResponseCache {
+pub struct ModelResponseCache {
     pub enable: bool,
 }
 
@@ -220,7 +220,7 @@ mod tests {
         config.input.push(InputConfig::new("IN", DataType::Fp32, vec![-1, 16]));
         config.output.push(OutputConfig::new("OUT", DataType::Bytes, vec![1]));
         config.dynamic_batching = Some(DynamicBatching { max_queue_delay_microseconds: 100, ..Default::default() });
-        config.response_cache = Some(ResponseCache { enable: true });
+        config.response_cache = Some(ModelResponseCache { enable: true });
         config.parameters.insert("threads".into(), ModelParameter { string_value: "2".into() });
         let expected = json!({
             "name": "mlp", "platform": "onnxruntime_onnx", "backend": "onnxruntime",

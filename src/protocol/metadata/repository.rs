@@ -1,7 +1,7 @@
 //! The model repository extension: index, load and unload (oip.md section 8).
 
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use serde::Serialize;
 use serde::de::{Error, IgnoredAny, MapAccess};
 
@@ -18,7 +18,7 @@ pub struct IndexRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     pub state: ModelState,
-    /// Why it is not ready.
+    /// Reason why it is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -30,23 +30,23 @@ impl IndexRow {
     }
 }
 
-/// What the index is asked for.
+/// Options of an index request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IndexRequest {
     /// Only versions that are ready.
     pub ready: bool,
 }
 
-/// What is asked of a load.
+/// Options of a load.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadRequest {
     /// A model config in JSON, in place of the repository's.
     pub config: Option<String>,
-    /// Names of the files sent along (`file:<version>/<file>`, without `file:`); their contents are not kept.
+    /// Names of the files sent along (`file:<version>/<file>`, without `file:`); their contents are dropped.
     pub files: Vec<String>,
 }
 
-/// What is asked of an unload.
+/// Options of an unload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnloadRequest {
     /// Models that this one feeds are to be unloaded too.

@@ -11,7 +11,7 @@ pub struct StatisticsReply {
     pub model_stats: Vec<ModelStatistics>,
 }
 
-/// How often something happened and how long it took altogether, since the daemon started.
+/// Count of an event and its total time, since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Duration {
     pub count: u64,
@@ -25,7 +25,7 @@ pub struct ModelStatistics {
     pub name: ModelName,
     /// The version, as a string.
     pub version: String,
-    /// When it last answered, in milliseconds since 1970; 0 is never.
+    /// Time of its last answer, in milliseconds since 1970; 0 is never.
     pub last_inference: u64,
     /// Batch elements inferred on, cache hits left out.
     pub inference_count: u64,
@@ -42,7 +42,7 @@ pub struct ModelStatistics {
 }
 
 impl ModelStatistics {
-    /// The statistics of a version that has not been asked yet.
+    /// The statistics of a version without requests yet.
     pub fn new(name: ModelName, version: ModelVersion) -> Self {
         Self {
             name,
@@ -71,7 +71,7 @@ pub struct InferenceStatistics {
     pub compute_output: Duration,
     /// Answered from the cache.
     pub cache_hit: Duration,
-    /// Looked up in the cache in vain, and inserted.
+    /// Not found in the cache, and inserted.
     pub cache_miss: Duration,
 }
 
@@ -84,7 +84,7 @@ pub struct ResponseStatistics {
     pub fail: Duration,
     /// Responses without outputs.
     pub empty_response: Duration,
-    /// Responses that nobody waited for.
+    /// Responses that no caller waited for.
     pub cancel: Duration,
 }
 

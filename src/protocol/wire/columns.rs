@@ -3,19 +3,19 @@
 use ledge_features::online::Columns;
 use serde::de::MapAccess;
 
-use super::super::cells::Cells;
+use super::super::cells::CellsSeed;
 use super::super::error::{ProtocolError, excerpt};
-use super::super::object::{Failure, Fields};
-use super::MAX_ENTRIES;
+use super::super::object::{Fields, FirstError};
+use super::ENTRIES_MAX;
 
 /// Reads one such object.
 pub(super) struct ColumnsReader<'r> {
-    /// Its key, for messages.
+    /// Its key in messages.
     pub key: &'static str,
     pub columns: &'r mut Columns,
-    /// How many values there may still be in the request.
+    /// Number of values that the request may still have.
     pub left: &'r mut usize,
-    pub failure: &'r mut Failure,
+    pub failure: &'r mut FirstError,
 }
 
 impl<'de> Fields<'de> for ColumnsReader<'_> {
@@ -26,10 +26,10 @@ impl<'de> Fields<'de> for ColumnsReader<'_> {
         if self.columns.iter().any(|(known, _)| known == name) {
             return Err(self.failure.refuse(ProtocolError::DuplicateColumn { place: place(), column: excerpt(name) }));
         }
-        if self.columns.len() == MAX_ENTRIES {
-            return Err(self.failure.refuse(ProtocolError::TooMany { key: self.key, limit: MAX_ENTRIES }));
+        if self.columns.len() == ENTRIES_MAX {
+            return Err(self.failure.refuse(ProtocolError::TooMany { key: self.key, limit: ENTRIES_MAX }));
         }
-        let cells = map.next_value_seed(Cells { left: self.left, column: name });
+        let cells = map.next_value_seed(CellsSeed { left: self.left, column: name });
         let cells = self.failure.field(&place(), name, cells)?;
         self.columns.push((name.to_owned(), cells));
         Ok(())

@@ -1,39 +1,39 @@
-//! One input: its fields in any order, then its data out of the JSON or out of the binary part of the body.
+//! One input: its fields in any order, then its data from the JSON or from the binary part of the body.
 
 use std::fmt;
 use std::mem::replace;
 
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Tensor, TensorError, element_count};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::super::error::{ProtocolError, excerpt};
-use super::super::json::{MOST_STRINGS, TensorSeed};
-use super::super::object::{Failure, Fields};
+use super::super::json::{STRINGS_MAX, TensorSeed};
+use super::super::object::{Fields, FirstError};
 use super::super::parameters::InputParameters;
 use super::Source;
 
 /// The most dimensions of a tensor, as in NumPy.
-const MAX_RANK: usize = 64;
+const RANK_MAX: usize = 64;
 
 /// Collects the fields of one input.
 pub(super) struct InputReader<'r, 's, 'de> {
     source: &'r mut Source<'s>,
-    /// Which input, for messages: by number until its name is read.
+    /// The input in messages: its number until its name is read.
     place: String,
     name: Option<String>,
     shape: Option<Vec<usize>>,
     datatype: Option<String>,
     parameters: InputParameters,
     has_parameters: bool,
-    data: Option<Data<'de>>,
+    data: Option<InputData<'de>>,
 }
 
 /// The value of "data".
-enum Data<'de> {
-    /// It came after name, datatype and shape, and was read on the way.
+enum InputData<'de> {
+    /// It came after name, datatype and shape, and was read at once.
     Read(Tensor),
     /// It came before one of them.
     Unread(&'de RawValue),
@@ -54,7 +54,7 @@ impl<'r, 's> InputReader<'r, 's, '_> {
         }
     }
 
-    /// How to read "data" where it stands, if all that it takes is known.
+    /// The reader for "data", if name, datatype and shape are known already.
     fn seed(&mut self) -> Option<TensorSeed<'_>> {
         Some(TensorSeed {
             input: self.name.as_deref()?,
@@ -66,7 +66,7 @@ impl<'r, 's> InputReader<'r, 's, '_> {
         })
     }
 
-    /// The input, once its object has ended.
+    /// Returns the input, after the end of its object.
     pub(super) fn finish(self) -> Result<(String, Tensor), ProtocolError> {
         let missing = |key| ProtocolError::Missing { place: self.place.clone(), key };
         let name = self.name.ok_or_else(|| missing("name"))?;
@@ -78,9 +78,9 @@ impl<'r, 's> InputReader<'r, 's, '_> {
         let tensor = match (self.data, self.parameters.binary_data_size) {
             (None, None) => return Err(ProtocolError::NoData { input: input() }),
             (Some(_), Some(_)) => return Err(ProtocolError::TwoData { input: input() }),
-            (Some(Data::Read(tensor)), None) => tensor,
-            (Some(Data::Unread(json)), None) => {
-                let mut failure = Failure::default();
+            (Some(InputData::Read(tensor)), None) => tensor,
+            (Some(InputData::Unread(json)), None) => {
+                let mut failure = FirstError::default();
                 let body_length = json.get().len();
                 let account = self.source.account;
                 let seed =
@@ -108,7 +108,7 @@ impl<'de> Fields<'de> for InputReader<'_, '_, 'de> {
             "shape" => {
                 self.source.failure.once(&self.place, "shape", self.shape.is_some())?;
                 let Dims(shape) = self.source.failure.field(&self.place, "shape", map.next_value())?;
-                let reason = if shape.len() > MAX_RANK {
+                let reason = if shape.len() > RANK_MAX {
                     Some("has more than 64 dimensions")
                 } else if element_count(&shape).is_none() {
                     Some("has too many elements")
@@ -132,8 +132,8 @@ impl<'de> Fields<'de> for InputReader<'_, '_, 'de> {
             "data" => {
                 self.source.failure.once(&self.place, "data", self.data.is_some())?;
                 self.data = Some(match self.seed() {
-                    Some(seed) => Data::Read(map.next_value_seed(seed)?),
-                    None => Data::Unread(self.source.failure.field(&self.place, "data", map.next_value())?),
+                    Some(seed) => InputData::Read(map.next_value_seed(seed)?),
+                    None => InputData::Unread(self.source.failure.field(&self.place, "data", map.next_value())?),
                 });
             }
             _ => drop(map.next_value::<IgnoredAny>()?),
@@ -142,7 +142,7 @@ impl<'de> Fields<'de> for InputReader<'_, '_, 'de> {
     }
 }
 
-/// A shape, of which no more is kept than it takes to know that it is too long.
+/// A shape. Dimensions after the first one too many are dropped.
 struct Dims(Vec<usize>);
 
 impl<'de> Deserialize<'de> for Dims {
@@ -163,7 +163,7 @@ impl<'de> Visitor<'de> for DimsVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dims, A::Error> {
         let mut dims = Vec::new();
         while let Some(dim) = seq.next_element()? {
-            if dims.len() <= MAX_RANK {
+            if dims.len() <= RANK_MAX {
                 dims.push(dim);
             }
         }
@@ -171,7 +171,7 @@ impl<'de> Visitor<'de> for DimsVisitor {
     }
 }
 
-/// The next `size` bytes of the binary part of the body (oip.md section 5); the bytes are shared, not copied.
+/// Takes the next `size` bytes of the binary part of the body (oip.md section 5); the bytes are shared, not copied.
 fn binary_tensor(
     source: &mut Source<'_>,
     name: &str,
@@ -184,8 +184,8 @@ fn binary_tensor(
         return Err(ProtocolError::ShortBinary { input, missing, model });
     }
     // An element takes four bytes here, and many times as much in a runtime.
-    if datatype == DataType::Bytes && element_count(&shape).is_none_or(|count| count > MOST_STRINGS) {
-        return Err(ProtocolError::TooManyStrings { input, limit: MOST_STRINGS });
+    if datatype == DataType::Bytes && element_count(&shape).is_none_or(|count| count > STRINGS_MAX) {
+        return Err(ProtocolError::TooManyStrings { input, limit: STRINGS_MAX });
     }
     Tensor::new(datatype, shape, source.binary.split_to(size)).map_err(|error| match error {
         TensorError::TooLarge { .. } => {

@@ -8,10 +8,10 @@ use ledge_base::principal::Principal;
 
 use super::tag::Tag;
 
-/// How many entities a record lists, unless it is configured.
+/// The default for the most entities that a record lists.
 pub const ENTITIES: u32 = 256;
 
-/// A way to use the rows of a feature view.
+/// The access to rows of a feature view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FeatureAction {
     Read,
@@ -21,10 +21,9 @@ pub enum FeatureAction {
 /// The key that reads and pushes are counted by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FeatureKey {
-    /// Read or pushed.
     pub action: FeatureAction,
     pub view: Arc<str>,
-    /// The model that read for the caller; `None` where the caller was answered with the values.
+    /// The model that read for the caller; `None` when the caller got the values.
     pub model: Option<ModelName>,
     pub principal: Principal,
 }
@@ -33,16 +32,16 @@ pub struct FeatureKey {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FeatureCounts {
     pub calls: u64,
-    /// How many rows, an entity that comes twice counted twice.
+    /// The number of rows; an entity that occurs twice counts twice.
     pub rows: u64,
-    /// The tags of the entities, as many as a record lists.
+    /// The tags of the entities, up to the limit of a record.
     pub entities: HashSet<Tag>,
-    /// How many rows are of other entities.
+    /// The number of rows of other entities.
     pub unlisted: u64,
 }
 
 impl FeatureCounts {
-    /// Counts `rows`, with a tag for each of which there is one.
+    /// Counts `rows` rows, with the tags of their entities, if there are tags.
     pub fn count(&mut self, calls: u64, rows: u64, tags: &[Tag], entities_max: usize) {
         self.calls += calls;
         self.rows += rows;

@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use super::feature::ENTITIES;
 use super::tag::{Content, Tag};
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It was answered.
     Ok,
-    /// It was not, for a fault of the request or the model, or the caller hung up.
+    /// It failed because of the request or the model, or the caller disconnected.
     Failed,
-    /// It was turned away: a full queue, a quota, a limit.
+    /// It was refused: a full queue, a quota, a limit.
     Refused,
     /// Its deadline passed.
     Late,
@@ -27,25 +27,25 @@ pub enum Outcome {
     Unavailable,
 }
 
-/// How much of inference is recorded.
+/// The detail in which inference is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Detail {
     /// A record for each minute, caller, model and outcome.
     #[default]
     Minutes,
-    /// A record for each call, with tags of what went in and came out.
+    /// A record for each call, with tags of its inputs and outputs.
     Calls,
 }
 
-/// Which inference calls become a record of their own, and how much a record of feature calls has.
+/// The detail of the records of inference calls and feature calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// What holds for models that are not named.
+    /// The detail for models that are not in `calls`.
     pub detail: Detail,
-    /// Models of which each call is a record, whatever holds for the others.
+    /// Models of which each call is recorded.
     pub calls: BTreeSet<ModelName>,
-    /// How many entities a record of feature reads or pushes lists at most.
+    /// The most entities that a record of feature reads or pushes lists.
     pub feature_entities: u32,
 }
 
@@ -56,7 +56,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether each call of a model is a record.
+    /// True if each call of a model is recorded.
     pub fn is_each_call(&self, model: &ModelName) -> bool {
         self.detail == Detail::Calls || self.calls.contains(model)
     }
@@ -67,7 +67,7 @@ impl Policy {
 pub struct DigestPrefix([u8; 16]);
 
 impl DigestPrefix {
-    /// That of a digest.
+    /// The prefix of a digest.
     pub fn of(digest: &str) -> Option<Self> {
         digest.as_bytes().first_chunk().copied().map(Self)
     }
@@ -79,10 +79,10 @@ impl fmt::Display for DigestPrefix {
     }
 }
 
-/// What calls are counted by.
+/// The key that calls are counted by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CallKey {
-    /// The model; `None` when there is none of the name that was asked for: the name is the caller's then.
+    /// The model; `None` when no model has the requested name, because a caller chose that name.
     pub model: Option<ModelName>,
     /// The version that was to answer.
     pub version: Option<ModelVersion>,
@@ -92,27 +92,26 @@ pub struct CallKey {
     pub outcome: Outcome,
 }
 
-/// A tag, or what it is to be made of.
+/// A tag, or the content for one.
 #[derive(Debug, Clone)]
 pub enum Taggable {
     Tag(Tag),
-    /// What is to be tagged by whoever has the time.
+    /// The content, which the writer tags later.
     Content(Content),
 }
 
-/// One call that becomes a record.
+/// One call that becomes a record of its own.
 #[derive(Debug, Clone)]
 pub struct CallRecord {
     pub key: CallKey,
-    /// How long it took, in microseconds.
+    /// The duration in microseconds.
     pub us: u64,
-    /// What the model was given.
     pub input: Option<Taggable>,
     pub output: Option<Taggable>,
 }
 
 impl CallRecord {
-    /// How many bytes wait in it to be tagged.
+    /// The number of bytes in it that wait to be tagged.
     pub fn waiting(&self) -> usize {
         let size = |taggable: &Taggable| match taggable {
             Taggable::Tag(_) => 0,
@@ -126,9 +125,9 @@ impl CallRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallCounts {
     pub calls: u64,
-    /// How long they took together, in microseconds.
+    /// The sum of their durations in microseconds.
     pub us: u64,
-    /// How long the longest took, in microseconds.
+    /// The longest duration in microseconds.
     pub us_max: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Where events wait until they are written. Whoever records one waits for nobody.
+//! The queue of events on their way to the writer. Recording an event never waits.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,52 +15,52 @@ use tokio::sync::oneshot;
 use super::AuditEvent;
 use super::feature::{FeatureCounts, FeatureKey};
 use super::inference::{CallCounts, CallKey, CallRecord, Policy, Taggable};
-use super::seldom::Seldom;
+use super::repeated::RepeatedEvents;
 use super::tag::{Content, Tag, TagKey};
 
-/// How many events and calls may wait. One is under 400 bytes.
-const QUEUE: usize = 32_768;
+/// The most events and calls in the queue. An entry has less than 400 bytes.
+const QUEUE_ENTRIES_MAX: usize = 32_768;
 
-/// Beyond the queue: how many events that are no calls may wait. A flood of calls must not push them out.
-const RESERVE: usize = 8192;
+/// Further entries of the queue for events that are not calls: a flood of calls must not push them out.
+const RESERVED_ENTRIES_MAX: usize = 8192;
 
-/// How many keys are counted apart within a minute; beyond them the caller is left out.
-const KEYS: usize = 1024;
+/// The most keys that are counted apart within a minute. Beyond them the caller is not distinguished.
+const COUNTED_KEYS_MAX: usize = 1024;
 
-/// Up to this size a tag is made by whoever records: it takes a microsecond, as long as handing the content on.
-const INLINE: usize = 2048;
+/// Content up to this size is tagged on the caller's thread: it takes a microsecond, as long as passing the content on.
+const INLINE_TAG_BYTES_MAX: usize = 2048;
 
-/// How many bytes of content may wait to be tagged. Beyond them whoever records makes the tag.
-const WAITING_CONTENT: u64 = 64 << 20;
+/// The most bytes of content that wait to be tagged. Beyond them the caller's thread makes the tag.
+const WAITING_BYTES_MAX: u64 = 64 << 20;
 
-/// A handle to record events with. Clones share one queue.
+/// A handle to record events. Clones share one queue.
 #[derive(Debug, Clone)]
 pub struct AuditSink {
-    shared: Arc<Shared>,
+    shared: Arc<SinkState>,
 }
 
-/// The other end: what is recorded, for one thread to write. Once it is dropped, recording does nothing.
+/// The other end of the queue, for the one thread that writes. After it is dropped, recording does nothing.
 #[derive(Debug)]
 pub struct AuditQueue {
-    shared: Arc<Shared>,
+    shared: Arc<SinkState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SinkState {
     policy: Policy,
     tag_key: ArcSwapOption<TagKey>,
     pending: Mutex<Pending>,
-    /// Apart from the others: a large read must not keep inference calls waiting.
+    /// Under a lock of its own: a large read must not delay inference calls.
     features: Mutex<HashMap<FeatureKey, FeatureCounts>>,
     woken: Condvar,
-    /// Nobody takes events any more.
+    /// True after the writer has gone.
     closed: AtomicBool,
     content: AtomicU64,
     recorded: AtomicU64,
     lost: AtomicU64,
-    /// How often events were lost, here or by the writer.
+    /// The number of times that events were lost, here or by the writer.
     losses: AtomicU64,
-    seldom: Seldom,
+    repeated: RepeatedEvents,
 }
 
 #[derive(Debug, Default)]
@@ -73,14 +73,14 @@ struct Pending {
     is_closing: bool,
 }
 
-/// What was recorded, and when, in milliseconds since the Unix epoch.
+/// One recorded item, with its time in milliseconds since the Unix epoch.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub at_ms: u64,
     pub what: Recorded,
 }
 
-/// An event of somebody, or an inference call.
+/// An event with its caller, or an inference call.
 #[derive(Debug, Clone)]
 pub enum Recorded {
     Event(Principal, AuditEvent),
@@ -92,39 +92,39 @@ pub enum Recorded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark(u64);
 
-/// What found no place in the queue.
+/// The calls and events that did not fit into the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
-    /// When the first was lost, in milliseconds since the Unix epoch.
+    /// The time of the first loss, in milliseconds since the Unix epoch.
     pub since_ms: u64,
     /// Calls, of inference and of features.
     pub calls: u64,
     pub events: u64,
 }
 
-/// What was waiting.
+/// The entries that were waiting.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// In the order in which they were recorded.
+    /// In the order of recording.
     pub entries: Vec<Entry>,
     pub lost: Option<Lost>,
-    /// To be told when all of the batch is durable; dropped, they say that it is not.
+    /// To be notified when all of the batch is durable. Dropping them says that it is not.
     pub flushes: Vec<oneshot::Sender<()>>,
-    /// Whether something of it has to be on the disk at once.
+    /// True if something in it has to be on the disk at once.
     pub is_urgent: bool,
-    /// Whether nothing comes after it.
+    /// True if no batch follows.
     pub is_last: bool,
 }
 
 impl AuditSink {
-    /// A sink and the other end of its queue.
+    /// Makes a sink and the other end of its queue.
     pub fn channel() -> (Self, AuditQueue) {
         Self::with_policy(Policy::default())
     }
 
     /// The same, with a policy for inference calls.
     pub fn with_policy(policy: Policy) -> (Self, AuditQueue) {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SinkState {
             policy,
             tag_key: ArcSwapOption::empty(),
             pending: Mutex::default(),
@@ -135,20 +135,20 @@ impl AuditSink {
             recorded: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             losses: AtomicU64::new(0),
-            seldom: Seldom::default(),
+            repeated: RepeatedEvents::default(),
         });
         (Self { shared: shared.clone() }, AuditQueue { shared })
     }
 
-    /// A sink that keeps nothing, for a command line that is no daemon.
+    /// A sink that drops everything, for commands that are not the daemon.
     pub fn to_nowhere() -> Self {
         Self::channel().0
     }
 
-    /// Records an event of somebody. Never blocks; an event that finds the queue full is counted as lost.
+    /// Records an event of a caller. Never blocks; when the queue is full, the event is counted as lost.
     pub fn record(&self, principal: &Principal, event: AuditEvent) {
         let is_urgent = event.is_urgent();
-        self.push(Recorded::Event(principal.clone(), event), is_urgent, QUEUE + RESERVE);
+        self.push(Recorded::Event(principal.clone(), event), is_urgent, QUEUE_ENTRIES_MAX + RESERVED_ENTRIES_MAX);
     }
 
     /// Records an event of the daemon itself.
@@ -156,9 +156,9 @@ impl AuditSink {
         self.record(&Principal::Local, event);
     }
 
-    /// What is told of events that come again and again.
-    pub(super) fn seldom(&self) -> &Seldom {
-        &self.shared.seldom
+    /// The state of repeated events.
+    pub(super) fn repeated(&self) -> &RepeatedEvents {
+        &self.shared.repeated
     }
 
     /// Records an inference call: as a record of its own, or counted with others of its minute, as the policy says.
@@ -167,19 +167,19 @@ impl AuditSink {
             return;
         }
         if key.model.as_ref().is_some_and(|model| self.shared.policy.is_each_call(model)) {
-            self.push(Recorded::Call(Box::new(CallRecord { key, us, input, output })), false, QUEUE);
+            self.push(Recorded::Call(Box::new(CallRecord { key, us, input, output })), false, QUEUE_ENTRIES_MAX);
             return;
         }
         let mut pending = self.shared.lock();
         let others = |key| CallKey { principal: Principal::Others, ..key };
         counts_of(&mut pending.counts, key, others).count(us);
         drop(pending);
-        // Nobody is woken: the writer asks for the counts by the minute.
+        // The writer is not woken: it takes the counts once a minute.
         self.shared.recorded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts rows of a feature view that were read or pushed with the others of the minute. `tags` are those of their
-    /// entities; there are none as long as there is no key for tags.
+    /// Counts rows of a feature view that were read or pushed, with the others of the minute. `tags` are those of their
+    /// entities; there are none without a key for tags.
     pub fn record_features(&self, key: FeatureKey, calls: u64, rows: u64, tags: &[Tag]) {
         if self.shared.closed.load(Ordering::Relaxed) {
             return;
@@ -214,7 +214,9 @@ impl AuditSink {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        // The writer looks again by itself while there is something: a wake-up costs a system call.
+
+        // The writer takes further entries by itself, so it is woken only for the first or an urgent one: that costs a
+        // system call.
         let wakes = pending.entries.is_empty() || (is_urgent && !pending.is_urgent);
         pending.entries.push(Entry { at_ms, what });
         pending.is_urgent |= is_urgent;
@@ -225,39 +227,39 @@ impl AuditSink {
         }
     }
 
-    /// Whether the calls of a model are to be recorded with tags.
+    /// True if the calls of a model are to be recorded with tags.
     pub fn wants_tags(&self, model: &ModelName) -> bool {
         !self.shared.closed.load(Ordering::Relaxed) && self.shared.policy.is_each_call(model)
     }
 
-    /// The tag of a content, or the content, to be tagged by the writer: whichever costs the caller less.
+    /// The tag of a content, or the content itself for the writer to tag: whichever costs the caller less.
     pub fn taggable(&self, content: Content) -> Option<Taggable> {
         let size = content.size();
         let waiting = self.shared.content.load(Ordering::Relaxed);
-        if size > INLINE && waiting.saturating_add(size as u64) <= WAITING_CONTENT {
+        if size > INLINE_TAG_BYTES_MAX && waiting.saturating_add(size as u64) <= WAITING_BYTES_MAX {
             self.shared.content.fetch_add(size as u64, Ordering::Relaxed);
             return Some(Taggable::Content(content));
         }
         self.shared.tag_key.load().as_ref().map(|key| Taggable::Tag(key.of(&content)))
     }
 
-    /// The key that tags are made with now.
+    /// The current key for tags.
     pub fn tag_key(&self) -> Option<Arc<TagKey>> {
         self.shared.tag_key.load_full()
     }
 
-    /// A moment from which on losses count for [`Self::durable_since`].
+    /// The current moment, after which losses count for [`Self::durable_since`].
     pub fn mark(&self) -> Mark {
         Mark(self.shared.losses.load(Ordering::Acquire))
     }
 
-    /// Whether all events recorded since `mark` are on the disk; waits until that is known.
+    /// Waits until it is known if all events recorded since `mark` are on the disk, and returns true if they are.
     pub async fn durable_since(&self, mark: Mark) -> bool {
-        // A batch that failed before this was called has its loss counted by the time the answer comes.
+        // The loss of a batch that failed before this call is counted by the time `durable` returns.
         self.durable().await && self.mark() == mark
     }
 
-    /// Waits until everything that waits to be written is on the disk. `false` when it is not going to be.
+    /// Waits until everything in the queue is on the disk. `false` if it will not be.
     pub async fn durable(&self) -> bool {
         let (told, waiting) = oneshot::channel();
         {
@@ -272,35 +274,36 @@ impl AuditSink {
         waiting.await.is_ok()
     }
 
-    /// Asks the writer to end once it has written what is recorded.
+    /// Asks the writer to end once it has written the queue.
     pub fn close(&self) {
         self.shared.lock().is_closing = true;
         self.shared.woken.notify_one();
     }
 
-    /// Events and calls taken since the start.
+    /// The number of events and calls recorded since the start.
     pub fn recorded(&self) -> u64 {
         self.shared.recorded.load(Ordering::Relaxed)
     }
 
-    /// Those that found the queue full since the start.
+    /// The number of events and calls lost to a full queue since the start.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 }
 
 impl AuditQueue {
-    /// A handle to record with, for the writer's own events.
+    /// A handle to record the writer's own events.
     pub fn sink(&self) -> AuditSink {
         AuditSink { shared: self.shared.clone() }
     }
 
-    /// Tags are made with this key from now on.
+    /// Sets the key for tags.
     pub fn set_tag_key(&self, key: Option<Arc<TagKey>>) {
         self.shared.tag_key.store(key);
     }
 
-    /// Waits until something is recorded, at the latest until `until`. With `urgent` it is something that cannot wait.
+    /// Waits until something is recorded, at the latest until `until`. With `urgent` only an urgent event ends the
+    /// wait.
     pub fn wait(&self, until: Instant, urgent: bool) {
         let mut pending = self.shared.lock();
         loop {
@@ -313,7 +316,7 @@ impl AuditQueue {
         }
     }
 
-    /// Takes what waits, but for the counts of this minute.
+    /// Takes the queue, without the counts of this minute.
     pub fn take(&mut self) -> Batch {
         let mut pending = self.shared.lock();
         Batch {
@@ -325,34 +328,34 @@ impl AuditQueue {
         }
     }
 
-    /// Takes what is to be recorded of denials that have no record yet; all of it when it is the last time.
+    /// Takes the events that stand for repeated ones without a record; all of them when it is the last time.
     pub fn take_untold(&self, now: Instant, is_last: bool) -> Vec<(Principal, AuditEvent)> {
-        let untold = self.shared.seldom.due(now, is_last);
+        let untold = self.shared.repeated.due(now, is_last);
         self.shared.recorded.fetch_add(untold.len() as u64, Ordering::Relaxed);
         untold
     }
 
-    /// Takes the calls that were counted since it was last asked.
+    /// Takes the calls counted since the last time.
     pub fn take_counts(&mut self) -> HashMap<CallKey, CallCounts> {
         std::mem::take(&mut self.shared.lock().counts)
     }
 
-    /// Takes the reads and pushes of features that were counted since it was last asked.
+    /// Takes the reads and pushes of features counted since the last time.
     pub fn take_features(&mut self) -> HashMap<FeatureKey, FeatureCounts> {
         std::mem::take(&mut self.shared.features())
     }
 
-    /// Events that were taken became no records. To be called before anybody hears what became of them.
+    /// Notes that taken events were lost. To be called before their callers are notified.
     pub fn events_lost(&self) {
         self.shared.losses.fetch_add(1, Ordering::Release);
     }
 
-    /// The content of these bytes is tagged, and needs no memory any more.
+    /// Notes that content of `size` bytes is tagged and has been dropped.
     pub fn tagged(&self, size: usize) {
         self.shared.release(size);
     }
 
-    /// The next event that waits and is no call, for tests.
+    /// Takes the next event that is not a call, for tests.
     pub fn try_next(&mut self) -> Option<AuditEvent> {
         let mut pending = self.shared.lock();
         let next = pending.entries.iter().position(|entry| matches!(entry.what, Recorded::Event(..)))?;
@@ -366,15 +369,15 @@ impl AuditQueue {
 impl Drop for AuditQueue {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
-        // What waits to hear that it is durable hears that it is not.
+        // Dropping the flushes tells their callers that nothing is durable.
         let mut pending = self.shared.lock();
         pending.flushes.clear();
         pending.entries.clear();
     }
 }
 
-impl Shared {
-    /// Contents of these bytes do not wait any more.
+impl SinkState {
+    /// Subtracts content that does not wait to be tagged any more.
     fn release(&self, size: usize) {
         let _ = self
             .content
@@ -390,9 +393,9 @@ impl Shared {
     }
 }
 
-/// The counts of a key; beyond [`KEYS`], those of all `others` of its kind.
+/// The counts of a key; beyond [`COUNTED_KEYS_MAX`], those of all `others` of its kind.
 fn counts_of<K: Eq + Hash, C: Default>(counts: &mut HashMap<K, C>, key: K, others: impl FnOnce(K) -> K) -> &mut C {
-    let is_crowded = counts.len() >= KEYS && !counts.contains_key(&key);
+    let is_crowded = counts.len() >= COUNTED_KEYS_MAX && !counts.contains_key(&key);
     counts.entry(if is_crowded { others(key) } else { key }).or_default()
 }
 
@@ -411,17 +414,17 @@ mod tests {
     #[test]
     fn a_full_queue_loses_calls_before_events_counted_and_never_blocks() {
         let (sink, mut queue) = AuditSink::with_policy(Policy { detail: Detail::Calls, ..Policy::default() });
-        for _ in 0..QUEUE + 3 {
+        for _ in 0..QUEUE_ENTRIES_MAX + 3 {
             sink.record_call(key("m", 1), 7, None, None);
         }
-        for _ in 0..RESERVE + 2 {
+        for _ in 0..RESERVED_ENTRIES_MAX + 2 {
             sink.record_own(AuditEvent::Stopped);
         }
         let batch = queue.take();
-        assert_eq!(batch.entries.len(), QUEUE + RESERVE);
+        assert_eq!(batch.entries.len(), QUEUE_ENTRIES_MAX + RESERVED_ENTRIES_MAX);
         let lost = batch.lost.unwrap();
         assert_eq!((lost.calls, lost.events), (3, 2));
-        assert_eq!((sink.recorded(), sink.lost()), ((QUEUE + RESERVE) as u64, 5));
+        assert_eq!((sink.recorded(), sink.lost()), ((QUEUE_ENTRIES_MAX + RESERVED_ENTRIES_MAX) as u64, 5));
         assert!(queue.take().lost.is_none());
     }
 
@@ -438,7 +441,7 @@ mod tests {
             (tell(&mut queue), waiting.await)
         };
         assert!(durable);
-        // The writer was quicker than the one who asks.
+        // The writer fails before the caller asks.
         sink.record_own(AuditEvent::Stopped);
         let _ = queue.take();
         queue.events_lost();
@@ -474,8 +477,8 @@ mod tests {
         sink.record_call(key("m", 0), 1, None, None);
         let counts = queue.take_counts();
         let others = CallKey { principal: Principal::Others, ..key("m", 0) };
-        assert_eq!((counts.len(), counts[&key("m", 0)].calls), (KEYS + 1, 2));
-        assert_eq!(counts[&others].calls, 2000 - KEYS as u64);
+        assert_eq!((counts.len(), counts[&key("m", 0)].calls), (COUNTED_KEYS_MAX + 1, 2));
+        assert_eq!(counts[&others].calls, 2000 - COUNTED_KEYS_MAX as u64);
     }
 
     #[test]
@@ -484,21 +487,21 @@ mod tests {
         queue.set_tag_key(Some(Arc::new(TagKey::new(1, [7; 32]))));
         let photograph = |size: usize| Content::Photograph(Bytes::from(vec![0; size]));
         let waits = |size| matches!(sink.taggable(photograph(size)), Some(Taggable::Content(_)));
-        assert!(!waits(INLINE));
-        let half = usize::try_from(WAITING_CONTENT / 2).unwrap();
-        assert!(waits(half) && waits(half) && !waits(INLINE + 1));
+        assert!(!waits(INLINE_TAG_BYTES_MAX));
+        let half = usize::try_from(WAITING_BYTES_MAX / 2).unwrap();
+        assert!(waits(half) && waits(half) && !waits(INLINE_TAG_BYTES_MAX + 1));
         queue.tagged(half);
-        assert!(waits(INLINE + 1));
+        assert!(waits(INLINE_TAG_BYTES_MAX + 1));
     }
 
     #[test]
     fn what_is_lost_holds_no_memory() {
         let (sink, _queue) = AuditSink::with_policy(Policy { detail: Detail::Calls, ..Policy::default() });
-        for _ in 0..QUEUE {
+        for _ in 0..QUEUE_ENTRIES_MAX {
             sink.record_call(key("m", 1), 7, None, None);
         }
-        let content = sink.taggable(Content::Photograph(Bytes::from_static(&[0; INLINE + 1])));
-        assert_eq!(sink.shared.content.load(Ordering::Relaxed), INLINE as u64 + 1);
+        let content = sink.taggable(Content::Photograph(Bytes::from_static(&[0; INLINE_TAG_BYTES_MAX + 1])));
+        assert_eq!(sink.shared.content.load(Ordering::Relaxed), INLINE_TAG_BYTES_MAX as u64 + 1);
         sink.record_call(key("m", 1), 7, content, None);
         assert_eq!((sink.lost(), sink.shared.content.load(Ordering::Relaxed)), (1, 0));
     }
@@ -520,7 +523,7 @@ mod tests {
         sink.record_own(AuditEvent::Stopped);
         let batch = waiting.join().unwrap();
         assert!(batch.is_urgent && batch.entries.len() == 2);
-        // Nobody is left to write: recording is no mistake, and nothing will be durable.
+        // The writer has gone: recording is not an error, and nothing becomes durable.
         sink.record_own(AuditEvent::Stopped);
         let durable = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(sink.durable());
         assert!(!durable && sink.recorded() == 2);

@@ -1,8 +1,9 @@
-//! Tags: what stands in a record in the place of what a person could be known by.
+//! Tags: keyed hashes that stand in a record for data about a person.
 //!
-//! A tag is keyed BLAKE3 with a key that never leaves this box. Whoever has the key and the original can find the tag
-//! again; whoever has the tag alone cannot find the original, not even by trying all of them. What tags do show is which
-//! are equal within one period: the calls of one caller, equal inputs, equal answers. Destroying the key is the erasure.
+//! A tag is keyed BLAKE3 with a key that never leaves this box. With the key and the original, the tag can be computed
+//! again; with only the tag, the original cannot be found, not even by trying all candidates. Tags show which originals
+//! are equal within one period: the calls of one caller, equal inputs, equal answers. Destroying the key erases the
+//! link.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -14,26 +15,26 @@ use ledge_base::toml_check::from_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The bytes of a tag: 128 bits, so that no two originals of a period share one.
-const LENGTH: usize = 16;
+/// The length of a tag in bytes: 128 bits, so that no two originals of a period share one.
+const TAG_BYTES: usize = 16;
 
-/// A keyed hash, and which key made it. As text: `PERIOD:HEX`.
+/// A keyed hash with the period of its key. As text: `PERIOD:HEX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 #[schemars(with = "String")]
 pub struct Tag {
     period: u32,
-    hash: [u8; LENGTH],
+    hash: [u8; TAG_BYTES],
 }
 
-/// Why a text is no tag.
+/// A text that is not a tag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no tag: expected PERIOD:HEX with 32 digits")]
+#[error("{text:?} is not a tag: expected PERIOD:HEX with 32 digits")]
 pub struct InvalidTag {
     text: String,
 }
 
 impl Tag {
-    /// Which key made it.
+    /// The period of its key.
     pub fn period(&self) -> u32 {
         self.period
     }
@@ -53,8 +54,8 @@ impl FromStr for Tag {
         let parsed = (|| {
             let (period, hex) = text.split_once(':')?;
             let number: u32 = period.parse().ok()?;
-            let mut hash = [0; LENGTH];
-            if hex.len() != 2 * LENGTH || number.to_string() != period {
+            let mut hash = [0; TAG_BYTES];
+            if hex.len() != 2 * TAG_BYTES || number.to_string() != period {
                 return None;
             }
             for (byte, digits) in hash.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
@@ -98,28 +99,28 @@ impl TagKey {
         Self { period, key }
     }
 
-    /// Which period it is for.
+    /// Its period.
     pub fn period(&self) -> u32 {
         self.period
     }
 
-    /// The tag of a text, such as who called.
+    /// The tag of a text, such as the name of a caller.
     pub fn of_text(&self, text: &str) -> Tag {
         let mut hasher = self.hasher("text");
         hasher.update(text.as_bytes());
         self.tag(&hasher)
     }
 
-    /// The tag of an entity of the feature store: of the JSON object of its join keys, in the order of their names. It is the
-    /// same in every feature view with these join keys.
+    /// The tag of an entity of the feature store: of the JSON object of its join keys, in the order of their names. It
+    /// is the same in every feature view with these join keys.
     pub fn of_entity(&self, join_keys: &BTreeMap<&str, serde_json::Value>) -> Tag {
         let mut hasher = self.hasher("entity");
-        // A map with string keys is always JSON, and a hasher takes all that is written.
+        // A map with string keys always serializes, and writing to a hasher cannot fail.
         let _ = serde_json::to_writer(&mut hasher, join_keys);
         self.tag(&hasher)
     }
 
-    /// The tag of what a model was given, or answered.
+    /// The tag of a model's inputs or outputs.
     pub fn of(&self, content: &Content) -> Tag {
         match content {
             Content::Photograph(photograph) => self.of_photograph(photograph),
@@ -127,7 +128,7 @@ impl TagKey {
         }
     }
 
-    /// The tag of a photograph, as it was sent.
+    /// The tag of a photograph, in the bytes that were sent.
     pub fn of_photograph(&self, photograph: &[u8]) -> Tag {
         let mut hasher = self.hasher("photograph");
         hasher.update(photograph);
@@ -137,7 +138,7 @@ impl TagKey {
     /// The tag of named tensors, in this order.
     pub fn of_tensors<'a>(&self, tensors: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Tag {
         let mut hasher = self.hasher("tensors");
-        // Every part has its length before it, so that no two lists of tensors have the same bytes.
+        // Each part follows its length, so that no two lists of tensors give the same bytes.
         let mut part = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
@@ -163,22 +164,22 @@ impl TagKey {
     }
 
     fn tag(&self, hasher: &blake3::Hasher) -> Tag {
-        let mut hash = [0; LENGTH];
+        let mut hash = [0; TAG_BYTES];
         hasher.finalize_xof().fill(&mut hash);
         Tag { period: self.period, hash }
     }
 }
 
-/// What a tag is made of, held until somebody has the time to make it. The bytes are shared, not copied.
+/// The content of a tag, held until the tag is made. The bytes are shared, not copied.
 #[derive(Debug, Clone)]
 pub enum Content {
-    /// A photograph, as it was sent.
+    /// A photograph, in the bytes that were sent.
     Photograph(Bytes),
     Tensors(Vec<(String, Tensor)>),
 }
 
 impl Content {
-    /// How many bytes it keeps in memory.
+    /// The number of bytes that it keeps in memory.
     pub fn size(&self) -> usize {
         match self {
             Self::Photograph(photograph) => photograph.len(),

@@ -1,4 +1,4 @@
-//! Why a file did not come.
+//! Reasons why a file was not fetched.
 
 use std::time::Duration;
 
@@ -6,57 +6,55 @@ use crate::source::SourceError;
 use crate::state::Cause;
 use crate::store::StoreError;
 
-/// Why a file is not here. What is here of it stays, but for [`Self::Content`]. None of it is for ever: a server, a link or a
-/// disk may be put right.
+/// Reasons why a file was not fetched. Its stored bytes stay, except after [`Self::Content`]. No reason is final: a
+/// server, a link or a disk may be repaired.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     #[error("{0}")]
     Source(SourceError),
-    #[error("nothing came for {seconds} s")]
+    #[error("the server sent nothing for {seconds} s")]
     Stalled { seconds: u64 },
-    #[error("{bytes_per_s} bytes a second came over a minute, {least} are the least")]
+    #[error("the server is too slow: {bytes_per_s} bytes a second over a minute, at least {least} are required")]
     Slow { bytes_per_s: u64, least: u64 },
     #[error("the transfer ended after {length} of {signed} bytes")]
     Short { length: u64, signed: u64 },
-    /// The server gives other bytes than it was asked for.
+    /// The server sends another range than the requested one.
     #[error("the server was asked for the bytes from {asked} on, and sends those from {got} on")]
     Range {
-        /// From where it should go on.
+        /// The requested first byte.
         asked: u64,
-        /// From where it would.
+        /// The first byte that was sent.
         got: u64,
     },
-    #[error("the server has {length} bytes of it, {signed} are signed")]
+    #[error("the file on the server has {length} bytes, but {signed} are signed")]
     Length { length: u64, signed: u64 },
-    /// A transfer from the first byte on brought another file than was signed.
-    #[error("what the server has is not what was signed: its SHA-256 is not {sha256}")]
+    /// A transfer from the first byte on fetched another file than the signed one.
+    #[error("the file on the server is not the signed one: its SHA-256 is not {sha256}")]
     Content { sha256: String },
-    #[error(
-        "the disk needs {needed} free bytes, those that must stay free (updates.min_free_mb) among them, and has {free}"
-    )]
+    #[error("not enough disk space: {needed} bytes must be free, including updates.min_free_mb, and {free} are")]
     Room {
-        /// With `updates.min_free_mb`.
+        /// Includes `updates.min_free_mb`.
         needed: u64,
         free: u64,
     },
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Whoever asked for it does not want it any more.
+    /// The caller cancelled the transfer.
     #[error("the download was cancelled")]
     Cancelled,
 }
 
 impl DownloadError {
-    /// Whether the disk is full.
-    pub fn is_of_room(&self) -> bool {
+    /// Returns whether the disk is full.
+    pub fn is_disk_full(&self) -> bool {
         match self {
             Self::Room { .. } => true,
-            Self::Store(error) => error.is_of_room(),
+            Self::Store(error) => error.is_disk_full(),
             _ => false,
         }
     }
 
-    /// What stops a release, if this does.
+    /// Returns the cause of a rollback, if this ends a release.
     pub fn cause(&self) -> Cause {
         match self {
             Self::Room { .. } => Cause::Disk,
@@ -72,7 +70,7 @@ impl DownloadError {
         }
     }
 
-    /// When the server said that it may be asked again.
+    /// Returns the time after which the server wants to be asked again, if it names one.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Source(error) => error.retry_after(),

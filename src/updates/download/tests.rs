@@ -12,12 +12,12 @@ use crate::config::RepositoryAddress;
 use crate::source;
 use crate::state::Cause;
 
-const CONTINUE: ControlFlow<()> = ControlFlow::Continue(());
+const KEEP_FETCHING: ControlFlow<()> = ControlFlow::Continue(());
 
-/// What a server does with a request for the bytes from the second argument on; the first counts requests.
+/// The behaviour of a server on a request for the bytes from the second argument on; the first counts requests.
 type Script = dyn Fn(usize, u64, &mut Wire) + Send + Sync;
 
-/// An answer that is being written. How writing ends does not matter: the box may have hung up.
+/// An answer that is being written. Errors do not matter: the box may have hung up.
 struct Wire(TcpStream);
 
 impl Wire {
@@ -29,7 +29,7 @@ impl Wire {
         self.0.write_all(bytes).is_ok()
     }
 
-    /// All of `content` from `from` on is promised, and `length` bytes of it come.
+    /// Promises all of `content` from `from` on, and sends `length` bytes of it.
     fn part(&mut self, content: &[u8], from: u64, length: usize) {
         let (total, start) = (content.len(), usize::try_from(from).unwrap());
         let left = &content[start..];
@@ -38,13 +38,13 @@ impl Wire {
         self.put(&left[..length.min(left.len())]);
     }
 
-    /// The same of a server that knows no ranges.
+    /// Promises all of `content`, as a server without ranges, and sends `length` bytes of it.
     fn whole(&mut self, content: &[u8], length: usize) {
         self.head("200 OK", &format!("Content-Length: {}\r\n", content.len()));
         self.put(&content[..length.min(content.len())]);
     }
 
-    /// What a decent server does.
+    /// Answers as a correct server.
     fn good(&mut self, content: &[u8], from: u64) {
         if from == 0 { self.whole(content, content.len()) } else { self.part(content, from, content.len()) }
     }
@@ -61,10 +61,10 @@ struct Scene {
     source: Source,
     target: Target,
     limits: DownloadLimits,
-    /// What each request asked for.
+    /// The first byte of each request.
     asked: Arc<Mutex<Vec<u64>>>,
     told: AtomicU64,
-    /// Bytes that came for nothing.
+    /// Bytes that were thrown away.
     wasted: AtomicU64,
 }
 
@@ -112,7 +112,7 @@ impl Scene {
     }
 
     async fn fetch(&self) -> Result<(), DownloadError> {
-        self.fetch_while(|_| CONTINUE).await
+        self.fetch_while(|_| KEEP_FETCHING).await
     }
 
     fn asked(&self) -> Vec<u64> {
@@ -135,7 +135,7 @@ impl Scene {
         std::fs::metadata(self.path(".part")).map_or(0, |facts| facts.len())
     }
 
-    /// The file is here, is what was signed, and nothing else is.
+    /// Asserts that the signed file is here, and nothing else.
     fn assert_here(&self, content: &[u8]) {
         assert!(std::fs::read(self.path("")).unwrap() == content);
         let left: Vec<_> = std::fs::read_dir(self.folder.path().join("updates/blobs")).unwrap().collect();
@@ -227,7 +227,7 @@ async fn a_server_without_ranges_takes_nothing_away() {
     scene.fetch().await.unwrap();
     scene.assert_here(&file);
     assert_eq!(scene.told(), lengths.iter().sum::<usize>() as u64);
-    // What came again, up to the attempt that ended well.
+    // Bytes that came again, up to the attempt that succeeded.
     assert_eq!(scene.wasted(), 100 + 700_000);
 }
 
@@ -280,7 +280,7 @@ async fn what_is_not_what_was_signed_is_fetched_once_and_never_taken() {
     assert!(matches!(error, DownloadError::Content { .. }), "{error}");
     assert_eq!(error.cause(), Cause::Download);
     assert!(!scene.store.has(&scene.target.sha256) && scene.part_length() == 0);
-    // A server that has it wrong from the first byte on is not asked for all of it again at once.
+    // A server with a wrong file from the first byte on is not asked for all of it again at once.
     assert_eq!((scene.asked(), scene.wasted()), (vec![0], 1_300_000));
 }
 
@@ -396,7 +396,7 @@ async fn a_cancelled_transfer_ends_at_once_and_loses_nothing() {
     assert!(here > 0);
     // While the server is silent, too.
     let error =
-        scene.fetch_while(|bytes| if bytes == 0 { ControlFlow::Break(()) } else { CONTINUE }).await.unwrap_err();
+        scene.fetch_while(|bytes| if bytes == 0 { ControlFlow::Break(()) } else { KEEP_FETCHING }).await.unwrap_err();
     assert!(matches!(error, DownloadError::Cancelled), "{error}");
     scene.fetch().await.unwrap();
     scene.assert_here(&file);
@@ -416,7 +416,7 @@ async fn a_dropped_transfer_leaves_a_part_that_the_next_one_gets() {
                 if scene.told() >= until {
                     here.notify_one();
                 }
-                CONTINUE
+                KEEP_FETCHING
             }) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Files of a folder, read where it disturbs nobody: a USB stick may take its time.
+//! Files of a folder, read on threads that may block: a USB stick may be slow.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,10 +8,10 @@ use bytes::Bytes;
 
 use super::SourceError;
 
-/// How much is read at a time, in bytes.
-const CHUNK: usize = 256 << 10;
+/// Bytes of one read.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// An open file. `None` within it: somebody stopped waiting for a read.
+/// An open file. Its `file` is `None` after a read was cancelled.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     path: PathBuf,
@@ -19,14 +19,14 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Opens a file from its byte `from` on, or its first where it is not that long. Says where it begins, and how many
-    /// bytes come.
+    /// Opens a file from its byte `from` on, or from its first where it is not that long. Returns it with its first
+    /// byte and the number of bytes.
     pub(super) async fn open(path: PathBuf, from: u64) -> Result<(Self, u64, u64), SourceError> {
         let opening = path.clone();
         let opened = blocking(move || {
-            // A pipe would let wait for its writer.
+            // Opening a pipe would wait for its writer.
             if !std::fs::metadata(&opening)?.is_file() {
-                return Err(io::Error::other("it is no file"));
+                return Err(io::Error::other("it is not a regular file"));
             }
             let mut file = File::open(&opening)?;
             let length = file.metadata()?.len();
@@ -40,13 +40,13 @@ impl OpenFile {
         }
     }
 
-    /// The next piece; `None` is the end.
+    /// Reads the next piece; `None` is the end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, SourceError> {
         let failed = |error| SourceError::Folder { path: self.path.clone(), error };
         let Some(mut file) = self.file.take() else { return Err(failed(io::ErrorKind::Interrupted.into())) };
         let read = blocking(move || {
             let mut chunk = Vec::new();
-            (&mut file).take(CHUNK as u64).read_to_end(&mut chunk)?;
+            (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut chunk)?;
             Ok((file, chunk))
         });
         let (file, chunk) = read.await.map_err(failed)?;

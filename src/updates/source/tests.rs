@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A folder with `metadata/` and `targets/`, and the source of it.
+/// Makes a folder with `metadata/` and `targets/`, and its source.
 fn folder() -> (tempfile::TempDir, Source) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("metadata")).unwrap();
@@ -17,7 +17,7 @@ fn folder() -> (tempfile::TempDir, Source) {
     (folder, source)
 }
 
-/// A server that answers one connection after the other, and gives the paths that were asked for in the end.
+/// Starts a server that answers one connection after the other; its thread returns the requested paths.
 fn server(answers: Vec<String>) -> (Source, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/base", listener.local_addr().unwrap()).parse().unwrap();
@@ -68,7 +68,7 @@ async fn a_folder_serves_as_a_repository() {
     }
     assert_eq!(source.target("a/b", 700_001).await.unwrap().start, 0);
     assert!(matches!(source.target("a/c", 0).await, Err(SourceError::Folder { .. })));
-    // A folder, and what nobody writes into, are no files.
+    // A folder is not a file.
     assert!(source.target("a", 0).await.is_err());
 }
 
@@ -151,7 +151,7 @@ fn a_configuration_leads_to_its_source() {
     let mut config = UpdatesConfig::default();
     assert!(Source::configured(&config, &egress).is_none());
     config.repository = Some("http://127.0.0.1:1/a".parse().unwrap());
-    let Place::Http { base, .. } = Source::configured(&config, &egress).unwrap().targets else { panic!() };
+    let FileTree::Http { base, .. } = Source::configured(&config, &egress).unwrap().targets else { panic!() };
     assert_eq!(&*base, "/a/targets/");
 }
 

@@ -1,4 +1,4 @@
-//! What keeps a trial from going on for now, and lies elsewhere; and when that has lasted too long.
+//! Faults of a server, a link or a disk that delay a trial, and the deadline after which they end it.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,38 +6,39 @@ use std::fmt;
 use ledge_base::clock;
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, Reason, STARTS, Stage, SubjectState};
+use super::{Cause, Reason, STARTS_MAX, Stage, SubjectState};
 use crate::plan::Plan;
 
-/// After so many seconds in the soak one start is forgiven: a box that is switched off every night is not at fault, one
-/// that falls every hour is.
+/// Seconds in the soak after which one start is forgiven: a box that is switched off every night is not at fault, one
+/// that crashes every hour is.
 const START_FORGIVEN_S: u64 = 12 * 3_600;
 
-/// Days of bad links and broken servers, from the first fault of a download.
+/// Deadline of a download, in seconds of faults since the first one: days of bad links and broken servers.
 pub(super) const DOWNLOAD_DEADLINE_S: u64 = 14 * 86_400;
 
-/// For a stage that has nothing to wait for but the machine.
+/// Deadline of a stage that waits only for the machine, in seconds.
 pub(super) const WORK_DEADLINE_S: u64 = 3_600;
 
-/// The longest pause between two attempts.
-pub const LONGEST_PAUSE_MS: u64 = 6 * 3_600_000;
+/// Longest pause between two attempts, in milliseconds.
+pub const PAUSE_MAX_MS: u64 = 6 * 3_600_000;
 
-/// A server, a link or a disk that is at fault, and may be put right: no attempt is counted for it.
+/// A fault of a server, a link or a disk that may be repaired: its attempts do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     pub reason: Reason,
-    /// When the first one did by the clock of this box, in milliseconds since the Unix epoch. For people.
+    /// The time of the first failure by the clock of this box, in milliseconds since the Unix epoch, for display.
     pub since_ms: u64,
-    /// Seconds since then during which the trial could move: the deadline goes by them, whatever the clock does.
+    /// Seconds since then during which the trial could move: the deadline counts these, whatever the clock does.
     pub lasted_s: u64,
     pub attempts: u32,
-    /// When the next one is due, in milliseconds since the Unix epoch.
+    /// The time at which the next attempt is due, in milliseconds since the Unix epoch.
     pub next_ms: u64,
-    /// Bytes that came since the last attempt failed.
+    /// Bytes fetched since the last attempt failed.
     #[serde(default)]
     pub came: u64,
-    /// Seconds of the faults before this one, between which bytes came. They count again when such bytes turn out wrong.
+    /// Seconds of the faults before this one, between which bytes were fetched. They count again when such bytes turn
+    /// out wrong.
     #[serde(default)]
     pub before_s: u64,
 }
@@ -47,14 +48,14 @@ impl Fault {
         Self { reason, since_ms: now_ms, lasted_s: 0, attempts: 1, next_ms, came: 0, before_s: 0 }
     }
 
-    /// After another attempt that failed, of whose bytes `wasted` were thrown away.
+    /// Returns the fault after another failed attempt, of whose bytes `wasted` were thrown away.
     fn again(self, reason: Reason, now_ms: u64, next_ms: u64, wasted: u64) -> Self {
         let all_s = self.lasted_s.saturating_add(self.before_s);
         match self.came.cmp(&wasted) {
-            // It had passed, and this is another one.
+            // The fault had passed, and this is another one.
             Ordering::Greater => Self { before_s: all_s, ..Self::new(reason, now_ms, next_ms) },
             Ordering::Equal => Self { reason, attempts: self.attempts.saturating_add(1), next_ms, came: 0, ..self },
-            // What came after earlier faults was wrong too.
+            // Bytes fetched after earlier faults were wrong too.
             Ordering::Less => {
                 let attempts = self.attempts.saturating_add(1);
                 Self { reason, attempts, next_ms, came: 0, lasted_s: all_s, before_s: 0, ..self }
@@ -62,14 +63,14 @@ impl Fault {
         }
     }
 
-    /// Attempts that failed before the next one, of whose bytes `wasted` were thrown away.
+    /// Returns the failed attempts before another one, of whose bytes `wasted` were thrown away.
     pub fn attempts_before(&self, wasted: u64) -> u32 {
         if self.came > wasted { 0 } else { self.attempts }
     }
 
-    /// Whether the pause is over. A clock that was set back makes no pause longer than the longest.
+    /// Returns whether the pause is over. A clock that was set back makes no pause longer than [`PAUSE_MAX_MS`].
     pub fn is_due(&self, now_ms: u64) -> bool {
-        now_ms >= self.next_ms || self.next_ms - now_ms > LONGEST_PAUSE_MS
+        now_ms >= self.next_ms || self.next_ms - now_ms > PAUSE_MAX_MS
     }
 }
 
@@ -81,7 +82,7 @@ impl fmt::Display for Fault {
 }
 
 impl SubjectState {
-    pub(super) fn hindered(&mut self, reason: Reason, now_ms: u64, next_ms: u64, wasted: u64) {
+    pub(super) fn deferred(&mut self, reason: Reason, now_ms: u64, next_ms: u64, wasted: u64) {
         let Some(trial) = &mut self.trial else { return };
         trial.fault = Some(match trial.fault.take() {
             Some(fault) => fault.again(reason, now_ms, next_ms, wasted),
@@ -103,10 +104,10 @@ impl SubjectState {
         let before = trial.in_stage_s;
         trial.in_stage_s = before.saturating_add(seconds);
         if trial.stage == Stage::Active && before / START_FORGIVEN_S < trial.in_stage_s / START_FORGIVEN_S {
-            trial.starts_left = (trial.starts_left + 1).min(STARTS);
+            trial.starts_left = (trial.starts_left + 1).min(STARTS_MAX);
         }
-        // A stage that sees requests ends by itself at its longest; the deadline is for one that does not. A download has
-        // none as long as it comes: what does not come is a fault.
+        // A stage that sees requests ends by itself at its longest; the deadline is for one that does not. A download
+        // has none as long as bytes come: a stop is a fault.
         let lasted_s = trial.present_fault().map_or(0, |fault| fault.lasted_s);
         let (passed, limit) = match trial.stage {
             Stage::Downloading => (lasted_s, DOWNLOAD_DEADLINE_S),

@@ -1,58 +1,58 @@
-//! Why a release was stopped.
+//! Reasons why a release was stopped.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What stopped a release.
+/// The cause that stopped a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// A target is not signed as it must be.
+    /// A target is not signed by the right role.
     Signature,
-    /// The package asks for what this box is not: another runtime, more memory, a newer Ledge.
+    /// The package requires another runtime, more memory or a newer Ledge than this box has.
     Requirements,
-    /// A file is not to be had, or is another than was signed.
+    /// A file cannot be fetched, or is not the signed one.
     Download,
     /// The rollout's byte budget is used up.
     Budget,
-    /// There is no room for it.
+    /// There is no disk space for it.
     Disk,
     Load,
     Crash,
-    /// It took more memory than it may.
+    /// It took more memory than allowed.
     Memory,
-    /// Golden inputs have other answers.
+    /// Golden inputs have wrong answers.
     Golden,
     Latency,
     Errors,
-    /// It answers otherwise than the version before.
+    /// It answers otherwise than the previous version.
     Agreement,
-    /// Its classes are not distributed as they should be.
+    /// The distribution of its classes differs from the reference.
     Drift,
     /// A stage took too long.
     Deadline,
     /// The stage saw too few requests.
     Quiet,
-    /// The daemon did not stay up during the trial.
+    /// The daemon restarted too often during the trial.
     Restarts,
-    /// It failed for passing reasons too often.
+    /// It failed too often for passing reasons.
     Attempts,
-    /// Another rollout took its place.
+    /// Another rollout replaced it.
     Superseded,
     Withdrawn,
     Revoked,
-    /// Somebody at this box said so.
+    /// The administrator of this box ordered it.
     Operator,
 }
 
 impl Cause {
-    /// Whether the same release of the same rollout is never tried again.
+    /// Returns whether the same release of the same rollout is never tried again.
     pub(super) fn is_final(self) -> bool {
         !matches!(self, Self::Superseded | Self::Withdrawn)
     }
 
-    /// As reported.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Signature => "signature",
@@ -80,16 +80,16 @@ impl Cause {
     }
 }
 
-/// Why a release was rolled back.
+/// The reason why a release was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     pub cause: Cause,
-    /// The same for people, with figures. One line.
+    /// The cause in words, with figures. One line.
     pub detail: String,
 }
 
 impl Reason {
-    /// A reason.
+    /// Makes a reason.
     pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
         Self { cause, detail: detail.into() }
     }

@@ -1,4 +1,4 @@
-//! Rollouts that later ones took the place of on this box.
+//! Rollouts that later ones replaced on this box.
 
 use std::collections::BTreeSet;
 
@@ -8,28 +8,28 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::SubjectState;
 use crate::plan::{Allow, Plan, Wish};
 
-/// So many are remembered, the newest: as many as two manifests may have.
-const REMEMBERED: usize = 512;
+/// Most superseded rollouts that are remembered, the newest: as many as two manifests may have.
+const SUPERSEDED_MAX: usize = 512;
 
-/// Of so many later versions it is remembered that they took the place of one rollout, the highest.
-const VERSIONS_REMEMBERED: usize = 64;
+/// Most versions that are remembered to have replaced one rollout, the highest.
+const REPLACING_VERSIONS_MAX: usize = 64;
 
-/// A rollout that later ones took the place of.
+/// A rollout that later ones replaced.
 ///
-/// It comes back when the platform takes the later rollouts back. A revocation of a later version forbids that version, and
-/// says nothing for the one that had been replaced: perhaps for its defects.
+/// It comes back when the platform removes the later rollouts. A revocation of a later version forbids that version,
+/// but does not bring back the replaced one, which may have been replaced for its defects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Superseded {
     pub rollout: DeviceName,
-    /// The versions of the later ones.
+    /// The versions of the later rollouts.
     #[serde(deserialize_with = "one_or_more")]
     pub by: BTreeSet<ModelVersion>,
-    /// Whether it was a success here before: it is no risk, and comes back.
+    /// True when it was committed here before: it is no risk, and comes back.
     #[serde(default)]
     pub was_committed: bool,
 }
 
-/// Reads also what an earlier build wrote: the last version alone.
+/// Reads a set of versions, or the single version that an earlier build wrote.
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<ModelVersion>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -44,18 +44,18 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Mo
 }
 
 impl SubjectState {
-    /// Notes which rollouts the wanted one stands above. A rollout that may not move yet has taken no place.
+    /// Notes the rollouts that the wanted one supersedes. A rollout that may not move yet has replaced none.
     pub(super) fn note_superseded(&mut self, wish: &Wish) {
         let Some((plan, allow)) = &wish.desired else { return };
         let version = plan.target.version;
-        // Where things are kept as they are nothing is replaced.
+        // On a pinned subject nothing is replaced.
         let may_begin = !self.pinned && *allow != Allow::Nothing && !wish.revokes(version);
         if may_begin && !self.stays_superseded(plan, wish) {
             self.remember_superseded(&wish.supersedes, version);
         }
     }
 
-    /// Notes that the rollout of version `by` took the place of `rollouts`.
+    /// Notes that the rollout of version `by` replaced `rollouts`.
     pub(super) fn remember_superseded<'a>(
         &mut self,
         rollouts: impl IntoIterator<Item = &'a DeviceName>,
@@ -68,7 +68,7 @@ impl SubjectState {
             if let Some(known) = known {
                 known.was_committed |= was_committed;
                 known.by.insert(by);
-                if known.by.len() > VERSIONS_REMEMBERED {
+                if known.by.len() > REPLACING_VERSIONS_MAX {
                     known.by.pop_first();
                 }
             } else {
@@ -76,11 +76,11 @@ impl SubjectState {
                 self.superseded.push(Superseded { rollout, by, was_committed });
             }
         }
-        let surplus = self.superseded.len().saturating_sub(REMEMBERED);
+        let surplus = self.superseded.len().saturating_sub(SUPERSEDED_MAX);
         self.superseded.drain(..surplus);
     }
 
-    /// Whether a rollout is not begun because a version that took its place was revoked.
+    /// Returns whether a rollout does not begin because a version that replaced it was revoked.
     pub(super) fn stays_superseded(&self, plan: &Plan, wish: &Wish) -> bool {
         let known = self.superseded.iter().find(|superseded| superseded.rollout == plan.rollout);
         known.is_some_and(|known| !known.was_committed && known.by.iter().any(|by| wish.revokes(*by)))

@@ -1,4 +1,4 @@
-//! Every rule of the states, and the complaints about other updaters that they answer.
+//! Every rule of the states, including known complaints about other updaters.
 
 mod faults;
 mod random;
@@ -6,10 +6,10 @@ mod superseded;
 
 use super::fault::WORK_DEADLINE_S;
 use super::*;
-use crate::plan::{Gate, Quiet, Step};
+use crate::plan::{Gate, Quiet, StagePlan};
 
-fn step(share: f64) -> Step {
-    Step { share, min_s: 0, min_requests: 10, max_s: 3_600, quiet: Quiet::Pass }
+fn step(share: f64) -> StagePlan {
+    StagePlan { share, min_s: 0, min_requests: 10, max_s: 3_600, quiet: Quiet::Pass }
 }
 
 fn plan(rollout: &str, version: u64) -> Plan {
@@ -26,7 +26,7 @@ fn plan(rollout: &str, version: u64) -> Plan {
     }
 }
 
-/// The platform is heard, at a box whose owner has no such model.
+/// A check of the platform, at a box whose owner has no such model.
 fn heard(wish: Wish) -> Event {
     Event::Wanted { wish, has_own: false }
 }
@@ -60,7 +60,7 @@ fn interrupted() -> Event {
     Event::Interrupted(Reason::new(Cause::Download, "the link is gone"))
 }
 
-/// After all these events, for a model.
+/// Returns the state after all these events, for a model.
 fn after(state: SubjectState, events: impl IntoIterator<Item = Event>) -> SubjectState {
     events.into_iter().fold(state, |state, event| state.after(event, Kind::Model))
 }
@@ -69,13 +69,13 @@ fn from_nothing(events: impl IntoIterator<Item = Event>) -> SubjectState {
     after(SubjectState::default(), events)
 }
 
-/// The release of `version` by `rollout`, committed.
+/// Returns the state with the release of `version` by `rollout` committed.
 fn commit(state: SubjectState, rollout: &str, version: u64) -> SubjectState {
     let begun = after(state, [want(rollout, version), described(version)]);
     after(begun, std::iter::repeat_n(Event::Passed, 6))
 }
 
-/// Version 1 committed, version 2 on trial in `stage`.
+/// Returns a state with version 1 committed and version 2 on trial in `reached`.
 fn at(reached: Stage) -> SubjectState {
     let mut tried = after(commit(SubjectState::default(), "r1", 1), [want("r2", 2), described(2)]);
     while stage(&tried) != Some(reached) {
@@ -92,7 +92,7 @@ fn live(state: &SubjectState) -> Option<u64> {
     state.live().map(|release| release.version.get())
 }
 
-/// Where and why the last rollout was rolled back.
+/// Returns the stage and cause of the last rollback.
 fn rolled_back(state: &SubjectState) -> Option<(Stage, Cause)> {
     let (reached, reason) = state.outcome.as_ref()?.rolled_back.as_ref()?;
     Some((*reached, reason.cause))
@@ -105,11 +105,11 @@ const STAGES: [Stage; 6] =
 fn a_release_passes_every_stage_and_is_committed_after_the_soak() {
     let mut state = commit(SubjectState::default(), "r1", 1);
     state = after(state, [want("r2", 2), described(2)]);
-    let duties = [Duty::Download, Duty::Try, Duty::LoadBeside, Duty::Mirror, Duty::Share, Duty::Soak];
+    let duties = [Duty::Download, Duty::Preflight, Duty::LoadCandidate, Duty::Mirror, Duty::Share, Duty::Soak];
     for (expected, duty) in STAGES.into_iter().zip(duties) {
         assert_eq!((stage(&state), state.duty()), (Some(expected), duty));
         assert_eq!(live(&state), Some(if expected == Stage::Active { 2 } else { 1 }), "{expected}");
-        // No success is told before the soak is over.
+        // No success is reported before the soak is over.
         assert_eq!(state.outcome.as_ref().map(|outcome| outcome.version.get()), Some(1));
         state = after(state, [Event::Passed]);
     }
@@ -140,11 +140,11 @@ fn what_fails_anywhere_is_rolled_back_with_its_reason_and_not_tried_again() {
         let state = after(at(reached), [failed(Cause::Errors)]);
         assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
         assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)));
-        // The manifest still says so, every five minutes and after every start.
+        // The manifest still lists it, every five minutes and after every start.
         let state = after(state, [want("r2", 2), Event::Started, want("r2", 2)]);
         assert_eq!(stage(&state), None, "{reached}");
         assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)), "the report stays");
-        // Another rollout may try the same again, and so may the same one with another version.
+        // Another rollout may try the same version again, and the same rollout another version.
         assert_eq!(stage(&after(state.clone(), [want("r3", 2)])), Some(Stage::Downloading));
         assert_eq!(stage(&after(state, [want("r2", 3)])), Some(Stage::Downloading));
     }
@@ -162,7 +162,7 @@ fn only_so_many_refusals_are_remembered() {
     let state = (0..200).fold(SubjectState::default(), |state, number| {
         after(state, [want(&format!("r{number}"), 1), failed(Cause::Load)])
     });
-    assert_eq!(state.refused.len(), REMEMBERED);
+    assert_eq!(state.refused.len(), REFUSED_MAX);
     assert_eq!(stage(&after(state, [want("r199", 1)])), None, "the newest are");
 }
 
@@ -208,7 +208,7 @@ fn a_changed_gate_reaches_a_trial_under_way() {
 fn a_box_that_does_not_come_up_falls_back_by_itself() {
     for reached in [Stage::Verified, Stage::Staged, Stage::Shadow, Stage::Canary, Stage::Active] {
         let mut state = at(reached);
-        for start in 1..=STARTS {
+        for start in 1..=STARTS_MAX {
             state = after(state, [Event::Started]);
             assert!(state.trial.is_some(), "{reached}: start {start}");
         }
@@ -242,7 +242,7 @@ fn a_start_takes_what_was_loaded_beside_back_to_staged_and_leaves_a_soak() {
 
 #[test]
 fn a_box_that_is_switched_off_every_night_passes_a_soak_of_weeks_and_one_that_falls_every_hour_does_not() {
-    let weeks = Plan { soak: Step { max_s: 30 * 86_400, ..step(0.0) }, ..plan("r2", 2) };
+    let weeks = Plan { soak: StagePlan { max_s: 30 * 86_400, ..step(0.0) }, ..plan("r2", 2) };
     let soaking = after(at(Stage::Active), [wish(weeks, Allow::Everything)]);
     let starts = |every_s: u64| {
         (0..20).fold(soaking.clone(), |state, _| {
@@ -291,13 +291,13 @@ fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
 fn outside_its_window_a_box_prepares_and_goes_no_further() {
     let prepare = wish(plan("r2", 2), Allow::Prepare);
     let mut state = after(commit(SubjectState::default(), "r1", 1), [prepare.clone(), described(2)]);
-    for expected in [Duty::Download, Duty::Try] {
+    for expected in [Duty::Download, Duty::Preflight] {
         assert_eq!(state.duty(), expected);
         state = after(state, [Event::Passed]);
     }
     // Though nothing was heard since.
     assert_eq!((stage(&state), state.duty()), (Some(Stage::Staged), Duty::Rest));
-    assert_eq!(after(state, [want("r2", 2)]).duty(), Duty::LoadBeside);
+    assert_eq!(after(state, [want("r2", 2)]).duty(), Duty::LoadCandidate);
     for reached in [Stage::Staged, Stage::Shadow, Stage::Canary] {
         assert_eq!(after(at(reached), [prepare.clone()]).duty(), Duty::Rest, "{reached}");
     }
@@ -381,7 +381,7 @@ fn a_revoked_version_runs_no_more() {
     let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
     let state = after(two.clone(), [revoke(&[2])]);
     assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((Stage::Active, Cause::Revoked))));
-    // Nor when it is wanted in the same breath, or pinned.
+    // Nor when it is wanted at the same time, or pinned.
     let both = Wish {
         desired: Some((plan("r9", 2), Allow::Everything)),
         revoked: two.kept().map(|r| r.version).collect(),
@@ -390,7 +390,7 @@ fn a_revoked_version_runs_no_more() {
     let state = after(two.clone(), [heard(both)]);
     assert_eq!((live(&state), stage(&state)), (None, None));
     assert_eq!(live(&after(two.clone(), [Event::Pin, revoke(&[2])])), Some(1));
-    // The one before it is no way out when it is revoked as well: what is left is the owner's.
+    // The previous version does not run either when it is revoked as well: the owner's model is left.
     let state = after(two, [revoke(&[1, 2])]);
     assert_eq!((live(&state), &state.previous), (None, &None));
     for reached in STAGES {

@@ -1,11 +1,11 @@
-//! A release on its way, and what follows from how far it has come.
+//! A release on trial, and the consequences of its stage.
 
 use std::sync::Arc;
 
 use ledge_base::names::DeviceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, Installed, STARTS, Stage};
+use super::{Fault, Installed, STARTS_MAX, Stage};
 use crate::package::Package;
 use crate::plan::{Allow, Plan};
 
@@ -18,7 +18,7 @@ pub struct Trial {
     pub release: Installed,
     /// Its signed description, once it was read. It is kept here because it is needed without a network.
     pub package: Option<Arc<Package>>,
-    /// How far it has come.
+    /// Its stage.
     pub stage: Stage,
     /// Seconds in this stage during which it could move.
     pub in_stage_s: u64,
@@ -27,30 +27,30 @@ pub struct Trial {
     pub failures: u32,
     /// Bytes fetched so far.
     pub fetched_bytes: u64,
-    /// What keeps it from going on for now. Gone when the stage is passed.
+    /// The fault that delays it for now. Removed when the stage is passed.
     pub fault: Option<Fault>,
-    /// How far it may go now.
+    /// The limit up to which it may go now.
     pub allow: Allow,
-    /// Whether it stands still for now: a consequence of stage and `allow`.
+    /// True while it stands still: follows from the stage and `allow`.
     pub held: bool,
 }
 
-/// What a trial that ended without a verdict had used up.
+/// The used budget of a trial that ended without a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Used {
+pub struct UsedBudget {
     pub rollout: DeviceName,
     pub failures: u32,
     /// Bytes fetched.
     pub fetched_bytes: u64,
-    /// What kept its download from going on.
+    /// The fault of its download.
     pub fault: Option<Fault>,
 }
 
-/// Of so many rollouts it is remembered what they had used up, the newest.
-const USED_REMEMBERED: usize = 8;
+/// Most rollouts whose used budget is remembered, the newest.
+const USED_BUDGETS_MAX: usize = 8;
 
-impl Used {
-    /// Notes what a trial had used up, for when its rollout comes back.
+impl UsedBudget {
+    /// Notes the used budget of a trial, for when its rollout comes back.
     pub(super) fn remember(all: &mut Vec<Self>, trial: &Trial) {
         let (rollout, failures, fetched_bytes) = (trial.plan.rollout.clone(), trial.failures, trial.fetched_bytes);
         let fault = trial.fault.clone().filter(|_| trial.stage == Stage::Downloading);
@@ -58,13 +58,13 @@ impl Used {
         if failures > 0 || fetched_bytes > 0 || fault.is_some() {
             all.push(Self { rollout, failures, fetched_bytes, fault });
         }
-        let surplus = all.len().saturating_sub(USED_REMEMBERED);
+        let surplus = all.len().saturating_sub(USED_BUDGETS_MAX);
         all.drain(..surplus);
     }
 }
 
 impl Trial {
-    pub(super) fn new(plan: Plan, allow: Allow, used: &[Used]) -> Self {
+    pub(super) fn new(plan: Plan, allow: Allow, used: &[UsedBudget]) -> Self {
         let used = used.iter().find(|used| used.rollout == plan.rollout);
         let (failures, fetched_bytes) = used.map_or((0, 0), |used| (used.failures, used.fetched_bytes));
         let fault = used.and_then(|used| used.fault.clone());
@@ -75,7 +75,7 @@ impl Trial {
             package: None,
             stage: Stage::Downloading,
             in_stage_s: 0,
-            starts_left: STARTS,
+            starts_left: STARTS_MAX,
             failures,
             fetched_bytes,
             fault,
@@ -88,7 +88,8 @@ impl Trial {
         self.plan.rollout == plan.rollout && self.plan.target == plan.target
     }
 
-    /// To be called after each change of the stage or of `allow`. A soak goes on: half of a switch is worse than one.
+    /// Updates `held`; to be called after each change of the stage or of `allow`. A soak goes on: stopping half-way
+    /// through a switch is worse.
     pub(super) fn hold(&mut self) {
         self.held = match self.allow {
             _ if self.stage == Stage::Active => false,
@@ -98,12 +99,12 @@ impl Trial {
         };
     }
 
-    /// What keeps it from going on; `None` while bytes come.
+    /// Returns the fault that delays it; `None` while bytes come.
     pub fn present_fault(&self) -> Option<&Fault> {
         self.fault.as_ref().filter(|fault| fault.came == 0)
     }
 
-    /// Whether an attempt at its stage may be made now.
+    /// Returns whether an attempt at its stage may be made now.
     pub fn is_due(&self, now_ms: u64) -> bool {
         self.fault.as_ref().is_none_or(|fault| fault.is_due(now_ms))
     }

@@ -1,11 +1,10 @@
-//! The first bytes of a blob that is on its way, over days and power cuts.
+//! The first bytes of a blob that is being fetched, over days and power cuts.
 //!
-//! The file is written in steps, and nothing of a step before everything up to it was fdatasynced. So of a part of N bytes
-//! those up to the last whole step below N are on the disk for certain; a transfer that ends in order syncs the rest too,
-//! and says so in the file beside it. What is not certain is cut off before the part is continued: after a power cut it may
-//! be zeros. A hash that is wrong at the end is then the fault of whoever sent the bytes.
-//! A part of a file that is to be sealed holds sealed chunks of one step each, see `sealed_part.rs`: no plain byte of it
-//! reaches the disk.
+//! The file is written in steps, and nothing of a step before everything up to it was fdatasynced. Of a part of N
+//! bytes, those up to the last whole step below N are certainly on the disk; a transfer that ends in order syncs the
+//! rest too, and notes that in the file next to it. Uncertain bytes are cut off before the part is continued: after a
+//! power cut they may be zeros. A wrong hash at the end is then the fault of the sender. A part of a file that is to be
+//! encrypted holds encrypted chunks of one step each, see `sealed_part.rs`: no plain byte of it reaches the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -14,38 +13,38 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use ledge_base::durable;
-use ledge_identity::sealing::{CHUNK, Header};
+use ledge_identity::sealing::{CHUNK_BYTES, Header};
 
 use super::sealed_part::Chunks;
 use super::{BlobStore, StoreError, hash_some};
 
-/// A power cut costs two of these at most: the one under way, and the one before when nothing of the next is on the disk,
-/// as its fdatasync may not have been the end of it.
-pub(super) const STEP: u64 = CHUNK as u64;
+/// Bytes of a step, between two calls of fdatasync. A power cut costs two of these at most: the one under way, and the
+/// one before when nothing of the next is on the disk, as its fdatasync may not have returned.
+pub(super) const SYNC_BYTES: u64 = CHUNK_BYTES as u64;
 
-/// What a blob on its way is called.
-pub(super) const PART: &str = "part";
+/// Extension of a blob that is being fetched.
+pub(super) const PART_EXTENSION: &str = "part";
 
-/// A blob on its way. It is written by one at a time.
+/// A blob that is being fetched. It has one writer at a time.
 pub(crate) struct Part {
     blob: PathBuf,
     path: PathBuf,
     file: File,
     context: Context,
     length: u64,
-    /// So many bytes are on the disk for certain.
+    /// Bytes that are certainly on the disk.
     synced: u64,
-    /// How it is written, where it is sealed.
+    /// Its encrypted chunks, where it is encrypted.
     chunks: Option<Chunks>,
 }
 
 impl BlobStore {
-    /// The part of a blob of `length` bytes, with everything of it that is certain. It waits for whoever still writes it.
+    /// Opens the part of a blob of `length` bytes, with its certain bytes. Waits for another writer of it.
     pub(crate) fn part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
         self.part_as(sha256, length, None)
     }
 
-    /// The same of a blob that is sealed, where sealing is on.
+    /// Opens the part of a blob that is encrypted, where encryption is on.
     pub(crate) fn sealed_part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
         let header = self.sealed_header(sha256, length)?;
         self.part_as(sha256, length, self.sealer.is_on().then(|| Chunks::new(self.sealer.clone(), header)))
@@ -53,7 +52,7 @@ impl BlobStore {
 
     fn part_as(&self, sha256: &str, length: u64, chunks: Option<Chunks>) -> Result<Part, StoreError> {
         let blob = self.blob(sha256)?;
-        let path = blob.with_extension(PART);
+        let path = blob.with_extension(PART_EXTENSION);
         let file = lock(&path).map_err(StoreError::at("open", &path))?;
         let mut part = Part { blob, path, file, context: Context::new(&SHA256), length: 0, synced: 0, chunks };
         let resumed = if part.chunks.is_some() { part.resume_sealed() } else { part.resume(sha256, length) };
@@ -63,15 +62,15 @@ impl BlobStore {
 }
 
 impl Part {
-    /// How many bytes are here.
+    /// Returns the number of bytes here.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Takes the next bytes. After an error the part must be opened anew.
+    /// Appends the next bytes. After an error the part must be opened again.
     pub(crate) fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         while !bytes.is_empty() {
-            let room = STEP - self.length % STEP;
+            let room = SYNC_BYTES - self.length % SYNC_BYTES;
             let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
             let written = match &mut self.chunks {
                 Some(chunks) => chunks.write(&mut self.file, now),
@@ -81,30 +80,30 @@ impl Part {
             self.context.update(now);
             self.length += now.len() as u64;
             bytes = later;
-            if self.length.is_multiple_of(STEP) {
+            if self.length.is_multiple_of(SYNC_BYTES) {
                 self.sync()?;
             }
         }
         Ok(())
     }
 
-    /// Makes sure that nothing of it has to be fetched again.
+    /// Syncs the part, so that none of its bytes has to be fetched again.
     pub(crate) fn settle(&mut self) -> Result<(), StoreError> {
         if self.synced == self.length {
             return Ok(());
         }
         if let Some(chunks) = &mut self.chunks {
-            // Chunks are certain by themselves: they open, or they do not.
+            // Chunks need no note: they decrypt, or they do not.
             chunks.write_rest(&mut self.file).map_err(StoreError::at("write", &self.path))?;
             return self.sync();
         }
         self.sync()?;
-        let note = note(&self.path);
+        let note = synced_note(&self.path);
         durable::replace(&note, self.length.to_string().as_bytes()).map_err(StoreError::at("write", &note))
     }
 
-    /// Makes it a blob, if it is what its name says; else the answer is `false`. The blob survives a power cut, and the part
-    /// is one no more.
+    /// Makes it a blob, if its hash is that of its name; else returns `false`. The blob survives a power cut, and the
+    /// part is gone.
     pub(crate) fn finish(&mut self) -> Result<bool, StoreError> {
         let found = hex::encode(self.context.clone().finish());
         if self.blob.file_name().is_none_or(|name| name != found.as_str()) {
@@ -113,17 +112,18 @@ impl Part {
         if let Some(chunks) = &mut self.chunks {
             chunks.finish(&mut self.file).map_err(StoreError::at("write", &self.path))?;
         }
-        // Releases have hard links to it: who writes to one would write to all.
-        let mut permissions = self.file.metadata().map_err(StoreError::at("look at", &self.path))?.permissions();
+        // Releases have hard links to it: a write to one would change all.
+        let mut permissions =
+            self.file.metadata().map_err(StoreError::at("read the metadata of", &self.path))?.permissions();
         permissions.set_readonly(true);
         self.file.set_permissions(permissions).map_err(StoreError::at("protect", &self.path))?;
         self.file.sync_all().map_err(StoreError::at("sync", &self.path))?;
         durable::rename(&self.path, &self.blob).map_err(StoreError::at("rename", &self.path))?;
-        let _ = fs::remove_file(note(&self.path));
+        let _ = fs::remove_file(synced_note(&self.path));
         Ok(true)
     }
 
-    /// Throws it away.
+    /// Removes the part.
     pub(crate) fn remove(&mut self) -> Result<(), StoreError> {
         self.empty().map_err(StoreError::at("empty", &self.path))?;
         fs::remove_file(&self.path).map_err(StoreError::at("remove", &self.path))
@@ -131,19 +131,19 @@ impl Part {
 
     fn resume(&mut self, sha256: &str, length: u64) -> io::Result<()> {
         let there = self.file.metadata()?.len();
-        // What was begun while sealing was on is of no use without it.
+        // An encrypted part is of no use without encryption.
         let is_sealed = Header::read(&mut self.file)?.is_some();
         if there == 0 || there > length || is_sealed {
             return self.empty();
         }
-        let noted = fs::read_to_string(note(&self.path)).ok().and_then(|text| text.parse().ok());
-        let stepped = (there - 1) / STEP * STEP;
+        let noted = fs::read_to_string(synced_note(&self.path)).ok().and_then(|text| text.parse().ok());
+        let stepped = (there - 1) / SYNC_BYTES * SYNC_BYTES;
         let certain = noted.filter(|noted| *noted <= there).map_or(stepped, |noted: u64| noted.max(stepped));
         self.file.seek(SeekFrom::Start(0))?;
         self.length = hash_some(&mut self.file, &mut self.context, certain)?;
         self.synced = self.length;
         if there == length {
-            // All of it was here, and only its name was not given: no byte is fetched for that.
+            // All bytes are here, and only the rename is missing: nothing needs to be fetched.
             let mut context = self.context.clone();
             let rest = hash_some(&mut self.file, &mut context, u64::MAX)?;
             if hex::encode(context.clone().finish()) == sha256 {
@@ -161,15 +161,15 @@ impl Part {
         let context = &mut self.context;
         match chunks.resume(&mut self.file, |plain| context.update(plain))? {
             Some(length) => (self.length, self.synced) = (length, length),
-            // Another file, or a plain part of before sealing was on.
+            // Another file, or a plain part from before encryption was on.
             None => self.empty()?,
         }
         Ok(())
     }
 
-    /// Forgets every byte. What was noted of them goes first: it would be believed of the next ones.
+    /// Removes every byte. The note about them goes first: it would be taken for one about the next bytes.
     fn empty(&mut self) -> io::Result<()> {
-        match fs::remove_file(note(&self.path)) {
+        match fs::remove_file(synced_note(&self.path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             removed => removed.unwrap_or_default(),
         }
@@ -180,12 +180,12 @@ impl Part {
         self.chunks.as_mut().map_or(Ok(()), |chunks| chunks.begin(&mut self.file))
     }
 
-    /// After a failed fdatasync nobody knows what is on the disk, and the next one would succeed all the same: everything
-    /// since the last good one is cut off.
+    /// Syncs the part. After a failed fdatasync the content of the disk is unknown, and the next one would succeed
+    /// anyway: everything since the last successful one is cut off.
     fn sync(&mut self) -> Result<(), StoreError> {
         if let Err(error) = self.file.sync_data() {
             let synced = self.synced;
-            let certain = self.chunks.as_ref().map_or(synced, |_| Header::offset(synced / STEP));
+            let certain = self.chunks.as_ref().map_or(synced, |_| Header::offset(synced / SYNC_BYTES));
             let _ = self.file.set_len(certain);
             self.length = self.synced;
             return Err(StoreError::at("sync", &self.path)(error));
@@ -195,12 +195,12 @@ impl Part {
     }
 }
 
-fn note(part: &Path) -> PathBuf {
+fn synced_note(part: &Path) -> PathBuf {
     part.with_extension("synced")
 }
 
-/// Opens a part and locks it. A transfer that was given up in the middle may still write its last bytes, and even give the
-/// file its name: then the next one opened what is no part any more.
+/// Opens a part and locks it. A transfer that was given up in the middle may still write its last bytes, and even
+/// rename the file to a blob: then the opened file is no longer the part.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;

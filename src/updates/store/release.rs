@@ -6,21 +6,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
-use ledge_identity::sealing::Resealed;
+use ledge_identity::sealing::Rekeyed;
 
 use super::sealed::is_sealed;
 use super::{BlobStore, StoreError, hash};
 use crate::state::Installed;
 use crate::subject::{FileName, Kind, Subject};
 
-/// The list of a release: `sha256sum -c .sha256sums` checks it by hand. No file of a release begins with a dot.
-const LIST: &str = ".sha256sums";
+/// File with the list of a release: `sha256sum -c .sha256sums` checks it by hand. No file of a release begins with a
+/// dot.
+const LIST_FILE: &str = ".sha256sums";
 
 impl BlobStore {
-    /// Makes the folder of a release out of files that are here, and returns it.
+    /// Makes the folder of a release from blobs that are here, and returns it.
     ///
-    /// The folder is put together under a hidden name, fsynced and renamed: after a power cut it is there whole or not at
-    /// all. One that is there with the same list is left as it is.
+    /// The folder is made under a hidden name, fsynced and renamed: after a power cut it is there whole or not at all.
+    /// An existing one with the same list is left as it is.
     pub fn assemble(
         &self,
         subject: &Subject,
@@ -31,25 +32,28 @@ impl BlobStore {
         let files: BTreeMap<&str, &str> = files.iter().map(|(name, sha256)| (name.as_str(), sha256.as_str())).collect();
         let lines: Vec<_> = files.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect();
         let list = lines.concat();
-        let is_here = fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes());
-        // One whose master key is lost was fetched again.
+
+        let is_here = fs::read(folder.join(LIST_FILE)).is_ok_and(|found| found == list.as_bytes());
+        // A file whose master key is lost was fetched again.
         if is_here && !files.keys().any(|name| self.is_lost(&folder.join(name))) {
             return Ok(folder);
         }
+
         let _alone = self.names();
         let fresh = hidden(&folder, "new");
         remove_folder(&fresh)?;
         durable::create_folder(&fresh).map_err(StoreError::at("create", &fresh))?;
+
         for (name, sha256) in files {
             let (blob, path) = (self.blob(sha256)?, fresh.join(name));
             if subject.kind != Kind::Model && is_sealed(&blob) {
-                // The same bytes came with a model: this release needs them plain.
+                // The same bytes came with a model: this release needs them unencrypted.
                 self.unseal(&blob, &path)?;
                 continue;
             }
             if subject.kind == Kind::Model && self.sealer.is_on() && blob.is_file() {
-                // It came while sealing was off, or while the key was changed.
-                self.seal_blob(&blob, sha256, &mut Resealed::default())?;
+                // It was fetched while encryption was off, or while the key was changed.
+                self.seal_blob(&blob, sha256, &mut Rekeyed::default())?;
             }
             match fs::hard_link(blob, &path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -58,15 +62,17 @@ impl BlobStore {
                 linked => linked.map_err(StoreError::at("link", &path))?,
             }
         }
+
         // This fsyncs the folder too, and with it the links.
-        durable::replace(&fresh.join(LIST), list.as_bytes()).map_err(StoreError::at("write the list of", &fresh))?;
-        hide(&folder)?;
+        durable::replace(&fresh.join(LIST_FILE), list.as_bytes())
+            .map_err(StoreError::at("write the list of", &fresh))?;
+        remove_release(&folder)?;
         durable::rename(&fresh, &folder).map_err(StoreError::at("rename", &fresh))?;
         Ok(folder)
     }
 
-    /// Reads every file of a release again. `false`: it is not there, or the disk changed it. `progress` is called as that
-    /// goes on: releases may be large, and disks slow.
+    /// Reads every file of a release again. `false`: it is missing, or damaged. `progress` is called meanwhile:
+    /// releases may be large, and disks slow.
     pub fn verify_release(
         &self,
         subject: &Subject,
@@ -74,15 +80,15 @@ impl BlobStore {
         progress: &dyn Fn(),
     ) -> Result<bool, StoreError> {
         let folder = self.release_folder(subject, release);
-        let Some(listed) = listed(&folder)? else { return Ok(false) };
+        let Some(listed) = read_list(&folder)? else { return Ok(false) };
         let mut found = 0;
         for entry in entries(&folder)? {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name == LIST {
+            if name == LIST_FILE {
                 continue;
             }
             let path = entry.path();
-            // What somebody else put there is no harm.
+            // Foreign files in the folder do no harm.
             let Some(sha256) = listed.get(&name) else { continue };
             if hash(&path, &self.sealer, progress)? != *sha256 {
                 return Ok(false);
@@ -93,25 +99,25 @@ impl BlobStore {
         Ok(found > 0 && found == listed.len())
     }
 
-    /// Removes a release that [`Self::verify_release`] does not find whole, and those of its blobs that are not what their
-    /// names say, so that they are fetched again. `progress` as there.
+    /// Removes a release that [`Self::verify_release`] finds damaged, and its damaged blobs, so that they are fetched
+    /// again. `progress` as there.
     pub fn discard(&self, subject: &Subject, release: &Installed, progress: &dyn Fn()) -> Result<(), StoreError> {
         let _alone = self.names();
         let folder = self.release_folder(subject, release);
-        for sha256 in listed(&folder)?.unwrap_or_default().into_values() {
+        for sha256 in read_list(&folder)?.unwrap_or_default().into_values() {
             let Ok(blob) = self.blob(&sha256) else { continue };
             let found = hash(&blob, &self.sealer, progress);
             if found.is_ok_and(|found| found != sha256) {
                 fs::remove_file(&blob).map_err(StoreError::at("remove", &blob))?;
             }
         }
-        hide(&folder)
+        remove_release(&folder)
     }
 }
 
-/// What a release should hold; `None` when it has no list that can be read.
-pub(super) fn listed(folder: &Path) -> Result<Option<BTreeMap<String, String>>, StoreError> {
-    let path = folder.join(LIST);
+/// Reads the list of a release: hashes by the names of its files. `None` when it has no readable list.
+pub(super) fn read_list(folder: &Path) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+    let path = folder.join(LIST_FILE);
     let text = match fs::read(&path) {
         Ok(text) => String::from_utf8(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -122,8 +128,8 @@ pub(super) fn listed(folder: &Path) -> Result<Option<BTreeMap<String, String>>, 
     Ok(text.lines().map(pair).collect())
 }
 
-/// Takes a release away. It is renamed first: a power cut in the middle leaves no release with files missing.
-pub(super) fn hide(folder: &Path) -> Result<(), StoreError> {
+/// Removes a release. It is renamed first: a power cut in the middle leaves no release with missing files.
+pub(super) fn remove_release(folder: &Path) -> Result<(), StoreError> {
     let old = hidden(folder, "old");
     remove_folder(&old)?;
     if !folder.exists() {
@@ -133,7 +139,7 @@ pub(super) fn hide(folder: &Path) -> Result<(), StoreError> {
     remove_folder(&old)
 }
 
-/// Removes a folder of files that nothing counts on any more.
+/// Removes a folder of files that are not used any more.
 pub(super) fn remove_folder(folder: &Path) -> Result<(), StoreError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::at("remove", folder)(error)),

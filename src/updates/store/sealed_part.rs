@@ -1,25 +1,25 @@
-//! How a part is written that is sealed: chunk by chunk, each of one step.
-//! The bytes of a chunk that is not whole are in memory. A transfer that ends in order seals them as they are, so that they
-//! are not fetched again; a process that is killed loses them.
+//! The writer of an encrypted part: chunk by chunk, each of one step. The bytes of a partial chunk are in memory. A
+//! transfer that ends in order encrypts and writes them as they are, so that they are not fetched again; a process that
+//! is killed loses them.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use ledge_identity::sealing::{CHUNK, Header, OVERHEAD, SealPurpose, Sealer, open_chunk, seal_chunk};
+use ledge_identity::sealing::{CHUNK_BYTES, Header, OVERHEAD_BYTES, SealPurpose, Sealer, open_chunk, seal_chunk};
 
 /// The chunks of a part.
 pub(super) struct Chunks {
     sealer: Sealer,
     header: Header,
-    /// How many whole ones are written.
+    /// The number of whole chunks that are written.
     whole: u64,
-    /// What is here of the next one.
+    /// The bytes of the next chunk that are here.
     rest: Vec<u8>,
 }
 
 impl Chunks {
     pub fn new(sealer: Sealer, header: Header) -> Self {
-        Self { sealer, header, whole: 0, rest: Vec::with_capacity(CHUNK) }
+        Self { sealer, header, whole: 0, rest: Vec::with_capacity(CHUNK_BYTES) }
     }
 
     /// Begins an empty file.
@@ -30,7 +30,7 @@ impl Chunks {
         file.write_all(&self.header.to_bytes())
     }
 
-    /// Takes the next bytes, none of which are beyond the chunk that is on its way.
+    /// Takes the next bytes, none of which are beyond the current chunk.
     pub fn write(&mut self, file: &mut File, plain: &[u8]) -> io::Result<()> {
         self.rest.extend_from_slice(plain);
         if self.rest.len() >= self.header.chunk_length(self.whole) {
@@ -41,7 +41,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Writes what is here of a chunk that is not whole.
+    /// Writes the partial chunk, if there is one.
     pub fn write_rest(&mut self, file: &mut File) -> io::Result<()> {
         if self.rest.is_empty() {
             return Ok(());
@@ -49,7 +49,7 @@ impl Chunks {
         self.write_chunk(file)
     }
 
-    /// A file without a byte has one empty chunk.
+    /// Writes the one empty chunk of an empty file.
     pub fn finish(&mut self, file: &mut File) -> io::Result<()> {
         if self.header.length == 0 { self.write_chunk(file) } else { Ok(()) }
     }
@@ -60,8 +60,8 @@ impl Chunks {
         file.write_all(&sealed.map_err(io::Error::other)?)
     }
 
-    /// Takes up what opens of a file, and cuts off the rest; how many plain bytes those are. `None`: it is of something
-    /// else.
+    /// Decrypts the valid chunks of a file, and cuts off the rest; returns the number of plain bytes. `None`: it is a
+    /// part of another file.
     pub fn resume(&mut self, file: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<Option<u64>> {
         file.seek(SeekFrom::Start(0))?;
         if Header::read(file)? != Some(self.header) {
@@ -70,8 +70,8 @@ impl Chunks {
         let mut length = 0;
         while length < self.header.length {
             let whole = self.header.chunk_length(self.whole);
-            let mut sealed = Vec::with_capacity(whole + OVERHEAD);
-            Read::by_ref(file).take((whole + OVERHEAD) as u64).read_to_end(&mut sealed)?;
+            let mut sealed = Vec::with_capacity(whole + OVERHEAD_BYTES);
+            Read::by_ref(file).take((whole + OVERHEAD_BYTES) as u64).read_to_end(&mut sealed)?;
             let opened = open_chunk(&self.sealer, SealPurpose::Model, &self.header, self.whole, &sealed);
             let Ok(plain) = opened else { break };
             take(&plain);
@@ -82,7 +82,7 @@ impl Chunks {
             }
             self.whole += 1;
         }
-        let rest = if self.rest.is_empty() { 0 } else { (self.rest.len() + OVERHEAD) as u64 };
+        let rest = if self.rest.is_empty() { 0 } else { (self.rest.len() + OVERHEAD_BYTES) as u64 };
         file.set_len(Header::offset(self.whole).min(self.header.sealed_length()) + rest)?;
         Ok(Some(length))
     }

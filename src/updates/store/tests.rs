@@ -43,7 +43,7 @@ fn keep(releases: &[u64]) -> BTreeMap<Subject, Vec<Installed>> {
     BTreeMap::from([(subject(), releases.iter().map(|version| release(*version)).collect())])
 }
 
-/// What is below the folder of the store, but for the lock.
+/// Returns the files below the folder of the store, without the lock.
 fn listing(store: &BlobStore) -> Vec<String> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -219,7 +219,7 @@ fn a_part_goes_on_where_it_was_left() {
     assert_eq!(part.length(), 1_500_000);
     part.append(&content[1_500_000..1_550_000]).unwrap();
     drop(part);
-    // What was noted is certain, and nothing after it.
+    // Noted bytes are certain, and none after them.
     let mut part = store.part(&sha256, length).unwrap();
     assert_eq!(part.length(), 1_500_000);
     part.append(&content[1_500_000..]).unwrap();
@@ -267,8 +267,8 @@ fn whoever_comes_second_waits_and_gets_the_same_part() {
     });
 }
 
-/// Fdatasynced at once.
-const STEP: usize = 512 << 10;
+/// Bytes between two calls of fdatasync.
+const SYNC_BYTES: usize = 512 << 10;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
@@ -289,7 +289,7 @@ proptest! {
                 part.settle().unwrap();
             }
             drop(part);
-            let synced = if orderly { to } else { from.max(to / STEP * STEP) };
+            let synced = if orderly { to } else { from.max(to / SYNC_BYTES * SYNC_BYTES) };
             // The power goes: what was not synced may be zeros, or not there.
             let file = File::options().write(true).open(store.blob(&sha256).unwrap().with_extension("part")).unwrap();
             let left = synced + usize::try_from(damage).unwrap_or(usize::MAX) % (to - synced + 1);

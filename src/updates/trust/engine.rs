@@ -8,24 +8,24 @@ use sigstore_tuf::transport::FetchFuture;
 use sigstore_tuf::{Error, MetadataStore, Repository, TargetFile, TrustedMetadataSet, Updater, UpdaterConfig};
 use tokio_util::sync::CancellationToken;
 
-use super::floor::Floor;
+use super::snapshot_versions::VersionCheckedStore;
 use super::{Refusal, TrustError};
 use crate::source::{Source, SourceError, escaped};
 
-/// The longest metadata of each role, in bytes.
-const ROOT_MAX: u64 = 512 << 10;
-const TIMESTAMP_MAX: u64 = 64 << 10;
-const SNAPSHOT_MAX: u64 = 2_000_000;
-const TARGETS_MAX: u64 = 5_000_000;
+/// Longest metadata of each role, in bytes.
+const ROOT_MAX_BYTES: u64 = 512 << 10;
+const TIMESTAMP_MAX_BYTES: u64 = 64 << 10;
+const SNAPSHOT_MAX_BYTES: u64 = 2_000_000;
+const TARGETS_MAX_BYTES: u64 = 5_000_000;
 
-/// The most roles that are asked for one target.
-const MOST_ROLES: usize = 32;
+/// Most roles that are searched for one target.
+const ROLES_MAX: usize = 32;
 
 /// The top-level role of targets.
-const TARGETS: &str = "targets";
+const TARGETS_ROLE: &str = "targets";
 
-/// Does `work` where it may wait for the disk, in `limit` at most. Whoever stops waiting for it stops it.
-pub(super) async fn aside<T: Send + 'static>(
+/// Runs `work` on a thread that may wait for the disk, for `limit` at most. Dropping the future stops the work.
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
     limit: Duration,
 ) -> Result<T, TrustError> {
@@ -42,12 +42,12 @@ pub(super) async fn aside<T: Send + 'static>(
     });
     match working.await {
         Ok(done) => done.ok_or(TrustError::Slow { seconds: limit.as_secs() }),
-        // A panic over what was fetched is a refusal of it.
+        // A panic over fetched bytes is a refusal of them.
         Err(error) => Err(TrustError::Refused { refusal: Refusal::Malformed, reason: error.to_string() }),
     }
 }
 
-/// Fetches what is new into `store`, from the root that is trusted first, all judged at `now`.
+/// Fetches new metadata into `store`, from the root that is trusted first, all judged at `now`.
 pub(super) async fn refresh(
     source: Source,
     root: Vec<u8>,
@@ -55,12 +55,12 @@ pub(super) async fn refresh(
     now: Timestamp,
 ) -> Result<TrustedMetadataSet, Error> {
     let mut limits = UpdaterConfig::default();
-    limits.root_max_length = ROOT_MAX;
-    limits.timestamp_max_length = TIMESTAMP_MAX;
-    limits.snapshot_max_length = SNAPSHOT_MAX;
-    limits.targets_max_length = TARGETS_MAX;
-    let (store, refused) = Floor::new(store);
-    let mut updater = Updater::new(Fetched(source), &root)?.with_config(limits).with_store(store);
+    limits.root_max_length = ROOT_MAX_BYTES;
+    limits.timestamp_max_length = TIMESTAMP_MAX_BYTES;
+    limits.snapshot_max_length = SNAPSHOT_MAX_BYTES;
+    limits.targets_max_length = TARGETS_MAX_BYTES;
+    let (store, refused) = VersionCheckedStore::new(store);
+    let mut updater = Updater::new(SourceRepository(source), &root)?.with_config(limits).with_store(store);
     let refreshed = updater.refresh(now).await;
     if let Some(error) = refused.take() {
         return Err(error);
@@ -69,10 +69,11 @@ pub(super) async fn refresh(
     Ok(updater.trusted().clone())
 }
 
-/// A source as the library asks for it. Targets are not fetched through it: they are too large to be held in memory.
-struct Fetched(Source);
+/// A source as a repository of the library. Targets are not fetched through it: they are too large to be held in
+/// memory.
+struct SourceRepository(Source);
 
-impl Repository for Fetched {
+impl Repository for SourceRepository {
     fn fetch_metadata<'a>(&'a self, name: &'a str, max_length: u64) -> FetchFuture<'a> {
         Box::pin(async move { self.0.metadata(name, max_length).await.map_err(|error| failed(name, error)) })
     }
@@ -86,16 +87,16 @@ fn failed(name: &str, error: SourceError) -> Error {
     Error::transport_with_source(format!("{name} cannot be fetched"), error)
 }
 
-/// Where a target was found.
+/// The result of a search for a target.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum TargetLookup {
     Target(TargetFile),
-    /// With a role that may not list it.
+    /// It is listed by a role that may not list it.
     Elsewhere(String),
     Nowhere,
 }
 
-/// The search for targets through delegations. Roles are fetched, checked and stored on the way.
+/// The search for targets through delegations, which fetches, checks and stores roles.
 pub(super) struct Walk<S> {
     set: TrustedMetadataSet,
     source: Source,
@@ -120,48 +121,50 @@ impl<S: MetadataStore> Walk<S> {
         (self.set, self.delegated)
     }
 
-    /// Looks for `path` with the delegated role `role` and those below it; and if it is not there, who lists it
-    /// although they may not.
-    pub(super) async fn through(&mut self, role: &str, path: &str) -> Result<Found, Error> {
+    /// Searches for `path` in the delegated role `role` and those below it; and if it is not there, for a role that
+    /// lists it although it may not.
+    pub(super) async fn through(&mut self, role: &str, path: &str) -> Result<TargetLookup, Error> {
         self.check_chain()?;
-        if self.delegates(TARGETS, role, path)?
-            && let Some(target) = self.below(role, TARGETS, path).await?
+        if self.delegates(TARGETS_ROLE, role, path)?
+            && let Some(target) = self.below(role, TARGETS_ROLE, path).await?
         {
-            return Ok(Found::Target(target));
+            return Ok(TargetLookup::Target(target));
         }
-        if self.lists(TARGETS, path) {
-            return Ok(Found::Elsewhere(TARGETS.to_owned()));
+        if self.lists(TARGETS_ROLE, path) {
+            return Ok(TargetLookup::Elsewhere(TARGETS_ROLE.to_owned()));
         }
-        for other in self.children(TARGETS).into_iter().filter(|other| other != role).take(MOST_ROLES) {
-            // One that cannot be loaded authorizes nothing, and it is not the one that was asked.
-            if self.load(&other, TARGETS).await.unwrap_or(false) && self.lists(&other, path) {
-                return Ok(Found::Elsewhere(other));
+        for other in self.children(TARGETS_ROLE).into_iter().filter(|other| other != role).take(ROLES_MAX) {
+            // A role that cannot be loaded authorizes nothing, and it is not the requested one.
+            if self.load(&other, TARGETS_ROLE).await.unwrap_or(false) && self.lists(&other, path) {
+                return Ok(TargetLookup::Elsewhere(other));
             }
         }
-        Ok(Found::Nowhere)
+        Ok(TargetLookup::Nowhere)
     }
 
-    /// Looks for `path` wherever it may be: in pre-order, depth first (TUF 1.0.34, section 5.6.7).
+    /// Searches for `path` in all delegations: in pre-order, depth first (TUF 1.0.34, section 5.6.7).
     pub(super) async fn anywhere(&mut self, path: &str) -> Result<Option<TargetFile>, Error> {
         self.check_chain()?;
-        self.below(TARGETS, "root", path).await
+        self.below(TARGETS_ROLE, "root", path).await
     }
 
     async fn below(&mut self, role: &str, delegator: &str, path: &str) -> Result<Option<TargetFile>, Error> {
         let mut waiting = vec![(role.to_owned(), delegator.to_owned())];
         let mut visited = BTreeSet::new();
-        // The last is the next.
+        // The last entry is visited next.
         while let Some((role, delegator)) = waiting.pop() {
-            if visited.contains(&role) || visited.len() >= MOST_ROLES {
+            if visited.contains(&role) || visited.len() >= ROLES_MAX {
                 continue;
             }
-            if role != TARGETS && !self.load(&role, &delegator).await? {
+            if role != TARGETS_ROLE && !self.load(&role, &delegator).await? {
                 continue;
             }
+
             let Some(targets) = self.set.targets_role(&role) else { continue };
             if let Some(target) = targets.target(path) {
                 return Ok(Some(target.clone()));
             }
+
             let mut matching = Vec::new();
             for child in targets.delegations.iter().flat_map(|delegations| &delegations.roles) {
                 if is_top_level(&child.name) || !child.matches_path(path)? {
@@ -179,10 +182,10 @@ impl<S: MetadataStore> Walk<S> {
         Ok(None)
     }
 
-    /// Makes sure of a delegated role: from the set, the store, or the source. `false`: the snapshot does not have it.
+    /// Loads a delegated role from the set, the store, or the source. `false`: the snapshot does not have it.
     async fn load(&mut self, role: &str, delegator: &str) -> Result<bool, Error> {
         if self.set.targets_role(role).is_some() {
-            // Another delegator may demand other keys.
+            // Another delegator may require other keys.
             self.set.verify_delegated_targets(role, delegator, self.now)?;
             return Ok(true);
         }
@@ -198,7 +201,7 @@ impl<S: MetadataStore> Walk<S> {
             return Ok(true);
         }
         let file = if self.set.root().consistent_snapshot { format!("{version}.{name}") } else { name.clone() };
-        let fetched = self.source.metadata(&file, TARGETS_MAX).await.map_err(|error| failed(&file, error))?;
+        let fetched = self.source.metadata(&file, TARGETS_MAX_BYTES).await.map_err(|error| failed(&file, error))?;
         let fetched = fetched.ok_or_else(|| Error::transport(format!("{file} not found")))?;
         self.set.update_delegated_targets(&fetched, role, delegator, self.now)?;
         self.store.store(&name, &fetched)?;
@@ -206,14 +209,14 @@ impl<S: MetadataStore> Walk<S> {
         Ok(true)
     }
 
-    /// Whether everything that authorizes targets is there, fits together and has not expired meanwhile.
+    /// Checks that all metadata that authorizes targets is there, is consistent and has not expired meanwhile.
     fn check_chain(&self) -> Result<(), Error> {
         self.set.check_root_expired(self.now)?;
         self.set.check_timestamp_expired(self.now)?;
         self.set.check_snapshot_expired(self.now)?;
-        let targets = self.set.targets_role(TARGETS).ok_or(Error::NotRefreshed)?;
+        let targets = self.set.targets_role(TARGETS_ROLE).ok_or(Error::NotRefreshed)?;
         if targets.expires < self.now {
-            return Err(Error::Expired { role: TARGETS.to_owned(), expires: targets.expires });
+            return Err(Error::Expired { role: TARGETS_ROLE.to_owned(), expires: targets.expires });
         }
         Ok(())
     }
@@ -235,7 +238,7 @@ impl<S: MetadataStore> Walk<S> {
     }
 }
 
-/// A delegated role of such a name would take the place of that one in the store.
+/// Returns whether a name is that of a top-level role: a delegated role of that name would replace it in the store.
 fn is_top_level(role: &str) -> bool {
-    matches!(role, "root" | "timestamp" | "snapshot" | TARGETS)
+    matches!(role, "root" | "timestamp" | "snapshot" | TARGETS_ROLE)
 }

@@ -1,4 +1,4 @@
-//! Why something is not trusted, in words for whoever is called at night.
+//! Reasons why something is not trusted.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use sigstore_tuf::Error;
 use super::time;
 use crate::source::SourceError;
 
-/// In which way metadata is not acceptable.
+/// Kinds of refusals of metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is older than what is trusted.
+    /// It is older than the trusted metadata.
     Rollback,
     Expired,
-    /// Too few of those who must sign it did.
+    /// It has too few valid signatures.
     Signature,
-    /// It is not what the metadata above it says.
+    /// It does not match the metadata above it.
     Mismatch,
-    /// It is not of the form.
+    /// It cannot be parsed.
     Malformed,
-    /// It does not end.
+    /// It is longer than allowed.
     TooLong,
-    /// It was signed by a role that may not.
+    /// It was signed by a role that may not sign it.
     Unauthorised,
 }
 
 impl Refusal {
-    /// As the audit log has it.
+    /// Returns its name in the audit log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rollback => "rollback",
@@ -42,7 +42,7 @@ impl Refusal {
     }
 }
 
-/// Why there is nothing new to trust.
+/// Reasons why a refresh or a resolution failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     #[error(
@@ -51,7 +51,7 @@ pub enum TrustError {
     )]
     RootFile { file: PathBuf, reason: String },
     #[error(
-        "{file} is not the root metadata, version {version}, that this box trusts: if the platform was set up anew, \
+        "{file} is not the root metadata, version {version}, that this box trusts: if the platform was set up again, \
          run `ledge update reset-trust`; else put the right file back",
         file = file.display()
     )]
@@ -61,20 +61,20 @@ pub enum TrustError {
          `ledge update reset-trust`; models that run go on running"
     )]
     Damaged { reason: String },
-    #[error("what is trusted cannot be written to {file}, so it was not accepted: {reason}", file = file.display())]
+    #[error("new metadata was not accepted, because {file} cannot be written: {reason}", file = file.display())]
     Store { file: PathBuf, reason: String },
     #[error(transparent)]
     Source(SourceError),
     #[error("the repository is not complete: {reason}")]
     Incomplete { reason: String },
-    #[error("the metadata did not come within {seconds} s: the link is too slow, or somebody slows it down")]
+    #[error("the metadata did not arrive within {seconds} s: the link is too slow, or somebody slows it down")]
     Slow {
-        /// How long it may take.
+        /// The timeout.
         seconds: u64,
     },
     #[error("metadata was refused: {reason}")]
     Refused { refusal: Refusal, reason: String },
-    #[error("the repository's metadata was not fetched since the start")]
+    #[error("the metadata of the repository has not been fetched since the start")]
     NotRefreshed,
     #[error("the role {role:?} does not list {path}")]
     NotListed { path: String, role: &'static str },
@@ -87,12 +87,13 @@ pub enum TrustError {
 }
 
 impl TrustError {
-    /// Whether asking again would not help: what was signed is wrong. What is not signed yet may be tomorrow.
+    /// Returns whether another attempt would fail too, because the signed metadata is wrong. A target that is not
+    /// signed yet may be signed later.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Unauthorised { .. } | Self::NoSha256 { .. })
     }
 
-    /// Which refusal it is, if it is one.
+    /// Returns the kind of refusal, if it is one.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Refused { refusal, .. } => Some(*refusal),
@@ -103,7 +104,7 @@ impl TrustError {
         }
     }
 
-    /// After what time another try is worth it, where the server says it.
+    /// Returns the time after which the server wants to be asked again, if it names one.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Source(error) => error.retry_after(),
@@ -111,7 +112,7 @@ impl TrustError {
         }
     }
 
-    /// What the library says, in our words where they help more. `now`: what was taken for the time.
+    /// Converts an error of the library, with more helpful messages. `now` is the time by which it was judged.
     pub(super) fn of(error: Error, now: jiff::Timestamp) -> Self {
         let refused = |refusal, reason| Self::Refused { refusal, reason };
         match error {
@@ -127,8 +128,8 @@ impl TrustError {
             Error::Expired { role, expires } => {
                 let [expires, now] = [expires, now].map(|moment| clock::rfc3339(time::unix_ms(moment)));
                 let reason = format!(
-                    "{role} expired at {expires}, and it is {now} here: nobody signed it anew (look at the platform), \
-                     somebody holds back what is newer, or the clock of this box is wrong"
+                    "{role} expired at {expires}, and it is {now} here: it was not signed again (check the \
+                     platform), newer metadata is held back, or the clock of this box is wrong"
                 );
                 refused(Refusal::Expired, reason)
             }
@@ -151,7 +152,7 @@ impl TrustError {
     }
 }
 
-/// An error and its causes.
+/// Formats an error and its causes.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What must hold whatever bytes come as metadata. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! Properties that hold for any bytes in place of metadata. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 
 use std::sync::LazyLock;
 
@@ -12,11 +12,11 @@ use super::{store, time};
 /// The top-level roles, in the order in which they are trusted.
 const ROLES: [&str; 4] = ["root", "timestamp", "snapshot", "targets"];
 
-/// When everything is looked at: before it expires. In milliseconds since the Unix epoch.
+/// The time by which expiry is judged, before all of it expires, in milliseconds since the Unix epoch.
 const NOW_MS: u64 = 1_800_000_000_000;
 
-/// Metadata of every role. Everybody knows the key, and nobody else signed anything with it.
-static SIGNED: LazyLock<[Vec<u8>; 4]> = LazyLock::new(|| {
+/// Metadata of every role. The key is public, and nothing else is signed with it.
+static SIGNED_METADATA: LazyLock<[Vec<u8>; 4]> = LazyLock::new(|| {
     let key = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap_or_else(|error| unreachable!("{error}"));
     let public =
         json!({"a": {"keytype": "ed25519", "scheme": "ed25519", "keyval": {"public": hex::encode(key.public_key())}}});
@@ -44,25 +44,25 @@ static SIGNED: LazyLock<[Vec<u8>; 4]> = LazyLock::new(|| {
     })
 });
 
-/// Metadata of every role, signed.
+/// Returns signed metadata of every role.
 pub fn metadata_seeds() -> Vec<Vec<u8>> {
-    SIGNED.to_vec()
+    SIGNED_METADATA.to_vec()
 }
 
-/// The file of trusted metadata.
+/// Returns a file of trusted metadata.
 pub fn trusted_files_seed() -> Vec<u8> {
     let texts = [("root.json", "{}"), ("proven", "2026-11-20T00:00:00Z")];
     store::encode(texts.map(|(name, text)| (name.to_owned(), text.to_owned())).into()).unwrap_or_default()
 }
 
-/// Reads bytes as metadata of each role; true when they are trusted. They say exactly what was signed then.
+/// Reads bytes as metadata of each role; true when they are trusted. Trusted bytes have exactly the signed content.
 ///
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_metadata(data: &[u8]) -> bool {
     read_unsigned(data);
 
-    let [root, timestamp, snapshot, targets] = &*SIGNED;
+    let [root, timestamp, snapshot, targets] = &*SIGNED_METADATA;
     let now = time::timestamp(NOW_MS);
     let trusted = |role: &str| {
         let mut set = TrustedMetadataSet::from_root(if role == "root" { data } else { root })?;
@@ -90,7 +90,7 @@ pub fn fuzz_metadata(data: &[u8]) -> bool {
     accepted
 }
 
-/// Looks at metadata before its signatures are, as far as anything does.
+/// Reads metadata before its signatures are checked, as far as any code does.
 fn read_unsigned(data: &[u8]) {
     let _ = (Metadata::<Root>::from_slice(data).is_ok(), Metadata::<Snapshot>::from_slice(data).is_ok());
     if let Ok(timestamp) = Metadata::<Timestamp>::from_slice(data) {
@@ -107,7 +107,7 @@ fn body(metadata: &[u8]) -> Option<Value> {
     serde_json::from_slice::<Value>(metadata).ok()?.get("signed").cloned()
 }
 
-/// Reads the file of trusted metadata; true when it is one. It is read only from exactly what is written.
+/// Reads the file of trusted metadata; true when it is one. Only bytes that are exactly as written are read.
 ///
 /// # Panics
 /// When an invariant does not hold.

@@ -1,14 +1,14 @@
-//! What the platform signed, and nothing else: TUF. The only code that knows `sigstore-tuf`.
+//! Trust in the platform's signatures by TUF. The only code that knows `sigstore-tuf`.
 //!
-//! Invariants: metadata is on disk before it is relied on; damage on this box is an alarm and never "none yet"; the clock
-//! of the system is never stored; a target counts only through the role that must sign it.
+//! Invariants: metadata is on disk before it is relied on; damage on this box is an alarm and never "none yet"; the
+//! clock of the system is never stored; a target counts only through the role that must sign it.
 
 mod engine;
 mod error;
-mod floor;
 pub mod fuzz;
 pub mod plain;
 mod roles;
+mod snapshot_versions;
 mod store;
 pub mod time;
 
@@ -26,43 +26,43 @@ use tokio::time::Instant;
 use super::source::Source;
 use engine::Walk;
 pub use error::{Refusal, TrustError};
-use store::{Opened, TrustedStore};
+use store::{OpenedStore, TrustedStore};
 
-/// How long a refresh, or finding a target, may take as a whole: who sends slowly enough to never stall holds nobody up
-/// for ever.
-const LIMIT: Duration = Duration::from_mins(1);
+/// Timeout of a whole refresh or resolution of a target: a server that is slow but never stalls must not block for
+/// ever.
+const REFRESH_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// So many refusals are remembered. Who signs more of them has them audited twice.
-const REMEMBERED: usize = 256;
+/// Most refusals that are remembered. With more of them, some are audited twice.
+const REFUSALS_MAX: usize = 256;
 
-/// The role that signs who runs what and when.
-const FLEET: &str = "fleet";
+/// The role that signs rollout manifests.
+const FLEET_ROLE: &str = "fleet";
 
-/// The role that signs what may run.
-const MODELS: &str = "models";
+/// The role that signs releases.
+const MODELS_ROLE: &str = "models";
 
-/// What this box trusts.
+/// The trusted metadata of this box.
 #[derive(Debug)]
 pub struct Trust {
     root_file: PathBuf,
     /// The root that this box trusts first.
     root: Vec<u8>,
     store: Arc<TrustedStore>,
-    /// Why nothing may be trusted until somebody looked.
+    /// The damage, because of which nothing is trusted until an administrator resets it.
     damaged: Option<String>,
     audit: AuditSink,
-    current: Option<Current>,
-    limit: Duration,
-    /// What was refused last of what was asked for, so that the same again is no news.
-    refused: BTreeMap<Asked, Refusal>,
+    current: Option<CurrentMetadata>,
+    timeout: Duration,
+    /// The last refusal of each request, so that the same one is audited once.
+    refused: BTreeMap<RefusalKey, Refusal>,
 }
 
-/// A target by its path, or everything that comes before targets.
-type Asked = Option<String>;
+/// A target by its path; `None` is all metadata before targets.
+type RefusalKey = Option<String>;
 
-/// What the last refresh that went well found.
+/// The metadata of the last successful refresh.
 #[derive(Debug, Clone)]
-struct Current {
+struct CurrentMetadata {
     set: TrustedMetadataSet,
     /// The delegated roles in it.
     delegated: BTreeSet<String>,
@@ -71,41 +71,41 @@ struct Current {
     since: Instant,
 }
 
-/// What a refresh came to.
+/// The result of a refresh.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refreshed {
+pub struct RefreshSummary {
     /// The roles whose version changed, and their versions now.
     pub changed: BTreeMap<String, u64>,
-    /// When the first of the metadata expires.
+    /// The time at which the first of the metadata expires.
     pub expires_ms: u64,
 }
 
 /// A target that may be fetched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
-    /// As the metadata has it, such as `models/minilm/2/model.onnx`.
+    /// Its path in the metadata, such as `models/minilm/2/model.onnx`.
     pub path: String,
     /// In bytes.
     pub length: u64,
     /// In 64 hexadecimal digits, in lower case.
     pub sha256: String,
-    /// What is signed of it beside.
+    /// Its signed custom data.
     pub custom: Option<Value>,
-    /// Where it is below `targets/`.
+    /// Its path below `targets/`.
     pub location: String,
 }
 
 impl Trust {
-    /// Opens what is trusted in `folder`, the update store, beginning with the root metadata in `root_file`. What is
-    /// damaged is audited and told by every refresh.
+    /// Opens the trusted metadata in `folder`, the update store, beginning with the root metadata in `root_file`.
+    /// Damage is audited, and reported by every refresh.
     pub fn open(folder: &Path, root_file: &Path, audit: AuditSink) -> Result<Self, TrustError> {
         let root = std::fs::read(root_file)
             .map_err(|error| TrustError::RootFile { file: root_file.to_owned(), reason: error.to_string() })?;
         TrustedMetadataSet::from_root(&root)
             .map_err(|error| TrustError::RootFile { file: root_file.to_owned(), reason: error::chain(&error) })?;
         let (store, damaged) = match TrustedStore::open(folder)? {
-            Opened::Whole(store) => (store, None),
-            Opened::Damaged(store, reason) => {
+            OpenedStore::Whole(store) => (store, None),
+            OpenedStore::Damaged(store, reason) => {
                 audit.record_own(AuditEvent::MetadataDamaged);
                 tracing::error!(%reason, "the trusted metadata of signed updates is damaged");
                 (store, Some(reason))
@@ -114,54 +114,54 @@ impl Trust {
         clock::FLOOR.raise(store.proven_ms());
         let (root_file, store) = (root_file.to_owned(), Arc::new(store));
         let (current, refused) = (None, BTreeMap::new());
-        Ok(Self { root_file, root, store, damaged, audit, current, limit: LIMIT, refused })
+        Ok(Self { root_file, root, store, damaged, audit, current, timeout: REFRESH_TIMEOUT, refused })
     }
 
-    /// How long a refresh, or finding a target, may take as a whole; a minute, unless it is set.
-    pub fn set_limit(&mut self, limit: Duration) {
-        self.limit = limit;
+    /// Sets the timeout of a whole refresh or resolution; a minute, unless it is set.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
     }
 
-    /// Forgets what is trusted, damaged or not, so that the next refresh begins with the root file. What was there is
-    /// kept under another name. Whoever calls it gives up the protection from being offered old metadata once.
+    /// Forgets the trusted metadata, damaged or not, so that the next refresh begins with the root file. The old file
+    /// is kept under another name. The next refresh is not protected from old metadata.
     pub fn reset(folder: &Path) -> Result<(), TrustError> {
         TrustedStore::reset(folder)
     }
 
-    /// The time by which expiry is judged: that of the system, but never before this was built, nor before what accepted
-    /// metadata proves.
+    /// Returns the time by which expiry is judged: that of the system, but never before the build, nor before the time
+    /// that accepted metadata proves.
     pub fn now_ms(&self, system_ms: u64) -> u64 {
         time::now_ms(system_ms, self.store.proven_ms())
     }
 
-    /// The versions of what is trusted, by role.
+    /// Returns the versions of the trusted metadata, by role.
     pub fn versions(&self) -> BTreeMap<String, u64> {
         self.store.versions()
     }
 
-    /// Fetches what is new, from the root on. All of it is judged at the time at which this starts.
-    pub async fn refresh(&mut self, source: &Source, system_ms: u64) -> Result<Refreshed, TrustError> {
-        self.usable()?;
+    /// Fetches new metadata, from the root on. All of it is judged at the time at which this starts.
+    pub async fn refresh(&mut self, source: &Source, system_ms: u64) -> Result<RefreshSummary, TrustError> {
+        self.check_usable()?;
         let now_ms = self.now_ms(system_ms);
         let before = self.versions();
         let (since, now) = (Instant::now(), time::timestamp(now_ms));
         let work = engine::refresh(source.clone(), self.root.clone(), self.store.clone(), now);
-        let refreshed = engine::aside(work, self.limit).await;
+        let refreshed = engine::run_blocking(work, self.timeout).await;
         let changed = self.note_changes(&before);
         let refreshed = refreshed.and_then(|refreshed| refreshed.map_err(|error| TrustError::of(error, now)));
-        let set = self.judged(None, refreshed)?;
+        let set = self.audit_refusal(None, refreshed)?;
         let signed_at = set.timestamp().and_then(time::signed_at_ms);
-        let current = Current { set, delegated: BTreeSet::new(), at_ms: now_ms, since };
+        let current = CurrentMetadata { set, delegated: BTreeSet::new(), at_ms: now_ms, since };
         let expires_ms = current.expires_ms();
         self.current = Some(current);
         if let Some(signed_at) = signed_at {
             self.prove(signed_at)?;
         }
-        Ok(Refreshed { changed, expires_ms })
+        Ok(RefreshSummary { changed, expires_ms })
     }
 
-    /// Takes note that it is `ms` at least, because something that was signed says so; but not that it is later than
-    /// the first expiry of the metadata which that came with, or one wrong date would lock this box out for ever.
+    /// Notes that it is `ms` at least, because signed data proves it; but no later than the first expiry of the
+    /// metadata around it, or one wrong date would lock this box out for ever.
     pub fn prove(&mut self, ms: u64) -> Result<(), TrustError> {
         let Some(current) = &self.current else { return Err(TrustError::NotRefreshed) };
         let proven_ms = ms.min(current.expires_ms());
@@ -173,10 +173,11 @@ impl Trust {
     /// Finds a target through the role that must sign it: `fleet` for what is below `fleet/`, else `models`. Requires a
     /// refresh before.
     pub async fn resolve(&mut self, source: &Source, path: &str) -> Result<Target, TrustError> {
-        self.usable()?;
+        self.check_usable()?;
         let Some(current) = self.current.clone() else { return Err(TrustError::NotRefreshed) };
-        let role = if path.starts_with("fleet/") { FLEET } else { MODELS };
+        let role = if path.starts_with("fleet/") { FLEET_ROLE } else { MODELS_ROLE };
         let (before, about) = (self.versions(), Some(path.to_owned()));
+
         let now = time::timestamp(current.at_ms.saturating_add(time::millis(current.since.elapsed())));
         let mut walk = Walk::new(current.set, source.clone(), self.store.clone(), now, current.delegated);
         let asked = path.to_owned();
@@ -184,23 +185,25 @@ impl Trust {
             let found = walk.through(role, &asked).await;
             (walk, found)
         };
-        let (walk, found) = match engine::aside(work, self.limit).await {
+        let (walk, found) = match engine::run_blocking(work, self.timeout).await {
             Ok(done) => done,
-            Err(error) => return self.judged(about, Err(error)),
+            Err(error) => return self.audit_refusal(about, Err(error)),
         };
+
         if let Some(current) = &mut self.current {
             (current.set, current.delegated) = walk.into_parts();
         }
         self.note_changes(&before);
+
         let target = match found.map_err(|error| TrustError::of(error, now)) {
             Err(error) => Err(error),
-            Ok(engine::Found::Target(target)) => self.target(path, &target),
-            Ok(engine::Found::Elsewhere(other)) => {
+            Ok(engine::TargetLookup::Target(target)) => self.target(path, &target),
+            Ok(engine::TargetLookup::Elsewhere(other)) => {
                 Err(TrustError::Unauthorised { path: path.to_owned(), role: other, must: role })
             }
-            Ok(engine::Found::Nowhere) => Err(TrustError::NotListed { path: path.to_owned(), role }),
+            Ok(engine::TargetLookup::Nowhere) => Err(TrustError::NotListed { path: path.to_owned(), role }),
         };
-        self.judged(about, target)
+        self.audit_refusal(about, target)
     }
 
     fn target(&self, path: &str, target: &sigstore_tuf::TargetFile) -> Result<Target, TrustError> {
@@ -216,8 +219,8 @@ impl Trust {
         Ok(Target { path: path.to_owned(), length: target.length, sha256, custom: target.custom.clone(), location })
     }
 
-    /// Whether there is anything to build on.
-    fn usable(&self) -> Result<(), TrustError> {
+    /// Checks that the trusted metadata can be used.
+    fn check_usable(&self) -> Result<(), TrustError> {
         if let Some(reason) = &self.damaged {
             return Err(TrustError::Damaged { reason: reason.clone() });
         }
@@ -227,9 +230,9 @@ impl Trust {
         }
     }
 
-    /// Audits a refusal, once until it is another one or over: a platform is asked again and again. What could not be
-    /// written down counts as not accepted, whatever else went well.
-    fn judged<T>(&mut self, about: Asked, result: Result<T, TrustError>) -> Result<T, TrustError> {
+    /// Audits a refusal, once until there is another one or it is over, because a platform is checked again and again.
+    /// Metadata that could not be stored counts as not accepted, even when all else succeeded.
+    fn audit_refusal<T>(&mut self, about: RefusalKey, result: Result<T, TrustError>) -> Result<T, TrustError> {
         let result = match self.store.take_failure() {
             Some(error) => Err(error),
             None => result,
@@ -239,14 +242,14 @@ impl Trust {
                 self.refused.remove(&about);
             }
             Err(Some(refusal)) => {
-                if self.refused.len() >= REMEMBERED && !self.refused.contains_key(&about) {
+                if self.refused.len() >= REFUSALS_MAX && !self.refused.contains_key(&about) {
                     self.refused.clear();
                 }
                 if self.refused.insert(about, refusal) != Some(refusal) {
                     self.audit.record_own(AuditEvent::MetadataRefused { cause: refusal.name().into() });
                 }
             }
-            // A network that is away says nothing of what was refused.
+            // A network error does not end a refusal.
             Err(None) => {}
         }
         result
@@ -263,8 +266,8 @@ impl Trust {
     }
 }
 
-impl Current {
-    /// When the first of it expires.
+impl CurrentMetadata {
+    /// Returns the time at which the first of it expires.
     fn expires_ms(&self) -> u64 {
         let top = [
             Some(self.set.root().expires),

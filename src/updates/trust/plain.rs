@@ -1,5 +1,5 @@
-//! A plain TUF client with the clock of the system and a folder of metadata: what the public conformance suite of TUF
-//! drives. It shares refresh and walk with [`super::Trust`], and neither its store nor its notion of time.
+//! A plain TUF client with the clock of the system and a folder of metadata, for the public conformance suite of TUF.
+//! It shares refresh and walk with [`super::Trust`], but neither its store nor its time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,8 +14,8 @@ use super::engine::{self, Walk};
 use super::{TrustError, time};
 use crate::source::{Source, escaped};
 
-/// How long one step may take.
-const LIMIT: Duration = Duration::from_mins(1);
+/// Timeout of one refresh.
+const STEP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A client whose trusted metadata is in a folder.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub struct PlainClient {
     set: Option<(TrustedMetadataSet, BTreeSet<String>)>,
 }
 
-/// Metadata under the names of its roles.
+/// A folder of metadata under the names of its roles.
 #[derive(Debug, Clone)]
 struct FolderStore(PathBuf);
 
-/// Makes a root the trusted one of `folder`.
+/// Makes a root the trusted root of `folder`.
 pub fn init(folder: &Path, root_file: &Path) -> Result<(), TrustError> {
     let wrong = |reason: String| TrustError::RootFile { file: root_file.to_owned(), reason };
     let root = std::fs::read(root_file).map_err(|error| wrong(error.to_string()))?;
@@ -40,22 +40,22 @@ pub fn init(folder: &Path, root_file: &Path) -> Result<(), TrustError> {
 }
 
 impl PlainClient {
-    /// A client for `folder`, to which it is `now_ms`.
+    /// Opens a client for `folder`, with `now_ms` as its time.
     pub fn open(folder: &Path, now_ms: u64) -> Result<Self, TrustError> {
         let file = folder.join("root.json");
         let root = std::fs::read(&file).map_err(|error| TrustError::RootFile { file, reason: error.to_string() })?;
         Ok(Self { store: FolderStore(folder.to_owned()), root, now: time::timestamp(now_ms), set: None })
     }
 
-    /// Fetches what is new.
+    /// Fetches new metadata.
     pub async fn refresh(&mut self, source: &Source) -> Result<(), TrustError> {
         let work = engine::refresh(source.clone(), self.root.clone(), self.store.clone(), self.now);
-        let set = engine::aside(work, LIMIT).await?.map_err(|error| TrustError::of(error, self.now))?;
+        let set = engine::run_blocking(work, STEP_TIMEOUT).await?.map_err(|error| TrustError::of(error, self.now))?;
         self.set = Some((set, BTreeSet::new()));
         Ok(())
     }
 
-    /// Fetches a target into `folder`, unless it is there, and says where it is.
+    /// Fetches a target into `folder`, unless it is there, and returns its path.
     pub async fn download(&mut self, source: &Source, path: &str, folder: &Path) -> Result<PathBuf, TrustError> {
         let Some((set, delegated)) = self.set.clone() else { return Err(TrustError::NotRefreshed) };
         let mut walk = Walk::new(set, source.clone(), self.store.clone(), self.now, delegated);
@@ -79,7 +79,7 @@ impl PlainClient {
 
 async fn fetch(source: &Source, path: &str, target: &TargetFile, consistent: bool) -> Result<Vec<u8>, TrustError> {
     let mismatch =
-        || TrustError::of(Error::IntegrityMismatch(format!("{path} is not what was signed")), time::timestamp(0));
+        || TrustError::of(Error::IntegrityMismatch(format!("{path} is not the signed file")), time::timestamp(0));
     let hash = ["sha256", "sha512"].into_iter().find_map(|name| target.hashes.get(name)).ok_or_else(mismatch)?;
     let location = match path.rsplit_once('/') {
         _ if !consistent => path.to_owned(),
@@ -129,7 +129,7 @@ impl MetadataStore for FolderStore {
     }
 
     fn store(&self, name: &str, bytes: &[u8]) -> sigstore_tuf::Result<()> {
-        // Of each role one file, by its name alone.
+        // One file for each role, under its name without a version.
         if name.contains('/') || name.starts_with(|first: char| first.is_ascii_digit()) {
             return Ok(());
         }

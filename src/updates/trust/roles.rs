@@ -1,4 +1,4 @@
-//! What is trusted, role by role, for people to look at.
+//! The trusted roles, for display.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{Trust, time};
 use crate::status::RoleStatus;
 
 impl Trust {
-    /// The roles of what is trusted. When they expire is known after the first refresh since the start.
+    /// Returns the trusted roles. Their expiry is known after the first refresh since the start.
     pub fn roles(&self) -> BTreeMap<String, RoleStatus> {
         let expires = |role: &str| {
             let set = &self.current.as_ref()?.set;

@@ -1,4 +1,4 @@
-//! Trusted metadata on disk: one file, replaced as a whole, with its checksum. What is damaged or gone is an alarm.
+//! Trusted metadata on disk: one file, replaced as a whole, with its checksum. A damaged or missing file is an alarm.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,59 +11,59 @@ use sigstore_tuf::{Error, MetadataStore};
 
 use super::{TrustError, time};
 
-/// Below the update store.
-const FOLDER: &str = "tuf";
+/// Folder below the update store.
+const TRUST_FOLDER: &str = "tuf";
 
-/// Everything that is trusted.
-const FILE: &str = "trusted.json";
+/// File with all trusted metadata.
+const TRUSTED_FILE: &str = "trusted.json";
 
-/// Beside it, as soon as there was one.
-const MARKER: &str = "trusted.marker";
+/// File next to it, as soon as it was written once.
+const MARKER_FILE: &str = "trusted.marker";
 
-/// What the marker holds, for whoever looks.
+/// Content of the marker, for people.
 const MARKER_TEXT: &[u8] = b"trusted.json was written here. If it is gone, somebody took it away.\n";
 
-/// Among the names of metadata files, all of which end with `.json`.
-const PROVEN: &str = "proven";
+/// Entry of the proven time among the metadata files, whose names all end with `.json`.
+const PROVEN_TIME_ENTRY: &str = "proven";
 
-/// Why a root is not stored.
-const OLDER_ROOT: &str = "the root file is older than the root that this box trusts, and the roots between them are not \
+/// Reason why an older root is not stored.
+const OLDER_ROOT_REASON: &str = "the root file is older than the root that this box trusts, and the roots between them are not \
                           here; put a newer one in its place, or run `ledge update reset-trust`";
 
-/// More than a store of this size is none of ours.
-const LONGEST: u64 = 64 << 20;
+/// Largest file that is read, in bytes.
+const TRUSTED_FILE_MAX_BYTES: u64 = 64 << 20;
 
 /// Trusted metadata, by the names of its files.
 #[derive(Debug)]
 pub(super) struct TrustedStore {
     folder: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StoreState {
     files: BTreeMap<String, String>,
-    /// What could not be written down since somebody asked.
+    /// The first write error since [`TrustedStore::take_failure`].
     failure: Option<TrustError>,
 }
 
-/// The file.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct TrustedFile {
     checksum: String,
     files: BTreeMap<String, String>,
 }
 
-/// What was found.
+/// The store as it was opened.
 #[derive(Debug)]
-pub(super) enum Opened {
-    /// What was written, or nothing yet.
+pub(super) enum OpenedStore {
+    /// Undamaged, or empty as nothing was written yet.
     Whole(TrustedStore),
     Damaged(TrustedStore, String),
 }
 
-/// What is in metadata of every role.
+/// The part that metadata of every role has.
 #[derive(Deserialize)]
 struct Envelope {
     signed: Versioned,
@@ -76,39 +76,42 @@ struct Versioned {
 
 impl TrustedStore {
     /// Opens the store below `folder`. A damaged file is set aside under another name.
-    pub(super) fn open(folder: &Path) -> Result<Opened, TrustError> {
-        let folder = folder.join(FOLDER);
-        let (file, marker) = (folder.join(FILE), folder.join(MARKER));
+    pub(super) fn open(folder: &Path) -> Result<OpenedStore, TrustError> {
+        let folder = folder.join(TRUST_FOLDER);
+        let (file, marker) = (folder.join(TRUSTED_FILE), folder.join(MARKER_FILE));
         let failed = |error: io::Error| TrustError::Store { file: file.clone(), reason: error.to_string() };
         durable::create_folder(&folder).map_err(failed)?;
-        // What cannot be removed is in nobody's way.
+        // Leftovers that cannot be removed do no harm.
         let _ = durable::remove_leftovers(&folder);
+
         let was_there = marker.try_exists().map_err(failed)?;
         let (files, damage) = match read(&file) {
             Ok(Some(files)) => (files, None),
             Ok(None) if was_there => (BTreeMap::new(), Some(format!("{} is gone", file.display()))),
             Ok(None) => (BTreeMap::new(), None),
             Err(reason) => {
-                // Also where the marker went with it: the next start has to see that something was here.
+                // Also where the marker is missing as well: the next start has to see that something was here.
                 durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
                 let aside = set_aside(&file).map_err(failed)?;
-                (BTreeMap::new(), Some(format!("{reason}; it is now {}", aside.display())))
+                (BTreeMap::new(), Some(format!("{reason}; it was renamed to {}", aside.display())))
             }
         };
+
         if !files.is_empty() && !was_there {
             durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
         }
-        let store = Self { folder, state: Mutex::new(State { files, failure: None }) };
+
+        let store = Self { folder, state: Mutex::new(StoreState { files, failure: None }) };
         Ok(match damage {
-            None => Opened::Whole(store),
-            Some(reason) => Opened::Damaged(store, reason),
+            None => OpenedStore::Whole(store),
+            Some(reason) => OpenedStore::Damaged(store, reason),
         })
     }
 
     /// Forgets everything; the file is kept under another name.
     pub(super) fn reset(folder: &Path) -> Result<(), TrustError> {
-        let folder = folder.join(FOLDER);
-        let (file, marker) = (folder.join(FILE), folder.join(MARKER));
+        let folder = folder.join(TRUST_FOLDER);
+        let (file, marker) = (folder.join(TRUSTED_FILE), folder.join(MARKER_FILE));
         let forgotten = (|| {
             if file.try_exists()? {
                 set_aside(&file)?;
@@ -122,7 +125,7 @@ impl TrustedStore {
         forgotten.map_err(|error| TrustError::Store { file, reason: error.to_string() })
     }
 
-    /// The version of each role.
+    /// Returns the version of each role.
     pub(super) fn versions(&self) -> BTreeMap<String, u64> {
         let state = self.state();
         let role = |(name, text): (&String, &String)| {
@@ -132,20 +135,20 @@ impl TrustedStore {
         state.files.iter().filter_map(role).collect()
     }
 
-    /// The latest time that was proven; 0 when none was.
+    /// Returns the latest proven time; 0 when there is none.
     pub(super) fn proven_ms(&self) -> u64 {
-        self.state().files.get(PROVEN).and_then(|text| time::parse_ms(text)).unwrap_or(0)
+        self.state().files.get(PROVEN_TIME_ENTRY).and_then(|text| time::parse_ms(text)).unwrap_or(0)
     }
 
-    /// Takes note of a later time.
+    /// Stores a later proven time.
     pub(super) fn prove(&self, ms: u64) -> Result<(), TrustError> {
         if ms <= self.proven_ms() {
             return Ok(());
         }
-        self.write(PROVEN, &time::timestamp(ms).to_string())
+        self.write(PROVEN_TIME_ENTRY, &time::timestamp(ms).to_string())
     }
 
-    /// The version of `root`, if another root of this version is trusted.
+    /// Returns the version of `root`, if another root of this version is trusted.
     pub(super) fn conflict(&self, root: &[u8]) -> Option<u64> {
         let version = version(std::str::from_utf8(root).ok()?)?;
         let state = self.state();
@@ -153,7 +156,7 @@ impl TrustedStore {
         (trusted.as_bytes() != root).then_some(version)
     }
 
-    /// What could not be written down since this was last asked.
+    /// Returns the first write error since the last call.
     pub(super) fn take_failure(&self) -> Option<TrustError> {
         self.state().failure.take()
     }
@@ -161,15 +164,15 @@ impl TrustedStore {
     fn write(&self, name: &str, text: &str) -> Result<(), TrustError> {
         let mut state = self.state();
         if state.failure.is_some() {
-            // The library goes on; what it stores next would leave a gap behind it.
-            return Err(self.failed("what came before could not be written"));
+            // The library goes on after an error; the next file would leave a gap.
+            return Err(self.failed("an earlier file could not be written"));
         }
         if state.files.get(name).is_some_and(|kept| kept == text) {
             return Ok(());
         }
         let mut files = state.files.clone();
         files.insert(name.to_owned(), text.to_owned());
-        let (file, marker) = (self.folder.join(FILE), self.folder.join(MARKER));
+        let (file, marker) = (self.folder.join(TRUSTED_FILE), self.folder.join(MARKER_FILE));
         let written = encode(files.clone()).and_then(|content| {
             durable::replace_private(&file, &content)?;
             if state.files.is_empty() { durable::replace_private(&marker, MARKER_TEXT) } else { Ok(()) }
@@ -180,10 +183,10 @@ impl TrustedStore {
     }
 
     fn failed(&self, reason: impl std::fmt::Display) -> TrustError {
-        TrustError::Store { file: self.folder.join(FILE), reason: reason.to_string() }
+        TrustError::Store { file: self.folder.join(TRUSTED_FILE), reason: reason.to_string() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,8 +202,8 @@ impl MetadataStore for TrustedStore {
         }
         let text = std::str::from_utf8(bytes).map_err(|error| Error::Malformed(error.to_string()))?;
         let older = name == "root.json" && self.versions().get("root") > version(text).as_ref();
-        let written = if older { Err(self.failed(OLDER_ROOT)) } else { self.write(name, text) };
-        // The library only warns of what cannot be stored; the refresh must fail.
+        let written = if older { Err(self.failed(OLDER_ROOT_REASON)) } else { self.write(name, text) };
+        // The library only warns when a file cannot be stored; the refresh must fail.
         written.map_err(|error| {
             let told = Error::io(error.to_string(), io::Error::other("not stored"));
             self.state().failure.get_or_insert(error);
@@ -209,7 +212,7 @@ impl MetadataStore for TrustedStore {
     }
 }
 
-/// Whether a file is kept: the library stores the snapshot a second time under its version.
+/// Returns whether a file is kept: the library stores the snapshot a second time under its version.
 fn is_kept(name: &str) -> bool {
     !(name.ends_with(".snapshot.json") && name.starts_with(|first: char| first.is_ascii_digit()))
 }
@@ -234,12 +237,13 @@ fn checksum(files: &BTreeMap<String, String>) -> String {
 }
 
 pub(super) fn encode(files: BTreeMap<String, String>) -> io::Result<Vec<u8>> {
-    Ok(serde_json::to_vec(&Content { checksum: checksum(&files), files })?)
+    Ok(serde_json::to_vec(&TrustedFile { checksum: checksum(&files), files })?)
 }
 
-/// What a file says, or what is wrong with it. It is exactly what would be written, or it is damaged.
+/// Reads the content of the file, or returns its damage. Bytes that are not exactly those that would be written are
+/// damage.
 pub(super) fn decode(content: &[u8]) -> Result<BTreeMap<String, String>, &'static str> {
-    let read: Content = serde_json::from_slice(content).map_err(|_| "it cannot be read")?;
+    let read: TrustedFile = serde_json::from_slice(content).map_err(|_| "it cannot be read")?;
     if read.checksum != checksum(&read.files) {
         return Err("its checksum is wrong");
     }
@@ -252,7 +256,7 @@ pub(super) fn decode(content: &[u8]) -> Result<BTreeMap<String, String>, &'stati
 fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, String> {
     let wrong = |reason: &dyn std::fmt::Display| format!("{}: {reason}", file.display());
     match std::fs::metadata(file) {
-        Ok(metadata) if metadata.len() > LONGEST => Err(wrong(&"it is far too long")),
+        Ok(metadata) if metadata.len() > TRUSTED_FILE_MAX_BYTES => Err(wrong(&"it is too large")),
         Ok(_) => {
             let content = std::fs::read(file).map_err(|error| wrong(&error))?;
             decode(&content).map(Some).map_err(|reason| wrong(&reason))
@@ -262,7 +266,7 @@ fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, String> {
     }
 }
 
-/// Gives a file a name that is free.
+/// Renames a file to a free name.
 fn set_aside(file: &Path) -> io::Result<PathBuf> {
     let mut number = 1_u32;
     loop {

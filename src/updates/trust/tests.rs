@@ -1,24 +1,24 @@
-//! Against repositories that are signed here and lie in a folder.
+//! Tests against repositories that are signed here, in a folder.
 
-pub(crate) mod platform;
+pub(crate) mod signer;
 
 use ledge_base::clock;
 use ledge_service::audit_event::{AuditQueue, AuditSink};
 
 use super::*;
 use crate::config::RepositoryAddress;
-use platform::{Platform, at};
+use signer::{Signer, at};
 
-/// A box, and what it audits.
-struct Device {
+/// A box, and its audit events.
+struct AuditedDevice {
     folder: tempfile::TempDir,
     root_file: PathBuf,
     events: AuditQueue,
     trust: Trust,
 }
 
-impl Device {
-    fn new(platform: &Platform) -> Self {
+impl AuditedDevice {
+    fn new(platform: &Signer) -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self::at(folder, platform.root_file())
     }
@@ -29,14 +29,14 @@ impl Device {
         Self { folder, root_file, events, trust }
     }
 
-    /// As after a restart.
+    /// Opens it again, as after a restart.
     fn again(self) -> Self {
         let Self { folder, root_file, trust, .. } = self;
         drop(trust);
         Self::at(folder, root_file)
     }
 
-    async fn refresh(&mut self, platform: &Platform) -> Result<Refreshed, TrustError> {
+    async fn refresh(&mut self, platform: &Signer) -> Result<RefreshSummary, TrustError> {
         self.trust.refresh(&platform.source(), clock::unix_millis()).await
     }
 
@@ -63,16 +63,16 @@ const MANIFEST: &str = "fleet/default/rollout.json";
 
 #[tokio::test]
 async fn a_target_is_found_through_the_role_that_must_sign_it() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.list("models", MODEL, b"model");
     platform.list("fleet", MANIFEST, b"{}");
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     assert!(matches!(device.trust.resolve(&platform.source(), MODEL).await, Err(TrustError::NotRefreshed)));
     let refreshed = device.refresh(&platform).await.unwrap();
     assert_eq!(refreshed.changed.keys().collect::<Vec<_>>(), ["root", "snapshot", "targets", "timestamp"]);
     let target = device.trust.resolve(&platform.source(), MODEL).await.unwrap();
-    let sha256 = platform::sha256(b"model");
+    let sha256 = signer::sha256(b"model");
     assert_eq!((target.length, target.sha256.as_str()), (5, sha256.as_str()));
     assert_eq!(target.location, format!("models/minilm/2/{sha256}.model.onnx"));
     assert_eq!(target.custom, Some(serde_json::json!({"ledge": {"schema": 1}})));
@@ -87,12 +87,12 @@ async fn a_target_is_found_through_the_role_that_must_sign_it() {
 
 #[tokio::test]
 async fn a_model_that_the_fleet_key_names_does_not_count() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.list("fleet", MODEL, b"evil");
     platform.list("targets", "models/minilm/3/model.onnx", b"evil");
     platform.list("models", MANIFEST, b"{}");
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     for (path, by, must) in
         [(MODEL, "fleet", "models"), ("models/minilm/3/model.onnx", "targets", "models"), (MANIFEST, "models", "fleet")]
@@ -110,12 +110,12 @@ async fn a_model_that_the_fleet_key_names_does_not_count() {
 }
 
 #[tokio::test]
-async fn a_delegation_counts_for_its_paths_alone() {
-    let mut platform = Platform::new();
+async fn a_delegation_counts_for_its_paths_only() {
+    let mut platform = Signer::new();
     platform.paths = vec!["models/other/*/*".to_owned()];
     platform.list("models", MODEL, b"model");
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     let found = device.trust.resolve(&platform.source(), MODEL).await;
     assert!(matches!(found, Err(TrustError::Unauthorised { .. } | TrustError::NotListed { .. })), "{found:?}");
@@ -123,11 +123,11 @@ async fn a_delegation_counts_for_its_paths_alone() {
 
 #[tokio::test]
 async fn a_target_without_sha256_is_refused() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.list("models", MODEL, b"model");
     platform.rename_hashes("models", MODEL, "sha512");
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     let found = device.trust.resolve(&platform.source(), MODEL).await;
     assert!(matches!(found, Err(TrustError::NoSha256 { .. })), "{found:?}");
@@ -135,12 +135,12 @@ async fn a_target_without_sha256_is_refused() {
 
 #[tokio::test]
 async fn what_was_trusted_survives_a_restart_and_an_older_copy_is_refused() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.publish();
     let old = platform.copy();
     platform.bump();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     let trusted = device.versions();
     assert!(trusted.contains(&("timestamp".to_owned(), 2)));
@@ -150,7 +150,7 @@ async fn what_was_trusted_survives_a_restart_and_an_older_copy_is_refused() {
     assert_eq!(refused(older), Refusal::Rollback);
     assert_eq!(device.audited(), [AuditEvent::MetadataRefused { cause: "rollback".into() }]);
     assert_eq!(device.versions(), trusted);
-    // What is right goes on: nothing changed, so nothing is written either.
+    // The right repository still works: nothing changed, so nothing is written either.
     let before = std::fs::metadata(device.file()).unwrap().modified().unwrap();
     assert!(device.refresh(&platform).await.unwrap().changed.is_empty());
     assert_eq!(std::fs::metadata(device.file()).unwrap().modified().unwrap(), before);
@@ -158,12 +158,12 @@ async fn what_was_trusted_survives_a_restart_and_an_older_copy_is_refused() {
 
 #[tokio::test]
 async fn the_same_refusal_again_is_no_news_until_it_is_over() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.publish();
     let old = platform.copy();
     platform.bump();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     device.audited();
     let rollback = AuditEvent::MetadataRefused { cause: "rollback".into() };
@@ -185,7 +185,7 @@ async fn the_same_refusal_again_is_no_news_until_it_is_over() {
         let _ = device.trust.refresh(source, system_ms).await;
         assert_eq!(device.audited().first(), news);
     }
-    // Of each target by itself, whatever comes of the others.
+    // Each target counts by itself.
     platform.bump();
     for path in ["models/a/1/m", "models/b/1/m"] {
         platform.list("fleet", path, b"evil");
@@ -202,14 +202,14 @@ async fn the_same_refusal_again_is_no_news_until_it_is_over() {
 
 #[tokio::test]
 async fn a_damaged_trusted_file_is_an_alarm_until_it_is_reset() {
-    let platform = Platform::new();
+    let platform = Signer::new();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     let mut content = std::fs::read(device.file()).unwrap();
     content.truncate(content.len() / 2);
     ledge_base::durable::replace(&device.file(), &content).unwrap();
-    // The second start finds nothing any more, and knows that there was something.
+    // The second start finds no file, and knows that there was one.
     for found in ["cannot be read", "is gone"] {
         device = device.again();
         assert_eq!(device.audited(), [AuditEvent::MetadataDamaged]);
@@ -230,13 +230,13 @@ async fn a_damaged_trusted_file_is_an_alarm_until_it_is_reset() {
 
 #[tokio::test]
 async fn what_cannot_be_written_down_is_not_accepted() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     platform.bump();
     platform.publish();
-    // A folder in the way of the file, which works for root as well.
+    // A folder in place of the file, which also fails for root.
     let (file, kept) = (device.file(), std::fs::read(device.file()).unwrap());
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir_all(file.join("in the way")).unwrap();
@@ -252,9 +252,9 @@ async fn what_cannot_be_written_down_is_not_accepted() {
 
 #[tokio::test]
 async fn a_clock_at_2100_does_no_lasting_harm_and_one_at_1970_none_at_all() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     let source = platform.source();
     let wrong = device.trust.refresh(&source, at("2100-01-01T00:00:00Z")).await;
@@ -263,7 +263,7 @@ async fn a_clock_at_2100_does_no_lasting_harm_and_one_at_1970_none_at_all() {
     assert!(device.trust.now_ms(0) < at("2099-01-01T00:00:00Z"));
     device.refresh(&platform).await.unwrap();
     device.trust.refresh(&source, 0).await.unwrap();
-    // Turning back the clock does not bring back what has expired.
+    // Setting the clock back does not make expired metadata valid.
     platform.expire("timestamp", clock::built_ms() - 1000);
     platform.bump();
     platform.publish();
@@ -272,13 +272,13 @@ async fn a_clock_at_2100_does_no_lasting_harm_and_one_at_1970_none_at_all() {
 
 #[tokio::test]
 async fn signed_metadata_proves_the_time_up_to_its_own_expiry() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     let now = clock::unix_millis();
     let hour = 3_600_000;
     platform.expire("timestamp", now + 10 * hour);
     platform.signed_at = Some(now + hour);
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.trust.refresh(&platform.source(), now).await.unwrap();
     assert_eq!(device.trust.now_ms(0), now + hour);
     device.trust.prove(now + 2 * hour).unwrap();
@@ -295,11 +295,11 @@ async fn signed_metadata_proves_the_time_up_to_its_own_expiry() {
 
 #[tokio::test]
 async fn another_platforms_root_is_told_apart() {
-    let platform = Platform::new();
+    let platform = Signer::new();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
-    let other = Platform::new();
+    let other = Signer::new();
     device.root_file = other.root_file();
     let mut device = device.again();
     let error = device.refresh(&platform).await.unwrap_err();
@@ -310,13 +310,13 @@ async fn another_platforms_root_is_told_apart() {
 
 #[tokio::test]
 async fn a_repository_without_anything_is_told_as_such() {
-    let platform = Platform::new();
+    let platform = Signer::new();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     std::fs::remove_file(platform.metadata("timestamp.json")).unwrap();
     let error = device.refresh(&platform).await.unwrap_err();
     assert!(matches!(error, TrustError::Incomplete { .. }) && error.to_string().contains("timestamp.json"), "{error}");
-    // One that does not end is cut off, and one that is no metadata refused.
+    // Metadata that does not end is cut off, and other bytes are refused.
     for (content, refusal) in [(vec![b' '; (64 << 10) + 1], Refusal::TooLong), (b"{}".to_vec(), Refusal::Malformed)] {
         ledge_base::durable::replace(&platform.metadata("timestamp.json"), &content).unwrap();
         assert_eq!(refused(device.refresh(&platform).await), refusal);
@@ -325,7 +325,7 @@ async fn a_repository_without_anything_is_told_as_such() {
 
 #[tokio::test]
 async fn no_changed_byte_gets_by_the_signatures() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.signed_at = Some(at("2026-11-20T00:00:00Z"));
     platform.publish();
     for name in ["timestamp.json", "1.snapshot.json", "1.targets.json"] {
@@ -336,21 +336,21 @@ async fn no_changed_byte_gets_by_the_signatures() {
             let mut changed = content.clone();
             changed[at] ^= 1 << (at % 7);
             ledge_base::durable::replace(&file, &changed).unwrap();
-            let refreshed = Device::new(&platform).refresh(&platform).await;
+            let refreshed = AuditedDevice::new(&platform).refresh(&platform).await;
             assert!(refreshed.is_err() || signed(&changed) == signed(&content), "{name}: byte {at}");
         }
         ledge_base::durable::replace(&file, &content).unwrap();
     }
-    assert!(Device::new(&platform).refresh(&platform).await.is_ok());
+    assert!(AuditedDevice::new(&platform).refresh(&platform).await.is_ok());
 }
 
 #[tokio::test]
 async fn what_a_newer_snapshot_takes_back_is_refused_however_often_it_is_tried() {
-    let mut platform = Platform::new();
+    let mut platform = Signer::new();
     platform.publish();
     platform.bump();
     platform.publish();
-    let mut device = Device::new(&platform);
+    let mut device = AuditedDevice::new(&platform);
     device.refresh(&platform).await.unwrap();
     platform.bump();
     platform.models_pin = Some(1);

@@ -1,4 +1,4 @@
-//! What the updater finds at the start, before any model is loaded.
+//! The start of the updater, before any model is loaded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,24 +8,24 @@ use ledge_base::names::ModelName;
 use ledge_identity::sealing::Sealer;
 use ledge_models::repository::ManagedVersion;
 
-use crate::persisted::{Live, Persisted, PersistedError, live_as_it_lies};
+use crate::persisted::{LiveRelease, Persisted, PersistedError, read_live_releases};
 use crate::state::{Event, Installed, SubjectState};
 use crate::store::{BlobStore, StoreError, release_folder};
 use crate::subject::{Kind, Subject};
 
-/// What was found.
+/// The update store and its state, as found at the start.
 #[derive(Debug)]
 pub struct Prepared {
     pub store: BlobStore,
-    /// The state of every subject, the start counted in.
+    /// The state of every subject, with this start counted.
     pub persisted: Persisted,
-    /// Which models are live in which version.
+    /// The live version of each managed model.
     pub managed: BTreeMap<ModelName, ManagedVersion>,
-    /// Every state as it was before this start was counted.
+    /// The states before this start was counted.
     pub before: BTreeMap<Subject, SubjectState>,
 }
 
-/// Why updates cannot go on.
+/// Reasons why updates cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     #[error(transparent)]
@@ -34,11 +34,11 @@ pub enum BootError {
     State(#[from] PersistedError),
 }
 
-/// Opens the store, counts the start, and says what is live. A release that is damaged on disk is given up for the one
-/// before it.
+/// Opens the store, counts the start, and finds the live versions. A release that is damaged on disk is given up for
+/// the previous one.
 ///
-/// With a state that is damaged beyond repair nothing is managed: both files are set aside, the models of this box's owner
-/// serve, and what the platform wants is fetched again.
+/// With a state that is damaged beyond repair nothing is managed: both files are set aside, the owner's models are
+/// served, and the releases that the platform wants are fetched again.
 ///
 /// `progress` is called as the releases are read.
 pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Prepared, BootError> {
@@ -46,31 +46,40 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
     let mut persisted = match Persisted::load(folder) {
         Ok(persisted) => persisted,
         Err(damaged @ PersistedError::Damaged { .. }) => {
-            tracing::error!(error = %damaged, "the state of updates is lost; it is set aside, and the owner's models serve");
+            tracing::error!(
+                error = %damaged,
+                "the state files of updates are damaged: they are set aside, and the owner's models are served"
+            );
             let now = clock::unix_millis().to_string();
             if let Err(error) = Persisted::set_aside(folder, &now) {
                 tracing::error!(%error, "the damaged state cannot be set aside");
             }
-            Persisted::none(folder)
+            Persisted::empty(folder)
         }
         Err(error) => return Err(error.into()),
     };
+
     let before = persisted.subjects.clone();
     for (subject, state) in &mut persisted.subjects {
         let mut after = state.clone().after(Event::Started, subject.kind);
         while let Some(lost) = damaged(&store, subject, &after, progress) {
-            tracing::error!(%subject, version = %lost.version, "a release is damaged on disk; the one before it serves");
+            tracing::error!(
+                %subject, version = %lost.version,
+                "a release is damaged on disk; the previous release is served"
+            );
             if let Err(error) = store.discard(subject, &lost, progress) {
                 tracing::error!(%subject, %error, "the damaged release cannot be removed");
             }
-            after = after.after(Event::Lost(lost), subject.kind);
+            after = after.after(Event::Damaged(lost), subject.kind);
         }
         *state = after;
     }
+
     if let Err(error) = persisted.write() {
-        // Models come first. The start is not counted, so a trial may have one more.
+        // Serving comes first. This start is not counted, so a trial may have one more.
         tracing::error!(%error, "the state of updates cannot be written");
     }
+
     let live = |(subject, state): (&Subject, &SubjectState)| {
         let release = state.live().filter(|_| subject.kind == Kind::Model)?;
         let golden_min = state.golden_min(release);
@@ -81,24 +90,27 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
     Ok(Prepared { store, persisted, managed, before })
 }
 
-/// The live release, if what is on disk is not what was signed.
+/// Returns the live release if its files on disk are not the signed ones.
 fn damaged(store: &BlobStore, subject: &Subject, state: &SubjectState, progress: &dyn Fn()) -> Option<Installed> {
     let live = state.live()?;
     match store.verify_release(subject, live, progress) {
         Ok(whole) => (!whole).then(|| live.clone()),
         Err(error) => {
-            // What cannot be read now may be whole: it is for the load to find out.
-            tracing::error!(%subject, version = %live.version, %error, "a release cannot be checked");
+            // An unreadable release may be whole: the load decides.
+            tracing::error!(
+                %subject, version = %live.version, %error,
+                "a release cannot be verified, because reading it failed; it is loaded as it is"
+            );
             None
         }
     }
 }
 
-/// Which models are live in which version, where the state can be read and nothing else may be done: another process has
-/// the store, the disk is read-only, or a newer Ledge wrote the state.
-pub fn managed_as_it_lies(folder: &Path) -> BTreeMap<ModelName, ManagedVersion> {
-    let live = live_as_it_lies(folder).into_iter().filter(|live| live.subject.kind == Kind::Model);
-    live.map(|Live { subject, release, golden_min }| {
+/// Returns the live version of each managed model where the state can only be read: another process has the store, the
+/// disk is read-only, or a newer Ledge wrote the state.
+pub fn read_managed(folder: &Path) -> BTreeMap<ModelName, ManagedVersion> {
+    let live = read_live_releases(folder).into_iter().filter(|live| live.subject.kind == Kind::Model);
+    live.map(|LiveRelease { subject, release, golden_min }| {
         let folder = release_folder(folder, &subject, &release);
         (subject.name, ManagedVersion { version: release.version, folder, golden_min })
     })

@@ -1,19 +1,19 @@
 //! The one task that owns the state of updates.
 //!
-//! An event makes a state, the state is written to disk, and only then [`Updater::reconcile`] brings the box in line with
-//! it. What is to be done follows from the state alone, so it does not matter where a box was cut off.
+//! An event makes a new state, the state is written to disk, and only then [`Updater::reconcile`] brings the box in
+//! line with it. The work to do follows from the state only, so it does not matter where a box was cut off.
 //!
-//! It runs on a thread of its own: it may wait for the disk.
+//! The task runs on a thread of its own, because it may wait for the disk.
 
 mod boot;
-mod fetching;
-mod hand;
-mod judging;
+mod download_job;
+mod load_jobs;
 mod orders;
 mod pauses;
+mod publish;
 mod serving;
-mod telling;
-mod trying;
+mod verdict;
+mod volatile;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,77 +30,77 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::download::DownloadLimits;
-use super::handle::{Ordered, UpdaterInbox, Updates};
+use super::handle::{QueuedOrder, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
 use super::platform::Platform;
+use super::preflight::{LiveModel, PreflightSettings};
 use super::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
-use super::trial::{LiveModel, TrialSettings};
-pub use boot::{BootError, Prepared, managed_as_it_lies, prepare};
-use hand::{Done, Hand, Verdict};
+pub use boot::{BootError, Prepared, prepare, read_managed};
+use volatile::{JobOutcome, Verdict, Volatile};
 
-/// How often stages are judged.
-const TICK: Duration = Duration::from_secs(1);
+/// Interval at which stages are judged.
+const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often counts that lead to nothing are written: what a crash may cost of them.
-const WRITE_COUNTS: Duration = Duration::from_mins(1);
+/// Interval at which counts without other changes are written: a crash loses at most this much of them.
+const COUNTS_WRITE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What the updater works with.
+/// The parts that the updater works with.
 #[derive(Debug)]
 pub struct Parts {
     pub repository: Repository,
-    /// What is signed, and where it comes from.
+    /// The signed metadata and its source.
     pub platform: Platform,
     pub limits: DownloadLimits,
-    /// How releases are tried in a process of their own.
-    pub trials: TrialSettings,
-    /// How everybody else knows how updates do.
+    /// Settings of the preflight of releases.
+    pub preflight: PreflightSettings,
+    /// The handle through which all other parts read the status.
     pub updates: Updates,
     pub audit: AuditSink,
-    /// The end of the daemon.
+    /// The shutdown of the daemon.
     pub shutdown: Shutdown,
 }
 
-/// The task.
+/// The task that owns the state of updates.
 pub struct Updater {
     parts: Parts,
     store: BlobStore,
     persisted: Persisted,
-    hands: BTreeMap<Subject, Hand>,
-    finished: mpsc::UnboundedReceiver<Finished>,
-    finish: mpsc::UnboundedSender<Finished>,
-    /// One download and one trial at a time: together they keep to the bandwidth and the memory that one may take.
-    turns: Turns,
+    volatiles: BTreeMap<Subject, Volatile>,
+    finished: mpsc::UnboundedReceiver<FinishedJob>,
+    finish: mpsc::UnboundedSender<FinishedJob>,
+    /// One download and one preflight at a time, so that together they stay within the bandwidth and memory of one.
+    slots: JobSlots,
     next_job: u64,
-    /// What was found before this start was counted.
+    /// The states before this start was counted.
     before: BTreeMap<Subject, SubjectState>,
     written: Instant,
     unwritten: bool,
-    /// Whether a step was not taken because it could not be written down.
+    /// Set when a step was not taken because the state could not be written.
     missed: bool,
 }
 
 impl Updater {
-    /// Goes on from what was found at the start.
+    /// Continues from the states found at the start.
     pub fn new(prepared: Prepared, parts: Parts) -> Self {
         let Prepared { store, persisted, before, .. } = prepared;
-        let hand = |(subject, old): (&Subject, &SubjectState)| {
+        let volatile = |(subject, old): (&Subject, &SubjectState)| {
             // Settings and libraries were read before this start was counted.
             let taken_up = if subject.kind == Kind::Model { persisted.subjects.get(subject)? } else { old };
-            Some((subject.clone(), Hand::serving(taken_up.live().cloned())))
+            Some((subject.clone(), Volatile::serving(taken_up.live().cloned())))
         };
-        let hands = before.iter().filter_map(hand).collect();
+        let volatiles = before.iter().filter_map(volatile).collect();
         let (finish, finished) = mpsc::unbounded_channel();
         Self {
             parts,
             store,
             persisted,
-            hands,
+            volatiles,
             finished,
             finish,
-            turns: Turns::default(),
+            slots: JobSlots::default(),
             next_job: 0,
             before,
             written: Instant::now(),
@@ -111,57 +111,61 @@ impl Updater {
 
     /// Works until the shutdown is requested.
     pub async fn run(mut self, mut inbox: UpdaterInboxParts) {
-        self.tell();
+        self.publish_status();
         for (subject, before) in std::mem::take(&mut self.before) {
-            self.told(&subject, &before, &self.state(&subject));
-            self.give_up_what_does_not_load(&subject).await;
+            self.report_change(&subject, &before, &self.state(&subject));
+            self.fall_back_if_not_loaded(&subject).await;
             self.reconcile(&subject).await;
         }
-        // The last daemon may have been cut off before it did.
-        self.collect();
-        let mut ticks = tokio::time::interval(TICK);
+
+        // The last process may have been cut off before it did so.
+        self.collect_garbage();
+        let mut ticks = tokio::time::interval(JUDGE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
         let mut last = Instant::now();
         loop {
             tokio::select! {
                 biased;
                 () = self.parts.shutdown.requested() => break,
                 Some(ordered) = inbox.orders.recv() => {
-                    self.ordered(ordered).await;
-                    // What was kept back while it was pinned may begin.
+                    self.carry_out(ordered).await;
+                    // A rollout that was kept back while the subject was pinned may begin.
                     let wishes = inbox.wishes.borrow().clone();
                     if let Some(wishes) = wishes {
-                        self.wanted(wishes).await;
+                        self.apply_wishes(wishes).await;
                     }
                 }
                 Ok(()) = inbox.wishes.changed() => {
                     let wishes = inbox.wishes.borrow_and_update().clone();
                     if let Some(wishes) = wishes {
-                        self.wanted(wishes).await;
+                        self.apply_wishes(wishes).await;
                     }
                 }
                 () = inbox.retries.notified() => self.retry().await,
-                Some(Finished { subject, job, done }) = self.finished.recv() => self.done(&subject, job, done).await,
+                Some(FinishedJob { subject, job, done }) = self.finished.recv() => {
+                    self.job_finished(&subject, job, done).await;
+                }
                 _ = ticks.tick() => {
                     let passed = last.elapsed();
                     last = Instant::now();
                     self.tick(passed).await;
                     if self.missed && !self.unwritten {
-                        // What is wanted is said once; what it led to could not be written down then.
+                        // Wishes are sent once; their effect could not be written then.
                         self.missed = false;
-                        self.hands.values_mut().for_each(Hand::went_well);
+                        self.volatiles.values_mut().for_each(Volatile::clear_pause);
                         let wishes = inbox.wishes.borrow().clone();
-                        // Nothing known is not the same as nothing wanted.
+                        // Unknown wishes are not the same as no wishes.
                         if let Some(wishes) = wishes {
-                            self.wanted(wishes).await;
+                            self.apply_wishes(wishes).await;
                         }
                     }
                 }
             }
         }
-        // A job that is dropped here is taken up again by the next start.
+        // The next start repeats a job that is dropped here.
         self.write_counts();
-        self.let_models_go().await;
+        self.release_models().await;
     }
 
     fn known(&self) -> Vec<Subject> {
@@ -172,11 +176,11 @@ impl Updater {
         self.persisted.subjects.get(subject).cloned().unwrap_or_default()
     }
 
-    fn hand(&mut self, subject: &Subject) -> &mut Hand {
-        self.hands.entry(subject.clone()).or_default()
+    fn volatile(&mut self, subject: &Subject) -> &mut Volatile {
+        self.volatiles.entry(subject.clone()).or_default()
     }
 
-    async fn wanted(&mut self, wishes: Wishes) {
+    async fn apply_wishes(&mut self, wishes: Wishes) {
         let mut subjects = self.known();
         subjects.extend(wishes.keys().filter(|subject| !self.persisted.subjects.contains_key(subject)).cloned());
         for subject in subjects {
@@ -189,107 +193,121 @@ impl Updater {
     async fn tick(&mut self, passed: Duration) {
         for subject in self.known() {
             let state = self.state(&subject);
-            if state.live() != self.hand(&subject).serving.as_ref() {
-                // A version before that did not load again.
+            if state.live() != self.volatile(&subject).serving.as_ref() {
+                // A previous version did not load.
                 self.reconcile(&subject).await;
             }
+
             let Some(trial) = &state.trial else { continue };
             if trial.held {
                 continue;
             }
             self.count_fetched(&subject).await;
-            let seconds = self.hand(&subject).whole_seconds(passed);
+            let seconds = self.volatile(&subject).whole_seconds(passed);
             if seconds > 0 {
                 self.advance(&subject, Event::Waited { seconds }).await;
             }
-            let verdict = if self.has_nothing_to_be_beside(&subject) {
+
+            let verdict = if self.has_no_incumbent(&subject) {
                 Verdict::Pass
             } else {
-                judging::judge(subject.kind, &self.state(&subject), self.hand(&subject))
+                verdict::judge(subject.kind, &self.state(&subject), self.volatile(&subject))
             };
+
             match verdict {
-                Verdict::Pass if self.hand(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
+                Verdict::Pass if self.volatile(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
                 Verdict::Wait | Verdict::Pass => {}
                 Verdict::Fail(reason) => _ = self.advance(&subject, Event::Failed(reason)).await,
             }
             // A pause between two attempts may be over.
             self.reconcile(&subject).await;
         }
-        if self.unwritten || self.written.elapsed() >= WRITE_COUNTS {
+
+        if self.unwritten || self.written.elapsed() >= COUNTS_WRITE_INTERVAL {
             self.write_counts();
         }
     }
 
-    async fn done(&mut self, subject: &Subject, job: u64, done: Done) {
-        if !self.hand(subject).finish(job) {
-            // Of a trial that is over.
+    async fn job_finished(&mut self, subject: &Subject, job: u64, done: JobOutcome) {
+        if !self.volatile(subject).finish(job) {
+            // The job belongs to a trial that is over.
             return;
         }
+
         match done {
-            Done::Described { digest, package } => {
-                self.hand(subject).went_well();
+            JobOutcome::Described { digest, package } => {
+                self.volatile(subject).clear_pause();
                 self.advance(subject, Event::Described { digest, package: package.into() }).await;
             }
-            Done::Loaded(model) => {
-                self.hand(subject).beside = Some(model);
+            JobOutcome::Loaded(model) => {
+                self.volatile(subject).loaded = Some(model);
                 if !self.advance(subject, Event::Passed).await
-                    && let Some(model) = self.hand(subject).beside.take()
+                    && let Some(model) = self.volatile(subject).loaded.take()
                 {
-                    // It is loaded anew when the step can be taken.
+                    // It is loaded again when the step can be taken.
                     self.parts.repository.clone().end(model).await;
                 }
             }
-            Done::Passed => _ = self.advance(subject, Event::Passed).await,
-            Done::Failed(reason) => _ = self.advance(subject, Event::Failed(reason)).await,
-            Done::Interrupted(reason) => {
-                self.hand(subject).pause_after_attempt(&reason);
+            JobOutcome::Passed => _ = self.advance(subject, Event::Passed).await,
+            JobOutcome::Failed(reason) => _ = self.advance(subject, Event::Failed(reason)).await,
+            JobOutcome::Interrupted(reason) => {
+                self.volatile(subject).pause_after_attempt(&reason);
                 self.advance(subject, Event::Interrupted(reason)).await;
             }
-            Done::Later { reason, after, wasted } => self.hindered(subject, reason, after, wasted).await,
+            JobOutcome::Deferred { reason, after, wasted } => self.deferred(subject, reason, after, wasted).await,
         }
         self.reconcile(subject).await;
     }
 
-    /// Takes a step: the state after `event`, on disk, then done. `false`: it could not be written down, and is not taken.
+    /// Takes a step: writes the state after `event` to disk, then acts on it. Returns `false` when the state could not
+    /// be written and the step is not taken.
     async fn advance(&mut self, subject: &Subject, event: Event) -> bool {
         let before = self.state(subject);
         let after = before.clone().after(event, subject.kind);
         if after == before {
             return true;
         }
+
         let counts_only = without_counts(&after) == without_counts(&before);
         self.persisted.subjects.insert(subject.clone(), after.clone());
         if counts_only {
             return true;
         }
+
         if let Err(error) = self.persisted.write() {
-            // Settings and libraries are taken up by a start, which goes by what is on disk.
+            // Settings and libraries take effect at a start, which reads the state on disk.
             let falls_back = subject.kind == Kind::Model && falls_back(&before, &after);
             if !falls_back {
-                // A step that is not on disk is not taken. It comes up again: the work of its stage is done anew.
+                // A step that is not on disk is not taken. The work of its stage is repeated.
                 self.persisted.subjects.insert(subject.clone(), before);
                 let reason = Reason::new(Cause::Disk, format!("the state of updates cannot be written: {error}"));
                 tracing::error!(%subject, %error, "the state of updates cannot be written; the step is taken later");
-                self.hand(subject).pause(&reason);
+                self.volatile(subject).pause(&reason);
                 (self.unwritten, self.missed) = (true, true);
-                self.tell();
+                self.publish_status();
                 return false;
             }
-            // Falling back needs no leave. A start before it can be written tries the new version once more.
-            tracing::error!(%subject, %error, "the state of updates cannot be written; falling back all the same");
+            // Falling back does not wait for the disk. A start before the state can be written tries the new version
+            // again.
+            tracing::error!(
+                %subject, %error,
+                "the state of updates cannot be written; falling back to the previous version anyway"
+            );
             self.unwritten = true;
         } else {
             self.written = Instant::now();
             self.unwritten = false;
         }
+
         if stage(&before) != stage(&after) {
-            self.hand(subject).went_well();
+            self.volatile(subject).clear_pause();
         }
-        // First done, then said: who reads it finds it so.
+        // Act first, then report: readers of the report find it true.
         self.reconcile(subject).await;
-        self.told(subject, &before, &after);
+        self.report_change(subject, &before, &after);
+
         if after.trial.is_none() && before.trial.is_some() {
-            self.collect();
+            self.collect_garbage();
         }
         true
     }
@@ -298,8 +316,8 @@ impl Updater {
     async fn reconcile(&mut self, subject: &Subject) {
         let state = self.state(subject);
         let duty = state.duty();
-        self.hand(subject).keep_to(&state);
-        let was_on_trial = self.hand(subject).let_go_of_stale(&state);
+        self.volatile(subject).abort_outdated_job(&state);
+        let was_on_trial = self.volatile(subject).drop_stale(&state);
         self.switch(subject, &state).await;
         if subject.kind == Kind::Model {
             if was_on_trial {
@@ -309,13 +327,13 @@ impl Updater {
             self.watch_live(subject, &state).await;
         }
         let is_due = state.trial.as_ref().is_none_or(|trial| trial.is_due(clock::unix_millis()));
-        if is_due && self.hand(subject).may_start(duty) {
+        if is_due && self.volatile(subject).may_start(duty) {
             self.start(subject, &state, duty);
         }
-        self.tell();
+        self.publish_status();
     }
 
-    /// The live models that run in the runtime of this name: those of releases, and those of the owner of this box.
+    /// Returns the live models that run in the runtime of this name: those of releases, and the owner's.
     fn live_models_in(&self, runtime: &ModelName) -> Vec<LiveModel> {
         let repository = &self.parts.repository;
         let live = repository.all_live().into_iter().filter(|model| model.runtime().as_str() == runtime.as_str());
@@ -335,17 +353,19 @@ impl Updater {
 
     fn start(&mut self, subject: &Subject, state: &SubjectState, duty: Duty) {
         let job = match duty {
-            Duty::Download => fetching::job(self, subject, state),
-            Duty::Try => trying::in_a_process(self, subject, state),
-            Duty::LoadBeside => trying::beside(self, subject, state),
+            Duty::Download => download_job::start(self, subject, state),
+            Duty::Preflight => load_jobs::run_preflight(self, subject, state),
+            Duty::LoadCandidate => load_jobs::load_candidate(self, subject, state),
             Duty::Soak | Duty::Mirror | Duty::Share | Duty::Rest => return,
         };
+
         let Some(job) = job else { return };
         let number = self.next_job;
         self.next_job += 1;
-        let turn = self.turns.of(duty);
+        let turn = self.slots.of(duty);
         let waits = Arc::new(AtomicBool::new(turn.is_some()));
         let has_turn = waits.clone();
+
         let work = async move {
             // The semaphore is never closed.
             let _turn = match turn {
@@ -355,11 +375,13 @@ impl Updater {
             has_turn.store(false, Ordering::Relaxed);
             job.await
         };
+
         let (work, end) = abortable(work);
-        // A load that is cut off half-way would leave its state behind: it comes to its end, and nobody wants it then.
-        self.hand(subject).begin(duty, number, (duty != Duty::LoadBeside).then_some(end), waits);
-        // A task of its own: what the updater waits for, such as a model's lock, the job may hold.
-        let ending = Ending { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
+        // A load that is cut off half-way would leave its state behind: let it end, and drop its result.
+        self.volatile(subject).begin(duty, number, (duty != Duty::LoadCandidate).then_some(end), waits);
+
+        // A task of its own: the job may hold what the updater waits for, such as a model's lock.
+        let ending = JobEndGuard { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
         self.parts.shutdown.spawn(async move {
             if let Ok(done) = work.await {
                 ending.with(done);
@@ -375,94 +397,97 @@ impl Updater {
         }
     }
 
-    /// Removes what no state needs any more: not yet while a download has not said which blobs it is at.
-    fn collect(&self) {
+    /// Removes files that no state needs any more. Does nothing while a download has not named its blobs yet.
+    fn collect_garbage(&self) {
         let is_unnamed = |(subject, state): (&Subject, &SubjectState)| {
             state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Downloading)
-                && self.hands.get(subject).is_none_or(|hand| hand.wanted_blobs().is_empty())
+                && self.volatiles.get(subject).is_none_or(|volatile| volatile.wanted_blobs().is_empty())
         };
         if self.persisted.subjects.iter().any(is_unnamed) {
             return;
         }
         let keep =
             self.persisted.subjects.iter().map(|(subject, state)| (subject.clone(), state.kept().cloned().collect()));
-        let wanted = self.hands.values().flat_map(Hand::wanted_blobs).collect();
+        let wanted = self.volatiles.values().flat_map(Volatile::wanted_blobs).collect();
         match self.store.collect(&keep.collect(), &wanted) {
             Ok(0) => {}
-            Ok(bytes) => tracing::info!(bytes, "the update store was cleared up"),
-            Err(error) => tracing::warn!(%error, "the update store cannot be cleared up"),
+            Ok(bytes) => tracing::info!(bytes, "unused files were removed from the update store"),
+            Err(error) => tracing::warn!(%error, "unused files of the update store cannot be removed"),
         }
     }
 }
 
-/// What a job came to.
-struct Finished {
+/// The end of a job, with its result.
+struct FinishedJob {
     subject: Subject,
     job: u64,
-    done: Done,
+    done: JobOutcome,
 }
 
-/// Says that a job has ended, whatever became of it: a fault of ours in it must not stop its subject for ever.
-struct Ending {
-    finish: mpsc::UnboundedSender<Finished>,
+/// Reports the end of a job in any case: a bug in it must not stop its subject for ever.
+struct JobEndGuard {
+    finish: mpsc::UnboundedSender<FinishedJob>,
     subject: Option<Subject>,
     job: u64,
 }
 
-impl Ending {
-    fn with(mut self, done: Done) {
+impl JobEndGuard {
+    fn with(mut self, done: JobOutcome) {
         self.send(done);
     }
 
-    fn send(&mut self, done: Done) {
+    fn send(&mut self, done: JobOutcome) {
         if let Some(subject) = self.subject.take() {
-            // At the end of the daemon nobody hears it.
-            let _ = self.finish.send(Finished { subject, job: self.job, done });
+            // During shutdown the receiver may be gone.
+            let _ = self.finish.send(FinishedJob { subject, job: self.job, done });
         }
     }
 }
 
-impl Drop for Ending {
+impl Drop for JobEndGuard {
     fn drop(&mut self) {
-        self.send(Done::Interrupted(Reason::new(Cause::Load, "the work on it broke off by a fault of Ledge")));
+        self.send(JobOutcome::Interrupted(Reason::new(
+            Cause::Load,
+            "the job ended without a result, which is a bug in Ledge: see its log",
+        )));
     }
 }
 
-/// Whose turn it is.
-struct Turns {
+/// Semaphores that let one download and one preflight run at a time.
+struct JobSlots {
     download: Arc<Semaphore>,
-    trial: Arc<Semaphore>,
+    preflight: Arc<Semaphore>,
 }
 
-impl Default for Turns {
+impl Default for JobSlots {
     fn default() -> Self {
-        Self { download: Arc::new(Semaphore::new(1)), trial: Arc::new(Semaphore::new(1)) }
+        Self { download: Arc::new(Semaphore::new(1)), preflight: Arc::new(Semaphore::new(1)) }
     }
 }
 
-impl Turns {
+impl JobSlots {
     fn of(&self, duty: Duty) -> Option<Arc<Semaphore>> {
         match duty {
             Duty::Download => Some(self.download.clone()),
-            Duty::Try => Some(self.trial.clone()),
+            Duty::Preflight => Some(self.preflight.clone()),
             _ => None,
         }
     }
 }
 
-/// Whether a step leads to a version that ran before, or to none, and to nothing new.
+/// Returns whether a step leads to a version that ran before, or to none, and to nothing new.
 fn falls_back(before: &SubjectState, after: &SubjectState) -> bool {
     let commits =
         after.committed != before.committed && after.committed != before.previous && after.committed.is_some();
     after.trial.is_none() && !commits && (before.trial.is_some() || after.live() != before.live())
 }
 
-/// Which trial a state has, and how far it is.
+/// Returns the trial of a state, and how far it is.
 fn stage(state: &SubjectState) -> Option<(&DeviceName, Stage)> {
     state.trial.as_ref().map(|trial| (&trial.plan.rollout, trial.stage))
 }
 
-/// What is left of a state when the counts are taken out that change all the time.
+/// Returns a state without the counts that change all the time.
 fn without_counts(state: &SubjectState) -> SubjectState {
     let mut state = state.clone();
     if let Some(trial) = &mut state.trial {
@@ -473,19 +498,19 @@ fn without_counts(state: &SubjectState) -> SubjectState {
     state
 }
 
-/// The part of the inbox that is the updater's.
+/// The updater's part of the inbox.
 #[derive(Debug)]
 pub struct UpdaterInboxParts {
     pub wishes: tokio::sync::watch::Receiver<Option<Wishes>>,
-    pub orders: tokio::sync::mpsc::Receiver<Ordered>,
-    /// People want what waits for its next attempt to be tried now.
+    pub orders: tokio::sync::mpsc::Receiver<QueuedOrder>,
+    /// Requests to make delayed attempts now.
     pub retries: Arc<Notify>,
 }
 
 impl UpdaterInbox {
-    /// The updater's part and the poller's.
-    pub fn split(self) -> (UpdaterInboxParts, tokio::sync::mpsc::Receiver<super::handle::Look>) {
-        (UpdaterInboxParts { wishes: self.wishes, orders: self.orders, retries: self.retries }, self.looks)
+    /// Splits the inbox into the updater's part and the poller's.
+    pub fn split(self) -> (UpdaterInboxParts, tokio::sync::mpsc::Receiver<super::handle::CheckRequest>) {
+        (UpdaterInboxParts { wishes: self.wishes, orders: self.orders, retries: self.retries }, self.checks)
     }
 }
 

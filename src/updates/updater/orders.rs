@@ -1,63 +1,72 @@
-//! What the administrator of this box says about an update.
+//! Orders of the administrator of this box.
 
 use ledge_service::audit_event::AuditEvent;
 
 use super::Updater;
-use crate::handle::{Order, OrderError, Ordered};
+use crate::handle::{OrderError, QueuedOrder, UpdateOrder};
 use crate::state::{Event, SubjectState};
 use crate::subject::{Kind, Subject};
 
 impl Updater {
-    /// Carries an order out, and answers when it is on disk.
-    pub(super) async fn ordered(&mut self, ordered: Ordered) {
-        let Ordered { subject, order, principal, answer } = ordered;
+    /// Carries out an order, and answers when its effect is on disk.
+    pub(super) async fn carry_out(&mut self, ordered: QueuedOrder) {
+        let QueuedOrder { subject, order, principal, answer } = ordered;
         let known = self.persisted.subjects.get(&subject);
         let impossible = match (order, known) {
             (_, None) => Some(OrderError::Unknown { subject: subject.clone() }),
-            (Order::Cancel, Some(state)) if state.trial.is_none() => {
+            (UpdateOrder::Cancel, Some(state)) if state.trial.is_none() => {
                 Some(OrderError::NoTrial { subject: subject.clone() })
             }
-            (Order::RollBack, Some(state)) if state.trial.is_none() && !self.has_before(&subject, state) => {
+            (UpdateOrder::RollBack, Some(state)) if state.trial.is_none() && !self.has_previous(&subject, state) => {
                 Some(OrderError::NothingToRollBack { subject: subject.clone() })
             }
             _ => None,
         };
+
         if let Some(error) = impossible {
             let _ = answer.send(Err(error));
             return;
         }
+
         let named = subject.to_string();
         let ordered = AuditEvent::UpdateOrdered { subject: named, order: order.name().into() };
         self.parts.audit.record(&principal, ordered);
+
         let event = match order {
-            Order::Pin => Event::Pin,
-            Order::Unpin => Event::Unpin,
-            Order::RollBack if self.is_first(&subject) => Event::LeaveToOwner,
-            Order::RollBack => Event::RollBack,
-            Order::Cancel => Event::Cancel,
+            UpdateOrder::Pin => Event::Pin,
+            UpdateOrder::Unpin => Event::Unpin,
+            UpdateOrder::RollBack if self.is_first(&subject) => Event::LeaveToOwner,
+            UpdateOrder::RollBack => Event::RollBack,
+            UpdateOrder::Cancel => Event::Cancel,
         };
+
         let taken = self.advance(&subject, event).await;
         let failed = |reason: &str| Err(OrderError::Failed { subject, reason: reason.to_owned() });
         let answered = match (taken, self.unwritten) {
-            (false, _) => failed("it cannot be written down, and is not done; is the disk full?"),
-            (true, true) => failed("it is done, and cannot be written down; is the disk full?"),
+            (false, _) => failed(
+                "the order was not carried out, because the state of updates cannot be written (is the disk full?)",
+            ),
+            (true, true) => failed(
+                "the order was carried out, but the state of updates cannot be written (is the disk full?); a restart may \
+                 undo it",
+            ),
             (true, false) => Ok(()),
         };
-        // Whoever asked may be gone.
+        // The caller may be gone.
         let _ = answer.send(answered);
     }
 
-    /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.
-    fn has_before(&self, subject: &Subject, state: &SubjectState) -> bool {
+    /// Returns whether a subject without a trial has something to go back to: a release, or the owner's model.
+    fn has_previous(&self, subject: &Subject, state: &SubjectState) -> bool {
         state.committed.is_some() && (state.previous.is_some() || self.owner_has(subject))
     }
 
-    /// Whether something serves without any release: what the owner of this box has.
+    /// Returns whether the owner's model or settings serve without any release.
     pub(super) fn owner_has(&self, subject: &Subject) -> bool {
         subject.kind != Kind::Model || self.parts.repository.has_folder(&subject.name)
     }
 
-    /// Whether no release was there before the one that runs.
+    /// Returns whether the running release is the first.
     fn is_first(&self, subject: &Subject) -> bool {
         let state = self.persisted.subjects.get(subject);
         state.is_some_and(|state| state.trial.is_none() && state.previous.is_none())

@@ -1,13 +1,13 @@
-//! What an erasure leaves: no file and no backup has the entity.
+//! The files after an erasure: no file and no backup has the entity.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use aho_corasick::AhoCorasick;
-use ledge::features::Entity;
+use ledge::features::JoinKeyValues;
 use ledge::features::entity_keys::EntityKeys;
 use ledge::features::online::{FeatureError, FieldStatus};
-use ledge::features::snapshot::{Header, SnapshotReader, SnapshotWriter};
+use ledge::features::snapshot::{SnapshotHeader, SnapshotReader, SnapshotWriter};
 use ledge::identity::sealing::Sealer;
 use ledge::principal::Principal;
 use serde_json::json;
@@ -56,8 +56,8 @@ fn an_erased_entity_is_in_no_file_and_no_later_backup() {
             let keys = EntityKeys::open(&stolen.path().join("store"), sealer.clone()).unwrap().keys;
             let value = ledge::features::value::Value::Int64;
             let tag = |number: usize| keys.tag([("customer", &value(customers[number]))]);
-            assert_eq!(keys.of(&tag(42)), [0; 0], "its key");
-            assert_eq!(keys.of(&tag(43)).len(), 1, "another one's key");
+            assert_eq!(keys.key_ids(&tag(42)), [0; 0], "its key");
+            assert_eq!(keys.key_ids(&tag(43)).len(), 1, "another one's key");
         }
         // Without the index, so that everything that the journal and the snapshots have is tried.
         for entry in fs::read_dir(stolen.path().join("store")).unwrap() {
@@ -91,7 +91,7 @@ fn an_erased_entity_is_in_no_file_and_no_later_backup() {
 /// A backup with another time in its header.
 fn made_at(backup: &[u8], created_ms: u64) -> Vec<u8> {
     let mut reader = SnapshotReader::new(backup).unwrap();
-    let header = Header { created_ms, ..reader.header().clone() };
+    let header = SnapshotHeader { created_ms, ..reader.header().clone() };
     let mut writer = SnapshotWriter::new(Vec::new(), &header).unwrap();
     while let Some((key, record)) = reader.next().unwrap() {
         writer.add(&key, &record).unwrap();
@@ -153,7 +153,7 @@ fn what_has_no_view_is_not_erased_and_says_so() {
     let folder = TempDir::new().unwrap();
     let store = ready(folder.path(), sealer());
     for wrong in [json!({}), json!({ "vehicle": 1 }), json!({ "customer": "no number" }), json!({ "customer": null })] {
-        let entity: Entity = serde_json::from_value(wrong.clone()).unwrap();
+        let entity: JoinKeyValues = serde_json::from_value(wrong.clone()).unwrap();
         let refused = store.runtime.block_on(store.features.erase(vec![entity], Principal::Local));
         assert!(
             matches!(refused, Err(FeatureError::Columns { .. } | FeatureError::Value { .. })),

@@ -51,14 +51,14 @@ fn another_master_key_under_load_loses_nothing() {
     for key in [7, 8, 9] {
         write(&file, &[key; 32]);
         assert!(changing.reload(&config).unwrap(), "it is another one");
-        assert!(store.runtime.block_on(store.features.reseal()).unwrap() >= 100);
+        assert!(store.runtime.block_on(store.features.rekey()).unwrap() >= 100);
     }
     stop.store(true, Ordering::Relaxed);
     let mut acknowledged: BTreeSet<usize> = (0..100).collect();
     for writer in writers {
         acknowledged.extend(store.runtime.block_on(writer).unwrap());
     }
-    // What was made since the last time is sealed under the new key already.
+    // Keys made since the change are encrypted under the new master key already.
     store.close();
     let store = ready(folder.path(), Sealer::with_keys(&[[9; 32]]));
     assert!(acknowledged.len() > 100);
@@ -76,8 +76,8 @@ fn one_bad_copy_of_a_key_file_is_mended_and_two_close_the_store() {
     let store = ready(folder.path(), sealer());
     let customers: Vec<i64> = (0..60).map(customer).collect();
     store.push_customers(&customers);
-    // So that there are shards.
-    store.runtime.block_on(store.features.reseal()).unwrap();
+    // Rekeying makes shards.
+    store.runtime.block_on(store.features.rekey()).unwrap();
     store.push_customers(&(60..70).map(customer).collect::<Vec<_>>());
     let path = store.close();
     let (a, b) = (path.join("keys/a"), path.join("keys/b"));

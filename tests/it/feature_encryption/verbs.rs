@@ -38,7 +38,7 @@ fn an_entity_is_erased_and_a_backup_encrypted_from_the_command_line_and_over_htt
     let secret = age::secrecy::ExposeSecret::expose_secret(&identity.to_string()).to_owned();
     write(&folder.join("identity.txt"), format!("# public key: {recipient}\n{secret}\n").as_bytes());
 
-    // A sealed store asks whether a plain one is meant.
+    // A backup of an encrypted store needs a recipient, or plain=true.
     let refused = client.get("/features/backup");
     assert_eq!((refused.status, refused.error().contains("recipient=age1")), (400, true), "{}", refused.error());
     for query in

@@ -1,4 +1,4 @@
-//! What was pushed, what of it was acknowledged, and whether it is there.
+//! Keeps account of pushes and acknowledgements, and checks that the rows are there.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -106,12 +106,12 @@ pub struct Books {
     pub total: u64,
 }
 
-/// What reading everything found.
+/// The findings of reading everything.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// What was acknowledged and is not there.
+    /// Acknowledged rows that are not there.
     pub lost: Vec<String>,
-    /// What nobody ever pushed, or half of a push.
+    /// Rows that were never pushed, or half of a push.
     pub wrong: Vec<String>,
 }
 
@@ -166,7 +166,7 @@ impl Books {
         self.open.remove(&number).unwrap();
     }
 
-    /// How many were acknowledged since the last settlement.
+    /// The number of pushes acknowledged since the last settlement.
     pub fn recent(&self) -> usize {
         self.acknowledged.len()
     }
@@ -288,7 +288,7 @@ fn whole(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.to_string().strip_suffix(".0")?.parse().ok()).unwrap_or(-1)
 }
 
-/// Whether exactly `count` of the numbers add up to `sum`.
+/// Returns `true` if exactly `count` of the numbers add up to `sum`.
 fn is_sum_of(count: usize, sum: i64, numbers: &[i64]) -> bool {
     match (count, numbers) {
         (0, _) => sum == 0,

@@ -13,13 +13,13 @@ use crate::daemon::{TestDaemon, TestRoot};
 const DAY: i64 = 86_400;
 
 /// What the log says, once.
-const TOLD: &str = "event times from a future that the clock took back";
+const TOLD: &str = "the clock was set back, and rows of the feature store have event times in its future";
 
 /// What the log says, once.
-const BEHIND: &str = "the clock is behind the rows of the feature store";
+const BEHIND: &str = "the clock is behind the newest row of the feature store";
 
-/// What the log says when that is over.
-const RIGHT: &str = "the clock judges event times again";
+/// The log line when the clock is right again.
+const RIGHT: &str = "the clock is set, and event times are checked again";
 
 const HOUR: i64 = 3600;
 
@@ -52,7 +52,7 @@ impl Clocked {
         self.restarted(|_| {})
     }
 
-    /// What the log says of a clock that is behind: how often it began, and how often it ended.
+    /// The numbers of log lines that the clock is behind, and that it is right again.
     fn told_behind(&self) -> (usize, usize) {
         let log = self.daemon.log();
         (log.matches(BEHIND).count(), log.matches(RIGHT).count())
@@ -235,7 +235,7 @@ fn a_clock_that_was_never_set_makes_no_push_outdated() {
         let mut clocked = Clocked::new(0);
         assert_eq!(clocked.push(1, None), ACCEPTED);
         clocked = clocked.booted(shown - now);
-        // However long that lasts.
+        // Also after a day of uptime.
         clocked.uptime.set(DAY);
         clocked = clocked.restarted(|_| {});
         for number in 2..=4 {

@@ -6,7 +6,7 @@ use super::books::{Books, VIEWS};
 use super::disk::{Disk, Log};
 use super::seed::Random;
 use super::shim::Shim;
-use super::writers::{Desk, Report, start};
+use super::writers::{Report, Writers, start};
 use crate::daemon::TestRoot;
 
 /// `lies`: the disk forgets what was fsynced of the journal, too; ends with the first loss.
@@ -34,7 +34,7 @@ fn rounds(rounds: usize, lies: bool, test: &str) -> (Report, Books) {
             let status = started.daemon.client().get("/features/status").json();
             assert!(lies || status["entries_lost"] == 0, "a loss is told that is none: {status}");
         }
-        let writers = Desk::new(books, Some(&log));
+        let writers = Writers::new(books, Some(&log));
         let (acknowledged, daemon) = (1 + random.below(300), started.daemon);
         root = std::thread::scope(|scope| {
             writers.write(scope, daemon.address, &mut random);

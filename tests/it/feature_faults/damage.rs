@@ -1,4 +1,4 @@
-//! One damaged file, of any kind, at any place: every value is read back, or the loss is told; never another value.
+//! One damaged file, of any kind, at any place: every value is read back, or the loss is reported; never another value.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::books::{Books, VIEWS};
 use super::seed::Random;
-use super::writers::{Desk, check, start};
+use super::writers::{Writers, check, start};
 use crate::daemon::{TestRoot, copy};
 
 /// A store with a snapshot, journal behind it, and an index that has both.
@@ -20,7 +20,7 @@ struct Store {
     end: End,
 }
 
-/// How the daemon ended.
+/// The end of the daemon.
 #[derive(Debug, Clone, Copy)]
 enum End {
     InOrder,
@@ -35,7 +35,7 @@ impl Store {
         let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
         let kept = root.folder.path().join("kept");
         let mut daemon = start(root).daemon;
-        let desk = Desk::new(Books::new(3000), None);
+        let writers = Writers::new(Books::new(3000), None);
         let mut client = daemon.client();
         let folder = daemon.root.folder.path().join("features");
         let has_snapshot = || {
@@ -44,11 +44,11 @@ impl Store {
                 .any(|entry| entry.unwrap().path().extension().is_some_and(|extension| extension == "ledge"))
         };
         while !has_snapshot() {
-            assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
+            assert_eq!(writers.push(&mut client, random, false).unwrap(), 200);
         }
         daemon.wait_for_log("a snapshot of the feature store was taken");
         for push in 0..8 {
-            assert_eq!(desk.push(&mut client, random, push % 2 == 0).unwrap(), 200);
+            assert_eq!(writers.push(&mut client, random, push % 2 == 0).unwrap(), 200);
         }
         match end {
             End::InOrder => {
@@ -59,7 +59,7 @@ impl Store {
             End::KilledAtOnce => {}
         }
         let root = daemon.kill();
-        let books = desk.books.into_inner().unwrap();
+        let books = writers.books.into_inner().unwrap();
         copy(&folder, &kept);
         Self { root, kept, books, end }
     }
@@ -117,14 +117,14 @@ impl Store {
             assert!(told, "{place}: {findings:#?}\n{log}");
             lost = Some(place);
         }
-        // Whatever it was, the next start finds a store in order.
+        // After any damage, the next start finds a store in order.
         self.root = daemon.kill();
         (self, lost)
     }
 }
 
-/// Until the index has on its disk what it has in memory. It writes five times a second if there is anything, in several
-/// writes: only when it has let three turns go by without one is there nothing left.
+/// Until the index has on its disk what it has in memory. It writes five times a second if there is anything, in
+/// several writes: only when it has let three turns go by without one is there nothing left.
 fn wait_for_flush(store: &Path) {
     let written = || {
         let database =

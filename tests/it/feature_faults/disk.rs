@@ -1,7 +1,7 @@
 //! A disk that forgets what was not fsynced: what a power cut may leave of a folder, from the record of the shim.
 //!
-//! * The content of a file is what it was at its last fsync. Of what was written since, each page of 4 KiB has the state
-//!   after any number of the writes that touched it, and the length any that it had.
+//! * The content of a file is what it was at its last fsync. Of what was written since, each page of 4 KiB has the
+//!   state after any number of the writes that touched it, and the length any that it had.
 //! * A name that was created, changed or removed counts once its folder was fsynced; of those since, any number of the
 //!   earliest count.
 //! * Hard links are names of one file.
@@ -53,14 +53,14 @@ pub struct Disk {
     seen: Names,
     synced: Names,
     since: Vec<Naming>,
-    /// Whether what is fsynced of the journal is forgotten as well.
+    /// Drops even the bytes of the journal that were fsynced.
     pub lies: bool,
 }
 
 /// The record of the shim, cut into calls.
 pub struct Log {
     bytes: Vec<u8>,
-    /// Where each call begins, and where the last one ends.
+    /// The offset of each call, and the end of the last one.
     starts: Vec<usize>,
 }
 
@@ -80,18 +80,18 @@ impl Log {
         Self { bytes, starts }
     }
 
-    /// How many calls it has.
+    /// The number of calls.
     pub fn calls(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Whether the call of this number, from 1 on, is an fsync or changes a name.
+    /// Returns `true` if the call of this number, from 1 on, is an fsync or changes a name.
     pub fn is_step(&self, call: usize) -> bool {
         let start = call.checked_sub(1).filter(|_| call <= self.calls()).map(|before| self.starts[before]);
         start.is_some_and(|start| number(&self.bytes[start..], 0, 4) > 3)
     }
 
-    /// How long it was after so many calls.
+    /// The length of the log after so many calls.
     pub fn length(&self, calls: usize) -> u64 {
         self.starts[calls] as u64
     }
@@ -260,7 +260,7 @@ impl Naming {
         };
         match self {
             Self::Add(path, entry) => _ = names.insert(path.clone(), *entry),
-            // What was in a folder was removed before, and another one may have its name by now.
+            // The contents of a folder were removed before, and another folder may have its name by now.
             Self::Remove(path) => _ = names.remove(path),
             Self::Rename(from, to) => {
                 let moved = below(names, from);
@@ -291,7 +291,7 @@ impl Change {
         }
     }
 
-    /// What it touches of a file of this length.
+    /// The range that it touches in a file of this length.
     fn range(&self, length: usize) -> (usize, usize) {
         match self {
             Self::Write { offset, data } => (*offset, offset + data.len()),

@@ -48,7 +48,7 @@ const MASTER: [u8; 32] = [7; 32];
 /// People who come in each round.
 const COMING: usize = 30;
 
-/// What is known of a person.
+/// The state of a person's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     There,
@@ -57,7 +57,7 @@ enum State {
     Erased,
 }
 
-/// What nothing but the rows of a person contains.
+/// A text that is only in the rows of one person.
 fn mark(person: i64) -> String {
     format!("marked-{}", blake3::hash(&person.to_le_bytes()).to_hex())
 }
@@ -82,7 +82,7 @@ fn push(client: &mut Client, people: &[i64]) {
     push("visits", json!({ "person": people, "shop": vec!["north"; people.len()], "note": notes }));
 }
 
-/// How many of the rows of each person are there, and as they were pushed.
+/// The number of rows of each person that are there as they were pushed.
 fn rows(client: &mut Client, people: &[i64]) -> Vec<usize> {
     let entities = json!({ "person": people, "shop": vec!["north"; people.len()] });
     let answer = client.post_json(
@@ -122,7 +122,7 @@ fn files_with(folder: &Path, people: &[i64]) -> Vec<PathBuf> {
     files(folder).into_iter().filter(has).collect()
 }
 
-/// Who has a key, in the files as they are and with the master key.
+/// The people whose key is readable in a copy of the files, with the master key.
 fn with_key(store: &Path, people: &[i64]) -> Vec<i64> {
     let stolen = tempfile::tempdir().unwrap();
     copy(&store.join("keys"), &stolen.path().join("keys"));
@@ -131,7 +131,7 @@ fn with_key(store: &Path, people: &[i64]) -> Vec<i64> {
     let has = |person: &&i64| {
         let person = Value::Int64(**person);
         let visit = keys.tag([("person", &person), ("shop", &shop)]);
-        !keys.of(&keys.tag([("person", &person)])).is_empty() || !keys.of(&visit).is_empty()
+        !keys.key_ids(&keys.tag([("person", &person)])).is_empty() || !keys.key_ids(&visit).is_empty()
     };
     people.iter().filter(has).copied().collect()
 }
@@ -164,7 +164,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) {
     let mut known: BTreeMap<i64, State> = BTreeMap::new();
     let mut daemon = start(root(is_sealed)).daemon;
     if is_sealed {
-        daemon.wait_for_log_since_start("everything in the feature store is sealed");
+        daemon.wait_for_log_since_start("everything in the feature store is encrypted");
     }
     let mut erased = 0;
     for _ in 0..rounds {
@@ -197,7 +197,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) {
         });
         daemon = start(root).daemon;
         check(&daemon, &known, is_sealed);
-        // Whoever asks again is answered.
+        // Erasing again succeeds.
         for (person, state) in known.iter_mut().filter(|(_, state)| **state == State::Asked) {
             assert_eq!(erase(&mut daemon.client(), *person).unwrap(), 200);
             *state = State::Erased;

@@ -12,26 +12,26 @@ use serde_json::json;
 use super::books::{Books, Sent, VIEWS};
 use super::seed::Random;
 use super::shim::{Number, Shim};
-use super::writers::{Desk, check, start};
+use super::writers::{Writers, check, start};
 use crate::daemon::{TestDaemon, TestRoot};
 
-/// Somebody else who takes the room.
+/// Another program that fills the disk.
 trait Space {
     fn fill(&self);
     fn empty(&self);
 
-    /// Whether the index meets a disk without any room.
+    /// Returns `true` if not even the index has any room.
     fn is_absolute(&self) -> bool {
         false
     }
 }
 
 /// Reads and inferences while there is no room: every one is answered.
-pub fn goes_on(daemon: &TestDaemon, desk: &Desk<'_>, least: Duration) {
+pub fn goes_on(daemon: &TestDaemon, writers: &Writers<'_>, least: Duration) {
     let until = Instant::now() + least;
     let mut client = daemon.client();
     loop {
-        let mut books = desk.books.lock().unwrap().clone();
+        let mut books = writers.books.lock().unwrap().clone();
         books.settle(u64::MAX);
         let findings = books.check(&mut client).unwrap();
         let findings = findings.unwrap_or_else(|reason| panic!("reads end: {reason}"));
@@ -49,45 +49,45 @@ pub fn goes_on(daemon: &TestDaemon, desk: &Desk<'_>, least: Duration) {
 /// Fills the disk under writes, kills the daemon meanwhile if asked to, and makes room again.
 fn full_and_back(root: TestRoot, space: &dyn Space, kills: bool, random: &mut Random) {
     let mut daemon = root.start();
-    let desk = Desk::new(Books::new(500), None);
+    let writers = Writers::new(Books::new(500), None);
     let mut client = daemon.client();
     for _ in 0..30 {
-        assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
+        assert_eq!(writers.push(&mut client, random, false).unwrap(), 200);
     }
     space.fill();
-    let refused = (0..5_000).any(|_| desk.push(&mut client, random, false).unwrap() == 507);
+    let refused = (0..5_000).any(|_| writers.push(&mut client, random, false).unwrap() == 507);
     assert!(refused, "five thousand pushes found room on a full disk");
     let answer = loop {
         // A smaller one may still have found room.
-        let (number, path, body) = desk.books.lock().unwrap().next(Sent { entities: vec![1], direct: true });
+        let (number, path, body) = writers.books.lock().unwrap().next(Sent { entities: vec![1], direct: true });
         let answer = client.post_json(path, &body);
         if answer.status != 200 {
             break answer;
         }
-        desk.books.lock().unwrap().acknowledge(number, 0);
+        writers.books.lock().unwrap().acknowledge(number, 0);
     };
     assert_eq!(answer.status, 507, "{answer:?}");
     assert!(String::from_utf8_lossy(&answer.body).contains("the disk is full"), "{answer:?}");
     // The index writes by itself five times a second.
-    goes_on(&daemon, &desk, Duration::from_secs(1));
+    goes_on(&daemon, &writers, Duration::from_secs(1));
     if kills {
         let root = daemon.kill();
         daemon = root.start();
-        goes_on(&daemon, &desk, Duration::from_secs(1));
+        goes_on(&daemon, &writers, Duration::from_secs(1));
         space.empty();
     } else {
         space.empty();
     }
     let mut client = daemon.client();
-    assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
+    assert_eq!(writers.push(&mut client, random, false).unwrap(), 200);
     if !kills && space.is_absolute() {
-        // The index met the full disk: with the first push it is built anew.
+        // The index met the full disk: the first push rebuilds it.
         daemon.wait_for_log("the feature index cannot be used; it is rebuilt from snapshot and journal");
         daemon.wait_for_log("the feature store is ready");
     }
-    goes_on(&daemon, &desk, Duration::ZERO);
+    goes_on(&daemon, &writers, Duration::ZERO);
     let root = daemon.kill();
-    let mut books = desk.books.into_inner().unwrap();
+    let mut books = writers.books.into_inner().unwrap();
     books.settle(u64::MAX);
     check(&start(root).daemon, &mut books);
 }
@@ -99,7 +99,7 @@ pub fn root() -> TestRoot {
 /// More than any test writes.
 pub const ROOM: i64 = 1 << 40;
 
-/// The budget of the shim, for the journal alone: no room for the rest of a group.
+/// The budget of the shim, only for the journal: no room for the rest of a group.
 impl Space for Number {
     fn fill(&self) {
         self.set(50_123);
@@ -122,7 +122,7 @@ fn a_journal_that_finds_no_room_in_the_middle_of_a_group_stops_writes_and_nothin
     }
 }
 
-/// Files of another program, on whatever disk the test runs.
+/// Files of another program, on the disk of the test.
 struct Neighbour {
     folder: PathBuf,
     megabytes: u64,

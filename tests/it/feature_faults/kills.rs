@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::books::{Books, VIEWS};
 use super::seed::Random;
-use super::writers::{Desk, Report, check, start};
+use super::writers::{Report, Writers, check, start};
 use crate::daemon::{TestRoot, write};
 
 fn rounds(rounds: usize, test: &str, sealed: bool) -> (Report, Books) {
@@ -19,16 +19,16 @@ fn rounds(rounds: usize, test: &str, sealed: bool) -> (Report, Books) {
     let (mut report, mut books) = (Report::default(), Books::new(500));
     let mut started = start(root);
     for round in 0..rounds {
-        let desk = Desk::new(books, None);
+        let writers = Writers::new(books, None);
         let (acknowledged, limit) = (1 + random.below(400), Duration::from_millis(1 + random.next() % 800));
-        // Some by what was acknowledged, some by time.
+        // Some end after a number of acknowledgements, some after a time.
         let limit = if random.one_in(4) { limit } else { Duration::from_mins(1) };
-        // One in eight is told to end in order, and is answered to by writers to the last.
+        // One in eight is asked to end in order, while writers push to the end.
         let in_order = random.one_in(8);
         let (daemon, random) = (started.daemon, &mut random);
         let root = std::thread::scope(|scope| {
-            desk.write(scope, daemon.address, random);
-            desk.wait(acknowledged, limit);
+            writers.write(scope, daemon.address, random);
+            writers.wait(acknowledged, limit);
             let mut daemon = daemon;
             if in_order {
                 daemon.signal("TERM");
@@ -37,7 +37,7 @@ fn rounds(rounds: usize, test: &str, sealed: bool) -> (Report, Books) {
             report.read(&daemon.log());
             daemon.kill()
         });
-        books = desk.books.into_inner().unwrap();
+        books = writers.books.into_inner().unwrap();
         books.settle(u64::MAX);
         // Recovery is killed as well, up to three times in a row.
         for _ in 0..random.below(4) {

@@ -1,4 +1,5 @@
-//! Several faults at once, which leave nothing to restore a push from: the loss is told, with its size, and the store goes on.
+//! Several faults at once, which leave nothing to restore a push from: the loss is reported with its size, and the
+//! store goes on.
 
 use std::fs;
 use std::path::Path;
@@ -66,12 +67,13 @@ fn segment(store: &Path) -> std::path::PathBuf {
     segments.remove(0)
 }
 
-/// The number of lost entries is in the log, the status, the metrics and `ledge doctor`, and the next start is one in order.
+/// The number of lost entries is in the log, the status, the metrics and `ledge doctor`, and the next start is one in
+/// order.
 fn is_told(daemon: TestDaemon, lost: usize) -> TestDaemon {
     let lines = daemon.log();
     let told: Vec<_> =
         lines.lines().filter(|line| line.contains("acknowledged entries of the feature store are lost")).collect();
-    assert!(told.len() == 1 && told[0].contains(&format!("{lost} at least, those from ")), "{told:#?}\n{lines}");
+    assert!(told.len() == 1 && told[0].contains(&format!("at least {lost} entries, from ")), "{told:#?}\n{lines}");
     let found = status(&daemon);
     assert_eq!(found["entries_lost"], lost, "{found}");
     assert!(found["damage_found"].as_u64().unwrap() > 0, "{found}");

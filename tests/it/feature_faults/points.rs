@@ -1,8 +1,8 @@
 //! Every point at which a program can be cut off, from one run of it.
 //!
-//! The run is recorded by the shim, call by call. What it leaves when it ends after any of them, by `kill -9` or by a power
-//! cut, is worked out from the record: the program is not run once for each point, and no point is missed because another
-//! thread was quicker. Injection by `strace` counts the calls of each thread for itself.
+//! The run is recorded by the shim, call by call. What it leaves when it ends after any of them, by `kill -9` or by a
+//! power cut, is worked out from the record: the program is not run once for each point, and no point is missed because
+//! another thread was quicker. Injection by `strace` counts the calls of each thread for itself.
 
 use std::path::{Path, PathBuf};
 
@@ -23,12 +23,12 @@ pub struct Points {
     log: Log,
 }
 
-/// How a program is cut off.
+/// The ways to cut a program off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutOff {
     /// The system goes on, and has everything that was written.
     Kill,
-    /// What was not fsynced may be there, or not, or zeros.
+    /// Bytes that were not fsynced may be there, or be missing, or be zeros.
     Power,
 }
 
@@ -55,7 +55,7 @@ impl Recording {
 }
 
 impl Points {
-    /// How many there are: after each call that changes a file or a name, and before the first.
+    /// The number of points: one after each call that changes a file or a name, and one before the first.
     pub fn count(&self) -> usize {
         self.log.calls() + 1
     }
@@ -65,7 +65,7 @@ impl Points {
         (0..self.count()).collect()
     }
 
-    /// Those before and after each fsync, and each change of a name.
+    /// The points before and after each fsync, and each change of a name.
     pub fn steps(&self) -> Vec<usize> {
         self.all().into_iter().filter(|point| self.log.is_step(*point) || self.log.is_step(point + 1)).collect()
     }

@@ -7,7 +7,7 @@ use super::books::Books;
 use super::full::{ROOM, goes_on, root};
 use super::seed::Random;
 use super::shim::Shim;
-use super::writers::{Desk, check, start};
+use super::writers::{Writers, check, start};
 use crate::daemon::write;
 
 #[test]
@@ -18,10 +18,10 @@ fn a_start_without_any_room_answers_reads_and_takes_nothing_for_damage() {
     let budget = shim.number("budget", ROOM);
     let root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", &store);
     let daemon = root.variable("FAULT_BUDGET", &budget.path).start();
-    let desk = Desk::new(Books::new(500), None);
+    let writers = Writers::new(Books::new(500), None);
     let mut client = daemon.client();
     for _ in 0..100 {
-        assert_eq!(desk.push(&mut client, &mut random, false).unwrap(), 200);
+        assert_eq!(writers.push(&mut client, &mut random, false).unwrap(), 200);
     }
     let mut root = daemon.kill();
     // Twice: what the first one left must do for the second.
@@ -29,7 +29,7 @@ fn a_start_without_any_room_answers_reads_and_takes_nothing_for_damage() {
         budget.set(0);
         let daemon = start(root).daemon;
         daemon.wait_for_log_since_start("ready");
-        goes_on(&daemon, &desk, Duration::ZERO);
+        goes_on(&daemon, &writers, Duration::ZERO);
         let status = daemon.client().get("/features/status").json();
         assert_eq!(
             (&status["damage_found"], &status["rebuilds"]),
@@ -44,8 +44,8 @@ fn a_start_without_any_room_answers_reads_and_takes_nothing_for_damage() {
     }
     budget.set(ROOM);
     let daemon = start(root).daemon;
-    assert_eq!(desk.push(&mut daemon.client(), &mut random, false).unwrap(), 200);
-    let mut books = desk.books.into_inner().unwrap();
+    assert_eq!(writers.push(&mut daemon.client(), &mut random, false).unwrap(), 200);
+    let mut books = writers.books.into_inner().unwrap();
     books.settle(u64::MAX);
     check(&daemon, &mut books);
 }
@@ -61,7 +61,7 @@ fn what_was_set_aside_as_damaged_goes_when_room_is_short() {
     let daemon = start(root).daemon;
     for _ in 0..2 {
         let line =
-            daemon.wait_for_log_since_start("the feature store's disk is full: what was set aside as damaged goes");
+            daemon.wait_for_log_since_start("the feature store's disk is full: files set aside as damaged are removed");
         assert!(line["removed"].as_str().unwrap().ends_with(".damaged"), "{line}");
     }
     assert!(!store.join("index.damaged").exists() && !segment.exists());

@@ -34,7 +34,7 @@ impl Random {
         N::try_from(self.next() % bound).ok().unwrap()
     }
 
-    /// Whether this is one of so many.
+    /// Returns `true` once in so many calls.
     pub fn one_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }

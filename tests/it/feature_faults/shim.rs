@@ -40,7 +40,7 @@ impl Shim {
         self.folder.path().join("shim.so")
     }
 
-    /// A file beside it.
+    /// A file next to it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -13,15 +13,15 @@ use crate::daemon::{TestDaemon, TestRoot};
 
 const THREADS: usize = 4;
 
-/// The books, shared by the threads that write them.
-pub struct Desk<'p> {
+/// Threads that push and keep the books together.
+pub struct Writers<'p> {
     pub books: Mutex<Books>,
     changed: Condvar,
     /// The log of the shim.
     log: Option<&'p Path>,
 }
 
-impl<'p> Desk<'p> {
+impl<'p> Writers<'p> {
     pub fn new(books: Books, log: Option<&'p Path>) -> Self {
         Self { books: Mutex::new(books), changed: Condvar::new(), log }
     }
@@ -44,7 +44,7 @@ impl<'p> Desk<'p> {
         let entities = (first..first + rows).map(|entity| entity % ENTITIES).collect();
         let (number, path, body) = self.books.lock().unwrap().next(Sent { entities, direct });
         let answer = client.try_post_json(path, &body)?;
-        // Whatever it took to acknowledge is in the log by now.
+        // Every call before the acknowledgement is in the log by now.
         let mark = self.log.map_or(number.unsigned_abs(), |log| std::fs::metadata(log).unwrap().len());
         let mut books = self.books.lock().unwrap();
         match answer.status {
@@ -54,7 +54,7 @@ impl<'p> Desk<'p> {
                 assert!(pushed.ends_with("duplicate=0, too_late=0"), "push {number}: {pushed}");
                 books.acknowledge(number, mark);
             }
-            // Room, or the journal, failed it: until the next start nobody knows.
+            // No room, or an error of the journal: the outcome is unknown until the next start.
             500 | 507 => {}
             429 | 503 => books.refuse(number),
             status => panic!("a push is answered {status}: {}", String::from_utf8_lossy(&answer.body)),
@@ -77,7 +77,7 @@ impl<'p> Desk<'p> {
 /// A daemon whose index can be read.
 pub struct Started {
     pub daemon: TestDaemon,
-    /// What recovery took, as the daemon says.
+    /// The duration of recovery, as the daemon reports it.
     pub recovery: Duration,
     /// From the start of the process until then.
     pub whole: Duration,
@@ -99,7 +99,7 @@ pub fn check(daemon: &TestDaemon, books: &mut Books) {
     assert!(findings.lost.is_empty() && findings.wrong.is_empty(), "{findings:#?}");
 }
 
-/// What rounds found, as `make soak` prints it.
+/// The findings of the rounds, as `make soak` prints them.
 #[derive(Default)]
 pub struct Report {
     pub recoveries: Vec<Duration>,
@@ -120,7 +120,7 @@ impl Report {
         self.sizes.push(size(store));
     }
 
-    /// Counts what a daemon's log tells at its end.
+    /// Counts the events in a daemon's log at its end.
     pub fn read(&mut self, log: &str) {
         self.rebuilds += log.matches("rebuilt from snapshot and journal").count();
         self.snapshots += log.matches("a snapshot of the feature store was taken").count();

@@ -15,7 +15,8 @@ pub fn json() -> Vec<Vec<u8>> {
     ])
 }
 
-/// The same requests and some with data behind the JSON (a NaN and a one, or `abc`), each behind the length of its header.
+/// The same requests and some with data behind the JSON (a NaN and a one, or `abc`), each behind the length of its
+/// header.
 pub fn binary() -> Vec<Vec<u8>> {
     let announcing: &[&[u8]] = &[
     br#"{"inputs":[{"name":"x","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}}],"outputs":[{"name":"y","parameters":{"binary_data":true,"classification":2}}]}"#,
@@ -230,7 +231,8 @@ pub fn master_keys() -> Vec<Vec<u8>> {
     vec![[&[b'a'; 64][..], b"\n", &[b'0'; 64], b"\n"].concat(), vec![0xc4; 32]]
 }
 
-/// The content of a group: the number of the first entry, how many there are, and entries that put, remove and put nothing.
+/// The content of a group: the number of the first entry, how many there are, and entries that put, remove and put
+/// nothing.
 pub fn journal() -> Vec<Vec<u8>> {
     all(&[
         b"\x01\0\0\0\0\0\0\0\x02\0\0\0\
@@ -355,7 +357,7 @@ pub fn egress_counts() -> Vec<Vec<u8>> {
     ])
 }
 
-/// How far pushes were acknowledged, and what the journal lacks.
+/// Files with the acknowledged position of the journal, and its gaps.
 pub fn acknowledged() -> Vec<Vec<u8>> {
     all(&[b"LEDGEACK\x01\0p\x11\x01\0\0\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x83\x12\x88u"])
 }

@@ -13,8 +13,8 @@ use crate::daemon::{TestRoot, data};
 /// `http.max_body_bytes` as it ships.
 const LARGEST_BODY: usize = 64 << 20;
 
-/// What a bomb of this file may leave behind at most while it is dealt with: twice the largest body, and what an allocator
-/// keeps.
+/// The most memory that a bomb of this file may take while it is handled: twice the largest body, and the reserve of
+/// an allocator.
 const ROOM_KB: u64 = 200 << 10;
 
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {

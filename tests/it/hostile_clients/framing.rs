@@ -4,7 +4,7 @@ use super::{INFER, Target, WAYS, statuses, tensor};
 
 /// A head, what follows it, and the statuses of all answers until the box closes the connection.
 ///
-/// What is behind the first request would be a second one, to a route that there is not (404), had it been cut elsewhere.
+/// If the first request ended elsewhere, the rest would be a second one, to a route that does not exist (404).
 pub const CASES: &[(&str, &str, &[u16])] = &[
     // Transfer-Encoding overrides Content-Length (6.3), whichever comes first, and the connection ends with the answer.
     (
@@ -54,7 +54,7 @@ pub const CASES: &[(&str, &str, &[u16])] = &[
     ("transfer-encoding: chunked", "5\rhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "5;a\nb\r\nhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "0\r\ntrailer\r\n\r\n", &[400]),
-    // What is well-formed and means nothing here.
+    // Well-formed requests that make no sense here.
     ("content-length: 5\r\nconnection: upgrade\r\nupgrade: websocket", "12345", &[400]),
     (
         "content-length: 5\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk",
@@ -143,7 +143,7 @@ fn a_pipeline_is_answered_in_order_and_ends_at_the_first_that_is_no_request() {
     let body = tensor(1);
     let one = format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     for way in WAYS {
-        // So many answers find room in every socket before the first is read.
+        // Every socket has room for so many answers before the first is read.
         let stream = format!("{}nonsense\r\n\r\n{one}", one.repeat(50));
         let mut expected = vec![200; 50];
         expected.push(400);

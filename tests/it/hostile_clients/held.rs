@@ -1,4 +1,4 @@
-//! What clients make the box hold: answers that they do not read, and bodies that they do not end.
+//! Memory that clients make the box hold: answers that they do not read, and bodies that they do not end.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn a_caller_that_does_not_read_its_answer_is_cut_off() {
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
         let line = target.daemon.wait_for_log("connection ended");
         assert!(line["reason"].as_str().unwrap().contains("http.write_timeout_ms"), "{line}");
-        // What was on its way comes, and then the end.
+        // The bytes in flight arrive, and then the end.
         let came = super::rest(&mut stream).len();
         assert!(came < whole, "{way:?}: all of it came");
         target.wait_until_nothing_is_held();
@@ -45,8 +45,8 @@ fn a_caller_that_reads_slowly_but_steadily_gets_all_of_its_answer() {
                 break;
             }
             came.extend_from_slice(&block[..read]);
-            // Some 4 MB a second. The system tells the box of room in its socket when a third of it is free, which may be more
-            // than a megabyte: a caller whose reads are seen within the limit cannot be much slower.
+            // Some 4 MB a second. The system tells the box of room in its socket when a third of it is free, which may
+            // be more than a megabyte: a caller whose reads are seen within the limit cannot be much slower.
             std::thread::sleep(Duration::from_secs_f64(f64::from(u32::try_from(read).unwrap()) / 4e6));
         }
         // The sockets between take a few megabytes at once: the rest waits for the caller, again and again.
@@ -58,7 +58,7 @@ fn a_caller_that_reads_slowly_but_steadily_gets_all_of_its_answer() {
     }
 }
 
-/// What a caller is told now.
+/// The answer to a caller now.
 fn ask(target: &Target, way: Way, body: &str) -> crate::client::Response {
     Client::over(target.connect(way)).post(INFER, &[], body.as_bytes())
 }

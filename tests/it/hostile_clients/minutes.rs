@@ -9,14 +9,14 @@ use super::{Target, WAYS, Way, bombs, head, tensor, tls};
 use crate::client::Client;
 use crate::daemon::TestRoot;
 
-/// How often each attack comes at once.
+/// The number of attackers of each kind at a time.
 const ATTACKERS: usize = 4;
 
-/// What the bodies of all of them may take together, and how much the daemon may grow with it at most.
+/// The memory for the bodies of all of them together, and the most that the daemon may grow with it.
 const MEMORY: &str = "http.max_memory_bytes=268435456";
 const PEAK_KB: u64 = 2 * (256 << 10);
 
-/// How much more the daemon may hold after it all than after the first round, in kB.
+/// The most memory in kB that the daemon may gain between the first round and the end.
 const GROWTH_KB: u64 = 32 << 10;
 
 /// One attack after the other, until there is no time left.
@@ -75,7 +75,7 @@ fn attack_for(target: &Target, time: Duration) -> u64 {
             let requests = &requests;
             scope.spawn(move || attack(target, until, requests, WAYS[attacker % WAYS.len()]));
         }
-        // A caller that means well, beside them.
+        // An honest caller next to them.
         while Instant::now() < until {
             let answer = target.daemon.client().post(super::INFER, &[], tensor(10).as_bytes());
             assert_eq!(answer.status, 200, "{answer:?}");

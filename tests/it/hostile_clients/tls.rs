@@ -1,4 +1,4 @@
-//! What is no TLS, or half of it, or goes wrong behind a good handshake.
+//! Bytes that are not TLS, half of a handshake, and errors after a good handshake.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -47,7 +47,7 @@ fn client_certificates_are_judged_by_their_authority_their_time_and_what_was_rev
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     });
     let bad = [&foreign, &expired, &early, &revoked, &server_only];
-    // Who is not asked shows nothing, and is served.
+    // A client that is not asked for a certificate shows none, and is served.
     for (choice, without, with_bad) in [("none", true, true), ("optional", true, false), ("required", false, false)] {
         let root = with_certificate(TestRoot::new(), &ours);
         write(&root.folder.path().join("clients.pem"), ours.pem().as_bytes());

@@ -1,11 +1,12 @@
-//! What left, piece by piece, and whether it may.
+//! Judges the data that left the box, piece by piece.
 //!
 //! Permitted is this, and nothing else:
 //!
-//! * A message to the topic of a call over MQTT, or of a binding that answers, may repeat what that one call had: it is the
-//!   answer, and goes through the broker back to whoever asked. It may not have anything of another call, nor properties,
-//!   fields that are not selected or what was pushed.
-//! * The user name and password of the broker are in MQTT CONNECT, and the token of the collector in its `Authorization`.
+//! * A message to the topic of a call over MQTT, or of a binding that answers, may repeat what that one call had: it is
+//!   the answer, and goes through the broker back to whoever asked. It may not have anything of another call, nor
+//!   properties, fields that are not selected or what was pushed.
+//! * The user name and password of the broker are in MQTT CONNECT, and the token of the collector in its
+//!   `Authorization`.
 //! * Each server is shown the certificate that is configured for it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,10 +32,10 @@ const ONLINE: &str = "ledge/v1/box-1/online";
 
 /// A part of what left.
 struct Piece {
-    /// Whom it went to, and what it is.
+    /// The receiver and the kind of data.
     what: String,
     bytes: Vec<u8>,
-    /// What places may be in it: those that begin like this.
+    /// The places of canaries that may be in it: those that begin like this.
     permitted: Permitted,
     /// The fields that it has, and the message of `ledge audit egress` that names them.
     fields: Option<(&'static str, Vec<String>)>,
@@ -285,8 +286,8 @@ fn named(report: &Value, message: &str) -> Vec<String> {
     fields.flat_map(|names| names.split(", ")).map(str::to_owned).collect()
 }
 
-/// Whether a field is the one that is named, where `*` stands for any one. Of what is empty or unknown only the beginning
-/// is there.
+/// Returns `true` if `name` names this field, where `*` stands for any one. Of an empty or unknown field only the
+/// beginning is there.
 fn is_named(name: &str, field: &str) -> bool {
     let (mut names, mut fields) = (name.split('.'), field.split('.'));
     let mut is_same = |field: &str| {

@@ -14,7 +14,7 @@ use crate::daemon::{TestRoot, model_folder, write};
 use crate::platform::{Platform, SHAPES};
 use crate::tools::path_of;
 
-/// What the feature store is to know.
+/// The feature views of the box.
 const VIEWS: &str = r#"
 [[entity]]
 name = "wine"
@@ -101,7 +101,7 @@ impl Outside {
         ]
     }
 
-    /// How many reports were sent.
+    /// The number of reports sent.
     pub fn reports(&self) -> usize {
         let connections = self.mqtt.connections();
         connections
@@ -110,7 +110,7 @@ impl Outside {
             .sum()
     }
 
-    /// Where the copy of the audit log is.
+    /// The folder with the copy of the audit log.
     pub fn synced(&self) -> PathBuf {
         self.folder.path().join("audit/box-1")
     }

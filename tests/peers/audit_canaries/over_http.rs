@@ -14,7 +14,7 @@ pub const WINE: [f64; 13] = [14.37, 1.95, 2.5, 16.8, 113.0, 3.85, 3.49, 0.24, 2.
 pub struct Callers<'a> {
     pub daemon: &'a TestDaemon,
     pub canaries: &'a mut Canaries,
-    /// How many inference calls were answered.
+    /// The number of inference calls that were answered.
     pub answered: usize,
 }
 
@@ -131,7 +131,7 @@ impl Callers<'_> {
         let answer = self.ask("photograph again", "POST", "/v2/models/efficientnet_lite0/infer", &headers, &photograph);
         assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
         self.answered += 1;
-        // What only begins like one.
+        // Data that only begins like a photograph.
         let broken = [&photograph[..2000], &self.canaries.bytes("broken photograph: content")].concat();
         let answer = self.ask("broken photograph", "POST", "/v2/models/efficientnet_lite0/infer", &headers, &broken);
         assert_eq!(answer.status, 400);

@@ -1,4 +1,4 @@
-//! Canaries in everything that a client of the broker can send. Those of one call may come back to whoever made it.
+//! Canaries in everything that a client of the broker can send. Those of one call may come back to its caller.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::daemon::TestDaemon;
 use crate::message::Outgoing;
 use crate::mqtt::Peer;
 
-/// What the places of a call begin with, up to the name of the call.
+/// The beginning of the places of a call, up to the name of the call.
 pub const CALL: &str = "mqtt call ";
 
 /// Callers of one box behind a broker.
@@ -18,7 +18,7 @@ pub struct MqttCallers<'a> {
     pub daemon: &'a TestDaemon,
     pub peer: Peer,
     pub canaries: &'a mut Canaries,
-    /// How many inference calls were answered.
+    /// The number of inference calls that were answered.
     pub answered: usize,
 }
 
@@ -64,7 +64,7 @@ impl MqttCallers<'_> {
         let body = json!({"id": self.of_call("numbers", "id"), "inputs": [input]});
         assert_eq!(self.ask("numbers", &call("identity_fp32"), json, body.to_string().as_bytes()), 200);
 
-        // What is in a photograph besides the picture comes back to nobody.
+        // The metadata of a photograph is in no answer.
         let photograph = photograph(self.canaries, "photograph over MQTT");
         assert_eq!(self.ask("photograph", &call("efficientnet_lite0"), "image/jpeg", &photograph), 200);
         self.answered += 3;
@@ -125,7 +125,7 @@ impl MqttCallers<'_> {
     fn told_nothing(&mut self) {
         let hint = json!({self.canaries.word("hint: key"): self.canaries.word("hint: value")});
         self.peer.send(Outgoing::json("ledge/v1/box-1/desired", &hint));
-        // Where answers may not go.
+        // Response topics that are not allowed.
         let forbidden = self.canaries.word("forbidden response topic");
         let body = text(&self.canaries.word("forbidden: id"), &self.canaries.word("forbidden: element"));
         self.peer.send(Outgoing::json("ledge/v1/box-1/infer/identity_string", &body).answer_to(&forbidden));
@@ -135,7 +135,7 @@ impl MqttCallers<'_> {
         let row = json!({"wine": 7, "measured": self.canaries.word("failed scoring: value")});
         let level = self.canaries.word("failed scoring: level of a topic");
         self.peer.send(Outgoing::json(&format!("press/{level}/lab"), &row));
-        // Messages are dealt with in their order.
+        // Messages are handled in their order.
         assert_eq!(self.ask("last", "ledge/v1/box-1/infer/nothing", "application/json", b"{}"), 400);
     }
 }

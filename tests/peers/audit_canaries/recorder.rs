@@ -60,7 +60,7 @@ impl Recorder {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// What was recorded so far.
+    /// The bytes recorded so far.
     pub fn connections(&self) -> Vec<Connection> {
         self.connections.lock().unwrap().clone()
     }

@@ -11,10 +11,10 @@ use md5::Md5;
 
 use super::views::views;
 
-/// How long a canary is, in bytes. It is looked for by its halves, so that a part of it is found too.
+/// The length of a canary in bytes. The search is for its halves, so that a part of it is found too.
 const LENGTH: usize = 24;
 
-/// How much of a hash is looked for, in bytes: whoever sends a part of it sends no less.
+/// The length in bytes of the part of a hash that is searched for. A leak has at least as much of it.
 const HASH: usize = 8;
 
 /// Everything that was put somewhere.
@@ -75,7 +75,7 @@ impl Canaries {
         self.0.push(Secret { place: place.to_owned(), bytes: bytes.to_owned(), kind });
     }
 
-    /// Where something was put.
+    /// The places of all canaries.
     pub fn places(&self) -> BTreeSet<&str> {
         self.0.iter().map(|secret| secret.place.as_str()).collect()
     }
@@ -117,7 +117,7 @@ impl Detector {
         Self { needles: AhoCorasick::builder().ascii_case_insensitive(true).build(needles).unwrap(), found }
     }
 
-    /// What is in bytes that were sent, and in what can be unpacked from them.
+    /// The canaries in bytes that were sent, and in data that can be unpacked from them.
     pub fn find(&self, sent: &[u8]) -> BTreeSet<Found> {
         let mut found = BTreeSet::new();
         for view in views(sent) {

@@ -73,7 +73,7 @@ fn chunks<'a>(mut sent: &'a [u8], body: &mut Vec<u8>) -> &'a [u8] {
 pub struct MqttPacket {
     /// Its type (section 2.1.2): 1 is CONNECT.
     pub kind: u8,
-    /// Where it is a message.
+    /// Set for a PUBLISH.
     pub publish: Option<Publish>,
     pub raw: Vec<u8>,
 }

@@ -1,13 +1,13 @@
-//! What can be unpacked from bytes that were sent, so that nothing hides in an envelope.
+//! Unpacks bytes that were sent, so that nothing hides in an encoding.
 
 use std::io::Read as _;
 
 use flate2::read::MultiGzDecoder;
 
-/// How many envelopes may be around each other.
+/// The most encodings that are unpacked, one inside the other.
 const DEEPEST: usize = 3;
 
-/// How a gzip stream begins (RFC 1952).
+/// The beginning of a gzip stream (RFC 1952).
 const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 
 /// The bytes as they are, and what is in them: every gzip stream, and the texts behind escapes and line breaks.

@@ -1,4 +1,4 @@
-//! `Line`: the network between a box and its platform, which passes bytes on until it is told to break.
+//! `Line`: the network between a box and its platform, which passes bytes on until a test breaks it.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::faults::seed::Random;
 
-/// The most bytes that a connection lives to pass, while connections are cut: some break within a request, some within its
-/// answer, and some later.
+/// The most bytes that a connection lives to pass, while connections are cut: some break within a request, some within
+/// its answer, and some later.
 const LONGEST: u64 = 200_000;
 
 /// A line to a server; gone when dropped.
@@ -37,7 +37,7 @@ struct State {
 
 struct Connection {
     ends: [TcpStream; 2],
-    /// Whether the box waits for an answer.
+    /// The box waits for an answer.
     is_waiting: bool,
 }
 
@@ -94,7 +94,7 @@ impl Line {
         self.shared.state.lock().unwrap().cutting = random;
     }
 
-    /// How many connections were cut.
+    /// The number of connections that were cut.
     pub fn cuts(&self) -> u64 {
         self.shared.state.lock().unwrap().cuts
     }

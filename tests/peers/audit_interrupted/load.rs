@@ -1,4 +1,4 @@
-//! `Load`: callers, administration and somebody who watches, until the daemon is killed.
+//! `Load`: callers, administration and a watcher, until the daemon is killed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,13 +20,13 @@ pub const ASKED: &str = "add_sub";
 /// The model that comes and goes.
 pub const MOVED: &str = "second";
 
-/// So many ask at a time.
+/// The number of callers at a time.
 const CALLERS: usize = 3;
 
-/// What takes longer never happens.
+/// Timeout of every wait.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Who is busy with a daemon.
+/// The threads that use a daemon.
 pub struct Load {
     stop: Arc<AtomicBool>,
     callers: Callers,
@@ -34,7 +34,7 @@ pub struct Load {
     watcher: JoinHandle<Seen>,
 }
 
-/// What was told before the daemon was killed.
+/// The state that was reported before the daemon was killed.
 pub struct Told {
     /// The most calls that can have been recorded.
     pub calls: u64,
@@ -44,17 +44,17 @@ pub struct Told {
     pub seen: Seen,
 }
 
-/// What a daemon says of its log.
+/// The state of its log as a daemon reports it.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// It had at least so many durable records.
     pub size: u64,
     pub checkpoint: Option<String>,
     pub verifier_key: String,
-    /// How many of them the platform had, and whether it had all.
+    /// The number of them that the platform had, and whether it had all.
     pub copied: u64,
     pub is_copied: bool,
-    /// What is wrong with the log, and with the copy.
+    /// The problems of the log, and of the copy.
     pub wrong: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl Load {
                 && let Ok(seen) = Seen::of(address)
             {
                 last = seen;
-                // Who asks without a pause leaves no time for the others.
+                // Without a pause the other threads would get no time.
                 std::thread::sleep(Duration::from_millis(10));
             }
             last
@@ -84,7 +84,7 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         let answered: u64 = self.callers.stop().iter().map(|Answers { answered, .. }| answered).sum();
         let (done, perhaps) = self.administrator.join().unwrap();
-        // Each caller had one request under way.
+        // Each caller had one request in progress.
         Told { calls: answered + CALLERS as u64, done, perhaps, seen: self.watcher.join().unwrap() }
     }
 }

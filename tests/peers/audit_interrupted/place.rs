@@ -53,7 +53,7 @@ impl Place {
         Self::Bucket { server }
     }
 
-    /// Where it listens.
+    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         match self {
             Self::WebDav { port, .. } | Self::Bucket { server: Server { port, .. } } => *port,
@@ -101,7 +101,7 @@ impl Place {
         }
     }
 
-    /// What it has, below the folder of the box.
+    /// Its files, below the folder of the box.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         match self {
             Self::WebDav { folder, .. } => files_below(&folder.path().join("boxes/audit/box-1")),
@@ -112,7 +112,7 @@ impl Place {
         }
     }
 
-    /// How many files other than the checkpoint were written more than once.
+    /// The number of files other than the checkpoint that were written more than once.
     pub fn replaced(&self) -> usize {
         let writes: BTreeMap<String, u64> = match self {
             Self::WebDav { folder, .. } => {

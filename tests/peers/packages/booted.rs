@@ -1,4 +1,5 @@
-//! The package on a box with systemd: installed while somebody asks, upgraded, and purged; and what README.md says of it.
+//! The package on a box with systemd: installed, upgraded while callers use it, and purged; and the commands of
+//! README.md for it.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -8,7 +9,7 @@ use super::{VIEW, build, earlier, package};
 use crate::daemon::data;
 use crate::machine::Machine;
 
-/// Where the packages lie in the machine.
+/// The folder of the packages in the machine.
 const PACKAGES: &str = "/mnt/packages";
 
 /// Asks for what is on the photograph.
@@ -88,7 +89,7 @@ fn an_upgrade_loses_no_request_and_nothing_that_the_box_remembers_and_a_purge_le
     assert!(features.contains("[3.5]") && features.contains("PRESENT"), "{features}");
     machine.shell("ledge audit verify");
 
-    // A downgrade that is refused leaves what runs alone.
+    // A refused downgrade leaves the running version.
     machine.shell("sed -i 's/^features .*/features 99/' /var/lib/ledge/formats");
     let refused = machine.try_shell(&format!(
         "cd {PACKAGES} && apt-get install --yes --allow-downgrades ./{}",
@@ -118,8 +119,8 @@ struct Line {
     text: String,
 }
 
-/// The commands in the fences of a section. A command goes on behind a backslash at its end, and up to the end of a document
-/// that stands in it.
+/// The commands in the fences of a section. A command goes on behind a backslash at its end, and up to the end of a
+/// document that stands in it.
 fn commands(readme: &str, heading: &str) -> Vec<Vec<Line>> {
     let (_, section) = readme.split_once(heading).unwrap_or_else(|| panic!("README.md has no {heading:?}"));
     let section = section.split("\n## ").next().unwrap();
@@ -160,7 +161,7 @@ fn five_minutes_do_what_the_readme_says() {
         if line.is_roots {
             let text = text.replace("apt install", "apt-get install --yes");
             let done = machine.try_shell(&format!("cd {PACKAGES}\n{text}"));
-            // Its exit code tells whether all is sealed already, which takes a moment.
+            // Its exit code shows that everything is encrypted, which takes a moment.
             assert!(done.status.success() || text.ends_with("ledge encryption status"), "{text}: {}", said(&done));
             return said(&done);
         }

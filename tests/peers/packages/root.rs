@@ -15,7 +15,7 @@ use crate::tools::{path_of, run};
 /// Loading the models takes seconds, on a busy machine too.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What installing and removing leaves behind by design: the records of dpkg, apt and useradd, and scratch.
+/// Files that installing and removing leaves behind by design: the records of dpkg, apt and useradd, and scratch.
 const RECORDS: [&str; 10] = [
     "proc",
     "tmp",
@@ -48,12 +48,12 @@ impl Root {
         Self { folder }
     }
 
-    /// Where a file of the root lies.
+    /// The path of a file of the root.
     pub fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join(path.trim_start_matches('/'))
     }
 
-    /// A program in the root, with processes and a network of its own: it reaches nobody but itself.
+    /// A program in the root, with processes and a network of its own.
     fn command(&self, user: &str, program: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child"]);

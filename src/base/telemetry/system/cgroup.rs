@@ -1,4 +1,5 @@
-//! The limits that a control group sets on this process: what systemd's `CPUQuota=` and `MemoryMax=`, and containers, use.
+//! The limits that control groups set on this process, as with systemd's `CPUQuota=` and `MemoryMax=`, and in
+//! containers.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -8,20 +9,20 @@ use serde::Serialize;
 /// The tightest limits of the control groups (version 2) around this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct CgroupLimits {
-    /// How many cores' worth of time may be used; `None` is no limit.
+    /// The number of cores that may be used; `None` is no limit.
     pub cpus: Option<f64>,
-    /// How much memory may be used, in bytes; `None` is no limit.
+    /// The memory limit in bytes; `None` is no limit.
     pub memory_bytes: Option<u64>,
-    /// How much may be swapped out beside it, in bytes; `None` is no limit.
+    /// The limit of swap besides the memory, in bytes; `None` is no limit.
     #[serde(skip)]
     pub swap_bytes: Option<u64>,
 }
 
 impl CgroupLimits {
-    /// Reads the limits of this process's group and of every group above it, for each of them binds.
+    /// Reads the limits of this process's group and of every group above it: all of them apply.
     ///
-    /// `root` is the folder that `proc` and the mount points are in: `/`, save in tests. Where there are no control
-    /// groups, there are no limits.
+    /// `root` is the parent of `proc` and of the mount points: `/`, except in tests. Without control groups there are
+    /// no limits.
     pub fn read(root: &Path) -> Self {
         let mut limits = Self::default();
         for group in groups(root).unwrap_or_default() {
@@ -35,13 +36,13 @@ impl CgroupLimits {
     }
 }
 
-/// The folders of this process's group and of the groups above it, as far as they can be seen from here.
+/// The folders of this process's group and of the groups above it, as far as they are visible.
 fn groups(root: &Path) -> Option<Vec<PathBuf>> {
     let own = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let own = PathBuf::from(own.lines().find_map(|line| line.strip_prefix("0::"))?);
     let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
     let (shown, mount_point) = mounts.lines().find_map(cgroup2_mount)?;
-    // In a container the mount may show a part of the tree only, and the own path may lead out of it.
+    // In a container the mount may show only a part of the tree, and the path of the own group may lead out of it.
     let below = own.strip_prefix(shown).unwrap_or(Path::new(""));
     let inside = below.components().all(|component| matches!(component, Component::Normal(_)));
     let below = if inside { below } else { Path::new("") };
@@ -49,14 +50,14 @@ fn groups(root: &Path) -> Option<Vec<PathBuf>> {
     Some(below.ancestors().map(|group| top.join(group)).collect())
 }
 
-/// The part of the tree that is shown, and where: fields 4 and 5 of a line of `mountinfo` (proc(5)).
+/// The visible part of the tree and its mount point: fields 4 and 5 of a line of `mountinfo` (proc(5)).
 fn cgroup2_mount(line: &str) -> Option<(&str, &str)> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut fields = mount.split(' ').skip(3);
     file_system.starts_with("cgroup2 ").then_some((fields.next()?, fields.next()?))
 }
 
-/// `cpu.max` holds how many microseconds may be used in how many: `150000 100000`, or `max 100000`.
+/// Parses `cpu.max`, a quota and a period in microseconds: `150000 100000`, or `max 100000`.
 fn cpus(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     let (quota, period) = (quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?);

@@ -7,10 +7,10 @@ use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
 use ledge_egress::{Content, REQUEST_HEADERS};
 use ledge_mqtt::answer;
-use ledge_mqtt::dial;
-use ledge_protocol::call::ErrorBody;
+use ledge_mqtt::connect;
+use ledge_part::failure::ErrorBody;
 use ledge_protocol::{encode, photograph};
-use ledge_updates::fleet::reported;
+use ledge_updates::report;
 use serde::Serialize;
 
 use super::fields::{Field, of_schema};
@@ -50,7 +50,7 @@ pub fn messages(content: Content) -> Vec<Message> {
         |name, schema: schemars::Schema| Message { name: Cow::Borrowed(name), fields: of_schema(schema.as_value()) };
     match content {
         Content::Protocol => vec![
-            constant("the connection to a broker (MQTT CONNECT)", &dial::CONNECT_FIELDS),
+            constant("the connection to a broker (MQTT CONNECT)", &connect::CONNECT_FIELDS),
             constant(
                 "what keeps an MQTT connection going",
                 &[
@@ -74,10 +74,10 @@ pub fn messages(content: Content) -> Vec<Message> {
                 "a part of one of these, where a binding selects it",
                 &[("*", "mqtt.bindings.select: one value of the answer")],
             ),
-            constant("properties of each answer (MQTT 5)", &answer::PROPERTIES),
+            constant("properties of each answer (MQTT 5)", &answer::ANSWER_PROPERTIES),
         ],
         Content::Presence => vec![constant("presence", &[("*", "the word online, or offline: nothing else")])],
-        Content::Report => vec![typed("the reported document (JSON)", reported::schema())],
+        Content::Report => vec![typed("the reported document (JSON)", report::schema())],
         Content::Call => vec![constant(
             "a call of `ledge bench`",
             &[("*", "an image or tensors that whoever runs it has named, or random numbers of the model's shape")],

@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use ledge_egress::Content;
-use ledge_mqtt::client::packet::{ConnAck, Incoming, Kept, Message, Outgoing, Qos, Reason, Subscription};
-use ledge_mqtt::client::session::{Event, Outbound, Session, Step};
+use ledge_mqtt::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, RetainHandling, Subscription};
+use ledge_mqtt::client::session::{Event, NextPacket, Outbound, Session};
 use ledge_mqtt::topics::{TopicFilter, TopicName};
 
 use crate::cli::bench::random::Random;
@@ -52,7 +52,7 @@ impl Dialogue {
     pub fn new(accepted: &ConnAck, answers: TopicName, filter: TopicFilter, qos: Qos) -> Self {
         let mut session = Session::default();
         session.connected(accepted);
-        session.subscribe(vec![Subscription { filter, qos, no_local: false, kept: Kept::Never }]);
+        session.subscribe(vec![Subscription { filter, qos, no_local: false, retain_handling: RetainHandling::Never }]);
         Self { session, answers, number: Random::fresh().bits() }
     }
 
@@ -67,8 +67,8 @@ impl Dialogue {
     /// The next packet to send. `size` is that of a packet.
     pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Result<Option<(Content, Outgoing)>, Unanswered> {
         match self.session.next(size) {
-            Some(Step::Send(content, packet)) => Ok(Some((content, packet))),
-            Some(Step::TooLarge(_)) => Err(Unanswered::TooLarge),
+            Some(NextPacket::Send(content, packet)) => Ok(Some((content, packet))),
+            Some(NextPacket::TooLarge(_)) => Err(Unanswered::TooLarge),
             None => Ok(None),
         }
     }
@@ -101,7 +101,7 @@ impl Dialogue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_mqtt::client::packet::{PacketId, Properties, Received};
+    use ledge_mqtt::client::packet::{PacketId, Properties, ReceivedMessage};
 
     fn accepted() -> ConnAck {
         ConnAck { receive_maximum: 20, maximum_packet_size: Some(1000), ..ConnAck::accepting() }
@@ -137,7 +137,8 @@ mod tests {
             Properties { correlation_data: to.properties.correlation_data.clone(), ..Properties::default() };
         let topic = to.properties.response_topic.as_ref().unwrap().parse().unwrap();
         let message = Message { topic, properties, ..to.clone() };
-        Incoming::Publish(Received { message, packet_id: PacketId::new(packet_id), duplicate: false, oversized: None })
+        let packet_id = PacketId::new(packet_id);
+        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate: false, oversized: None })
     }
 
     #[test]

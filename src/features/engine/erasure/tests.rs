@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ledge_identity::sealing::{Reseal, Resealed, Sealer};
+use ledge_identity::sealing::{Rekey, Rekeyed, Sealer};
 use ledge_service::audit_event::AuditSink;
 use serde_json::json;
 use tempfile::TempDir;
@@ -61,20 +61,20 @@ impl Store {
     }
 
     /// As the daemon asks for it, from a thread that may wait.
-    fn reseal(&self) -> Result<Resealed, String> {
+    fn rekey(&self) -> Result<Rekeyed, String> {
         let features = self.features.clone();
-        let reseal = move || {
-            let mut done = Resealed::default();
-            Reseal::reseal(&features, &|| false, &mut done).map(|()| done)
+        let rekey = move || {
+            let mut done = Rekeyed::default();
+            Rekey::rekey(&features, &|| false, &mut done).map(|()| done)
         };
-        self.runtime.block_on(self.runtime.spawn_blocking(reseal)).unwrap()
+        self.runtime.block_on(self.runtime.spawn_blocking(rekey)).unwrap()
     }
 
     fn engine(&self) -> &Engine {
         self.features.engine().unwrap()
     }
 
-    /// Another upkeep beside the store's own, for what that one does now and then.
+    /// Another upkeep next to the store's own, for its occasional work.
     fn upkeep(&self) -> Upkeep {
         Upkeep::new(self.features.engine().unwrap().clone())
     }
@@ -115,7 +115,7 @@ impl Store {
     }
 
     fn erase(&self, entity: &serde_json::Value) -> Result<Erased, FeatureError> {
-        let entity: Entity = serde_json::from_value(entity.clone()).unwrap();
+        let entity: JoinKeyValues = serde_json::from_value(entity.clone()).unwrap();
         self.runtime.block_on(self.features.erase(vec![entity], Principal::Local))
     }
 }
@@ -129,7 +129,7 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
     let store = Store::ready(sealer());
     store.push(0..10);
     {
-        // As a bad place of the disk does it: sled says nothing.
+        // As with a bad place of the disk: sled reports nothing.
         let index = store.engine().live().unwrap();
         let mut keys = Vec::new();
         let scanned = index.scan::<IndexError>(|key, _| {
@@ -141,12 +141,12 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
         keys.iter().take(6).for_each(|key| lost.remove(key, i64::MAX));
         index.apply(&lost).unwrap();
     }
-    let refused = store.upkeep().forget_unused_keys().unwrap_err();
+    let refused = store.upkeep().destroy_unused_keys().unwrap_err();
     assert!(refused.to_string().contains("only 4 were found"), "{refused}");
     store.until("rebuilt", |store| store.engine().live().is_some());
     assert!((0..10).all(|customer| store.has(customer)));
-    // What a rebuild could not find may still be put back.
-    assert_eq!(store.upkeep().forget_unused_keys().unwrap(), 0);
+    // Records that a rebuild could not find may still be restored.
+    assert_eq!(store.upkeep().destroy_unused_keys().unwrap(), 0);
     assert_eq!(store.engine().protection.keys().unwrap().count(), 10);
     store.close();
 }
@@ -203,21 +203,21 @@ fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
 fn keys_that_cannot_be_sealed_anew_are_not_said_to_be() {
     let store = Store::ready(sealer());
     store.push(0..3);
-    assert_eq!(store.reseal(), Ok(Resealed::default()));
+    assert_eq!(store.rekey(), Ok(Rekeyed::default()));
     let folder = store.close();
     let plain = Store::ready(Sealer::none());
-    assert_eq!(plain.reseal(), Ok(Resealed::default()), "that is not what it is asked for");
+    assert_eq!(plain.rekey(), Ok(Rekeyed::default()), "that is not what it is asked for");
     plain.close();
     let both = Sealer::with_keys(&[[9; 32], [5; 32]]);
-    // Nothing is declared any more, and the files are there.
+    // No view is declared any more, but the files exist.
     let store = Store::open(folder, both.clone(), "");
-    assert!(store.reseal().unwrap_err().contains("no feature view is declared"));
-    // Neither can they be opened with the new key alone.
+    assert!(store.rekey().unwrap_err().contains("no feature view is declared"));
+    // Nor can they be opened with the new key only.
     let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
-    assert!(store.reseal().unwrap_err().contains("which this box does not have"));
+    assert!(store.rekey().unwrap_err().contains("which this box does not have"));
     let store = Store::open(store.close(), both, VIEWS);
-    assert!(store.reseal().unwrap().old > 0);
-    assert_eq!(store.reseal(), Ok(Resealed::default()));
+    assert!(store.rekey().unwrap().old > 0);
+    assert_eq!(store.rekey(), Ok(Rekeyed::default()));
     let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
     store.until("ready", |store| store.engine().live().is_some());
     assert!(store.has(2));

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::super::*;
-use super::{LATEST, append, changes, open, read};
+use super::{LATEST_US, append, changes, open, read};
 
-/// What a folder has.
+/// The files of a folder.
 type Files = BTreeMap<String, Vec<u8>>;
 
 fn files(folder: &Path) -> Files {
@@ -33,7 +33,7 @@ struct Sample {
     entries: Vec<Entry>,
     /// The name of the last segment.
     last: String,
-    /// How long it was before each of its groups, and in the end, and how many entries there were.
+    /// The length of the last segment before each of its groups and at the end, and the number of entries by then.
     ends: Vec<(usize, usize)>,
 }
 
@@ -44,7 +44,7 @@ fn sample() -> Sample {
     let mut ends = Vec::new();
     for segment in 0..3 {
         journal.rotate().unwrap();
-        ends = vec![(HEADER, entries.len())];
+        ends = vec![(HEADER_BYTES, entries.len())];
         for group in 0..3 {
             append(&mut journal, &mut entries, changes(segment * 10 + group, &[9, 0, 20]));
             ends.push((journal.segments.last().unwrap().length as usize, entries.len()));
@@ -55,11 +55,11 @@ fn sample() -> Sample {
     Sample { files, entries, last, ends }
 }
 
-/// Opens it, appends, and reads back: whatever was found, what is acknowledged from now on is there.
-fn goes_on(folder: &Path) -> Report {
-    let Opened { mut journal, report } = Journal::open(folder, 1 << 20, 1, 0).unwrap();
+/// Opens the journal, appends, and reads back: after any damage, newly acknowledged entries are there.
+fn goes_on(folder: &Path) -> OpenReport {
+    let OpenedJournal { mut journal, report } = Journal::open(folder, 1 << 20, 1, 0).unwrap();
     let change = changes(77, &[5, 0]);
-    let seqs = journal.append(&change, LATEST).unwrap();
+    let seqs = journal.append(&change, LATEST_US).unwrap();
     assert_eq!(*seqs.start(), report.next_seq);
     let again = Journal::open(folder, 1 << 20, 1, 0).unwrap();
     assert_eq!(again.report.next_seq, seqs.end() + 1);
@@ -81,6 +81,7 @@ fn every_flipped_byte_is_reported_or_lies_in_the_last_group() {
                 files.get_mut(name).unwrap()[at] ^= flip;
                 let folder = folder_of(&files);
                 let place = format!("{name} at {at}");
+
                 let damage = verify(folder.path()).unwrap();
                 let (entries, end) = read(folder.path(), 1, None);
                 assert!(sample.entries.starts_with(&entries), "{place}: {entries:?}");
@@ -95,24 +96,26 @@ fn every_flipped_byte_is_reported_or_lies_in_the_last_group() {
                     }
                     continue;
                 }
+
                 let [damage] = &damage[..] else { panic!("{place}: {damage:?}") };
                 assert!(damage.file.ends_with(name) && damage.offset <= at as u64, "{place}: {damage}");
-                // Nothing outside the damage is lost, and the damage is one group at most.
+                // Nothing outside the damage is lost, and the damage covers at most one group.
                 assert!(damage.to_seq.unwrap() - damage.from_seq <= 3, "{place}: {damage}");
                 if damage.to_seq == Some(1) {
-                    // The header of the oldest segment: nothing that is wanted is lost.
+                    // The header of the oldest segment: no entry is lost.
                     assert_eq!((entries.len(), end.unwrap()), (sample.entries.len(), 28), "{place}");
                 } else {
                     assert_eq!(entries.len() as u64 + 1, damage.from_seq, "{place}: {damage}");
                     assert!(matches!(end, Err(ReplayError::Damaged(same)) if same == *damage), "{place}");
                 }
+
                 let (rest, end) = read(folder.path(), damage.to_seq.unwrap().max(damage.from_seq + 1), None);
                 assert!(sample.entries.ends_with(&rest), "{place}");
                 end.unwrap();
                 // Each of these waits for fsyncs.
                 if flip == 1 && at % 11 == 0 {
                     let report = goes_on(folder.path());
-                    let seen = *name == sample.last || at < HEADER;
+                    let seen = *name == sample.last || at < HEADER_BYTES;
                     assert_eq!(report.damage, if seen { vec![damage.clone()] } else { vec![] }, "{place}");
                     assert_eq!(report.cut_off, 0);
                     assert_eq!(verify(folder.path()).unwrap(), vec![damage.clone()], "{place}");
@@ -181,30 +184,30 @@ fn a_missing_segment_is_damage_unless_it_is_the_oldest() {
 #[test]
 fn a_damaged_segment_is_set_aside_when_a_snapshot_makes_up_for_it() {
     let mut sample = sample();
-    sample.files.get_mut(&sample.last).unwrap()[HEADER + 30] ^= 4;
+    sample.files.get_mut(&sample.last).unwrap()[HEADER_BYTES + 30] ^= 4;
     let folder = folder_of(&sample.files);
-    let Opened { mut journal, report } = open(&folder, 1 << 20);
+    let OpenedJournal { mut journal, report } = open(&folder, 1 << 20);
     let [damage] = &report.damage[..] else { panic!("{report:?}") };
     assert!(damage.to_string().ends_with("its checksum does not match; entries 19 to 21 may be lost"), "{damage}");
     assert_eq!(report.next_seq, 28);
-    journal.append(&changes(1, &[1]), LATEST).unwrap();
+    journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     journal.remove_before(journal.next_seq()).unwrap();
     let left = files(folder.path());
     assert_eq!(left.len(), 2);
     assert_eq!(left[&format!("{}.damaged", sample.last)], sample.files[&sample.last]);
     assert_eq!(verify(folder.path()).unwrap(), vec![]);
 
-    // What the scrub finds in the segment that is being written ends that segment.
+    // Damage that the scrub finds in the segment that is being written ends that segment.
     let current = journal.segments[0].path.clone();
     journal.note_damage(&[Damage { file: current.clone(), ..damage.clone() }]).unwrap();
-    journal.append(&changes(1, &[1]), LATEST).unwrap();
+    journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     assert_eq!(journal.segments(), 2);
     journal.remove_before(journal.next_seq()).unwrap();
     let names: Vec<String> = files(folder.path()).into_keys().collect();
     assert_eq!(names, [format!("{}.damaged", file_name(28)), file_name(29)]);
 }
 
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
@@ -219,26 +222,31 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = open(&folder, 1 << 20).journal;
         let mut entries = Vec::new();
+
         for (tag, size) in earlier.iter().enumerate() {
             append(&mut journal, &mut entries, changes(tag as u64, &[*size]));
         }
+
         let path = journal.segments[0].path.clone();
         let synced = std::fs::read(&path).unwrap();
         let synced_entries = entries.len();
+
         append(&mut journal, &mut entries, changes(9, &sizes));
         let mut torn = std::fs::read(&path).unwrap();
         let whole = torn.clone();
-        for (page, bytes) in torn.chunks_mut(PAGE).enumerate().skip(synced.len() / PAGE) {
+        for (page, bytes) in torn.chunks_mut(PAGE_BYTES).enumerate().skip(synced.len() / PAGE_BYTES) {
             if !written[page % written.len()] {
-                // What it was before, and zeros where there was nothing.
-                let old = synced.get(page * PAGE..).unwrap_or_default();
+                // The old content, and zeros where there was none.
+                let old = synced.get(page * PAGE_BYTES..).unwrap_or_default();
                 let old = &old[..old.len().min(bytes.len())];
                 bytes.fill(0);
                 bytes[..old.len()].copy_from_slice(old);
             }
         }
+
         torn.truncate(synced.len() + (whole.len() - synced.len()) * length / 1000);
         File::create(&path).unwrap().write_all(&torn).unwrap();
+
         let expected = if torn == whole { entries.len() } else { synced_entries };
         prop_assert_eq!(verify(folder.path()).unwrap(), vec![]);
         prop_assert_eq!(&read(folder.path(), 1, None).0[..], &entries[..expected]);
@@ -254,11 +262,11 @@ fn a_group_inside_a_pushed_value_is_not_taken_for_one() {
     let sample = sample();
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder, 1 << 20).journal;
-    journal.append(&changes(1, &[1]), LATEST).unwrap();
+    journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     let before = journal.bytes();
-    // Somebody pushes what once was a segment; the power is cut while it is written.
+    // A push contains the bytes of a segment; the power is cut while it is written.
     let value = Bytes::from(sample.files[&sample.last].clone());
-    journal.append(&[(super::key(1), Change::Put(value))], LATEST).unwrap();
+    journal.append(&[(super::key(1), Change::Put(value))], LATEST_US).unwrap();
     let path = &journal.segments[0].path;
     let mut bytes = std::fs::read(path).unwrap();
     bytes[before as usize + 20] ^= 1;

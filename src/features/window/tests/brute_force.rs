@@ -1,4 +1,4 @@
-//! The aggregates beside what is computed from all events at once, by the rules that the module states.
+//! Compares the aggregates with values computed from all events at once, by the rules that the module states.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::view::{Function, Kind};
 
 const HOUR: i64 = 3600 * SECOND;
 
-/// What a float is counted in, so that sums of them are exact as integers.
-const UNIT: f64 = 1024.0;
+/// The unit of floats, so that their sums are exact as integers.
+const FLOAT_UNIT: f64 = 1024.0;
 
 /// A value of each column: thousand-and-twenty-fourths, an integer, a text.
 type Cells = [Option<i64>; 3];
@@ -28,7 +28,7 @@ impl Event {
     fn values(&self) -> Vec<(FieldId, Value)> {
         let [float, integer, text] = self.cells;
         let values = [
-            float.map(|number| Value::Float64(number as f64 / UNIT)),
+            float.map(|number| Value::Float64(number as f64 / FLOAT_UNIT)),
             integer.map(Value::Int64),
             text.map(|number| Value::String(format!("text {number}").as_str().into())),
         ];
@@ -37,7 +37,7 @@ impl Event {
 }
 
 /// One entity: the state, and every event that counts in the order of their arrival.
-struct Entity {
+struct SimulatedEntity {
     state: WindowState,
     events: Vec<Event>,
     newest_us: Option<i64>,
@@ -47,8 +47,8 @@ struct Entity {
     variety: usize,
 }
 
-impl Entity {
-    /// The next event: sometimes late, sometimes too late, sometimes at a round moment, sometimes one sent before.
+impl SimulatedEntity {
+    /// The next event: sometimes late, sometimes too late, sometimes at a round time, sometimes a repeated one.
     fn next(&mut self, random: &mut Random, lateness_us: i64) -> Event {
         self.clock_us += random.up_to(60 * SECOND);
         if random.below(500) == 0 {
@@ -73,7 +73,7 @@ impl Entity {
         event
     }
 
-    /// What the rules say of an event.
+    /// The outcome of an event by the rules.
     fn expect(&mut self, event: &Event, lateness_us: i64) -> Added {
         if self.newest_us.is_some_and(|newest| event.event_us < newest - lateness_us) {
             return Added::TooLate;
@@ -93,7 +93,7 @@ struct Window {
     sum: i128,
     squares: i128,
     distinct: i64,
-    /// The most different values in a step.
+    /// The most distinct values in a step.
     variety: usize,
 }
 
@@ -127,15 +127,17 @@ impl Window {
 struct Estimates(Vec<f64>);
 
 fn check(window: &Window, aggregation: &Aggregation, got: Option<&Value>, estimates: &mut Estimates) {
-    let unit = if aggregation.column == 0 { UNIT } else { 1.0 };
+    let unit = if aggregation.column == 0 { FLOAT_UNIT } else { 1.0 };
     let &Window { ref values, sum, squares, distinct, variety } = window;
     let count = values.len() as i128;
     let numbers = || values.iter().map(|(_, value)| *value as f64 / unit);
+
     let near = |expected: Option<f64>| match (got, expected) {
         (None, None) => true,
         (Some(Value::Float64(got)), Some(expected)) => (got - expected).abs() <= expected.abs() * 1e-9,
         _ => false,
     };
+
     let right = match aggregation.function {
         Function::Count => got == Some(&Value::Int64(count as i64)),
         Function::Sum => near((count > 0).then(|| sum as f64 / unit)),
@@ -150,7 +152,7 @@ fn check(window: &Window, aggregation: &Aggregation, got: Option<&Value>, estima
             // Of the greatest, `max_by_key` takes the one that came last.
             let last = values.iter().max_by_key(|(event_us, _)| *event_us).map(|(_, value)| *value);
             let last = last.map(|value| match aggregation.column {
-                0 => Value::Float64(value as f64 / UNIT),
+                0 => Value::Float64(value as f64 / FLOAT_UNIT),
                 1 => Value::Int64(value),
                 _ => Value::String(format!("text {value}").as_str().into()),
             });
@@ -165,6 +167,7 @@ fn check(window: &Window, aggregation: &Aggregation, got: Option<&Value>, estima
             _ => got == Some(&Value::Int64(distinct)),
         },
     };
+
     assert!(right, "{aggregation:?}: {got:?} of {values:?}");
 }
 
@@ -197,12 +200,13 @@ fn aggregates_are_those_of_all_events_at_once() {
     let mut random = Random(1);
     let mut estimates = Estimates::default();
     let (mut checked, mut outcomes) = (0, [0; 3]);
+
     // The second one goes over the epoch.
     for (lateness_us, start_us) in
         [(0, 1_700_000_000 * SECOND), (2 * 60 * SECOND, -20 * HOUR), (HOUR, 1_800_000_000 * SECOND)]
     {
         let view = every_window(Duration::from_micros(lateness_us as u64));
-        let entity = |variety| Entity {
+        let entity = |variety| SimulatedEntity {
             state: WindowState::default(),
             events: Vec::new(),
             newest_us: None,
@@ -212,6 +216,7 @@ fn aggregates_are_those_of_all_events_at_once() {
             variety,
         };
         let mut entities = [5, 50, 500, 5000, 500_000, 5_000_000, 50_000_000].map(entity);
+
         for _ in 0..33_400 {
             let at = random.below(entities.len());
             let entity = &mut entities[at];
@@ -219,18 +224,22 @@ fn aggregates_are_those_of_all_events_at_once() {
             let expected = entity.expect(&event, lateness_us);
             assert_eq!(entity.state.add(&view, event.event_us, &event.values()), expected);
             outcomes[expected as usize] += 1;
+
             if random.below(50) == 0 {
                 let mut bytes = Vec::new();
                 entity.state.encode(&mut bytes);
                 assert_eq!(WindowState::decode(&bytes).as_ref(), Ok(&entity.state));
                 entity.state = WindowState::decode(&bytes).unwrap();
             }
+
             if random.below(200) > 0 {
                 continue;
             }
+
             let horizon_us = entity.newest_us.unwrap() - lateness_us;
             let later_us = [lateness_us, 60 * SECOND, 2 * HOUR, 50 * HOUR][random.below(4)];
             let now_us = horizon_us + random.up_to(later_us);
+
             let mut window = None;
             for (at, aggregation) in view.aggregations.iter().enumerate() {
                 let got = entity.state.evaluate(&view, at, now_us);
@@ -244,6 +253,7 @@ fn aggregates_are_those_of_all_events_at_once() {
             }
         }
     }
+
     let squares: f64 = estimates.0.iter().map(|error| error * error).sum();
     let error = (squares / estimates.0.len() as f64).sqrt();
     println!(

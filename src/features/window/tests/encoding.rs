@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::super::value::{ScalarType, Value};
 use super::super::super::view::{FeatureView, FieldId};
-use super::super::distinct::{BYTES, Distinct, EXACT};
+use super::super::distinct::{Distinct, ENCODED_BYTES_MAX, EXACT_HASHES_MAX};
 use super::super::fuzz::{every_function, fuzz_window, view};
 use super::super::{Damaged, WindowState, hash};
 use super::{Random, SECOND};
@@ -104,6 +104,7 @@ proptest! {
             let length = other.len();
             other.swap(at % length, swap.index(length));
         }
+
         let states = [events, other].map(|events| {
             let mut state = WindowState::default();
             for (event_us, number) in events {
@@ -111,6 +112,7 @@ proptest! {
             }
             state
         });
+
         for at in 16..32 {
             let function = view.aggregations[at].function;
             for now_us in (0..400 * SECOND).step_by(7_000_000) {
@@ -118,7 +120,7 @@ proptest! {
                     [Some(Value::Float64(one)), Some(Value::Float64(other))] => {
                         prop_assert!((one - other).abs() <= one.abs() * 1e-9, "{function:?} {one} {other}");
                     }
-                    // Of one moment the one that came later is the last, here as there.
+                    // Of the same time the one that was pushed later is the last, in both states.
                     _ if function == crate::view::Function::Last => {}
                     [one, other] => prop_assert_eq!(one, other),
                 }
@@ -134,7 +136,7 @@ fn no_bytes_are_the_state_before_the_first_event() {
     assert_eq!(WindowState::decode(&[2]), Err(Damaged));
 }
 
-/// Lengths that promise more than there is are refused before memory is taken for them.
+/// Lengths beyond the available bytes are refused before memory is allocated for them.
 #[test]
 fn a_length_beyond_the_bytes_is_refused() {
     for length in [1, 2, 127, u64::from(u32::MAX), u64::MAX] {
@@ -182,13 +184,13 @@ fn few_values_are_counted_exactly_and_many_take_no_more_room() {
         let hash = hash(&number.to_le_bytes());
         distinct.add(hash);
         distinct.add(hash);
-        if number < EXACT as u64 {
+        if number < EXACT_HASHES_MAX as u64 {
             assert_eq!(Distinct::count([&distinct, &distinct].into_iter()), number + 1);
         }
         if !(100..99_000).contains(&number) {
             let mut bytes = Vec::new();
             distinct.encode(&mut bytes);
-            assert!(bytes.len() <= BYTES);
+            assert!(bytes.len() <= ENCODED_BYTES_MAX);
             let mut reader = super::super::super::wire::Reader::new(&bytes);
             assert_eq!(Distinct::read(&mut reader).as_ref(), Ok(&distinct));
             assert!(reader.is_empty());

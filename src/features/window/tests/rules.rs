@@ -186,11 +186,11 @@ fn an_aggregation_declared_later_begins_with_the_next_event() {
     assert_eq!(count(&state, &all, 0), 3);
     assert_eq!(get(&state, &all, Function::Sum, 0), Some(Value::Float64(7.0)));
     assert_eq!(get(&state, &all, Function::Mean, 0), Some(Value::Float64(7.0)));
-    // What is no longer declared goes with the next event, and does not come back.
+    // Parts that are no longer declared are dropped with the next event, and do not come back.
     state.add(&only(Function::Max), 3, &integer(8));
     assert_eq!(count(&state, &all, 0), 0);
     assert_eq!(get(&state, &all, Function::Max, 0), Some(Value::Float64(8.0)));
-    // A replay is known all the while.
+    // A repeated event is recognized throughout.
     assert_eq!(state.add(&all, 0, &integer(5)), Added::Duplicate);
 }
 
@@ -220,7 +220,7 @@ fn too_many_identities_cost_lateness_and_not_exactness() {
         }
     }
     assert_eq!(count(&state, &view, 0), 5000);
-    // Newer than what was forgotten, and new.
+    // Newer than the dropped ones, and not repeated.
     assert_eq!(state.add(&view, 2490 * 1000, &integer(-1)), Added::New);
     assert_eq!(state.add(&view, 2490 * 1000, &integer(-1)), Added::Duplicate);
     assert_eq!(state.add(&view, 100, &integer(-2)), Added::TooLate, "within the lateness as declared");
@@ -237,7 +237,7 @@ fn many_events_of_one_moment_are_never_counted_twice() {
             added += i64::from(state.add(&view, 0, &integer(event)) == Added::New);
         }
     }
-    // When the first is forgotten, that moment is over.
+    // When the first is dropped, events of that time are too late.
     assert_eq!(added, 2049);
     assert_eq!(count(&state, &view, 0), 2049);
     assert_eq!(state.add(&view, 1, &integer(0)), Added::New);
@@ -250,7 +250,7 @@ fn only_buckets_that_a_window_may_need_are_kept() {
     for at in 0..100_000 {
         state.add(&view, at * SECOND, &integer(at));
     }
-    // Now is in the step of 99,990 and the horizon in that of 99,970, whose window begins at 99,920.
+    // The current step is that of 99,990 and the horizon is in that of 99,970, whose window begins at 99,920.
     assert_eq!(state.tracks[0].buckets.len(), 8);
 }
 
@@ -269,6 +269,7 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
     const INTEGER: ScalarType = ScalarType::Int64;
     const FLOAT: ScalarType = ScalarType::Float64;
     const TEXT: ScalarType = ScalarType::String;
+
     let functions = |column, seconds: [u64; 2], count: usize, lateness: u64| {
         let mut view = view(&[column], Duration::from_secs(lateness));
         let [window, step] = seconds.map(Duration::from_secs);
@@ -277,6 +278,7 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
         view.aggregations.truncate(count);
         view
     };
+
     for (column, window, count, lateness) in [
         (INTEGER, [600, 10], 8, 60),
         (FLOAT, [3600, 60], 8, 600),
@@ -286,8 +288,10 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
     ] {
         let view = functions(column, window, count, lateness);
         let mut state = WindowState::default();
+
         let step_us = (window[1] as i64 * SECOND / 300).max(1);
         let mut most = 0;
+
         for event in 0..(window[0] / window[1]) as i64 * 300 * 2 {
             let value = match column {
                 INTEGER => Value::Int64(i64::MAX - event),
@@ -304,6 +308,7 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
                 most = most.max(bytes.len() as u64);
             }
         }
+
         let told = most_bytes(&view);
         println!("{column} {window:?} {count} {lateness}: {most} of {told}");
         assert!(most <= told && most * 3 > told, "{most} of {told}");
@@ -316,14 +321,14 @@ fn aggregations_that_take_too_much_are_refused_with_the_figures() {
     let mut view = view(&[ScalarType::Float64], seconds(60));
     view.aggregations = every_function(0, seconds(30 * 86400), seconds(60), Kind::Sliding);
     let problem = state_limit_problem(&view).unwrap();
-    assert!(problem.contains("bytes an entity, and 60000 is the most: make slide_interval longer"), "{problem}");
+    assert!(problem.contains("bytes an entity, and the limit is 60000: make slide_interval longer"), "{problem}");
     view.aggregations = every_function(0, seconds(30 * 86400), seconds(86400), Kind::Sliding);
     assert_eq!(state_limit_problem(&view), None);
     // Mean and count of a day by minutes are fine.
     view.aggregations = every_function(0, seconds(86400), seconds(60), Kind::Sliding);
     view.aggregations.retain(|aggregation| matches!(aggregation.function, Function::Count | Function::Mean));
     assert_eq!(state_limit_problem(&view), None);
-    // No declaration is too large to be reckoned.
+    // No declaration is too large to be calculated.
     view.lateness = Duration::MAX;
     view.aggregations = every_function(0, Duration::MAX, Duration::from_micros(1), Kind::Sliding);
     assert!(state_limit_problem(&view).is_some());
@@ -360,7 +365,7 @@ fn of_the_step_that_now_is_in_only_the_newest_value_is_taken_back() {
     }
     state.take_back(100 * SECOND, 50 * SECOND);
     assert_eq!(get(&state, &view, Function::Last, 50), None);
-    // The others cannot be parted within a step.
+    // The other functions cannot be separated within a step.
     assert_eq!(get(&state, &view, Function::Count, 50), Some(Value::Int64(2)));
     assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), Added::New);
     assert_eq!(get(&state, &view, Function::Last, 50), Some(Value::Float64(3.0)));
@@ -368,7 +373,7 @@ fn of_the_step_that_now_is_in_only_the_newest_value_is_taken_back() {
 }
 
 proptest! {
-    /// However far ahead a clock was, and however often something was pushed by it.
+    /// For a clock that was ahead by any time, and any number of pushes with it.
     #[test]
     fn a_future_that_was_taken_back_counts_nowhere_and_makes_nothing_count_twice(
         past in vec(0..60_i64, 0..12),
@@ -381,8 +386,10 @@ proptest! {
         let numbered = |events: &[i64], from: usize| -> Vec<(i64, Vec<(FieldId, Value)>)> {
             events.iter().zip(from..).map(|(at, number)| (at * SECOND, float(number as f64))).collect()
         };
+
         let (past, ahead, now) = (numbered(&past, 0), numbered(&ahead, 100), numbered(&now, 200));
         let (mut state, mut right) = (WindowState::default(), WindowState::default());
+
         for (at, values) in past.iter().chain(&ahead) {
             state.add(&view, *at, values);
         }
@@ -390,14 +397,16 @@ proptest! {
             state.take_back(100 * SECOND, *at);
             prop_assert_eq!(state.add(&view, *at, values), Added::New);
         }
+
         for (at, values) in past.iter().chain(&now) {
             right.add(&view, *at, values);
-            // A device that was not answered sends it again.
+            // A device without a reply sends the event again.
             state.add(&view, *at, values);
             let mut bytes = Vec::new();
             state.encode(&mut bytes);
             prop_assert_eq!(WindowState::decode(&bytes), Ok(state.clone()));
         }
+
         let counted = count(&state, &view, 99);
         prop_assert!(counted >= now.len() as i64, "{counted} of {}", now.len());
         prop_assert!(counted <= count(&right, &view, 99), "{counted}");

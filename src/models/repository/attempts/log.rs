@@ -1,12 +1,13 @@
-//! The attempts on disk: one file, and its one owner.
+//! The attempts on disk: one file, and its only owner.
 //!
-//! The first line is what is known; behind it each attempt leaves a mark when it begins and one when it ends, and once none
-//! is under way the marks are cut off. Marks are appended without an fsync, so a start with many models pays for none: they
-//! have to outlive the process, which whatever was written does, and not the machine, since another boot blames nobody. The
-//! first line is to outlive both, is replaced as a whole, and changes only when a process has died or a suspect is tried.
+//! The first line has the suspects; behind it each attempt appends a mark when it begins and one when it ends, and once
+//! none is in progress the marks are truncated. Marks are appended without an fsync, so a start with many models pays
+//! for none: they have to outlive the process, as any write does, and not the machine, since after another boot no
+//! model is blamed. The first line must outlive both, is replaced as a whole, and changes only when a process has died
+//! or a suspect is tried.
 //!
-//! A disk that is full or read-only stops no load. Then a suspect is loaded after a trial only, since its death would leave
-//! no trace.
+//! A disk that is full or read-only stops no load. Then a suspect is loaded only after a trial, since its death would
+//! leave no trace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -20,13 +21,13 @@ use ledge_base::names::ModelName;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::{Attempt, AttemptKey, Attempts, Finding, Suspect, Verdict};
-use crate::repository::Effort;
+use super::{Attempt, AttemptKey, Attempts, Suspect, TrialFailure, Verdict};
+use crate::repository::LoadMode;
 
-/// Its name in the folder of the box's state.
-const FILE: &str = "load_attempts.jsonl";
+/// Name of the file in the box's state folder.
+const FILE_NAME: &str = "load_attempts.jsonl";
 
-/// A line behind the first.
+/// A line after the first.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Mark {
@@ -34,49 +35,50 @@ enum Mark {
     Ended(Attempt),
 }
 
-/// The owner of the file. Clones share it.
+/// A handle to the file. Clones share it.
 #[derive(Debug, Clone)]
 pub struct AttemptLog {
-    state: Arc<Mutex<State>>,
-    /// Told when a trial is put off.
+    state: Arc<Mutex<AttemptLogState>>,
+    /// Notified when a trial is postponed.
     put_off: Arc<Notify>,
 }
 
 #[derive(Debug)]
-struct State {
+struct AttemptLogState {
     attempts: Attempts,
     path: PathBuf,
     /// `None` while it cannot be written.
-    file: Option<Kept>,
-    is_told: bool,
+    file: Option<OpenLogFile>,
+    is_reported: bool,
     /// The process is about to end in order.
     is_stopped: bool,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct OpenLogFile {
     file: File,
     /// The length of the first line.
     first_line: u64,
 }
 
-/// An attempt under way. Dropping it says that it has ended, and the process has not.
+/// An attempt in progress. Dropping it records that it has ended and the process is alive.
 #[derive(Debug)]
-pub struct UnderWay {
+pub struct AttemptInProgress {
     log: AttemptLog,
     attempt: Attempt,
 }
 
-impl Drop for UnderWay {
+impl Drop for AttemptInProgress {
     fn drop(&mut self) {
         self.log.lock().end(&self.attempt);
     }
 }
 
 impl AttemptLog {
-    /// Reads what the last process left in `folder`, in this boot of the machine, and returns the suspects that ended it.
+    /// Reads the file that the last process left in `folder`, in this boot of the machine, and returns the suspects
+    /// that ended that process.
     pub fn open(folder: &Path, boot: &str) -> (Self, Vec<Suspect>) {
-        let path = folder.join(FILE);
+        let path = folder.join(FILE_NAME);
         let (mut attempts, first_line) = match read(&path) {
             Ok(found) => found,
             Err(error) => {
@@ -88,8 +90,8 @@ impl AttemptLog {
         };
         let known = attempts.clone();
         let to_blame = attempts.start(boot, clock::unix_millis());
-        let mut state = State { attempts, path, file: None, is_told: false, is_stopped: false };
-        // The marks of the last process are cut off either way.
+        let mut state = AttemptLogState { attempts, path, file: None, is_reported: false, is_stopped: false };
+        // The marks of the last process are removed in either case.
         let is_known =
             first_line > 0 && (&known.boot, &known.suspects) == (&state.attempts.boot, &state.attempts.suspects);
         let cut_off = is_known && state.reopen(first_line).and_then(|()| state.cut_off_marks()).is_ok();
@@ -99,31 +101,31 @@ impl AttemptLog {
         (Self { state: Arc::new(Mutex::new(state)), put_off: Arc::default() }, to_blame)
     }
 
-    /// How the version may be loaded.
-    pub fn verdict(&self, key: &AttemptKey, effort: Effort) -> Verdict {
+    /// Decides how the version may be loaded.
+    pub fn verdict(&self, key: &AttemptKey, mode: LoadMode) -> Verdict {
         let state = self.lock();
-        match state.attempts.verdict(key, effort, clock::unix_millis()) {
+        match state.attempts.verdict(key, mode, clock::unix_millis()) {
             Verdict::Alone if state.file.is_none() => Verdict::AfterTrial,
             verdict => verdict,
         }
     }
 
-    /// Notes that the attempt begins, and until when it is under way.
-    pub fn begin(&self, attempt: Attempt) -> UnderWay {
+    /// Records that the attempt begins. Dropping the returned value records its end.
+    pub fn begin(&self, attempt: Attempt) -> AttemptInProgress {
         self.lock().begin(attempt.clone());
-        UnderWay { log: self.clone(), attempt }
+        AttemptInProgress { log: self.clone(), attempt }
     }
 
-    /// Notes that a trial was not passed. Returns why the model is not loaded.
-    pub fn not_passed(&self, key: &AttemptKey, finding: &Finding) -> String {
+    /// Records a failed trial. Returns the reason why the model is not loaded.
+    pub fn record_failed_trial(&self, key: &AttemptKey, finding: &TrialFailure) -> String {
         let mut state = self.lock();
-        let reason = state.attempts.not_passed(key, finding, clock::unix_millis());
+        let reason = state.attempts.record_failed_trial(key, finding, clock::unix_millis());
         state.write_all();
         self.put_off.notify_one();
         reason
     }
 
-    /// From here on the process ends in order: no attempt is to blame for it.
+    /// Records that the process ends in order from here on: no attempt is to blame for it.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.is_stopped = true;
@@ -153,7 +155,7 @@ impl AttemptLog {
         }
     }
 
-    /// Nothing has these files any more.
+    /// Removes a suspect whose files no longer exist.
     pub fn forget(&self, key: &AttemptKey) {
         let mut state = self.lock();
         if state.attempts.forget(key) {
@@ -166,7 +168,7 @@ impl AttemptLog {
         self.lock().attempts.suspects().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AttemptLogState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,17 +176,17 @@ impl AttemptLog {
 
 /// The models in the file of `folder` that ended a process, or may have; none when it cannot be read.
 pub fn suspects(folder: &Path) -> Vec<Suspect> {
-    let attempts = read(&folder.join(FILE)).map(|(attempts, _)| attempts).unwrap_or_default();
+    let attempts = read(&folder.join(FILE_NAME)).map(|(attempts, _)| attempts).unwrap_or_default();
     attempts.suspects().cloned().collect()
 }
 
-impl State {
+impl AttemptLogState {
     fn begin(&mut self, attempt: Attempt) {
         if self.is_stopped {
             return;
         }
         self.attempts.begin(attempt.clone());
-        // There may be room again.
+        // There may be free space again.
         if self.file.is_none() {
             self.write_all();
         } else if let Err(error) = self.append(&Mark::Began(attempt)) {
@@ -206,7 +208,7 @@ impl State {
         }
         let noted = match self.attempts.under_way() {
             [] => self.cut_off_marks(),
-            // Without this mark a later death would be blamed on it: rather forget all that are under way.
+            // Without this mark a later death would be blamed on it: forget all attempts in progress instead.
             _ => self.append(&Mark::Ended(attempt.clone())).or_else(|_| self.cut_off_marks()),
         };
         if let Err(error) = noted {
@@ -215,13 +217,13 @@ impl State {
     }
 
     fn append(&mut self, mark: &Mark) -> io::Result<()> {
-        let Some(Kept { file, .. }) = &mut self.file else { return Ok(()) };
+        let Some(OpenLogFile { file, .. }) = &mut self.file else { return Ok(()) };
         let mut line = serde_json::to_vec(mark)?;
         line.push(b'\n');
         let length = file.metadata()?.len();
         let written = file.write_all(&line);
         if written.is_err() {
-            // Half a line would spoil the next one.
+            // Half a line would damage the next one.
             file.set_len(length)?;
         }
         written
@@ -231,7 +233,7 @@ impl State {
         self.file.as_ref().map_or(Ok(()), |kept| kept.file.set_len(kept.first_line))
     }
 
-    /// Writes the file anew. What it says survives a power cut.
+    /// Writes the whole file again. Its content survives a power cut.
     fn write_all(&mut self) {
         if let Err(error) = self.replace() {
             self.give_up(&error);
@@ -246,18 +248,18 @@ impl State {
 
     fn reopen(&mut self, first_line: u64) -> io::Result<()> {
         let file = OpenOptions::new().append(true).open(&self.path)?;
-        self.file = Some(Kept { file, first_line });
-        self.is_told = false;
+        self.file = Some(OpenLogFile { file, first_line });
+        self.is_reported = false;
         Ok(())
     }
 
     fn give_up(&mut self, error: &io::Error) {
-        // The end of those that have a mark will have none.
+        // The attempts that have a mark will not get one for their end.
         let _ = self.cut_off_marks();
         self.file = None;
-        if !std::mem::replace(&mut self.is_told, true) {
+        if !std::mem::replace(&mut self.is_reported, true) {
             tracing::warn!(path = %self.path.display(), %error,
-                "loads cannot be noted: a model that ends the process will be loaded again at the next start");
+                "cannot record loads: a model that ends the process will be loaded again at the next start");
         }
     }
 }
@@ -274,7 +276,7 @@ fn encode(attempts: &Attempts) -> serde_json::Result<(Vec<u8>, u64)> {
     Ok((content, first_line))
 }
 
-/// What the file says, with the length of its first line; nothing when there is none. A line that is cut off is passed over.
+/// Reads the file, and the length of its first line; empty when there is none. A line that is cut off is ignored.
 fn read(path: &Path) -> io::Result<(Attempts, u64)> {
     match std::fs::read(path) {
         Ok(content) => parse(&content).map_err(io::Error::from),
@@ -294,7 +296,7 @@ fn parse(content: &[u8]) -> serde_json::Result<(Attempts, u64)> {
             Err(_) => {}
         }
     }
-    // Nothing is appended to a line that has no end.
+    // No mark is appended to a line without an end.
     Ok((attempts, if first.ends_with(b"\n") { first.len() as u64 } else { 0 }))
 }
 

@@ -17,7 +17,7 @@ fn key(model: &str) -> AttemptKey {
     attempt(model).key
 }
 
-/// A process that loads these side by side and dies of it, at this time in this boot.
+/// Loads these at the same time in a process that dies of it, at this time in this boot.
 fn died(mut attempts: Attempts, models: &[&str], boot: &str, now_ms: u64) -> Attempts {
     attempts.start(boot, now_ms);
     for model in models {
@@ -26,7 +26,7 @@ fn died(mut attempts: Attempts, models: &[&str], boot: &str, now_ms: u64) -> Att
     attempts
 }
 
-/// What the next process finds.
+/// Returns the state that the next process finds.
 fn found(mut attempts: Attempts, boot: &str, now_ms: u64) -> Attempts {
     attempts.start(boot, now_ms);
     attempts
@@ -38,23 +38,23 @@ fn twice_died(model: &str) -> Attempts {
 }
 
 fn is_refused(attempts: &Attempts, model: &str) -> bool {
-    matches!(attempts.verdict(&key(model), Effort::Changed, 4), Verdict::Refused(_))
+    matches!(attempts.verdict(&key(model), LoadMode::Changed, 4), Verdict::Refused(_))
 }
 
 #[test]
 fn two_deaths_suspend_a_model_and_an_explicit_load_is_tried_first() {
     let once = found(died(Attempts::default(), &["m"], "a", 1), "a", 2);
-    assert_eq!(once.verdict(&key("m"), Effort::Changed, 2), Verdict::Alone);
-    assert_eq!(once.verdict(&key("m"), Effort::Always, 2), Verdict::AfterTrial);
-    assert_eq!(once.verdict(&key("other"), Effort::Changed, 2), Verdict::Beside);
+    assert_eq!(once.verdict(&key("m"), LoadMode::Changed, 2), Verdict::Alone);
+    assert_eq!(once.verdict(&key("m"), LoadMode::Always, 2), Verdict::AfterTrial);
+    assert_eq!(once.verdict(&key("other"), LoadMode::Changed, 2), Verdict::Concurrent);
 
     let twice = twice_died("m");
-    let Verdict::Refused(reason) = twice.verdict(&key("m"), Effort::Changed, 4) else { panic!("{twice:?}") };
+    let Verdict::Refused(reason) = twice.verdict(&key("m"), LoadMode::Changed, 4) else { panic!("{twice:?}") };
     for words in ["2 times", "last at 1970-01-01T00:00:00Z", "next trial is at 1970-01-01T00:00:00Z", "models/m/load"] {
         assert!(reason.contains(words), "{reason}");
     }
-    assert_eq!(twice.verdict(&key("m"), Effort::Due, 4), Verdict::AfterTrial, "the first trial is at once");
-    assert_eq!(twice.verdict(&key("m"), Effort::Always, 4), Verdict::AfterTrial);
+    assert_eq!(twice.verdict(&key("m"), LoadMode::Due, 4), Verdict::AfterTrial, "the first trial is at once");
+    assert_eq!(twice.verdict(&key("m"), LoadMode::Always, 4), Verdict::AfterTrial);
 }
 
 #[test]
@@ -78,16 +78,17 @@ fn trials_come_ever_more_seldom_and_a_clock_that_was_set_back_does_not_put_them_
     let mut attempts = twice_died("m");
     let mut now_ms = 3;
     assert_eq!(attempts.next_due_ms(now_ms), Some(0));
-    attempts.not_passed(&key("m"), &Finding::Failed("died of SIGFPE".to_owned()), now_ms);
+    attempts.record_failed_trial(&key("m"), &TrialFailure::Failed("died of SIGFPE".to_owned()), now_ms);
     let mut waits = Vec::new();
     for _ in 0..7 {
         let wait = attempts.next_due_ms(now_ms).unwrap();
         assert!(attempts.due(now_ms + wait - 1).is_empty());
         now_ms += wait;
         assert_eq!(attempts.next_due_ms(now_ms), Some(0));
-        assert_eq!(attempts.verdict(&key("m"), Effort::Due, now_ms), Verdict::AfterTrial);
+        assert_eq!(attempts.verdict(&key("m"), LoadMode::Due, now_ms), Verdict::AfterTrial);
         assert_eq!(attempts.due(now_ms).len(), 1);
-        let reason = attempts.not_passed(&key("m"), &Finding::Failed("died of SIGFPE".to_owned()), now_ms);
+        let reason =
+            attempts.record_failed_trial(&key("m"), &TrialFailure::Failed("died of SIGFPE".to_owned()), now_ms);
         assert!(reason.contains("died of SIGFPE") && reason.contains("next trial"), "{reason}");
         waits.push(wait / HOUR_MS);
     }
@@ -100,7 +101,8 @@ fn a_trial_that_could_not_be_made_puts_the_next_one_off_no_longer_than_before() 
     let mut attempts = twice_died("m");
     for now_ms in [HOUR_MS + 3, 2 * HOUR_MS + 3] {
         assert_eq!(attempts.due(now_ms).len(), 1);
-        let reason = attempts.not_passed(&key("m"), &Finding::Interrupted("no process".to_owned()), now_ms);
+        let reason =
+            attempts.record_failed_trial(&key("m"), &TrialFailure::Interrupted("no process".to_owned()), now_ms);
         assert!(reason.contains("no process") && reason.contains("2 times"), "{reason}");
         assert_eq!(attempts.next_due_ms(now_ms), Some(HOUR_MS));
     }
@@ -118,7 +120,7 @@ fn a_model_that_passes_its_trial_is_free_and_one_that_ends_the_process_all_the_s
     let fourth = found(died(third, &["m"], "a", 6), "a", 7);
     assert_eq!(fourth.next_due_ms(7), None);
     assert!(fourth.due(u64::MAX).is_empty() && is_refused(&fourth, "m"));
-    assert_eq!(fourth.verdict(&key("m"), Effort::Always, 8), Verdict::AfterTrial);
+    assert_eq!(fourth.verdict(&key("m"), LoadMode::Always, 8), Verdict::AfterTrial);
 }
 
 #[test]
@@ -126,7 +128,7 @@ fn other_files_another_configuration_and_other_runtimes_are_other_attempts() {
     let keys = [("d", "c", "l"), ("d", "c", "L"), ("d", "C", "l"), ("D", "c", "l"), ("dc", "", "l"), ("", "dc", "l")];
     let keys: std::collections::BTreeSet<_> = keys.map(|(d, c, l)| AttemptKey::new(d, c, l)).into();
     assert_eq!(keys.len(), 6);
-    // What a version was before is not told of it any more.
+    // Suspicions of a version's earlier files are dropped.
     let mut attempts = twice_died("m");
     let other = Attempt { key: AttemptKey::new("other files", "", ""), ..attempt("m") };
     attempts.begin(other.clone());
@@ -145,12 +147,12 @@ fn copies_of_one_model_are_one_suspect() {
     assert!(is_refused(&found(attempts, "a", 3), "m"));
 }
 
-/// Loads `models` as a process does: suspects alone and last, `beside` at a time of the others. `false` when one of the
-/// `guilty` killed it.
+/// Loads `models` as a process does: suspects last and one at a time, `beside` at a time of the others. `false` when
+/// one of the `guilty` killed it.
 fn run(attempts: &mut Attempts, models: &[String], guilty: &[String], beside: usize) -> Result<Vec<String>, ()> {
     attempts.start("a", 0);
-    let verdict = |attempts: &Attempts, model: &String| attempts.verdict(&key(model), Effort::Changed, 0);
-    let is_beside = |model: &&String| verdict(attempts, model) == Verdict::Beside;
+    let verdict = |attempts: &Attempts, model: &String| attempts.verdict(&key(model), LoadMode::Changed, 0);
+    let is_beside = |model: &&String| verdict(attempts, model) == Verdict::Concurrent;
     let (first, last): (Vec<_>, Vec<_>) = models.iter().partition(is_beside);
     let mut loaded = Vec::new();
     for together in first.chunks(beside).chain(last.chunks(1)) {

@@ -30,7 +30,7 @@ fn no_mistake_hides_another_and_each_has_its_line() {
 }
 
 /// A model config that has every key.
-const FULL: &str = "description = 'd'\nlicense = 'l'\nrelease = 'r'\nruntime = 'openvino'\nmax_batch_size = 8\n\
+const FULL_CONFIG: &str = "description = 'd'\nlicense = 'l'\nrelease = 'r'\nruntime = 'openvino'\nmax_batch_size = 8\n\
     version_policy = { latest = 2 }\ninstance_group = { min = 1, max = 2, threads = 1, cores = [0], target_queue_ms = 5, keep_alive_s = 9 }\n\
     dynamic_batching = { max_queue_delay_us = 5, preferred_batch_sizes = [2, 4] }\nqueue = { max_size = 5, max_bytes = 5, default_timeout_ms = 5 }\n\
     response_cache = { enable = true }\nlimits = { max_concurrent = 1, max_rate = 2.5, burst = 1 }\nfeatures = { not_found = 'nan' }\n\
@@ -46,7 +46,7 @@ proptest! {
         choices in layouts::choices(),
         spoilt in proptest::collection::vec(any::<prop::sample::Index>(), 1..12),
     ) {
-        let mut table: toml::Table = FULL.parse().unwrap();
+        let mut table: toml::Table = FULL_CONFIG.parse().unwrap();
         ModelConfig::parse("model.toml", &layouts::write(&table, &choices).text).unwrap();
         let all = layouts::leaves(&table);
         let mut expected = BTreeSet::new();

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Ways whose speed is known, measured with some scatter.
-struct Made {
+/// Simulated models of known speed, measured with some scatter.
+struct SimulatedModels {
     milliseconds: BTreeMap<String, f64>,
     loaded: BTreeSet<String>,
     scatter: Vec<f64>,
@@ -17,7 +17,7 @@ fn key(choice: Choice) -> String {
     format!("{choice:?}")
 }
 
-impl Measure for Made {
+impl Measure for SimulatedModels {
     async fn load(&mut self, choice: Choice) -> Result<(), String> {
         if choice.runtime == Runtime::OpenVino && choice.threads == 4 {
             return Err("refused".to_owned());
@@ -27,12 +27,12 @@ impl Measure for Made {
         Ok(())
     }
 
-    async fn measure(&mut self, choice: Choice, _: Duration) -> Result<Load, String> {
+    async fn measure(&mut self, choice: Choice, _: Duration) -> Result<LoadMeasurement, String> {
         assert!(self.loaded.contains(&key(choice)), "measured while not loaded");
         self.slices += 1;
         let noise = 1.0 + self.scatter[self.slices % self.scatter.len()];
         let each = Duration::from_secs_f64(self.milliseconds[&key(choice)] * noise / 1e3);
-        Ok(Load { latencies: vec![each; 50], time: each * 50 })
+        Ok(LoadMeasurement { latencies: vec![each; 50], time: each * 50 })
     }
 
     async fn unload(&mut self, choice: Choice) {
@@ -44,7 +44,7 @@ impl Measure for Made {
     }
 }
 
-fn run(made: &mut Made, goal: Goal, candidates: &[Choice], exhaustive: bool) -> Vec<Row> {
+fn run(made: &mut SimulatedModels, goal: Goal, candidates: &[Choice], exhaustive: bool) -> Vec<SearchRow> {
     let how = Thoroughness { slice: Duration::from_millis(10), rounds: 8, exhaustive };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(search(made, goal, candidates, how))
@@ -61,7 +61,7 @@ proptest! {
         let candidates = candidates(Goal::Throughput, &Runtime::ALL, 4, Some(16));
         let milliseconds: BTreeMap<String, f64> =
             candidates.iter().zip(speeds.iter().cycle()).map(|(&choice, &ms)| (key(choice), ms)).collect();
-        let mut made = Made { milliseconds, loaded: BTreeSet::new(), scatter, slices: 0, most_loaded: 0 };
+        let mut made = SimulatedModels { milliseconds, loaded: BTreeSet::new(), scatter, slices: 0, most_loaded: 0 };
         let rows = run(&mut made, Goal::Throughput, &candidates, exhaustive);
         let usable = |choice: &Choice| !(choice.runtime == Runtime::OpenVino && choice.threads == 4);
         let truth = |choice: Choice| made.milliseconds[&key(choice)];
@@ -122,7 +122,7 @@ fn among_equals_the_simplest_wins() {
         let ms = 1.0 + place as f64 / 10_000.0;
         (key(choice), ms)
     });
-    let mut made = Made {
+    let mut made = SimulatedModels {
         milliseconds: milliseconds.collect(),
         loaded: BTreeSet::new(),
         scatter: vec![0.0],

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-/// How many bounded buckets a distribution of times has.
-const TIMES: usize = 19;
+/// Number of bounded buckets of a distribution of times.
+const TIME_BUCKETS: usize = 19;
 
 /// Upper bounds of times, in nanoseconds: 25 µs to 30 s in steps of 2 to 3.
 ///
-/// The lowest is below what the smallest model takes over a socket, the highest is the longest deadline that makes sense.
-/// Round numbers, so that a rule such as "99 % within 10 ms" is exact; between two bounds a quantile is an estimate, off
-/// by 2.5 times at worst. Finer buckets would cost every box twice the series for little: means are exact anyway.
-const TIME_BOUNDS: [u64; TIMES] = {
+/// The lowest is below what the smallest model takes over a socket, the highest is the longest deadline that makes
+/// sense. Round numbers, so that a rule such as "99 % within 10 ms" is exact; between two bounds a quantile is an
+/// estimate, off by 2.5 times at worst. Finer buckets would cost every box twice the series for little: means are exact
+/// anyway.
+const TIME_BOUNDS: [u64; TIME_BUCKETS] = {
     const US: u64 = 1_000;
     const MS: u64 = 1_000 * US;
     const S: u64 = 1_000 * MS;
@@ -37,28 +38,28 @@ const TIME_BOUNDS: [u64; TIMES] = {
     ]
 };
 
-/// How many bounded buckets a distribution of batch sizes has.
-const SIZES: usize = 9;
+/// Number of bounded buckets of a distribution of batch sizes.
+const SIZE_BUCKETS: usize = 9;
 
 /// Upper bounds of batch sizes: the powers of two that batches are usually limited to.
-const SIZE_BOUNDS: [u64; SIZES] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+const SIZE_BOUNDS: [u64; SIZE_BUCKETS] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
 /// A distribution over `N` bounded buckets and one above them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
-    /// How many values fell into each bucket, those below it left out.
+    /// Number of values in each bucket, without those of the buckets below.
     counts: [u64; N],
-    /// How many were above the last bound.
+    /// Number of values above the last bound.
     above: u64,
     sum: u64,
 }
 
 /// A distribution of times; its unit is the nanosecond.
-pub type Times = Histogram<TIMES>;
+pub type TimeHistogram = Histogram<TIME_BUCKETS>;
 
 /// A distribution of batch sizes; its unit is the element.
-pub type Sizes = Histogram<SIZES>;
+pub type SizeHistogram = Histogram<SIZE_BUCKETS>;
 
 impl<const N: usize> Histogram<N> {
     /// Nothing counted yet. `bounds` ascend.
@@ -91,20 +92,20 @@ impl<const N: usize> Histogram<N> {
     }
 }
 
-impl Default for Times {
+impl Default for TimeHistogram {
     fn default() -> Self {
         Self::new(&TIME_BOUNDS)
     }
 }
 
-impl Times {
+impl TimeHistogram {
     /// Counts a time.
     pub fn add(&mut self, time: Duration) {
         self.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 }
 
-impl Default for Sizes {
+impl Default for SizeHistogram {
     fn default() -> Self {
         Self::new(&SIZE_BOUNDS)
     }
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_value_on_a_bound_belongs_below_it() {
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeHistogram::default();
         for size in [1, 2, 3, 4, 256, 257] {
             sizes.record(size);
         }
@@ -136,7 +137,7 @@ mod tests {
         #[test]
         fn every_value_is_in_the_one_bucket_that_holds_it(bits in any::<u64>(), size in 0..64) {
             let nanos = bits >> size;
-            let mut times = Times::default();
+            let mut times = TimeHistogram::default();
             times.add(Duration::from_nanos(nanos));
             let mut below = 0;
             for (bound, count) in times.buckets() {

@@ -3,17 +3,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduling::instance::Answer;
-use crate::scheduling::queue::Unprepared;
+use crate::scheduling::instance::FinishedRun;
+use crate::scheduling::queue::PreparationError;
 
-type Receiver = oneshot::Receiver<Result<Answer, InferError>>;
+type RunReceiver = oneshot::Receiver<Result<FinishedRun, InferError>>;
 
-const LONG: Duration = Duration::from_mins(10);
-const LIMITS: QueueLimits = QueueLimits { jobs: 1000, bytes: 1 << 30 };
+const LONG_DEADLINE: Duration = Duration::from_mins(10);
+const WIDE_LIMITS: QueueLimits = QueueLimits { jobs: 1000, bytes: 1 << 30 };
 
 struct Maker {
     now: Instant,
-    kept: Vec<Receiver>,
+    kept: Vec<RunReceiver>,
 }
 
 impl Maker {
@@ -21,16 +21,16 @@ impl Maker {
         Self { now: Instant::now(), kept: Vec::new() }
     }
 
-    fn job(&self, who: u32, rows: usize, tag: f32, deadline: Duration, priority: Priority) -> (Job, Receiver) {
+    fn job(&self, who: u32, rows: usize, tag: f32, deadline: Duration, priority: Priority) -> (Job, RunReceiver) {
         let (reply, receiver) = oneshot::channel();
         let terms = Terms { deadline: self.now + deadline, priority, principal: Principal::User(who) };
         let inputs = vec![Tensor::from_vec::<f32>(vec![rows, 1], vec![tag; rows]).unwrap()];
         (Job { inputs: JobInputs::Tensors(inputs), outputs: vec![0], rows, terms, queued: self.now, reply }, receiver)
     }
 
-    /// A job whose caller stays to the end.
+    /// A job whose caller waits to the end.
     fn stays(&mut self, who: u32, rows: usize, tag: f32) -> Job {
-        let (job, receiver) = self.job(who, rows, tag, LONG, Priority::Interactive);
+        let (job, receiver) = self.job(who, rows, tag, LONG_DEADLINE, Priority::Interactive);
         self.kept.push(receiver);
         job
     }
@@ -48,7 +48,7 @@ fn bytes(queue: &Queue) -> usize {
     queue.levels.iter().map(|level| level.bytes).sum()
 }
 
-fn is_refused(receiver: &mut Receiver) -> bool {
+fn is_refused(receiver: &mut RunReceiver) -> bool {
     matches!(receiver.try_recv(), Ok(Err(InferError::Overloaded { .. })))
 }
 
@@ -59,11 +59,11 @@ fn a_full_queue_refuses_at_once_and_says_how_deep_it_is() {
     for tag in [1.0, 2.0] {
         queue.offer(maker.stays(1, 1, tag));
     }
-    let (job, mut receiver) = maker.job(1, 1, 3.0, LONG, Priority::Interactive);
+    let (job, mut receiver) = maker.job(1, 1, 3.0, LONG_DEADLINE, Priority::Interactive);
     queue.offer(job);
     assert!(matches!(receiver.try_recv(), Ok(Err(InferError::Overloaded { depth: 2 }))));
     // Each priority has its own room.
-    let (job, mut receiver) = maker.job(1, 1, 3.0, LONG, Priority::Batch);
+    let (job, mut receiver) = maker.job(1, 1, 3.0, LONG_DEADLINE, Priority::Batch);
     queue.offer(job);
     assert!(receiver.try_recv().is_err());
     assert_eq!(queue.len(), 3);
@@ -75,7 +75,7 @@ fn bytes_bound_a_queue_too_but_one_large_input_gets_in() {
     let mut queue = Queue::new(QueueLimits { jobs: 100, bytes: 40 });
     queue.offer(maker.stays(1, 100, 1.0));
     assert_eq!(queue.len(), 1);
-    let (job, mut refused) = maker.job(1, 1, 2.0, LONG, Priority::Interactive);
+    let (job, mut refused) = maker.job(1, 1, 2.0, LONG_DEADLINE, Priority::Interactive);
     queue.offer(job);
     assert!(is_refused(&mut refused));
     assert_eq!(take(&mut queue, None, maker.now), [1.0]);
@@ -90,7 +90,7 @@ fn bytes_bound_a_queue_too_but_one_large_input_gets_in() {
 fn callers_that_left_make_room_and_are_never_run() {
     let mut maker = Maker::new();
     let mut queue = Queue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
-    let (first, left) = maker.job(1, 1, 1.0, LONG, Priority::Interactive);
+    let (first, left) = maker.job(1, 1, 1.0, LONG_DEADLINE, Priority::Interactive);
     queue.offer(first);
     queue.offer(maker.stays(1, 1, 2.0));
     drop(left);
@@ -103,7 +103,7 @@ fn callers_that_left_make_room_and_are_never_run() {
 #[test]
 fn a_job_past_its_deadline_is_dropped_unrun() {
     let maker = Maker::new();
-    let mut queue = Queue::new(LIMITS);
+    let mut queue = Queue::new(WIDE_LIMITS);
     let (late, mut receiver) = maker.job(1, 1, 1.0, Duration::ZERO, Priority::Interactive);
     queue.offer(late);
     assert_eq!(queue.due(Priority::Interactive, None, maker.now), Due::Never);
@@ -114,7 +114,7 @@ fn a_job_past_its_deadline_is_dropped_unrun() {
 #[test]
 fn one_caller_that_floods_a_model_delays_itself_alone() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(LIMITS);
+    let mut queue = Queue::new(WIDE_LIMITS);
     for tag in [1.0, 2.0, 3.0, 4.0] {
         queue.offer(maker.stays(1, 1, tag));
     }
@@ -128,16 +128,16 @@ fn one_caller_that_floods_a_model_delays_itself_alone() {
 fn in_a_full_queue_the_newcomer_takes_the_place_of_who_holds_most() {
     let mut maker = Maker::new();
     let mut queue = Queue::new(QueueLimits { jobs: 3, bytes: 1 << 20 });
-    let mut noisy: Vec<Receiver> = Vec::new();
+    let mut noisy: Vec<RunReceiver> = Vec::new();
     for tag in [1.0, 2.0, 3.0] {
-        let (job, receiver) = maker.job(1, 1, tag, LONG, Priority::Interactive);
+        let (job, receiver) = maker.job(1, 1, tag, LONG_DEADLINE, Priority::Interactive);
         queue.offer(job);
         noisy.push(receiver);
     }
     queue.offer(maker.stays(2, 1, 10.0));
     assert!(is_refused(&mut noisy[2]) && !is_refused(&mut noisy[1]));
     // Two to one is fair enough.
-    let (job, mut second) = maker.job(2, 1, 11.0, LONG, Priority::Interactive);
+    let (job, mut second) = maker.job(2, 1, 11.0, LONG_DEADLINE, Priority::Interactive);
     queue.offer(job);
     assert!(is_refused(&mut second));
 }
@@ -160,7 +160,7 @@ fn a_refusal_can_be_told_before_the_job_is_there() {
 fn background_work_takes_no_room_from_interactive_work() {
     let mut maker = Maker::new();
     let mut queue = Queue::new(QueueLimits { jobs: 10, bytes: 40 });
-    let (job, mut background) = maker.job(1, 10, 1.0, LONG, Priority::Batch);
+    let (job, mut background) = maker.job(1, 10, 1.0, LONG_DEADLINE, Priority::Batch);
     queue.offer(job);
     queue.offer(maker.stays(2, 10, 2.0));
     assert!(!is_refused(&mut background));
@@ -176,7 +176,7 @@ fn nobody_is_displaced_for_a_newcomer_that_does_not_fit_all_the_same() {
         queue.offer(maker.stays(1, 1, tag));
     }
     queue.offer(maker.stays(2, 50, 2.0));
-    let (job, mut large) = maker.job(3, 75, 3.0, LONG, Priority::Interactive);
+    let (job, mut large) = maker.job(3, 75, 3.0, LONG_DEADLINE, Priority::Interactive);
     queue.offer(job);
     assert!(is_refused(&mut large));
     assert_eq!(queue.len(), 11);
@@ -194,7 +194,7 @@ fn who_holds_most_bytes_makes_room_for_a_smaller_newcomer() {
     }
     queue.offer(maker.stays(2, 30, 9.0));
     assert_eq!((queue.len(), bytes(&queue)), (3, 320));
-    assert_eq!(queue.take_dead().len(), 2);
+    assert_eq!(queue.take_dropped().len(), 2);
     let order: Vec<f32> = (0..3).flat_map(|_| take(&mut queue, None, maker.now)).collect();
     assert_eq!(order, [1.0, 9.0, 2.0]);
 }
@@ -203,9 +203,9 @@ fn who_holds_most_bytes_makes_room_for_a_smaller_newcomer() {
 fn what_is_still_to_be_made_into_tensors_does_not_wait_for_company() {
     let mut maker = Maker::new();
     let policy = BatchPolicy::powers_of_two(4, Duration::from_millis(5));
-    let mut queue = Queue::new(LIMITS);
+    let mut queue = Queue::new(WIDE_LIMITS);
     let mut job = maker.stays(1, 1, 1.0);
-    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(Unprepared::Misfit(String::new()))), bytes: 7 };
+    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(PreparationError::Invalid(String::new()))), bytes: 7 };
     queue.offer(job);
     assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), Due::Now);
     queue.offer(maker.stays(1, 1, 2.0));
@@ -217,7 +217,7 @@ fn a_batch_waits_for_its_delay_or_for_enough_rows() {
     let mut maker = Maker::new();
     let delay = Duration::from_millis(5);
     let policy = BatchPolicy::powers_of_two(4, delay);
-    let mut queue = Queue::new(LIMITS);
+    let mut queue = Queue::new(WIDE_LIMITS);
     queue.offer(maker.stays(1, 1, 1.0));
     let (now, level) = (maker.now, Priority::Interactive);
     assert_eq!(queue.due(level, Some(&policy), now), Due::At(now + delay));
@@ -231,7 +231,7 @@ fn a_batch_waits_for_its_delay_or_for_enough_rows() {
 fn a_batch_has_a_size_that_was_warmed_up_and_equal_shapes_only() {
     let mut maker = Maker::new();
     let policy = BatchPolicy::powers_of_two(8, Duration::ZERO);
-    let mut queue = Queue::new(LIMITS);
+    let mut queue = Queue::new(WIDE_LIMITS);
     for tag in [1.0, 2.0, 3.0] {
         queue.offer(maker.stays(1, 1, tag));
     }
@@ -245,8 +245,8 @@ fn a_batch_has_a_size_that_was_warmed_up_and_equal_shapes_only() {
 }
 
 proptest! {
-    /// Whatever is offered and taken: no job is lost or doubled, each caller's order is kept, no batch is above its limit,
-    /// and the counts agree.
+    /// For any jobs offered and taken: no job is lost or doubled, each caller's order is kept, no batch is above its
+    /// limit, and the counts agree.
     #[test]
     fn every_job_is_run_once_and_in_its_callers_order(
         steps in proptest::collection::vec(prop_oneof![
@@ -258,7 +258,7 @@ proptest! {
     ) {
         let mut maker = Maker::new();
         let policy = batched.then(|| BatchPolicy::powers_of_two(limit, Duration::ZERO));
-        let mut queue = Queue::new(LIMITS);
+        let mut queue = Queue::new(WIDE_LIMITS);
         let (mut sent, mut run, mut number) = (0, Vec::new(), 0.0);
         let taken = |queue: &mut Queue, now| -> Result<Vec<(u32, f32)>, TestCaseError> {
             let jobs = queue.take(Priority::Interactive, policy.as_ref(), now);

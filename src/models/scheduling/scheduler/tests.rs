@@ -4,11 +4,11 @@ use ledge_engine::backend::{ComputeTime, RunError, RunResult, Runtime, Signature
 use tokio::sync::{oneshot, watch};
 
 use super::*;
-use crate::scheduling::instance::{Answer, InferError};
+use crate::scheduling::instance::{FinishedRun, InferError};
 use crate::scheduling::queue::{JobInputs, QueueLimits};
 use crate::scheduling::terms::Terms;
 
-/// Never run: these tests are about what is run when.
+/// Never run: these tests check only the order of runs.
 struct Unrun(Signature);
 
 impl Backend for Unrun {
@@ -35,24 +35,24 @@ impl Observer for Silent {
     fn start(&self) {}
 }
 
-type Receiver = oneshot::Receiver<Result<Answer, InferError>>;
+type RunReceiver = oneshot::Receiver<Result<FinishedRun, InferError>>;
 
 struct Machine {
-    state: State,
+    state: SchedulerState,
     start: Instant,
     alive: watch::Sender<()>,
-    kept: Vec<Receiver>,
+    kept: Vec<RunReceiver>,
 }
 
 const MS: Duration = Duration::from_millis(1);
 
 impl Machine {
-    /// With all its workers asleep.
+    /// A machine with all its workers asleep.
     fn new(workers: usize) -> Self {
         let (alive, start) = (watch::Sender::new(()), Instant::now());
-        let mut state = State::new(workers, None);
+        let mut state = SchedulerState::new(workers, None);
         for worker in 0..workers {
-            assert!(matches!(state.next(worker, start), Next::Sleep(None)));
+            assert!(matches!(state.next(worker, start), NextAction::Sleep(None)));
         }
         Self { state, start, alive, kept: Vec::new() }
     }
@@ -64,16 +64,16 @@ impl Machine {
             last_used: self.start,
             bytes: 100,
             observer: Arc::new(Silent),
-            alive: Alive { of_model: self.alive.subscribe(), of_engine: self.alive.subscribe() },
+            alive: AliveToken { of_model: self.alive.subscribe(), of_engine: self.alive.subscribe() },
         }
     }
 
     fn model(&mut self, instances: usize, threads: usize, max: usize) -> u64 {
         let keep_alive = Some(Duration::from_secs(10));
-        let scale = Scale { min: 1, max, threads, patience: 10 * MS, keep_alive };
+        let scale = Scale { min: 1, max, threads, target_queue_time: 10 * MS, keep_alive };
         let workers = (0..self.state.workers.len()).collect();
         let queue = Queue::new(QueueLimits { jobs: 100, bytes: 1 << 20 });
-        let mut entry = Entry::new(queue, scale, None, workers, self.start);
+        let mut entry = ModelEntry::new(queue, scale, None, workers, self.start);
         entry.instances = instances;
         entry.bytes_each = 100;
         entry.steady = true;
@@ -91,18 +91,18 @@ impl Machine {
             .offer(model, Job { inputs: JobInputs::Tensors(vec![]), outputs: vec![], rows: 1, terms, queued, reply })
     }
 
-    /// What a worker that wakes up at `at` takes.
+    /// Wakes a worker at `at`, and returns the task that it takes.
     fn wake(&mut self, worker: usize, at: Duration) -> Option<Task> {
-        self.state.awake(worker);
+        self.state.mark_awake(worker);
         match self.state.next(worker, self.start + at) {
-            Next::Run(task) => Some(task),
-            Next::Sleep(_) => None,
+            NextAction::Run(task) => Some(task),
+            NextAction::Sleep(_) => None,
         }
     }
 
     fn done(&mut self, worker: usize, task: Task, spent: Duration) {
         let end = task.taken + spent;
-        self.state.done(worker, task.model, task.instance, &task.reserved, spent, end);
+        self.state.finish_run(worker, task.model, task.instance, &task.reserved, spent, end);
     }
 }
 
@@ -113,7 +113,7 @@ fn a_job_wakes_a_sleeping_worker_that_takes_it() {
     assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(0));
     let task = machine.wake(0, MS).unwrap();
     assert_eq!((task.model, task.jobs.len(), task.reserved.len()), (model, 1, 0));
-    // The only instance runs: nobody is woken for nothing.
+    // The only instance runs, so no worker is woken.
     assert_eq!(machine.offer(model, Priority::Interactive, MS), None);
     machine.done(0, task, MS);
     assert!(machine.wake(0, 2 * MS).is_some());
@@ -184,7 +184,7 @@ fn a_run_on_two_cores_waits_for_both_and_is_not_overtaken() {
     assert!(machine.state.is_reserved(1));
     machine.done(0, task, MS);
     assert!(!machine.state.is_reserved(1));
-    assert_eq!(machine.state.another(machine.start + 3 * MS), Some(1));
+    assert_eq!(machine.state.worker_to_wake(machine.start + 3 * MS), Some(1));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn the_memory_of_one_instance_is_known_whatever_became_of_the_instances() {
     let mut machine = Machine::new(4);
     let models = [machine.model(1, 1, 4), machine.model(4, 1, 4), machine.model(1, 1, 1)];
     let figures = |machine: &mut Machine, model| {
-        let Residence { instances, bytes, bytes_each, .. } = machine.state.model(model).unwrap().residence();
+        let InstanceUsage { instances, bytes, bytes_each, .. } = machine.state.model(model).unwrap().instance_usage();
         (instances, bytes, bytes_each)
     };
     assert_eq!(figures(&mut machine, models[0]), (1, 100, 100));
@@ -278,12 +278,12 @@ fn a_run_that_is_known_to_be_brief_needs_no_worker() {
     let model = machine.model(1, 1, 2);
     let brief = Duration::from_micros(20);
     assert!(machine.state.take_brief(model, 100).is_none(), "nothing is known yet");
-    machine.state.ran(model, 100, brief);
+    machine.state.record_run(model, 100, brief);
     let (instance, worker) = machine.state.take_brief(model, 100).unwrap();
     assert!(machine.state.is_reserved(worker), "the core is taken");
     assert!(machine.state.take_brief(model, 100).is_none(), "its only instance runs");
     let end = machine.start + brief;
-    assert!(machine.state.done_brief(worker, model, instance, brief, end).is_none());
+    assert!(machine.state.finish_brief_run(worker, model, instance, brief, end).is_none());
     assert!(!machine.state.is_reserved(worker));
     assert!(machine.state.take_brief(model, 101).is_none(), "larger inputs may take longer");
     machine.offer(model, Priority::Interactive, MS);
@@ -294,7 +294,7 @@ fn a_run_that_is_known_to_be_brief_needs_no_worker() {
 fn a_model_that_wants_batches_leaves_its_brief_runs_to_workers() {
     let mut machine = Machine::new(1);
     let model = machine.model(1, 1, 1);
-    machine.state.ran(model, 100, Duration::from_micros(20));
+    machine.state.record_run(model, 100, Duration::from_micros(20));
     machine.state.model(model).unwrap().batching = Some(BatchPolicy::powers_of_two(8, Duration::ZERO));
     assert!(machine.state.take_brief(model, 100).is_none());
     machine.state.model(model).unwrap().batching = None;
@@ -305,11 +305,11 @@ fn a_model_that_wants_batches_leaves_its_brief_runs_to_workers() {
 fn runs_that_became_long_go_to_a_worker_again() {
     let mut machine = Machine::new(1);
     let model = machine.model(1, 1, 1);
-    machine.state.ran(model, 100, Duration::from_micros(20));
-    machine.state.ran(model, 100, Duration::from_millis(1));
+    machine.state.record_run(model, 100, Duration::from_micros(20));
+    machine.state.record_run(model, 100, Duration::from_millis(1));
     assert!(machine.state.take_brief(model, 100).is_none());
     for _ in 0..40 {
-        machine.state.ran(model, 100, Duration::from_micros(20));
+        machine.state.record_run(model, 100, Duration::from_micros(20));
     }
     assert!(machine.state.take_brief(model, 100).is_some());
 }

@@ -1,14 +1,14 @@
 //! The bytes that all response caches share.
 //!
-//! A cache gets what it asked for as long as that fits; when all together ask for more than there is, each gets its
-//! part in proportion. So no model starves another, and during a reload the old and the new cache share until the old
-//! one goes.
+//! A cache gets the bytes it asked for as long as they fit; when all together ask for more than there is, each gets its
+//! part in proportion. No model starves another, and during a reload the old and the new cache share until the old one
+//! is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Store;
 
-/// The bytes for all caches, and who has asked for how many.
+/// The bytes for all caches, and the request of each.
 #[derive(Debug)]
 pub struct Budget {
     total: u64,
@@ -22,7 +22,7 @@ struct Member {
 }
 
 impl Budget {
-    /// A budget of `total` bytes; 0 keeps nothing.
+    /// A budget of `total` bytes; 0 caches nothing.
     pub fn new(total: u64) -> Self {
         Self { total, members: Mutex::default() }
     }
@@ -32,7 +32,7 @@ impl Budget {
         self.total
     }
 
-    /// Gives a cache its part of the bytes. `false` when there are none to give.
+    /// Gives a cache its part of the bytes. `false` when there are none.
     pub(super) fn join(&self, store: &Arc<Store>, wanted: u64) -> bool {
         let wanted = wanted.min(self.total);
         if wanted > 0 {
@@ -43,7 +43,7 @@ impl Budget {
         wanted > 0
     }
 
-    /// Takes back what a cache had.
+    /// Takes back the bytes of a cache.
     pub(super) fn leave(&self, store: &Arc<Store>) {
         let mut members = self.lock();
         members.retain(|member| !Arc::ptr_eq(&member.store, store));
@@ -56,7 +56,7 @@ impl Budget {
             let part = u128::from(member.wanted) * u128::from(self.total) / asked.max(u128::from(self.total));
             u64::try_from(part).unwrap_or(self.total)
         };
-        // Those that shrink first: at no time is more handed out than there is.
+        // Caches that shrink come first: at no time is more assigned than there is.
         let (shrink, grow): (Vec<_>, Vec<_>) =
             members.iter().map(|m| (m, share(m))).partition(|(member, share)| *share < member.store.capacity());
         for (member, share) in shrink.into_iter().chain(grow) {

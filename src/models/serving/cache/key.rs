@@ -1,7 +1,8 @@
-//! The name of a request's answer: two requests have the same key only if their answers are equal.
+//! Cache keys: two requests have the same key only if their answers are equal.
 //!
 //! BLAKE3-256 over every part with its length before it, so that no two lists of parts give the same bytes. The bytes
-//! come from outside; a shorter or faster hash could be made to collide, and the answer would be a foreign one.
+//! come from outside; a shorter or faster hash could be made to collide, and a caller would get the answer of another
+//! request.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use ledge_service::off_thread::blocking;
 use crate::scheduling::terms::Priority;
 use crate::serving::inputs::Fitted;
 
-/// Hashing this many bytes takes some tenths of a millisecond: more is done off the async threads.
-const LARGE: usize = 1 << 20;
+/// Bytes from which on hashing is done off the async threads: this many take some tenths of a millisecond.
+const OFF_THREAD_HASH_BYTES_MIN: usize = 1 << 20;
 
 /// The key of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl Hash for Key {
 }
 
 impl Key {
-    /// The key among the requests of one caller: whether somebody else asked the same is nobody's business.
+    /// The key among the requests of one caller: no caller may learn that another one asked the same.
     #[must_use]
     pub fn of_caller(self, caller: &Principal) -> Self {
         Self(*Hasher::new_keyed(&self.0).update(caller.to_string().as_bytes()).finalize().as_bytes())
@@ -39,7 +40,7 @@ impl Key {
     /// The key under which callers of `priority` wait for each other.
     pub(super) fn of_lane(mut self, priority: Priority) -> Self {
         if let (Priority::Batch, [first, ..]) = (priority, &mut self.0) {
-            // To find two keys that differ in this alone is as hard as to find two that are equal.
+            // Finding two keys that differ only in this bit is as hard as finding two that are equal.
             *first ^= 1;
         }
         self
@@ -49,15 +50,15 @@ impl Key {
 /// Makes the keys of one loaded version.
 #[derive(Debug)]
 pub struct KeyMaker {
-    /// All that is the same for every request of the version.
+    /// Hash of everything that is the same for every request of the version.
     version: [u8; 32],
     /// The names of its inputs.
     inputs: Vec<String>,
 }
 
 impl KeyMaker {
-    /// For a version with these inputs. `identity` is all that makes its answers what they are beside the request:
-    /// its name and version, the digest of its files, its config, the runtime.
+    /// For a version with these inputs. `identity` is all that its answers depend on besides the request: its name and
+    /// version, the digest of its files, its config, the runtime.
     pub fn new(identity: &[&str], inputs: &[Port]) -> Self {
         let mut hasher = Hasher::new_derive_key("ledge response cache, 2026: version");
         for part in identity {
@@ -68,10 +69,10 @@ impl KeyMaker {
 
     /// The key of tensors that fit the version.
     ///
-    /// Not in it, because the outputs do not depend on them: the request's id, priority and timeout, how its tensors
-    /// travel, and classifications, which are made of the kept outputs.
+    /// Left out, because the outputs do not depend on them: the request's id, priority and timeout, how its tensors
+    /// travel, and classifications, which are made from the cached outputs.
     pub async fn of_tensors(self: &Arc<Self>, fitted: &Fitted) -> Key {
-        if fitted.inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>() < LARGE {
+        if fitted.inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>() < OFF_THREAD_HASH_BYTES_MIN {
             return self.tensors(&fitted.inputs, &fitted.outputs);
         }
         let (keys, inputs, outputs) = (self.clone(), fitted.inputs.clone(), fitted.outputs.clone());
@@ -80,7 +81,7 @@ impl KeyMaker {
 
     /// The key of a photograph as it came, undecoded.
     pub async fn of_photograph(self: &Arc<Self>, photograph: &Bytes) -> Key {
-        if photograph.len() < LARGE {
+        if photograph.len() < OFF_THREAD_HASH_BYTES_MIN {
             return self.photograph(photograph);
         }
         let (keys, photograph) = (self.clone(), photograph.clone());
@@ -186,9 +187,13 @@ mod tests {
     #[tokio::test]
     async fn bytes_hashed_off_the_async_threads_give_the_same_key() {
         let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
-        let large = Bytes::from(vec![7; LARGE]);
+        let large = Bytes::from(vec![7; OFF_THREAD_HASH_BYTES_MIN]);
         assert_eq!(keys.of_photograph(&large).await, keys.photograph(&large));
-        let fitted = Fitted { inputs: vec![tensor(DataType::Uint8, &[LARGE], &large)], outputs: vec![0], batch: 1 };
+        let fitted = Fitted {
+            inputs: vec![tensor(DataType::Uint8, &[OFF_THREAD_HASH_BYTES_MIN], &large)],
+            outputs: vec![0],
+            batch: 1,
+        };
         assert_eq!(keys.of_tensors(&fitted).await, keys.tensors(&fitted.inputs, &[0]));
     }
 

@@ -25,7 +25,7 @@ fn cache(max_bytes: u64, ttl: Option<Duration>) -> ResponseCache {
 
 fn lead(cache: &ResponseCache, key: Key, priority: Priority) -> Lead<'_> {
     match cache.join(key, priority, Instant::now()).now_or_never() {
-        Some(Found::Lead(lead)) => lead,
+        Some(JoinOutcome::Lead(lead)) => lead,
         other => panic!("expected to lead, got {other:?}"),
     }
 }
@@ -73,7 +73,7 @@ fn those_who_ask_meanwhile_get_the_answer_of_the_first_at_each_priority() {
         assert!(poll(second.as_mut()).is_pending() && poll(third.as_mut()).is_pending());
         first.keep(&answer(5), now);
         for joined in [poll(second), poll(third)] {
-            let Poll::Ready(Found::Joined(outputs)) = joined else { panic!("{joined:?}") };
+            let Poll::Ready(JoinOutcome::Joined(outputs)) = joined else { panic!("{joined:?}") };
             assert_eq!(outputs[..], answer(5)[..]);
         }
         assert_eq!(cache.bytes(), stored_bytes(&answer(5)), "kept once");
@@ -102,7 +102,7 @@ fn background_work_finds_what_an_urgent_caller_computed_before_its_turn() {
     assert!(poll(second.as_mut()).is_pending());
     keep(&cache, key(1), &answer(5), now);
     drop(first);
-    assert!(matches!(poll(second), Poll::Ready(Found::Joined(_))));
+    assert!(matches!(poll(second), Poll::Ready(JoinOutcome::Joined(_))));
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn a_leader_that_leaves_hands_over_to_one_who_waits_and_keeps_nothing() {
         drop(first);
         assert!(cache.get(key(1), now).is_none(), "a failure is not kept");
         let (heir, mut other) = match (poll(second.as_mut()), poll(third.as_mut())) {
-            (Poll::Ready(Found::Lead(heir)), Poll::Pending) => (heir, third),
-            (Poll::Pending, Poll::Ready(Found::Lead(heir))) => (heir, second),
+            (Poll::Ready(JoinOutcome::Lead(heir)), Poll::Pending) => (heir, third),
+            (Poll::Pending, Poll::Ready(JoinOutcome::Lead(heir))) => (heir, second),
             other => panic!("exactly one leads: {other:?}"),
         };
         heir.keep(&answer(5), now);
-        assert!(matches!(poll(other.as_mut()), Poll::Ready(Found::Joined(_))));
+        assert!(matches!(poll(other.as_mut()), Poll::Ready(JoinOutcome::Joined(_))));
     }
 }
 
@@ -135,9 +135,9 @@ fn one_who_stops_waiting_holds_up_nobody() {
     let mut waits = Box::pin(cache.join(key(1), Priority::Interactive, now));
     assert!(poll(gone.as_mut()).is_pending() && poll(waits.as_mut()).is_pending());
     drop(first);
-    // Whichever of the two was told, the duty reaches the one who stayed.
+    // Whichever of the two was woken, the duty reaches the one that still waits.
     drop(gone);
-    assert!(matches!(poll(waits.as_mut()), Poll::Ready(Found::Lead(_))));
+    assert!(matches!(poll(waits.as_mut()), Poll::Ready(JoinOutcome::Lead(_))));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn an_answer_too_large_to_keep_still_reaches_those_who_wait() {
         let mut second = pin!(cache.join(key(1), priority, now));
         assert!(poll(second.as_mut()).is_pending());
         first.keep(&answer(5000), now);
-        assert!(matches!(poll(second), Poll::Ready(Found::Joined(outputs)) if outputs[..] == answer(5000)[..]));
+        assert!(matches!(poll(second), Poll::Ready(JoinOutcome::Joined(outputs)) if outputs[..] == answer(5000)[..]));
         assert_eq!(cache.bytes(), 0);
     }
 }
@@ -203,7 +203,7 @@ proptest! {
                 continue;
             }
             if reload && number == 0 {
-                // The new one is there before the old one goes.
+                // The new one is there before the old one is dropped.
                 caches[which] = ResponseCache::new(keys(), &budget, limits[which], None).unwrap();
             } else if caches[which].get(key(number), now).is_none() {
                 keep(&caches[which], key(number), &answer(size), now);

@@ -1,4 +1,5 @@
-//! Clients of the protocol that know nothing of entities send their keys as input tensors; so do those with many.
+//! Entity keys sent as input tensors: by clients of the protocol that know nothing of entities, and by those with many
+//! keys.
 
 use ledge_base::tensor::{DataType, Tensor, to_f64};
 use ledge_features::online::Columns;
@@ -10,8 +11,8 @@ use crate::repository::LoadedModel;
 use crate::repository::feature_config::FeatureReference;
 use crate::serving::request::FeatureRequest;
 
-/// Takes the tensors that are no inputs of the model out of `named`, and puts them into `request` if they are named like
-/// a join key or a feature of the model. Others stay, to be refused as what they are.
+/// Takes the tensors that are no inputs of the model out of `named`, and puts them into `request` if they are named
+/// like a join key or a feature of the model. Others stay, and are refused later as unknown inputs.
 pub(super) fn take(
     model: &LoadedModel,
     registry: &Registry,
@@ -21,6 +22,7 @@ pub(super) fn take(
     let is_input = |name: &str| model.signature.inputs.iter().any(|port| port.name == name);
     let is_feature = |name: &str| features(model).any(|feature| feature.as_str() == name);
     let is_key = |name: &str| features(model).any(|feature| has_join_key(registry, feature, name));
+
     let mut inputs = Vec::with_capacity(named.len());
     for (name, tensor) in named {
         let columns = match name.as_str() {
@@ -36,11 +38,12 @@ pub(super) fn take(
         let cells = cells(&tensor).and_then(|cells| add(columns, &name, cells));
         cells.map_err(|reason| FeatureInputError::Column { model: model.name.to_string(), column: name, reason })?;
     }
+
     if let Some((name, _)) = request.given.iter().find(|(name, _)| !is_feature(name)) {
         return Err(FeatureInputError::Column {
             model: model.name.to_string(),
             column: name.clone(),
-            reason: "no input of the model is made of it".into(),
+            reason: "no input of the model uses this feature".into(),
         });
     }
     Ok(inputs)
@@ -52,13 +55,13 @@ fn has_join_key(registry: &Registry, feature: &FeatureReference, name: &str) -> 
 
 fn add(columns: &mut Columns, name: &str, cells: Vec<Value>) -> Result<(), String> {
     if columns.iter().any(|(known, _)| known == name) {
-        return Err("it is there twice, as JSON and as an input tensor".into());
+        return Err("it was sent twice: as JSON and as an input tensor".into());
     }
     columns.push((name.to_owned(), cells));
     Ok(())
 }
 
-/// A cell for each batch element: of a tensor `[n]` or `[n, 1]` its elements, of a tensor `[n, k]` lists.
+/// Makes a cell for each batch element: the elements of a tensor `[n]` or `[n, 1]`, lists of a tensor `[n, k]`.
 fn cells(tensor: &Tensor) -> Result<Vec<Value>, String> {
     let elements = elements(tensor)?;
     match tensor.shape() {
@@ -67,11 +70,13 @@ fn cells(tensor: &Tensor) -> Result<Vec<Value>, String> {
             let mut elements = elements.into_iter();
             Ok((0..*rows).map(|_| elements.by_ref().take(*width).collect()).collect())
         }
-        shape => Err(format!("a tensor of shape {shape:?} has no cell for each row: expected [n] or [n, 1]")),
+        shape => {
+            Err(format!("a tensor of shape {shape:?} does not have one cell for each row: expected [n] or [n, 1]"))
+        }
     }
 }
 
-/// A number that is not finite becomes null, which is what JSON and data frames make of it.
+/// Returns the elements as JSON. A number that is not finite becomes null, as in JSON and data frames.
 fn elements(tensor: &Tensor) -> Result<Vec<Value>, String> {
     macro_rules! integers {
         ($($datatype:ident => $rust:ty),*) => {

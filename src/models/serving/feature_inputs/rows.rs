@@ -1,22 +1,23 @@
-//! A tensor out of the cells of its features, row by row.
+//! A tensor made of the cells of its features, row by row.
 
 use ledge_base::tensor::{Tensor, element_count};
 use ledge_engine::backend::Port;
 use ledge_features::online::FieldStatus;
 
-use super::{FeatureInputError, Known};
+use super::{FeatureColumns, FeatureInputError};
 use crate::repository::LoadedModel;
 use crate::repository::feature_config::{InputFeature, Policy};
 use crate::repository::feature_elements::{FeatureElements, Unconvertible};
 use crate::repository::model_config::PortConfig;
 use crate::serving::request::{UsedCell, UsedFeature, ValueSource};
 
-/// The tensor of one input. Notes in `used` what it was made of; a feature of several inputs is noted as in the first.
+/// Makes the tensor of one input. Adds to `used` the features it was made of; a feature of several inputs is added
+/// once, as used in the first.
 pub(super) fn tensor(
     model: &LoadedModel,
     port: &Port,
     config: &PortConfig,
-    known: &Known<'_>,
+    known: &FeatureColumns<'_>,
     used: Option<&mut Vec<UsedFeature>>,
 ) -> Result<Tensor, FeatureInputError> {
     let find = |feature: &InputFeature| known.columns.iter().find(|(name, _)| **name == feature.feature);
@@ -25,11 +26,12 @@ pub(super) fn tensor(
     let mut elements = FeatureElements::new(port.datatype);
     let mut width = 0;
     let mut noted: Vec<Vec<UsedCell>> = vec![Vec::new(); if used.is_some() { columns.len() } else { 0 }];
+
     for row in 0..known.rows {
         let before = elements.count();
         for (index, (feature, cells)) in columns.iter().enumerate() {
             let Some(cell) = cells.get(row) else { continue };
-            let cell = settle(model, feature, cell, row)?;
+            let cell = apply_policy(model, feature, cell, row)?;
             let pushed = match &cell.value {
                 Some(value) => elements.push(value),
                 None => elements.push_nan(),
@@ -47,6 +49,7 @@ pub(super) fn tensor(
             return Err(FeatureInputError::Ragged { model, input, row, expected: width, got });
         }
     }
+
     if let Some(used) = used {
         for ((feature, _), cells) in columns.iter().zip(noted) {
             if !used.iter().any(|used| used.name == feature.feature.as_str()) {
@@ -54,6 +57,7 @@ pub(super) fn tensor(
             }
         }
     }
+
     let shape = shape(&port.shape, model.batch_limit.is_some(), known.rows, width);
     elements.into_tensor(shape).map_err(|error| FeatureInputError::Column {
         model: model.name.to_string(),
@@ -62,8 +66,8 @@ pub(super) fn tensor(
     })
 }
 
-/// The cell as it is used: a status without a value goes by the policy. No value is NaN from here on.
-fn settle(
+/// Applies the policy to a cell whose status has no value. From here on, no value means NaN.
+fn apply_policy(
     model: &LoadedModel,
     feature: &InputFeature,
     cell: &UsedCell,
@@ -95,19 +99,20 @@ fn unconvertible(
     FeatureInputError::Unconvertible { model, input, feature, row, reason }
 }
 
-/// The shape of `rows` rows of `width` elements for an input of shape `port`: a row for each index of the first dimension,
-/// in the others what is fixed there, and in a variable one what is left. An input that is no batch takes one row whole.
+/// The shape of `rows` rows of `width` elements for an input of shape `port`: a row for each index of the first
+/// dimension, fixed dimensions as they are, and the rest in a variable one. An input that is not a batch takes one row
+/// whole.
 fn shape(port: &[i64], batched: bool, rows: usize, width: usize) -> Vec<usize> {
     let of_rows = port.split_first().and_then(|(first, inner)| {
         let fits = *first == -1 || usize::try_from(*first) == Ok(rows);
         fits.then(|| Some([vec![rows], filled(inner, width)?].concat()))?
     });
     let whole = || if rows == 1 && !batched { filled(port, width) } else { None };
-    // What fits nothing is refused with the shape that it comes closest to.
+    // Rows that fit no shape are refused with the closest one.
     of_rows.or_else(whole).unwrap_or_else(|| vec![rows, width])
 }
 
-/// Dimensions that hold `count` elements, of which one at most is variable.
+/// Dimensions that hold `count` elements, of which at most one is variable.
 fn filled(dims: &[i64], count: usize) -> Option<Vec<usize>> {
     let known: Vec<usize> = dims.iter().filter_map(|dim| usize::try_from(*dim).ok()).collect();
     let fixed = element_count(&known)?;

@@ -1,4 +1,5 @@
-//! The other end, for tests: packets as brokers send them, written by rumqttc, and what rumqttc reads of ours.
+//! The broker's side, for tests: packets as brokers send them, written by rumqttc, and our packets as rumqttc reads
+//! them.
 
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
@@ -8,14 +9,14 @@ use rumqttc::mqttbytes::{self, v4};
 use rumqttc::v5::mqttbytes::{QoS, v5};
 
 use crate::client::packet::{
-    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Subscription, Version,
+    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, Subscription, Version,
 };
 
 pub fn version() -> impl Strategy<Value = Version> {
     prop_oneof![Just(Version::V5), Just(Version::V311)]
 }
 
-/// Any packet that a broker may send to us, whose payload has at most `payload` bytes.
+/// Any packet that a broker may send, with a payload of at most `payload` bytes.
 pub fn incoming(version: Version, payload: usize) -> impl Strategy<Value = Incoming> {
     let v5 = version == Version::V5;
     let text = move || of(text()).prop_map(move |text| text.filter(|_| v5));
@@ -68,10 +69,10 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
     }
 }
 
-fn received(version: Version, payload: usize) -> impl Strategy<Value = Received> {
+fn received(version: Version, payload: usize) -> impl Strategy<Value = ReceivedMessage> {
     (message(version, payload), packet_id(), any::<bool>()).prop_map(|(message, packet_id, duplicate)| {
         let packet_id = (message.qos == Qos::AtLeastOnce).then_some(packet_id);
-        Received { message, packet_id, duplicate, oversized: None }
+        ReceivedMessage { message, packet_id, duplicate, oversized: None }
     })
 }
 
@@ -154,7 +155,7 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 authentication_data: None,
             }),
         }),
-        Incoming::Publish(Received { message, packet_id, duplicate, .. }) => v5::Packet::Publish(v5::Publish {
+        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate, .. }) => v5::Packet::Publish(v5::Publish {
             dup: duplicate,
             qos: if message.qos == Qos::AtLeastOnce { QoS::AtLeastOnce } else { QoS::AtMostOnce },
             retain: message.retain,
@@ -231,7 +232,7 @@ fn write_v311(packet: &Incoming) -> v4::Packet {
             };
             v4::Packet::ConnAck(v4::ConnAck::new(code, connack.session_present))
         }
-        Incoming::Publish(Received { message, packet_id, duplicate, .. }) => v4::Packet::Publish(v4::Publish {
+        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate, .. }) => v4::Packet::Publish(v4::Publish {
             dup: duplicate,
             qos: mqttbytes::qos(u8::from(message.qos == Qos::AtLeastOnce)).unwrap(),
             retain: message.retain,
@@ -250,14 +251,14 @@ fn write_v311(packet: &Incoming) -> v4::Packet {
     }
 }
 
-/// What a broker of MQTT 5 reads.
+/// The packet that a broker of MQTT 5 reads.
 pub fn read_v5(mut bytes: BytesMut) -> v5::Packet {
     let packet = v5::Packet::read(&mut bytes, None).unwrap();
     assert!(bytes.is_empty(), "{packet:?} is followed by {bytes:?}");
     packet
 }
 
-/// What a broker of MQTT 3.1.1 reads.
+/// The packet that a broker of MQTT 3.1.1 reads.
 pub fn read_v311(mut bytes: BytesMut) -> v4::Packet {
     let packet = v4::Packet::read(&mut bytes, usize::MAX).unwrap();
     assert!(bytes.is_empty(), "{packet:?} is followed by {bytes:?}");
@@ -266,13 +267,13 @@ pub fn read_v311(mut bytes: BytesMut) -> v4::Packet {
 
 /// Subscriptions of every kind, ours and shared.
 pub fn subscription() -> impl Strategy<Value = Subscription> {
-    use crate::client::packet::Kept;
+    use crate::client::packet::RetainHandling;
     ("(\\$share/g/)?[a-z/]{1,20}(/\\+)?(/#)?", any::<[bool; 3]>()).prop_map(
         |(filter, [acknowledged, no_local, never])| Subscription {
             filter: filter.parse().unwrap(),
             qos: if acknowledged { Qos::AtLeastOnce } else { Qos::AtMostOnce },
             no_local,
-            kept: if never { Kept::Never } else { Kept::IfNew },
+            retain_handling: if never { RetainHandling::Never } else { RetainHandling::IfNew },
         },
     )
 }

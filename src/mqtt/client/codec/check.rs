@@ -1,17 +1,17 @@
-//! What must hold for a packet before it is written: rumqttc checks little, and a broker closes the connection for it.
+//! Checks a packet before it is written: rumqttc checks little, and a broker closes the connection after a wrong one.
 
 use super::CodecError;
 use crate::client::packet::{Connect, Message, Outgoing, Properties, Qos, Version};
 
 /// The longest text or binary value, in bytes.
-const MAX_VALUE: usize = 65_535;
+const VALUE_MAX_BYTES: usize = 65_535;
 
 pub(super) fn outgoing(version: Version, packet: &Outgoing) -> Result<(), CodecError> {
     let missing = |packet, reason: &str| Err(CodecError::Unsendable { packet, reason: reason.into() });
     match packet {
         Outgoing::Connect(connect) => self::connect(version, connect),
         Outgoing::Publish { message, packet_id: None, .. } if message.qos == Qos::AtLeastOnce => {
-            missing("PUBLISH", "it is to be acknowledged and has no packet id")
+            missing("PUBLISH", "QoS 1 needs a packet id, and it has none")
         }
         Outgoing::Publish { message, .. } => self::message(version, message),
         Outgoing::Subscribe { subscriptions, .. } if subscriptions.is_empty() => missing("SUBSCRIBE", "it is empty"),
@@ -31,7 +31,7 @@ fn connect(version: Version, connect: &Connect) -> Result<(), CodecError> {
         text("the user name", user)?;
         length("the password", password.as_bytes())?;
         if version == Version::V311 && user.is_empty() && !password.is_empty() {
-            let reason = "MQTT 3.1.1 takes no password without a user name".into();
+            let reason = "MQTT 3.1.1 allows no password without a user name".into();
             return Err(CodecError::Unsendable { packet: "CONNECT", reason });
         }
     }
@@ -73,7 +73,7 @@ fn text(what: &'static str, text: &str) -> Result<(), CodecError> {
 
 fn length(what: &'static str, bytes: &[u8]) -> Result<(), CodecError> {
     match bytes.len() {
-        length if length > MAX_VALUE => Err(CodecError::TooLong { what, length }),
+        length if length > VALUE_MAX_BYTES => Err(CodecError::TooLong { what, length }),
         _ => Ok(()),
     }
 }

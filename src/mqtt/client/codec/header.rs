@@ -1,28 +1,28 @@
-//! The fixed header, which every packet begins with, and variable byte integers (sections 1.5.5 and 2.1).
+//! The fixed header at the beginning of every packet, and variable byte integers (sections 1.5.5 and 2.1).
 
 use bytes::{BufMut, BytesMut};
 
 use super::CodecError;
 
 /// The largest number that a variable byte integer holds: four bytes of seven bits.
-pub const MAX_VALUE: usize = 268_435_455;
+pub const VARIABLE_INTEGER_MAX: usize = 268_435_455;
 
-/// The kind of packet that is a message.
+/// The packet type of a message.
 pub(super) const PUBLISH: u8 = 3;
 
 /// The first bytes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The kind of packet and its flags.
+    /// The packet type and its flags.
     pub first: u8,
-    /// How long this header is, in bytes.
+    /// The length of this header, in bytes.
     pub length: usize,
-    /// How long the rest of the packet is.
+    /// The length of the rest of the packet, in bytes.
     pub remaining: usize,
 }
 
 impl Header {
-    /// Reads it from the beginning of a packet; `None` while its end is not there.
+    /// Reads it from the beginning of a packet; `None` while it is incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, CodecError> {
         let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
         let number = variable_byte_integer(rest).map_err(|reason| malformed(first >> 4, reason))?;
@@ -34,18 +34,18 @@ impl Header {
         self.length + self.remaining
     }
 
-    /// Whether it is a message's.
+    /// Returns `true` if the packet is a message.
     pub fn is_publish(self) -> bool {
         self.first >> 4 == PUBLISH
     }
 
-    /// The kind of packet.
+    /// The name of the packet type.
     pub fn name(self) -> &'static str {
         name(self.first >> 4)
     }
 }
 
-/// The number at the beginning and how many bytes it has; `None` while its end is not there.
+/// The number at the beginning and its length in bytes; `None` while it is incomplete.
 pub(super) fn variable_byte_integer(bytes: &[u8]) -> Result<Option<(usize, usize)>, &'static str> {
     let mut number = 0;
     for (at, byte) in bytes.iter().take(4).enumerate() {
@@ -57,7 +57,7 @@ pub(super) fn variable_byte_integer(bytes: &[u8]) -> Result<Option<(usize, usize
     if bytes.len() < 4 { Ok(None) } else { Err("a length has more than four bytes") }
 }
 
-/// Appends a number of at most [`MAX_VALUE`].
+/// Appends a number of at most [`VARIABLE_INTEGER_MAX`].
 pub(super) fn put_variable_byte_integer(buffer: &mut BytesMut, mut number: usize) {
     loop {
         let [low, ..] = number.to_le_bytes();
@@ -69,10 +69,10 @@ pub(super) fn put_variable_byte_integer(buffer: &mut BytesMut, mut number: usize
     }
 }
 
-/// The name of a kind of packet.
+/// The name of a packet type.
 pub(super) fn name(kind: u8) -> &'static str {
     const NAMES: [&str; 16] = [
-        "packet of kind 0",
+        "packet of type 0",
         "CONNECT",
         "CONNACK",
         "PUBLISH",

@@ -1,15 +1,15 @@
-//! What the broker sends. Lengths are checked here, so that rumqttc reads properties from exactly their bytes.
+//! Reads packets from the broker. Lengths are checked here, so that rumqttc reads properties from exactly their bytes.
 
 use bytes::{Buf, Bytes, BytesMut};
 use rumqttc::v5::mqttbytes::v5 as wire;
 
 use super::CodecError;
 use super::header::{PUBLISH, malformed, protocol, put_variable_byte_integer, variable_byte_integer};
-use crate::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Version};
+use crate::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, Version};
 
-/// How long the topic and properties of a message may be, in bytes. Each user property becomes two allocations of its own,
+/// The most bytes for the topic and the properties of a message. Each user property becomes two allocations of its own,
 /// several times its size on the wire.
-pub(in crate::client) const MAX_HEAD: usize = 128 * 1024;
+pub(in crate::client) const HEAD_MAX_BYTES: usize = 128 * 1024;
 
 const CONNACK: u8 = 2;
 const PUBACK: u8 = 4;
@@ -43,26 +43,27 @@ pub(super) fn packet(version: Version, first: u8, mut body: Bytes) -> Result<Inc
     }
 }
 
-/// What to acknowledge of a PUBLISH: nothing with QoS 0.
+/// The packet to acknowledge for a PUBLISH: none for QoS 0.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::client) struct Acknowledged(pub Option<PacketId>);
+pub(in crate::client) struct AckTarget(pub Option<PacketId>);
 
-/// What to acknowledge of a PUBLISH whatever is wrong with the rest of it; `None` where that cannot be told. `body` is what
-/// is there after the fixed header.
-pub(in crate::client) fn acknowledged(first: u8, body: &[u8]) -> Option<Acknowledged> {
+/// The packet to acknowledge for a PUBLISH that may be wrong in other parts; `None` where it cannot be read. `body` has
+/// the bytes at hand after the fixed header.
+pub(in crate::client) fn ack_target(first: u8, body: &[u8]) -> Option<AckTarget> {
     match (first >> 1) & 0b11 {
-        0 => Some(Acknowledged(None)),
+        0 => Some(AckTarget(None)),
         1 => {
             let topic = usize::from(u16::from_be_bytes(*body.first_chunk::<2>()?));
             let id = body.get(2 + topic..)?.first_chunk::<2>()?;
-            PacketId::new(u16::from_be_bytes(*id)).map(|id| Acknowledged(Some(id)))
+            PacketId::new(u16::from_be_bytes(*id)).map(|id| AckTarget(Some(id)))
         }
         _ => None,
     }
 }
 
-/// How long the topic, packet id and properties of a PUBLISH are, which are everything before its payload; `None` while
-/// too little of it is there. `remaining` is how long the packet is after its fixed header, `body` what of that is there.
+/// The length of the topic, packet id and properties of a PUBLISH, which are everything before its payload; `None`
+/// while too few bytes are there. `remaining` is the length of the packet after its fixed header, `body` the bytes of
+/// it at hand.
 pub(in crate::client) fn head_length(
     version: Version,
     first: u8,
@@ -72,10 +73,10 @@ pub(in crate::client) fn head_length(
     let longer = |length: usize| length > remaining;
     let fits = |length: usize| match length {
         length if longer(length) => Err(malformed(PUBLISH, "it ends within its topic or properties")),
-        length if length > MAX_HEAD => Err(CodecError::Oversized {
+        length if length > HEAD_MAX_BYTES => Err(CodecError::Oversized {
             packet: "the topic and properties of a PUBLISH",
             size: length,
-            limit: MAX_HEAD,
+            limit: HEAD_MAX_BYTES,
         }),
         length => Ok(length),
     };
@@ -93,8 +94,8 @@ pub(in crate::client) fn head_length(
     Ok(Some(length))
 }
 
-/// A message from the packet after its fixed header.
-pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Received, CodecError> {
+/// Reads a message from the bytes after the fixed header.
+pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<ReceivedMessage, CodecError> {
     let cut = || malformed(PUBLISH, "it ends within its topic or properties");
     let qos = match (first >> 1) & 0b11 {
         0 => Qos::AtMostOnce,
@@ -120,10 +121,10 @@ pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Re
         Version::V311 => Properties::default(),
     };
     let message = Message { topic, payload: body, qos, retain: first & 1 != 0, properties };
-    Ok(Received { message, packet_id, duplicate: first & 0b1000 != 0, oversized: None })
+    Ok(ReceivedMessage { message, packet_id, duplicate: first & 0b1000 != 0, oversized: None })
 }
 
-/// `section` is the length of the properties and the properties.
+/// Reads the properties. `section` has their length and the properties.
 fn publish_properties(section: &Bytes) -> Result<Properties, CodecError> {
     let unreadable = |error: &dyn std::fmt::Display| malformed(PUBLISH, format!("its properties: {error}"));
     let (length, width) = variable_byte_integer(section).ok().flatten().unwrap_or_default();
@@ -132,8 +133,8 @@ fn publish_properties(section: &Bytes) -> Result<Properties, CodecError> {
     let read = loop {
         let read = wire::PublishProperties::read(&mut unread).map_err(|error| unreadable(&error))?;
         let read = read.unwrap_or_default();
-        // rumqttc counts one byte too many for each subscription identifier, and so stops too early: it is asked again with
-        // a length that makes up for those seen. Nothing is read beyond the section, which is all it gets.
+        // rumqttc counts one byte too many for each subscription identifier, and so stops too early: it is called again
+        // with a length that makes up for those seen. It gets only the section, so it reads nothing beyond.
         let again = length + read.subscription_identifiers.len();
         if unread.is_empty() {
             break read;
@@ -145,7 +146,7 @@ fn publish_properties(section: &Bytes) -> Result<Properties, CodecError> {
     };
     Ok(Properties {
         response_topic: read.response_topic,
-        // A copy: it is kept until the answer, and would keep the whole packet in memory.
+        // Copied: it is kept until the answer, and a slice would keep the whole packet in memory.
         correlation_data: read.correlation_data.map(|data| Bytes::copy_from_slice(&data)),
         content_type: read.content_type,
         message_expiry_s: read.message_expiry_interval,
@@ -165,10 +166,10 @@ fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
     let flags = u8(body).ok_or_else(cut)?;
     let reason = connack_reason(u8(body).ok_or_else(cut)?);
     let properties = match version {
-        // A broker of 3.1.1 that does not know MQTT 5 refuses it in two bytes.
+        // A broker of 3.1.1 that does not support MQTT 5 refuses it in two bytes.
         Version::V5 if !body.is_empty() => match wire::ConnAckProperties::read(&mut section(CONNACK, body)?) {
             Ok(properties) => properties,
-            // Why the connection is refused is worth more than the rest.
+            // The reason of a refusal is worth more than its properties.
             Err(_) if reason.is_failure() => None,
             Err(error) => return Err(malformed(CONNACK, format!("its properties: {error}"))),
         },
@@ -196,7 +197,7 @@ fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
     })
 }
 
-/// The codes of 3.1.1 are translated in MQTT 5 too: a broker that does not know MQTT 5 refuses it with them.
+/// Translates the codes of 3.1.1, in MQTT 5 too: a broker that does not support MQTT 5 refuses it with them.
 fn connack_reason(code: u8) -> Reason {
     match code {
         1 => Reason::UNSUPPORTED_VERSION,
@@ -210,7 +211,7 @@ fn connack_reason(code: u8) -> Reason {
     }
 }
 
-/// After the packet id; properties only explain.
+/// Reads the reason after the packet id. Properties only explain it, and are not read.
 fn puback_reason(version: Version, body: &mut Bytes) -> Result<Reason, CodecError> {
     match version {
         Version::V5 => Ok(u8(body).map_or(Reason::SUCCESS, Reason)),
@@ -230,10 +231,10 @@ fn suback(version: Version, body: &mut Bytes) -> Result<Incoming, CodecError> {
     Ok(Incoming::SubAck { packet_id, reasons: body.iter().copied().map(Reason).collect() })
 }
 
-/// Never an error: the connection ends in any case.
+/// Reads a DISCONNECT. Never an error: the connection ends in any case.
 fn disconnect(body: &mut Bytes) -> Incoming {
     let reason = u8(body).map_or(Reason::SUCCESS, Reason);
-    // Without properties this is an error to rumqttc, and here there are none.
+    // rumqttc reports an error for a packet without properties; here it counts as none.
     let properties = wire::DisconnectProperties::extract(body).ok().flatten();
     Incoming::Disconnect { reason, text: properties.and_then(|properties| properties.reason_string) }
 }
@@ -243,7 +244,7 @@ fn packet_id(kind: u8, body: &mut Bytes) -> Result<PacketId, CodecError> {
     PacketId::new(number).ok_or_else(|| protocol(kind, "its packet id is 0"))
 }
 
-/// Takes the properties with their length.
+/// Takes the properties and their length from the body.
 fn section(kind: u8, body: &mut Bytes) -> Result<Bytes, CodecError> {
     let (length, width) = variable_byte_integer(body)
         .map_err(|reason| malformed(kind, reason))?

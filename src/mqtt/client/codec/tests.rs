@@ -7,10 +7,11 @@ use rumqttc::v5::mqttbytes::{QoS, v5};
 
 use super::broker::{self, message, packet_id, subscription, text, version};
 use super::header::put_variable_byte_integer;
-use super::{CodecError, MAX_HEAD, decode, encode, encoded_size};
+use super::{CodecError, HEAD_MAX_BYTES, decode, encode, encoded_size};
 use crate::client::packet::Version::{V5, V311};
 use crate::client::packet::{
-    ConnAck, Connect, Incoming, Kept, Message, Outgoing, PacketId, Properties, Qos, Reason, Subscription, Version,
+    ConnAck, Connect, Incoming, Message, Outgoing, PacketId, Properties, Qos, Reason, RetainHandling, Subscription,
+    Version,
 };
 
 fn read(version: Version, bytes: &[u8]) -> Result<Incoming, CodecError> {
@@ -23,7 +24,7 @@ fn written(version: Version, packet: &Outgoing) -> BytesMut {
     bytes
 }
 
-/// A packet of what follows its fixed header.
+/// A packet with this body after its fixed header.
 fn frame(first: u8, body: &[u8]) -> BytesMut {
     let mut bytes = BytesMut::from(&[first][..]);
     put_variable_byte_integer(&mut bytes, body.len());
@@ -126,7 +127,7 @@ proptest! {
         packet_id in packet_id(),
         duplicate in any::<bool>(),
     ) {
-        // The two directions of a PUBLISH are written alike.
+        // A PUBLISH has the same form in both directions.
         let packet_id = (message.qos == Qos::AtLeastOnce).then_some(packet_id);
         let sent = Outgoing::Publish { message: message.clone(), packet_id, duplicate };
         let Ok(Incoming::Publish(received)) = decode(version, written(version, &sent)) else { panic!("{sent:?}") };
@@ -321,8 +322,8 @@ fn too_many_properties_are_refused() {
     let one = (0..6_000).map(|n| (format!("name of property {n}"), String::new())).collect();
     let message = Message { properties: Properties { user: one, ..Properties::default() }, ..a_message() };
     let bytes = written(V5, &publish(message));
-    assert!(bytes.len() > MAX_HEAD);
-    assert!(matches!(decode(V5, bytes), Err(CodecError::Oversized { limit: MAX_HEAD, .. })));
+    assert!(bytes.len() > HEAD_MAX_BYTES);
+    assert!(matches!(decode(V5, bytes), Err(CodecError::Oversized { limit: HEAD_MAX_BYTES, .. })));
 }
 
 #[test]
@@ -383,7 +384,7 @@ fn a_connection_is_asked_for_with_its_will_and_login() {
     };
     let connect = Connect { login: Some(("user".into(), "secret".into())), will: Some(will), ..a_connect() };
     let packet = Outgoing::Connect(connect);
-    // Behind another packet: flags are at their place all the same.
+    // After another packet in the buffer: rumqttc must still put the flags in the right place.
     let mut bytes = written(V5, &Outgoing::PingReq);
     encode(V5, &packet, &mut bytes).unwrap();
     let v5::Packet::Connect(read, Some(will), Some(login)) = broker::read_v5(bytes.split_off(2)) else { panic!() };
@@ -416,15 +417,15 @@ fn a_session_of_3_1_1_that_is_not_kept_is_clean() {
 
 #[test]
 fn subscriptions_carry_their_options() {
-    let subscription = |filter: &str, no_local, kept| {
+    let subscription = |filter: &str, no_local, retain_handling| {
         let filter = filter.parse().unwrap();
-        Subscription { filter, qos: Qos::AtLeastOnce, no_local, kept }
+        Subscription { filter, qos: Qos::AtLeastOnce, no_local, retain_handling }
     };
     let subscriptions = vec![
-        subscription("a/+/#", true, Kept::Never),
-        subscription("b", false, Kept::IfNew),
-        // The standard forbids to leave out one's own messages of a shared subscription.
-        subscription("$share/g/c", true, Kept::Never),
+        subscription("a/+/#", true, RetainHandling::Never),
+        subscription("b", false, RetainHandling::IfNew),
+        // The standard does not allow No Local for a shared subscription.
+        subscription("$share/g/c", true, RetainHandling::Never),
     ];
     let bytes = written(V5, &Outgoing::Subscribe { packet_id: id(9), subscriptions });
     let v5::Packet::Subscribe(read) = broker::read_v5(bytes) else { panic!() };

@@ -1,10 +1,10 @@
-//! What is sent in MQTT 3.1.1, as rumqttc writes it: without properties.
+//! Writes packets in MQTT 3.1.1 with rumqttc: without properties.
 
 use bytes::BytesMut;
 use rumqttc::mqttbytes::v4 as wire;
 use rumqttc::mqttbytes::{Protocol, QoS};
 
-use super::{CodecError, MAX_PACKET};
+use super::{CodecError, PACKET_MAX_BYTES};
 use crate::client::packet::{Connect, Message, Outgoing, PacketId, Qos};
 
 pub(super) fn size(packet: &Outgoing) -> usize {
@@ -14,13 +14,13 @@ pub(super) fn size(packet: &Outgoing) -> usize {
 pub(super) fn write(packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), CodecError> {
     let Some(packet) = translate(packet) else { return Ok(()) };
     let unsendable = |reason: String| CodecError::Unsendable { packet: "packet", reason };
-    buffer.reserve(packet.size().min(MAX_PACKET));
+    buffer.reserve(packet.size().min(PACKET_MAX_BYTES));
     let written = if matches!(packet, wire::Packet::Connect(_)) {
         // rumqttc sets the flags of a CONNECT at a place counted from the buffer's beginning.
         let mut own = BytesMut::new();
-        packet.write(&mut own, MAX_PACKET).inspect(|_| buffer.extend_from_slice(&own))
+        packet.write(&mut own, PACKET_MAX_BYTES).inspect(|_| buffer.extend_from_slice(&own))
     } else {
-        packet.write(buffer, MAX_PACKET)
+        packet.write(buffer, PACKET_MAX_BYTES)
     };
     written.map(drop).map_err(|error| unsendable(error.to_string()))
 }
@@ -55,7 +55,7 @@ fn connect(connect: &Connect) -> wire::Connect {
         protocol: Protocol::V4,
         keep_alive: connect.keep_alive_s,
         client_id: connect.client_id.clone(),
-        // One flag tells both: forget what was, and keep nothing afterwards.
+        // One flag for both: drop the old session, and keep none afterwards.
         clean_session: connect.clean_start || connect.session_expiry_s == 0,
         last_will: connect.will.as_ref().map(will),
         login: connect.login.as_ref().map(|(user, password)| wire::Login::new(user, password)),

@@ -1,14 +1,14 @@
-//! What is sent in MQTT 5, as rumqttc writes it.
+//! Writes packets in MQTT 5 with rumqttc.
 
 use bytes::{Bytes, BytesMut};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5 as wire;
 
-use super::{CodecError, MAX_PACKET};
-use crate::client::packet::{Connect, Kept, Message, Outgoing, PacketId, Properties, Qos, Subscription};
+use super::{CodecError, PACKET_MAX_BYTES};
+use crate::client::packet::{Connect, Message, Outgoing, PacketId, Properties, Qos, RetainHandling, Subscription};
 
-/// The prefix of a filter that a group of clients shares.
-const SHARED: &str = "$share/";
+/// The beginning of a shared subscription.
+const SHARE_PREFIX: &str = "$share/";
 
 pub(super) fn size(packet: &Outgoing) -> usize {
     translate(packet).map_or(0, |packet| packet.size())
@@ -18,7 +18,9 @@ pub(super) fn write(packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), Code
     let Some(packet) = translate(packet) else { return Ok(()) };
     let unsendable = |reason: String| CodecError::Unsendable { packet: "packet", reason };
     match packet.size() {
-        size if size > MAX_PACKET => return Err(unsendable(format!("it has {size} bytes; MQTT allows {MAX_PACKET}"))),
+        size if size > PACKET_MAX_BYTES => {
+            return Err(unsendable(format!("it has {size} bytes; MQTT allows at most {PACKET_MAX_BYTES}")));
+        }
         size => buffer.reserve(size),
     }
     let written = if matches!(packet, wire::Packet::Connect(..)) {
@@ -36,7 +38,7 @@ fn translate(packet: &Outgoing) -> Option<wire::Packet> {
     Some(match packet {
         Outgoing::Connect(connect) => self::connect(connect),
         Outgoing::Publish { message, packet_id, duplicate } => wire::Packet::Publish(wire::Publish {
-            // At most once leaves no room for either.
+            // The DUP flag must be 0 with QoS 0.
             dup: *duplicate && message.qos == Qos::AtLeastOnce,
             qos: qos(message.qos),
             retain: message.retain,
@@ -62,7 +64,7 @@ fn translate(packet: &Outgoing) -> Option<wire::Packet> {
 fn connect(connect: &Connect) -> wire::Packet {
     let properties = wire::ConnectProperties {
         session_expiry_interval: (connect.session_expiry_s != 0).then_some(connect.session_expiry_s),
-        // Zero is against the protocol.
+        // The protocol does not allow zero.
         receive_maximum: Some(connect.receive_maximum.max(1)),
         ..wire::ConnectProperties::new()
     };
@@ -111,13 +113,13 @@ fn filter(subscription: &Subscription) -> wire::Filter {
     wire::Filter {
         path: subscription.filter.as_str().to_owned(),
         qos: qos(subscription.qos),
-        // Against the protocol for a shared subscription (section 3.8.3.1).
-        nolocal: subscription.no_local && !subscription.filter.as_str().starts_with(SHARED),
-        // A message then says whether it was kept, not whether it was published to be.
+        // The protocol does not allow it for a shared subscription (section 3.8.3.1).
+        nolocal: subscription.no_local && !subscription.filter.as_str().starts_with(SHARE_PREFIX),
+        // The flag of a message then shows that it was retained, not that it was published with the flag.
         preserve_retain: false,
-        retain_forward_rule: match subscription.kept {
-            Kept::IfNew => wire::RetainForwardRule::OnNewSubscribe,
-            Kept::Never => wire::RetainForwardRule::Never,
+        retain_forward_rule: match subscription.retain_handling {
+            RetainHandling::IfNew => wire::RetainForwardRule::OnNewSubscribe,
+            RetainHandling::Never => wire::RetainForwardRule::Never,
         },
     }
 }

@@ -2,12 +2,12 @@ use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{CHUNK, Framing, MAX_OTHER};
-use crate::client::codec::{CodecError, MAX_HEAD, broker, encode};
+use super::{Framing, OTHER_PACKET_MAX_BYTES, READ_BUFFER_BYTES};
+use crate::client::codec::{CodecError, HEAD_MAX_BYTES, broker, encode};
 use crate::client::packet::Version::{V5, V311};
-use crate::client::packet::{Incoming, Message, Outgoing, PacketId, Properties, Qos, Received, Version};
+use crate::client::packet::{Incoming, Message, Outgoing, PacketId, Properties, Qos, ReceivedMessage, Version};
 
-/// Reads a stream as a connection does: never more at once than there is room for.
+/// Reads a stream as a connection does: never more at once than the buffer has capacity for.
 fn read(framing: &mut Framing, mut stream: &[u8], mut at_once: usize) -> Result<Vec<Incoming>, CodecError> {
     let mut packets = Vec::new();
     while !stream.is_empty() {
@@ -42,11 +42,16 @@ fn publish(version: Version, message: &Message) -> Vec<u8> {
 
 fn oversized(message: &Message, total: usize) -> Incoming {
     let message = Message { payload: Bytes::new(), ..message.clone() };
-    Incoming::Publish(Received { message, packet_id: PacketId::new(7), duplicate: false, oversized: Some(total) })
+    Incoming::Publish(ReceivedMessage {
+        message,
+        packet_id: PacketId::new(7),
+        duplicate: false,
+        oversized: Some(total),
+    })
 }
 
 fn packets(version: Version) -> impl Strategy<Value = Vec<Incoming>> {
-    let large = prop_oneof![9 => Just(300_usize), 1 => Just(3 * CHUNK)];
+    let large = prop_oneof![9 => Just(300_usize), 1 => Just(3 * READ_BUFFER_BYTES)];
     vec(large.prop_flat_map(move |payload| broker::incoming(version, payload)), 1..20)
 }
 
@@ -57,7 +62,7 @@ proptest! {
     fn packets_come_out_as_they_went_in_however_the_stream_is_cut(
         (version, packets) in broker::version().prop_flat_map(|version| (Just(version), packets(version))),
         at_once in 1_usize..200_000,
-        max_packet in prop_oneof![Just(150_usize), Just(2 * CHUNK), Just(usize::MAX)],
+        max_packet in prop_oneof![Just(150_usize), Just(2 * READ_BUFFER_BYTES), Just(usize::MAX)],
     ) {
         let mut stream = Vec::new();
         let mut expected = Vec::new();
@@ -73,7 +78,7 @@ proptest! {
         let mut framing = Framing::new(version, max_packet);
         prop_assert_eq!(read(&mut framing, &stream, at_once), Ok(expected));
         framing.buffer();
-        prop_assert!(framing.held() <= 2 * CHUNK, "{} held", framing.held());
+        prop_assert!(framing.memory_bytes() <= 2 * READ_BUFFER_BYTES, "{} held", framing.memory_bytes());
     }
 
     #[test]
@@ -104,13 +109,14 @@ proptest! {
 #[test]
 fn a_message_of_the_largest_size_is_whole_and_a_larger_one_is_let_go_by() {
     for version in [V5, V311] {
-        let message = message(3 * CHUNK, Properties::default());
+        let message = message(3 * READ_BUFFER_BYTES, Properties::default());
         let bytes = publish(version, &message);
         let mut framing = Framing::new(version, bytes.len());
         let whole = read(&mut framing, &bytes, 10_000).unwrap();
-        assert!(
-            matches!(&whole[..], [Incoming::Publish(Received { oversized: None, message: whole, .. })] if *whole == message)
-        );
+        assert!(matches!(
+            &whole[..],
+            [Incoming::Publish(ReceivedMessage { oversized: None, message: whole, .. })] if *whole == message
+        ));
         let mut framing = Framing::new(version, bytes.len() - 1);
         let stream = [&bytes[..], &[0xD0, 0]].concat();
         let passed = read(&mut framing, &stream, 10_000).unwrap();
@@ -120,7 +126,7 @@ fn a_message_of_the_largest_size_is_whole_and_a_larger_one_is_let_go_by() {
 
 #[test]
 fn a_message_that_is_too_large_is_delivered_when_it_has_passed() {
-    let message = message(CHUNK, Properties::default());
+    let message = message(READ_BUFFER_BYTES, Properties::default());
     let bytes = publish(V5, &message);
     let mut framing = Framing::new(V5, 100);
     assert_eq!(read(&mut framing, &bytes[..bytes.len() - 1], 999), Ok(Vec::new()));
@@ -139,33 +145,36 @@ fn memory_is_bounded_while_a_message_goes_by() {
     while left > 0 {
         let now = left.min(piece.len());
         packets.extend(read(&mut framing, &piece[..now], usize::MAX).unwrap());
-        assert!(framing.held() <= 2 * CHUNK, "{} held", framing.held());
+        assert!(framing.memory_bytes() <= 2 * READ_BUFFER_BYTES, "{} held", framing.memory_bytes());
         left -= now;
     }
-    assert!(matches!(&packets[..], [Incoming::Publish(Received { oversized: Some(200_000_005), .. })]), "{packets:?}");
+    assert!(
+        matches!(&packets[..], [Incoming::Publish(ReceivedMessage { oversized: Some(200_000_005), .. })]),
+        "{packets:?}"
+    );
 }
 
 #[test]
 fn an_announced_length_alone_takes_little_memory() {
     let mut framing = Framing::new(V5, usize::MAX);
     assert_eq!(read(&mut framing, &[0x30, 0xFF, 0xFF, 0xFF, 0x7F, 0, 1, b'a', 0], 100), Ok(Vec::new()));
-    assert!(framing.buffer().capacity() <= 2 * CHUNK);
+    assert!(framing.buffer().capacity() <= 2 * READ_BUFFER_BYTES);
 }
 
 #[test]
 fn a_large_packet_has_an_allocation_of_its_own_and_of_its_size() {
-    let large = publish(V5, &message(40 * CHUNK, Properties::default()));
+    let large = publish(V5, &message(40 * READ_BUFFER_BYTES, Properties::default()));
     let mut framing = Framing::new(V5, usize::MAX);
     let packets = read(&mut framing, &large, usize::MAX).unwrap();
-    assert_eq!(framing.held(), 0);
+    assert_eq!(framing.memory_bytes(), 0);
     drop(packets);
-    // What is read later is not put behind it either.
+    // Later bytes are not put into its allocation either.
     let small = publish(V5, &message(20, Properties::default()));
     let stream: Vec<u8> = [&large[..], &small].concat();
     let packets = read(&mut framing, &stream, usize::MAX).unwrap();
     assert_eq!(packets.len(), 2);
     framing.buffer();
-    assert!(framing.held() <= 2 * CHUNK);
+    assert!(framing.memory_bytes() <= 2 * READ_BUFFER_BYTES);
 }
 
 #[test]
@@ -183,28 +192,28 @@ fn a_small_payload_does_not_keep_the_buffer() {
 fn what_is_no_message_is_small() {
     // A SUBACK of 200 kB.
     let error = read(&mut Framing::new(V5, usize::MAX), &[0x90, 0xC0, 0x9A, 0x0C], 100).unwrap_err();
-    assert_eq!(error, CodecError::Oversized { packet: "SUBACK", size: 200_004, limit: MAX_OTHER });
-    // It may be larger than messages may be.
+    assert_eq!(error, CodecError::Oversized { packet: "SUBACK", size: 200_004, limit: OTHER_PACKET_MAX_BYTES });
+    // Other packets may be larger than the limit for messages.
     assert_eq!(read(&mut Framing::new(V5, 1), &[0xD0, 0], 100), Ok(vec![Incoming::PingResp]));
 }
 
 #[test]
 fn the_head_of_a_message_is_bounded_whether_or_not_the_message_is_taken() {
     let user = |count| (0..count).map(|n| (format!("user property {n:5}"), "value".to_owned())).collect();
-    let with = |count| message(CHUNK, Properties { user: user(count), ..Properties::default() });
+    let with = |count| message(READ_BUFFER_BYTES, Properties { user: user(count), ..Properties::default() });
     let (fits, does_not) = (with(4_500), with(5_000));
     assert_eq!(
         read(&mut Framing::new(V5, 1000), &publish(V5, &fits), 3000),
         Ok(vec![oversized(&fits, publish(V5, &fits).len())])
     );
-    // The message behind it comes as if nothing had been.
+    // The message after it is read as usual.
     let stream = [publish(V5, &does_not), publish(V5, &with(1))].concat();
     for max_packet in [1000, usize::MAX] {
         let packets = read(&mut Framing::new(V5, max_packet), &stream, 3000).unwrap();
         let [Incoming::Unusable { packet_id, reason }, Incoming::Publish(_)] = packets.as_slice() else {
             panic!("{packets:?}")
         };
-        assert_eq!((*packet_id, reason.contains(&MAX_HEAD.to_string())), (PacketId::new(7), true), "{reason}");
+        assert_eq!((*packet_id, reason.contains(&HEAD_MAX_BYTES.to_string())), (PacketId::new(7), true), "{reason}");
     }
 }
 
@@ -233,10 +242,10 @@ fn a_message_with_a_broken_head_is_let_go_by_where_it_can_be_acknowledged() {
 
 #[test]
 fn a_limit_that_falls_lets_a_message_go_by_that_has_begun() {
-    let large = message(10 * CHUNK, Properties::default());
+    let large = message(10 * READ_BUFFER_BYTES, Properties::default());
     let stream = publish(V5, &large);
     let mut framing = Framing::new(V5, usize::MAX);
-    let (begun, rest) = stream.split_at(3 * CHUNK);
+    let (begun, rest) = stream.split_at(3 * READ_BUFFER_BYTES);
     assert_eq!(read(&mut framing, begun, 3000), Ok(Vec::new()));
     framing.set_max_packet(0);
     assert_eq!(read(&mut framing, rest, 3000), Ok(vec![oversized(&large, stream.len())]));

@@ -6,7 +6,7 @@ use super::*;
 
 const WINDOW_OF_3: u16 = 3;
 
-/// A new session at a broker that takes three messages at a time.
+/// A new session at a broker that accepts three messages at a time.
 fn limits() -> ConnAck {
     ConnAck { receive_maximum: WINDOW_OF_3, ..ConnAck::accepting() }
 }
@@ -22,7 +22,7 @@ fn outbound(payload: &str, qos: Qos, settles: Option<Delivery>) -> Outbound {
 
 fn received(id: u16, duplicate: bool) -> Incoming {
     let message = message("request", Qos::AtLeastOnce);
-    Incoming::Publish(Received { message, packet_id: PacketId::new(id), duplicate, oversized: None })
+    Incoming::Publish(ReceivedMessage { message, packet_id: PacketId::new(id), duplicate, oversized: None })
 }
 
 fn delivery(event: Event) -> Delivery {
@@ -36,25 +36,25 @@ fn acknowledge(id: u16, reason: Reason) -> Incoming {
     Incoming::PubAck { packet_id: PacketId::new(id).unwrap(), reason }
 }
 
-/// What is sent now, in short.
+/// The packets that are sent now, in short.
 fn sent(session: &mut Session) -> Vec<String> {
     let steps = std::iter::from_fn(|| session.next(|_| 100));
     let show = |step| match step {
-        Step::Send(_, Outgoing::Publish { message, packet_id, duplicate }) => {
+        NextPacket::Send(_, Outgoing::Publish { message, packet_id, duplicate }) => {
             let again = if duplicate { " again" } else { "" };
             let id = packet_id.map_or(0, PacketId::get);
             format!("{id}:{}{again}", String::from_utf8_lossy(&message.payload))
         }
-        Step::Send(_, Outgoing::PubAck { packet_id, reason }) => format!("ack {packet_id} {:02x}", reason.0),
-        Step::Send(_, other) => format!("{other:?}"),
-        Step::TooLarge(outbound) => format!("too large: {}", String::from_utf8_lossy(&outbound.message.payload)),
+        NextPacket::Send(_, Outgoing::PubAck { packet_id, reason }) => format!("ack {packet_id} {:02x}", reason.0),
+        NextPacket::Send(_, other) => format!("{other:?}"),
+        NextPacket::TooLarge(outbound) => format!("too large: {}", String::from_utf8_lossy(&outbound.message.payload)),
     };
     steps.map(show).collect()
 }
 
-/// How many deliveries the broker waits for.
+/// The number of deliveries whose acknowledgement the broker expects.
 fn owed(session: &Session) -> usize {
-    session.owed.len() + session.owed_earlier.len()
+    session.pending_acks.len() + session.earlier_pending_acks.len()
 }
 
 fn session() -> Session {
@@ -77,7 +77,7 @@ fn no_more_is_in_flight_than_the_broker_takes_and_unacknowledged_messages_pass_b
         session.receive(acknowledge(id, Reason::SUCCESS));
     }
     assert!(session.is_idle());
-    assert_eq!(session.held(), 0);
+    assert_eq!(session.outbox_bytes(), 0);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn deliveries_are_acknowledged_in_the_order_they_came_each_after_the_broker_took
 fn a_delivery_with_several_answers_is_acknowledged_after_the_last() {
     let mut session = session();
     let request = delivery(session.receive(received(7, false)));
-    session.expect(request, 2);
+    session.expect_settlements(request, 2);
     session.publish(outbound("a", Qos::AtLeastOnce, Some(request)));
     session.settle(request, Reason::SUCCESS);
     assert_eq!(sent(&mut session), ["1:a"]);
@@ -140,7 +140,7 @@ fn a_redelivery_of_what_is_still_being_dealt_with_is_not_dealt_with_twice() {
     assert_eq!(session.receive(received(7, true)), Event::None);
     session.settle(request, Reason::SUCCESS);
     assert_eq!(sent(&mut session), ["ack 7 00"]);
-    // And one that ended while there was no connection is acknowledged when it comes again.
+    // A delivery that ended while there was no connection is acknowledged when it comes again.
     let request = delivery(session.receive(received(8, false)));
     session.disconnected();
     session.settle(request, Reason::SUCCESS);
@@ -174,7 +174,7 @@ fn a_message_larger_than_the_broker_takes_comes_back_with_its_delivery_open() {
     for qos in [Qos::AtLeastOnce, Qos::AtMostOnce] {
         session.publish(outbound("big", qos, Some(request)));
         assert_eq!(sent(&mut session), ["too large: big"]);
-        assert_eq!((session.held(), owed(&session)), (0, 1));
+        assert_eq!((session.outbox_bytes(), owed(&session)), (0, 1));
     }
 }
 
@@ -185,7 +185,7 @@ fn a_broker_that_takes_less_than_before_gets_no_larger_packet_again() {
     assert_eq!(sent(&mut session), ["1:big"]);
     session.connected(&ConnAck { session_present: true, maximum_packet_size: Some(99), ..limits() });
     assert_eq!(sent(&mut session), ["too large: big"]);
-    assert_eq!((session.held(), session.is_idle()), (0, true));
+    assert_eq!((session.outbox_bytes(), session.is_idle()), (0, true));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_message_that_ends_every_connection_is_given_up_and_its_delivery_settled() {
     session.publish(outbound("good", Qos::AtLeastOnce, None));
     assert_eq!(sent(&mut session), ["1:poison", "2:good"]);
     let again = ConnAck { session_present: true, ..limits() };
-    for _ in 1..FRUITLESS {
+    for _ in 1..UNACKNOWLEDGED_CONNECTIONS_MAX {
         assert_eq!(session.connected(&again), None);
         assert_eq!(sent(&mut session), ["1:poison again", "2:good again"]);
     }
@@ -210,7 +210,7 @@ fn a_message_that_ends_every_connection_is_given_up_and_its_delivery_settled() {
 fn a_connection_on_which_something_was_acknowledged_speaks_for_all_messages() {
     let mut session = session();
     session.publish(outbound("slow", Qos::AtLeastOnce, None));
-    for number in 2..2 * u16::try_from(FRUITLESS).unwrap() {
+    for number in 2..2 * u16::try_from(UNACKNOWLEDGED_CONNECTIONS_MAX).unwrap() {
         session.publish(outbound("taken", Qos::AtLeastOnce, None));
         assert_eq!(sent(&mut session).last(), Some(&format!("{number}:taken")));
         session.receive(acknowledge(number, Reason::SUCCESS));
@@ -225,7 +225,9 @@ fn a_broker_that_acknowledges_nothing_gets_everything_once() {
     let mut kept = outbound("kept", Qos::AtLeastOnce, None);
     kept.message.retain = true;
     session.publish(kept);
-    let Some(Step::Send(_, Outgoing::Publish { message, packet_id: None, .. })) = session.next(|_| 1) else { panic!() };
+    let Some(NextPacket::Send(_, Outgoing::Publish { message, packet_id: None, .. })) = session.next(|_| 1) else {
+        panic!()
+    };
     assert_eq!((message.qos, message.retain), (Qos::AtMostOnce, false));
     assert!(session.is_idle());
 }
@@ -238,10 +240,10 @@ fn subscriptions_are_told_one_by_one() {
         filter: filter.clone(),
         qos: Qos::AtLeastOnce,
         no_local: true,
-        kept: crate::client::packet::Kept::Never,
+        retain_handling: crate::client::packet::RetainHandling::Never,
     };
     session.subscribe(filters.iter().map(subscription).collect());
-    let Some(Step::Send(Content::Protocol, Outgoing::Subscribe { packet_id, .. })) = session.next(|_| 1) else {
+    let Some(NextPacket::Send(Content::Protocol, Outgoing::Subscribe { packet_id, .. })) = session.next(|_| 1) else {
         panic!()
     };
     let reasons = vec![Reason(1), Reason::NOT_AUTHORIZED];
@@ -249,14 +251,14 @@ fn subscriptions_are_told_one_by_one() {
     assert_eq!(told, Event::Subscribed(filters.into_iter().zip(reasons).collect()));
 }
 
-/// A broker that keeps to the standard, over a connection that breaks.
+/// A broker that follows the standard, over a connection that breaks.
 #[derive(Default)]
 struct Broker {
-    /// Taken from the client: how often each.
+    /// The number of times that each payload came from the client.
     taken: BTreeMap<String, usize>,
-    /// Of the client, to be acknowledged.
+    /// Messages of the client to acknowledge.
     to_acknowledge: VecDeque<PacketId>,
-    /// Its own, sent and not acknowledged, in order.
+    /// Its own messages that are sent and not acknowledged, in order.
     unacknowledged: VecDeque<(u16, u32)>,
     next_id: u16,
     next_request: u32,
@@ -287,9 +289,9 @@ fn act() -> impl Strategy<Value = Act> {
 struct World {
     session: Session,
     broker: Broker,
-    /// Requests that the client is dealing with.
+    /// Requests in progress at the client.
     open: Vec<(u32, Delivery)>,
-    /// Requests of which an answer was taken by the broker.
+    /// Requests whose answer has reached the broker.
     answered: BTreeSet<u32>,
     published: u32,
 }
@@ -305,7 +307,7 @@ impl World {
 
     fn exchange(&mut self) {
         while let Some(step) = self.session.next(|_| 1) {
-            let Step::Send(_, packet) = step else { panic!("{step:?}") };
+            let NextPacket::Send(_, packet) = step else { panic!("{step:?}") };
             match packet {
                 Outgoing::Publish { message, packet_id, .. } => {
                     let id = packet_id.unwrap();
@@ -327,7 +329,7 @@ impl World {
 
     fn acknowledge(&mut self) {
         if let Some(packet_id) = self.broker.to_acknowledge.pop_front() {
-            // What the broker acknowledges it has taken before.
+            // The broker has the message before it acknowledges it.
             self.note_answers();
             self.take(Incoming::PubAck { packet_id, reason: Reason::SUCCESS }, None);
         }
@@ -397,7 +399,7 @@ proptest! {
         for act in &acts {
             world.act(act);
         }
-        // In the end all is answered and the line is quiet.
+        // In the end answer all requests and exchange the remaining packets.
         while !world.open.is_empty() {
             world.act(&Act::Answer(0));
         }
@@ -406,7 +408,7 @@ proptest! {
             world.acknowledge();
         }
         prop_assert!(world.session.is_idle());
-        prop_assert_eq!((world.session.held(), world.session.owed.len()), (0, 0));
+        prop_assert_eq!((world.session.outbox_bytes(), world.session.pending_acks.len()), (0, 0));
         prop_assert!(world.broker.unacknowledged.is_empty());
         for report in 1..=world.published {
             let name = format!("report {report}");

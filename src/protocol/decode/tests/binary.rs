@@ -15,12 +15,12 @@ fn binary_input(name: &str, datatype: &str, shape: &str, size: &str) -> String {
 #[test]
 fn an_output_may_differ_from_the_default_format() {
     let body = format!(
-        r#"{{"parameters":{{"binary_data_output":true}},{ONE},"outputs":[
+        r#"{{"parameters":{{"binary_data_output":true}},{ONE_INPUT},"outputs":[
             {{"name":"X","parameters":{{"binary_data":false}}}},{{"name":"Y"}}]}}"#
     );
     let reply = decode(body, None).unwrap().reply;
     assert_eq!((reply.is_binary("X"), reply.is_binary("Y"), reply.is_binary("Z")), (false, true, true));
-    let decoded = decode(format!(r#"{{{ONE},"outputs":[]}}"#), None).unwrap();
+    let decoded = decode(format!(r#"{{{ONE_INPUT},"outputs":[]}}"#), None).unwrap();
     assert_eq!(decoded.request.outputs, None, "as in gRPC, no output named is all of them");
 }
 

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::{tensor, tensor_refusal};
+
 #[test]
 fn a_shape_is_of_non_negative_integers() {
     for shape in ["[-1]", "[1.0]", "[\"1\"]", "1", "{}", "[true]", "[18446744073709551616]"] {
@@ -29,7 +30,7 @@ fn integers_are_exact_and_in_range() {
     for (datatype, good, bad) in cases {
         assert!(tensor(datatype, "[1]", &format!("[{good}]")).is_ok(), "{datatype}");
         for bad in [bad, "1.0", "1e2", "true", "\"1\"", "{}"] {
-            // Flat data of one dimension and of several take different ways.
+            // Flat data of one dimension and of several takes different code paths.
             let message = tensor_refusal(datatype, "[2]", &format!("[0,{bad}]"));
             assert!(message.starts_with(&format!("'data' of input 'IN': element 1 is not {datatype}")), "{message}");
             tensor_refusal(datatype, "[1,1]", &format!("[{bad}]"));

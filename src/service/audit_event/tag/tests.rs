@@ -32,7 +32,7 @@ fn no_two_contents_share_a_tag() {
         of(&[("a", &one), ("b", &one)]),
         of(&[("b", &one), ("a", &one)]),
         of(&[]),
-        // The bytes of a photograph are no tensor, and no text.
+        // The same bytes as a photograph and as a text have other tags.
         key.of_photograph(b"\x01\x02\x03\x04"),
         key.of_text("\x01\x02\x03\x04"),
         key.of_photograph(b""),
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tag_is_the_same_after_it_was_written_and_read(period: u32, hash: [u8; LENGTH]) {
+    fn a_tag_is_the_same_after_it_was_written_and_read(period: u32, hash: [u8; TAG_BYTES]) {
         let tag = Tag { period, hash };
         prop_assert_eq!(tag.to_string().parse::<Tag>().unwrap(), tag);
         let json = serde_json::to_string(&tag).unwrap();

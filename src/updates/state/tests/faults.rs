@@ -1,4 +1,4 @@
-//! A server, a link or a disk that is at fault, and may be put right.
+//! Faults of a server, a link or a disk that may be repaired.
 
 use super::*;
 use crate::state::fault::DOWNLOAD_DEADLINE_S;
@@ -9,10 +9,10 @@ pub(super) fn hindered(words: &str, now_ms: u64) -> Event {
     wasted(words, now_ms, 0)
 }
 
-/// The same after so many bytes were thrown away.
+/// A deferred attempt of which `wasted` bytes were thrown away.
 pub(super) fn wasted(words: &str, now_ms: u64, wasted: u64) -> Event {
     let reason = Reason::new(Cause::Download, words);
-    Event::Hindered { reason, now_ms, next_ms: now_ms + 1_000, wasted }
+    Event::Deferred { reason, now_ms, next_ms: now_ms + 1_000, wasted }
 }
 
 #[test]
@@ -21,12 +21,12 @@ fn a_fault_of_a_server_counts_no_attempt_and_a_download_ends_14_days_after_the_f
     let state = after(at(Stage::Downloading), many);
     let trial = state.trial.clone().unwrap();
     assert_eq!((trial.stage, trial.failures), (Stage::Downloading, 0));
-    // However long it had come well before.
+    // The time of a download without faults does not count.
     let well = after(at(Stage::Downloading), [Event::Waited { seconds: 365 * 86_400 }]);
     assert_eq!(stage(&well), Some(Stage::Downloading), "what comes slowly comes");
     let mut state = after(well, [hindered("wrong bytes", START_MS)]);
     for _ in 0..14 {
-        // Whatever else fails, and however often the box is switched off and on.
+        // Other faults and restarts in between change nothing.
         state = after(state, [Event::Waited { seconds: 86_400 }, hindered("status 503", START_MS), Event::Started]);
         assert_eq!(stage(&state), Some(Stage::Downloading));
     }
@@ -83,7 +83,7 @@ fn bytes_that_turn_out_wrong_end_no_fault() {
     }
     let state = after(state, [day(), bytes(5), wasted("wrong bytes", START_MS, 10), day()]);
     assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Deadline)));
-    // What a server without ranges sends again is no news either.
+    // Bytes that a server without ranges sends again end no fault either.
     let again = [hindered("broken off", START_MS), day(), bytes(5), wasted("broken off", START_MS, 5)];
     let fault = after(at(Stage::Downloading), again).trial.unwrap().fault.unwrap();
     assert_eq!((fault.attempts, fault.lasted_s), (2, 86_400));

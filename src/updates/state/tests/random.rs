@@ -1,4 +1,4 @@
-//! Whatever happens, in whatever order.
+//! Random events in random order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         .prop_map(|versions| versions.iter().map(|version| version.to_string().parse().unwrap()).collect());
     let none = Just(std::collections::BTreeSet::new());
     let wanted = (proptest::option::weighted(0.8, desired), prop_oneof![6 => none, 1 => revoked]);
-    // Some of the others stand before it in the manifest.
+    // Some of the other rollouts stand before it in the manifest.
     let before = proptest::collection::btree_set((0_u64..4).prop_map(|number| format!("r{number}")), 0..4);
     let wanted = (wanted, before, any::<bool>()).prop_map(|((desired, revoked), before, has_own)| {
         let others = before.iter().map(|rollout| rollout.parse().unwrap());
@@ -53,7 +53,7 @@ proptest! {
         events in proptest::collection::vec(any_event(), 1..80),
     ) {
         let mut state = SubjectState::default();
-        // Which versions took the place of which rollouts, and which of these were a success, by the events alone.
+        // The versions that replaced each rollout, and the committed rollouts, by the events only.
         let (mut replaced, mut committed) = (BTreeMap::<DeviceName, BTreeSet<_>>::new(), BTreeSet::new());
         for event in events {
             let before = state.clone();
@@ -75,20 +75,20 @@ proptest! {
                     let stays = !committed.contains(&trial.plan.rollout) && by.iter().any(|by| wish.revokes(*by));
                     let serves = *has_own || state.committed.is_some();
                     prop_assert!(!(stays && serves), "{event:?} revived what was superseded");
-                    // It began, so it has taken the places of those before it.
+                    // It began, so it has replaced those before it.
                     for rollout in &wish.supersedes {
                         replaced.entry(rollout.clone()).or_default().insert(trial.release.version);
                     }
                 }
             }
             committed.extend(state.committed_by.clone());
-            if let Event::Hindered { .. } = &event {
+            if let Event::Deferred { .. } = &event {
                 let counted = |state: &SubjectState| state.trial.as_ref().map(|trial| (trial.stage, trial.failures));
                 prop_assert_eq!(counted(&state), counted(&before), "a fault that lies elsewhere ends and counts nothing");
             }
 
             if let Some(trial) = &state.trial {
-                let refused = |refused: &Refused| {
+                let refused = |refused: &RefusedRelease| {
                     refused.rollout == trial.plan.rollout
                         && (refused.version == trial.release.version
                             || (!trial.release.digest.is_empty() && refused.digest == trial.release.digest))
@@ -111,7 +111,7 @@ proptest! {
                     let rollout = &old.plan.rollout;
                     let told = state.outcome.as_ref().is_some_and(|it| it.rolled_back.is_some() && it.rollout == *rollout)
                         || state.refused.iter().any(|refused| refused.rollout == *rollout);
-                    // Or what took its place runs already, which is the newer news.
+                    // Or the version that replaced it runs already, which is the later outcome.
                     let wanted = match &event {
                         Event::Wanted { wish, .. } => wish.desired.as_ref().map(|(plan, _)| &plan.rollout),
                         _ => None,

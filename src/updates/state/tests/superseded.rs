@@ -1,8 +1,9 @@
-//! Which rollouts come back when a later one ends.
+//! The rollouts that come back when a later one ends.
 
 use super::*;
 
-/// What a manifest with the rollouts r1 to `desired`, each of the version of its number, means when these are revoked.
+/// Returns the wish of a manifest with the rollouts r1 to `desired`, each of the version of its number, when these
+/// versions are revoked.
 fn list(desired: u64, revoked: &[u64]) -> Wish {
     Wish {
         desired: Some((plan(&format!("r{desired}"), desired), Allow::Everything)),
@@ -12,7 +13,8 @@ fn list(desired: u64, revoked: &[u64]) -> Wish {
     }
 }
 
-/// Version 1 committed, then a trial of version 2 that the rollout of version 3 takes the place of, which is committed.
+/// Returns a state with version 1 committed, then a trial of version 2 that the rollout of version 3 replaced, which is
+/// committed.
 fn superseded_in(reached: Stage) -> SubjectState {
     let state = after(at(reached), [heard(list(2, &[])), heard(list(3, &[])), described(3)]);
     let state = after(state, std::iter::repeat_n(Event::Passed, 6));
@@ -39,14 +41,14 @@ fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_rev
     // Nor when the newer rollout was cleared away before its version was revoked.
     let state = after(superseded_in(Stage::Canary), [heard(list(2, &[])), heard(list(2, &[3]))]);
     assert_eq!((live(&state), stage(&state)), (Some(1), None));
-    // Nor in place of what the owner of the box has.
+    // Nor in place of the owner's model.
     let first = from_nothing([heard(list(2, &[])), heard(list(3, &[])), described(3)]);
     let state = after(first, std::iter::repeat_n(Event::Passed, 6));
     let state = after(state, [Event::Wanted { wish: list(2, &[3]), has_own: true }]);
     assert_eq!((live(&state), stage(&state)), (None, None));
 }
 
-/// A wish for the rollout `desired` that stands above `others`; each has the version after its own number.
+/// Returns a wish for the rollout `desired` that supersedes `others`; each has the version after its own number.
 fn above(desired: u64, others: &[u64], revoked: &[u64]) -> Wish {
     Wish {
         desired: Some((plan(&format!("r{desired}"), desired + 1), Allow::Everything)),
@@ -57,7 +59,7 @@ fn above(desired: u64, others: &[u64], revoked: &[u64]) -> Wish {
 
 #[test]
 fn a_revocation_of_any_version_that_took_its_place_revives_no_rollout() {
-    // r2 with version 3 takes the place of r1, then r3 with version 4 does, which the platform stops before it is a success.
+    // r2 with version 3 replaces r1, then r3 with version 4 does, which the platform stops before it is committed.
     let first = commit(SubjectState::default(), "r0", 1);
     let state = after(first, [heard(above(1, &[], &[])), heard(above(2, &[1], &[])), described(3)]);
     let state = after(state, std::iter::repeat_n(Event::Passed, 6));
@@ -104,7 +106,7 @@ fn a_superseded_rollout_comes_back_when_the_platform_takes_the_newer_one_back() 
         let state = after(at(reached), [heard(list(2, &[])), heard(list(3, &[])), heard(list(2, &[]))]);
         assert_eq!(state.trial.as_ref().map(|trial| trial.release.version.get()), Some(2), "{reached}");
     }
-    // One that has not moved yet has taken nobody's place.
+    // One that has not moved yet has replaced none.
     let waits = Wish { desired: Some((plan("r3", 3), Allow::Nothing)), ..list(3, &[]) };
     let state = after(commit(SubjectState::default(), "r1", 1), [heard(waits), heard(list(2, &[3]))]);
     assert_eq!(stage(&state), Some(Stage::Downloading));

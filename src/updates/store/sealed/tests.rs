@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use ledge_identity::sealing::{CHUNK, KEY, KeyId, SealedFolder, Sealer, Survey};
+use ledge_identity::sealing::{CHUNK_BYTES, MASTER_KEY_BYTES, MasterKeyId, SealedFolder, Sealer, Survey};
 use proptest::prelude::*;
 
 use super::super::part::Part;
@@ -9,19 +9,19 @@ use super::*;
 use crate::state::Installed;
 use crate::subject::{FileName, Subject};
 
-/// What is looked for on the disk.
-const CANARY: &[u8] = b"the weights of a model, which are nobody's business";
+/// Plain content that is searched for on the disk.
+const MARKER: &[u8] = b"the weights of a model, which are nobody's business";
 
 fn old() -> Sealer {
-    Sealer::with_keys(&[[1; KEY]])
+    Sealer::with_keys(&[[1; MASTER_KEY_BYTES]])
 }
 
 fn new() -> Sealer {
-    Sealer::with_keys(&[[2; KEY], [1; KEY]])
+    Sealer::with_keys(&[[2; MASTER_KEY_BYTES], [1; MASTER_KEY_BYTES]])
 }
 
 fn content(length: usize) -> Vec<u8> {
-    CANARY.iter().copied().cycle().take(length).collect()
+    MARKER.iter().copied().cycle().take(length).collect()
 }
 
 fn sha256(content: &[u8]) -> String {
@@ -50,27 +50,27 @@ fn assemble(store: &BlobStore, subject: &Subject, version: u64, files: &[(&str, 
     store.assemble(subject, &release(version), &files).unwrap()
 }
 
-/// The files below a folder that hold the canary.
+/// Returns the files below a folder that hold the marker.
 fn plain(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(plain(&path));
-        } else if fs::read(&path).unwrap().windows(CANARY.len()).any(|window| window == CANARY) {
+        } else if fs::read(&path).unwrap().windows(MARKER.len()).any(|window| window == MARKER) {
             found.push(path.display().to_string());
         }
     }
     found
 }
 
-fn keys_in(folder: &Path) -> BTreeMap<Option<KeyId>, u64> {
+fn keys_in(folder: &Path) -> BTreeMap<Option<MasterKeyId>, u64> {
     survey(folder).unwrap().keys.0
 }
 
-fn reseal(store: &BlobStore) -> Resealed {
-    let mut done = Resealed::default();
-    store.reseal(&|| false, &mut done).unwrap();
+fn rekey(store: &BlobStore) -> Rekeyed {
+    let mut done = Rekeyed::default();
+    store.rekey(&|| false, &mut done).unwrap();
     done
 }
 
@@ -84,7 +84,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
     let model = subject("models/minilm");
-    let weights = content(3 * CHUNK + 7);
+    let weights = content(3 * CHUNK_BYTES + 7);
     let files: [(&str, &[u8]); 3] = [("model.onnx", &weights), ("labels.txt", &content(100)), ("empty.txt", b"")];
     let path = assemble(&store, &model, 1, &files);
     assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
@@ -94,7 +94,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     assert_eq!(keys_in(folder.path()), BTreeMap::from([(old().current(), 3)]));
     drop(store);
 
-    // Without the key it is not taken for damaged: it is as good as before once the key is back.
+    // Without the key it does not count as damaged: it works again once the key is back.
     let store = BlobStore::open(folder.path()).unwrap();
     let error = store.verify_release(&model, &release(1), &|| {}).unwrap_err();
     assert!(matches!(error, StoreError::Sealed { .. }) && error.to_string().contains("master_key_file"), "{error}");
@@ -104,7 +104,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     let store = BlobStore::open_with(folder.path(), &new()).unwrap();
     let (file, blob) = (path.join("model.onnx"), store.blob(&sha256(&weights)).unwrap());
     let mut bytes = fs::read(&file).unwrap();
-    bytes[CHUNK + 500] ^= 1;
+    bytes[CHUNK_BYTES + 500] ^= 1;
     fs::remove_file(&blob).unwrap();
     durable::replace(&file, &bytes).unwrap();
     assert!(!store.verify_release(&model, &release(1), &|| {}).unwrap());
@@ -114,22 +114,22 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
 fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_stay_plain() {
     let folder = tempfile::tempdir().unwrap();
     let (model, runtime) = (subject("models/minilm"), subject("runtimes/onnxruntime"));
-    let weights = content(CHUNK + 7);
+    let weights = content(CHUNK_BYTES + 7);
     let store = BlobStore::open(folder.path()).unwrap();
     let paths = [1, 2].map(|version| {
         let notes = format!("version {version}").into_bytes();
         assemble(&store, &model, version, &[("model.onnx", &weights), ("notes.txt", &notes)])
     });
     let library = assemble(&store, &runtime, 1, &[("lib.so", b"public")]);
-    assert_eq!(reseal(&store), Resealed::default());
+    assert_eq!(rekey(&store), Rekeyed::default());
     drop(store);
 
-    for (sealer, expected) in [(old(), Resealed { plain: 3, old: 0 }), (new(), Resealed { plain: 0, old: 3 })] {
+    for (sealer, expected) in [(old(), Rekeyed { plain: 3, old: 0 }), (new(), Rekeyed { plain: 0, old: 3 })] {
         let store = BlobStore::open_with(folder.path(), &sealer).unwrap();
-        let mut done = Resealed::default();
-        assert_eq!((store.reseal(&|| true, &mut done), done), (Ok(()), Resealed::default()));
-        assert_eq!(reseal(&store), expected);
-        assert_eq!(reseal(&store), Resealed::default());
+        let mut done = Rekeyed::default();
+        assert_eq!((store.rekey(&|| true, &mut done), done), (Ok(()), Rekeyed::default()));
+        assert_eq!(rekey(&store), expected);
+        assert_eq!(rekey(&store), Rekeyed::default());
         assert_eq!(keys_in(folder.path()), BTreeMap::from([(sealer.current(), 3)]));
         assert_eq!(plain(folder.path()), [""; 0]);
         let inode = |path: &PathBuf| path.join("model.onnx").metadata().unwrap().ino();
@@ -141,7 +141,7 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
         assert_eq!(fs::read(library.join("lib.so")).unwrap(), b"public");
         let hidden = |path: &PathBuf| entries(path).unwrap().len();
         assert_eq!(hidden(&paths[0]), 3, "its two files and their list");
-        // What came sealed with a model is plain for a runtime.
+        // A file that came encrypted with a model is unencrypted for a runtime.
         let path = assemble(&store, &runtime, 2, &[("lib.so", &weights)]);
         assert!(fs::read(path.join("lib.so")).unwrap() == weights);
         assert!(store.verify_release(&runtime, &release(2), &|| {}).unwrap());
@@ -153,7 +153,7 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
 #[test]
 fn one_file_under_a_lost_key_keeps_no_other_from_being_sealed_anew() {
     let folder = tempfile::tempdir().unwrap();
-    let lost = Sealer::with_keys(&[[9; KEY]]);
+    let lost = Sealer::with_keys(&[[9; MASTER_KEY_BYTES]]);
     let (first, second) = (subject("models/a"), subject("models/b"));
     let store = BlobStore::open_with(folder.path(), &lost).unwrap();
     assemble(&store, &first, 1, &[("model.onnx", b"a")]);
@@ -162,24 +162,24 @@ fn one_file_under_a_lost_key_keeps_no_other_from_being_sealed_anew() {
     assemble(&store, &second, 1, &[("model.onnx", b"b")]);
     drop(store);
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
-    let mut done = Resealed::default();
-    let error = store.reseal(&|| false, &mut done).unwrap_err();
+    let mut done = Rekeyed::default();
+    let error = store.rekey(&|| false, &mut done).unwrap_err();
     assert!(error.contains("does not have"), "{error}");
-    assert_eq!(done, Resealed { plain: 1, old: 0 }, "what was done is told all the same");
+    assert_eq!(done, Rekeyed { plain: 1, old: 0 }, "finished files are reported");
     assert_eq!(keys_in(folder.path()), BTreeMap::from([(lost.current(), 1), (old().current(), 1)]));
 }
 
 #[test]
 fn what_is_on_its_way_is_in_the_survey_and_comes_out_under_one_key() {
     let folder = tempfile::tempdir().unwrap();
-    let (model, weights) = (subject("models/minilm"), content(2 * CHUNK + 7));
+    let (model, weights) = (subject("models/minilm"), content(2 * CHUNK_BYTES + 7));
     let (name, ids) = (sha256(&weights), [old().current(), new().current()]);
     let sealer = old();
     let store = BlobStore::open_with(folder.path(), &sealer).unwrap();
     let mut part = store.sealed_part(&name, weights.len() as u64).unwrap();
-    part.append(&weights[..CHUNK + 5]).unwrap();
+    part.append(&weights[..CHUNK_BYTES + 5]).unwrap();
     part.settle().unwrap();
-    assert_eq!(keys_in(folder.path()), BTreeMap::from([(ids[0], 1)]), "nobody may let go of its key");
+    assert_eq!(keys_in(folder.path()), BTreeMap::from([(ids[0], 1)]), "its key is needed");
     drop((part, store));
     let store = BlobStore::open_with(folder.path(), &new()).unwrap();
     assert_eq!(put(&store, &weights), name);
@@ -188,7 +188,7 @@ fn what_is_on_its_way_is_in_the_survey_and_comes_out_under_one_key() {
     store.assemble(&model, &release(1), &files).unwrap();
     assert_eq!(keys_in(folder.path()), BTreeMap::from([(ids[1], 1)]));
     drop(store);
-    let only_new = Sealer::with_keys(&[[2; KEY]]);
+    let only_new = Sealer::with_keys(&[[2; MASTER_KEY_BYTES]]);
     let store = BlobStore::open_with(folder.path(), &only_new).unwrap();
     assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
 }
@@ -197,7 +197,7 @@ fn what_is_on_its_way_is_in_the_survey_and_comes_out_under_one_key() {
 fn what_came_in_plain_before_there_was_a_key_is_sealed_in_its_release() {
     let folder = tempfile::tempdir().unwrap();
     let store = BlobStore::open(folder.path()).unwrap();
-    let (name, model) = (put(&store, CANARY), subject("models/minilm"));
+    let (name, model) = (put(&store, MARKER), subject("models/minilm"));
     drop(store);
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
     store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), name)]).unwrap();
@@ -208,39 +208,45 @@ fn what_came_in_plain_before_there_was_a_key_is_sealed_in_its_release() {
 #[test]
 fn a_release_under_a_lost_key_is_not_here_and_is_fetched_again() {
     let folder = tempfile::tempdir().unwrap();
-    let (model, files): (_, [(&str, &[u8]); 1]) = (subject("models/minilm"), [("model.onnx", CANARY)]);
+    let (model, files): (_, [(&str, &[u8]); 1]) = (subject("models/minilm"), [("model.onnx", MARKER)]);
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
     assemble(&store, &model, 1, &files);
     drop(store);
-    for (sealer, is_here) in [(Sealer::none(), true), (new(), true), (Sealer::with_keys(&[[9; KEY]]), false)] {
+    for (sealer, is_here) in
+        [(Sealer::none(), true), (new(), true), (Sealer::with_keys(&[[9; MASTER_KEY_BYTES]]), false)]
+    {
         let store = BlobStore::open_with(folder.path(), &sealer).unwrap();
-        assert_eq!(store.has(&sha256(CANARY)), is_here, "{sealer:?}");
+        assert_eq!(store.has(&sha256(MARKER)), is_here, "{sealer:?}");
     }
-    let other = Sealer::with_keys(&[[9; KEY]]);
+    let other = Sealer::with_keys(&[[9; MASTER_KEY_BYTES]]);
     let store = BlobStore::open_with(folder.path(), &other).unwrap();
-    let mut part: Part = store.sealed_part(&sha256(CANARY), CANARY.len() as u64).unwrap();
-    part.append(CANARY).unwrap();
-    assert!(part.finish().unwrap() && store.has(&sha256(CANARY)));
-    store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), sha256(CANARY))]).unwrap();
+    let mut part: Part = store.sealed_part(&sha256(MARKER), MARKER.len() as u64).unwrap();
+    part.append(MARKER).unwrap();
+    assert!(part.finish().unwrap() && store.has(&sha256(MARKER)));
+    store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), sha256(MARKER))]).unwrap();
     assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
     assert_eq!(keys_in(folder.path()), BTreeMap::from([(other.current(), 1)]));
 }
 
-type Step<'a> = &'a dyn Fn(&BlobStore) -> Result<(), StoreError>;
+type RotationStep<'a> = &'a dyn Fn(&BlobStore) -> Result<(), StoreError>;
 
 #[test]
 fn a_rotation_that_is_cut_after_any_step_leaves_every_release_whole_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let model = subject("models/minilm");
-    let name = sha256(CANARY);
+    let name = sha256(MARKER);
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
-    let paths = [1, 2].map(|version| assemble(&store, &model, version, &[("model.onnx", CANARY)]));
+    let paths = [1, 2].map(|version| assemble(&store, &model, version, &[("model.onnx", MARKER)]));
     drop(store);
-    let done = || Resealed::default();
-    let steps: [Step<'_>; 5] = [
+    let done = || Rekeyed::default();
+    let steps: [RotationStep<'_>; 5] = [
         &|store| {
             store
-                .write_sealed(&paths[0].join("model.onnx"), &name, &store.blob(&name)?.with_extension(SEALING))
+                .write_sealed(
+                    &paths[0].join("model.onnx"),
+                    &name,
+                    &store.blob(&name)?.with_extension(SEALING_EXTENSION),
+                )
                 .map(drop)
         },
         &|store| store.seal_blob(&store.blob(&name)?, &name, &mut done()),
@@ -248,8 +254,8 @@ fn a_rotation_that_is_cut_after_any_step_leaves_every_release_whole_and_goes_on(
             let link = paths[0].join(".model.onnx.sealing");
             fs::hard_link(store.blob(&name)?, &link).map_err(StoreError::at("link", &link))
         },
-        &|store| store.reseal_in(&paths[0], "model.onnx", &name, &mut done()),
-        &|store| store.reseal_all(&|| false, &mut done()),
+        &|store| store.rekey_in(&paths[0], "model.onnx", &name, &mut done()),
+        &|store| store.rekey_all(&|| false, &mut done()),
     ];
     for (at, step) in steps.iter().enumerate() {
         let store = BlobStore::open_with(folder.path(), &new()).unwrap();
@@ -262,18 +268,18 @@ fn a_rotation_that_is_cut_after_any_step_leaves_every_release_whole_and_goes_on(
         let is_over = !keys_in(folder.path()).contains_key(&old().current());
         assert_eq!(is_over, at + 1 == steps.len(), "step {at}");
     }
-    let only_new = Sealer::with_keys(&[[2; KEY]]);
-    assert!(paths.iter().all(|path| opened(path, &only_new, "model.onnx") == CANARY));
+    let only_new = Sealer::with_keys(&[[2; MASTER_KEY_BYTES]]);
+    assert!(paths.iter().all(|path| opened(path, &only_new, "model.onnx") == MARKER));
 }
 
 #[test]
 fn a_file_of_which_some_is_missing_is_counted_and_ends_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
-    let files: [(&str, &[u8]); 2] = [("model.onnx", &content(2 * CHUNK)), ("labels.txt", CANARY)];
+    let files: [(&str, &[u8]); 2] = [("model.onnx", &content(2 * CHUNK_BYTES)), ("labels.txt", MARKER)];
     let path = assemble(&store, &subject("models/a"), 1, &files).join("model.onnx");
     let whole = fs::read(&path).unwrap();
-    for cut in [whole.len() - 1, CHUNK, Header::BYTES] {
+    for cut in [whole.len() - 1, CHUNK_BYTES, Header::BYTES] {
         durable::replace(&path, &whole[..cut]).unwrap();
         let found = survey(folder.path()).unwrap();
         assert_eq!((found.damaged, found.keys.0.keys().count()), (1, 1), "{cut}");
@@ -285,28 +291,28 @@ fn sealing_anew_keeps_the_room_that_is_to_stay_and_leaves_nothing_half_done() {
     let folder = tempfile::tempdir().unwrap();
     let model = subject("models/minilm");
     let store = BlobStore::open(folder.path()).unwrap();
-    let path = assemble(&store, &model, 1, &[("model.onnx", CANARY)]);
+    let path = assemble(&store, &model, 1, &[("model.onnx", MARKER)]);
     drop(store);
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
     let free = store.free_bytes().unwrap();
     let store = store.keeping_free(free);
-    let mut done = Resealed::default();
-    let error = store.reseal_all(&|| false, &mut done).unwrap_err();
-    assert!(error.is_of_room() && done.total() == 0, "{error}");
-    assert_eq!(fs::read(path.join("model.onnx")).unwrap(), CANARY);
-    // A file that changes while it is sealed, or a disk that fails.
+    let mut done = Rekeyed::default();
+    let error = store.rekey_all(&|| false, &mut done).unwrap_err();
+    assert!(error.is_disk_full() && done.total() == 0, "{error}");
+    assert_eq!(fs::read(path.join("model.onnx")).unwrap(), MARKER);
+    // A file that changes while it is encrypted, or a disk that fails.
     let store = store.keeping_free(0);
-    let blob = store.blob(&sha256(CANARY)).unwrap();
+    let blob = store.blob(&sha256(MARKER)).unwrap();
     fs::create_dir(blob.with_extension("other")).unwrap();
-    assert!(store.seal_anew(&blob, &sha256(CANARY), &blob.with_extension("other"), &mut done).is_err());
-    assert!(!blob.with_extension(SEALING).exists());
+    assert!(store.seal_anew(&blob, &sha256(MARKER), &blob.with_extension("other"), &mut done).is_err());
+    assert!(!blob.with_extension(SEALING_EXTENSION).exists());
     fs::remove_dir(blob.with_extension("other")).unwrap();
-    // What a power cut left.
+    // Leftovers of a power cut.
     let hidden = path.with_file_name(".x.new");
     durable::create_folder(&hidden).unwrap();
     fs::hard_link(store.blob(&put(&store, b"other")).unwrap(), hidden.join("f")).unwrap();
-    durable::replace(&blob.with_extension(SEALING), CANARY).unwrap();
-    assert_eq!(reseal(&store).plain, 1);
+    durable::replace(&blob.with_extension(SEALING_EXTENSION), MARKER).unwrap();
+    assert_eq!(rekey(&store).plain, 1);
     assert!(!hidden.exists() && plain(folder.path()).is_empty());
 }
 
@@ -314,8 +320,8 @@ fn sealing_anew_keeps_the_room_that_is_to_stay_and_leaves_nothing_half_done() {
 fn plain_parts_of_before_there_was_a_key_go_once_and_those_of_runtimes_stay() {
     let folder = tempfile::tempdir().unwrap();
     let begin = |store: &BlobStore| {
-        let mut part = store.part(&sha256(CANARY), 1 << 20).unwrap();
-        part.append(CANARY).unwrap();
+        let mut part = store.part(&sha256(MARKER), 1 << 20).unwrap();
+        part.append(MARKER).unwrap();
         part.settle().unwrap();
     };
     begin(&BlobStore::open(folder.path()).unwrap());
@@ -325,18 +331,18 @@ fn plain_parts_of_before_there_was_a_key_go_once_and_those_of_runtimes_stay() {
     begin(&store);
     drop(store);
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
-    assert_eq!(store.part(&sha256(CANARY), 1 << 20).unwrap().length(), CANARY.len() as u64);
+    assert_eq!(store.part(&sha256(MARKER), 1 << 20).unwrap().length(), MARKER.len() as u64);
 }
 
 #[test]
 fn a_part_that_was_begun_plain_is_begun_again_and_the_other_way_round() {
     let folder = tempfile::tempdir().unwrap();
-    let weights = content(2 * CHUNK + 1);
+    let weights = content(2 * CHUNK_BYTES + 1);
     let (name, length) = (sha256(&weights), weights.len() as u64);
     for (before, after) in [(Sealer::none(), old()), (old(), Sealer::none())] {
         let store = BlobStore::open_with(folder.path(), &before).unwrap();
         let mut part = store.sealed_part(&name, length).unwrap();
-        part.append(&weights[..=CHUNK]).unwrap();
+        part.append(&weights[..=CHUNK_BYTES]).unwrap();
         part.settle().unwrap();
         drop((part, store));
         let store = BlobStore::open_with(folder.path(), &after).unwrap();
@@ -349,11 +355,11 @@ fn a_part_that_was_begun_plain_is_begun_again_and_the_other_way_round() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A process that is killed loses what is not a whole chunk, one that ends in order nothing.
+    /// A process that is killed loses the bytes of a partial chunk, one that ends in order none.
     #[test]
     fn a_sealed_part_goes_on_wherever_it_was_left(
-        length in 0..4 * CHUNK,
-        steps in proptest::collection::vec((1..CHUNK, any::<bool>(), any::<bool>()), 0..12),
+        length in 0..4 * CHUNK_BYTES,
+        steps in proptest::collection::vec((1..CHUNK_BYTES, any::<bool>(), any::<bool>()), 0..12),
     ) {
         let folder = tempfile::tempdir().unwrap();
         let store = BlobStore::open_with(folder.path(), &old()).unwrap();
@@ -371,13 +377,13 @@ proptest! {
                 drop(part);
                 part = store.sealed_part(&name, length as u64).unwrap();
                 let lost = here - part.length();
-                prop_assert!(lost < CHUNK as u64 && (!orderly || lost == 0), "{} lost", lost);
+                prop_assert!(lost < CHUNK_BYTES as u64 && (!orderly || lost == 0), "{} lost", lost);
             }
         }
         let here = usize::try_from(part.length()).unwrap();
         part.append(&weights[here..]).unwrap();
         prop_assert!(part.finish().unwrap());
-        prop_assert!(length < CANARY.len() || plain(folder.path()).is_empty());
+        prop_assert!(length < MARKER.len() || plain(folder.path()).is_empty());
         let blob = store.blob(&name).unwrap();
         prop_assert_eq!(hash(&blob, &old(), &|| {}).unwrap(), name);
     }

@@ -2,8 +2,8 @@ use super::*;
 
 fn opened(folder: &Path) -> (TrustedStore, Option<String>) {
     match TrustedStore::open(folder).unwrap() {
-        Opened::Whole(store) => (store, None),
-        Opened::Damaged(store, reason) => (store, Some(reason)),
+        OpenedStore::Whole(store) => (store, None),
+        OpenedStore::Damaged(store, reason) => (store, Some(reason)),
     }
 }
 
@@ -11,7 +11,7 @@ fn metadata(version: u64) -> String {
     format!("{{\"signed\": {{\"version\": {version}, \"é\": \"\\n\"}},\n \"signatures\": []}}")
 }
 
-/// A store with something in it, and the bytes of its file.
+/// Fills a store, and returns the bytes of its file.
 fn filled(folder: &Path) -> Vec<u8> {
     let (store, damage) = opened(folder);
     assert_eq!(damage, None);

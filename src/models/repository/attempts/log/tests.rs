@@ -8,7 +8,7 @@ fn attempt(model: &str) -> Attempt {
 }
 
 fn verdict(log: &AttemptLog, model: &str) -> Verdict {
-    log.verdict(&attempt(model).key, Effort::Changed)
+    log.verdict(&attempt(model).key, LoadMode::Changed)
 }
 
 /// A process that dies while it loads these.
@@ -20,7 +20,7 @@ fn dies(folder: &Path, models: &[&str]) {
 }
 
 fn content(folder: &Path) -> String {
-    std::fs::read_to_string(folder.join(FILE)).unwrap()
+    std::fs::read_to_string(folder.join(FILE_NAME)).unwrap()
 }
 
 #[test]
@@ -31,12 +31,12 @@ fn who_was_under_way_is_found_by_the_next_process_and_blamed_once() {
         let _other = log.begin(attempt("other"));
         drop(log.begin(attempt("good")));
         std::mem::forget(log.begin(attempt("bad")));
-        // Ended, with a mark, as another is under way.
+        // "good" has ended with a mark, because another one is in progress.
     };
     ended(folder.path());
     let (log, to_blame) = AttemptLog::open(folder.path(), "boot");
     assert_eq!(to_blame.iter().map(|suspect| suspect.model.as_str()).collect::<Vec<_>>(), ["bad"]);
-    assert_eq!((verdict(&log, "bad"), verdict(&log, "good")), (Verdict::Alone, Verdict::Beside));
+    assert_eq!((verdict(&log, "bad"), verdict(&log, "good")), (Verdict::Alone, Verdict::Concurrent));
     assert_eq!(AttemptLog::open(folder.path(), "boot").1, []);
     dies(folder.path(), &["bad"]);
     let (log, _) = AttemptLog::open(folder.path(), "boot");
@@ -74,12 +74,12 @@ fn where_nothing_can_be_written_models_load_and_a_suspect_is_tried_first() {
     let folder = tempfile::tempdir().unwrap();
     dies(folder.path(), &["m"]);
     // A folder in the place of what is written first.
-    let blocked = folder.path().join(format!("{FILE}.{}.tmp", std::process::id()));
+    let blocked = folder.path().join(format!("{FILE_NAME}.{}.tmp", std::process::id()));
     std::fs::create_dir(&blocked).unwrap();
     let (log, _) = AttemptLog::open(folder.path(), "boot");
-    assert_eq!((verdict(&log, "m"), verdict(&log, "other")), (Verdict::AfterTrial, Verdict::Beside));
+    assert_eq!((verdict(&log, "m"), verdict(&log, "other")), (Verdict::AfterTrial, Verdict::Concurrent));
     drop(log.begin(attempt("other")));
-    // There is room again.
+    // There is free space again.
     std::fs::remove_dir(&blocked).unwrap();
     let under_way = log.begin(attempt("m"));
     assert_eq!(content(folder.path()).lines().count(), 2);
@@ -95,7 +95,7 @@ fn where_nothing_can_be_written_models_load_and_a_suspect_is_tried_first() {
 #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]
 fn a_damaged_record_is_set_aside_and_begun_anew() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join(FILE), b"{\"boot\": ").unwrap();
+    std::fs::write(folder.path().join(FILE_NAME), b"{\"boot\": ").unwrap();
     let (log, to_blame) = AttemptLog::open(folder.path(), "boot");
     assert_eq!((to_blame, log.suspects()), (vec![], vec![]));
     assert!(folder.path().join("load_attempts.jsonl.damaged").exists());

@@ -1,0 +1,222 @@
+//! The audit log as a thing to look at: how it does, and its files, as C2SP tlog-tiles has them.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::get;
+use ledge_base::clock;
+use ledge_part::failure::Failure;
+use ledge_part::reply::json;
+use ledge_part::route::needs::{AUDIT, VIEW};
+use ledge_part::route::{PathParts, Route, Scope};
+use serde::Serialize;
+
+use crate::layout::{self, TilePath};
+use crate::local::LocalLog;
+use crate::status::{AuditState, AuditStatus, CopyStatus, SyncStatus};
+
+/// The routes of the audit log.
+pub const ROUTES: &[Route<ServedLog>] = &[
+    Route::get("/audit/status", VIEW, || get(status)),
+    Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).about(Scope::Box),
+    Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).about(Scope::Box),
+];
+
+/// The audit log as its routes see it.
+#[derive(Debug, Clone)]
+pub struct ServedLog {
+    pub state: AuditState,
+    pub folder: Arc<Path>,
+}
+
+/// `GET /audit/status`.
+async fn status(State(ServedLog { state, .. }): State<ServedLog>) -> Response {
+    let status = state.status();
+    let head = state.heads().borrow().as_ref().map(|head| head.checkpoint.note.clone());
+    json(&StatusDocument::new(&status, head.as_deref()))
+}
+
+#[derive(Serialize)]
+struct StatusDocument<'a> {
+    origin: &'a str,
+    verifier_key: &'a str,
+    /// `null`, as the next two, until the log is open: the head alone would say less than there is.
+    size: Option<u64>,
+    first: Option<u64>,
+    bytes: Option<u64>,
+    quota: u64,
+    error: Option<&'a str>,
+    alarm: Option<&'a str>,
+    lost: Lost,
+    checkpoint: Option<String>,
+    sync: Option<SyncDocument<'a>>,
+    copies: Vec<CopyDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct Lost {
+    calls: u64,
+    events: u64,
+}
+
+#[derive(Serialize)]
+struct SyncDocument<'a> {
+    url: &'a str,
+    size: u64,
+    /// In RFC 3339, as all moments here.
+    at: Option<String>,
+    waiting_since: Option<String>,
+    error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct CopyDocument<'a> {
+    name: &'static str,
+    to: &'a str,
+    sent: u64,
+    lost: u64,
+    error: Option<&'a str>,
+}
+
+impl<'a> StatusDocument<'a> {
+    fn new(status: &'a AuditStatus, checkpoint: Option<&[u8]>) -> Self {
+        let AuditStatus { origin, verifier_key, log, quota, error, alarm, lost, sync, copies } = status;
+        Self {
+            origin,
+            verifier_key,
+            size: log.map(|log| log.size),
+            first: log.map(|log| log.first),
+            bytes: log.map(|log| log.bytes),
+            quota: *quota,
+            error: error.as_deref(),
+            alarm: alarm.as_deref(),
+            lost: Lost { calls: lost.0, events: lost.1 },
+            checkpoint: checkpoint.map(|note| String::from_utf8_lossy(note).into_owned()),
+            sync: sync.as_ref().map(Into::into),
+            copies: copies.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a SyncStatus> for SyncDocument<'a> {
+    fn from(SyncStatus { url, size, at_ms, waiting_since_ms, error }: &'a SyncStatus) -> Self {
+        let (at, waiting_since) = (at_ms.map(clock::rfc3339), waiting_since_ms.map(clock::rfc3339));
+        Self { url, size: *size, at, waiting_since, error: error.as_deref() }
+    }
+}
+
+impl<'a> From<&'a CopyStatus> for CopyDocument<'a> {
+    fn from(CopyStatus { name, to, sent, lost, error }: &'a CopyStatus) -> Self {
+        Self { name, to, sent: *sent, lost: *lost, error: error.as_deref() }
+    }
+}
+
+/// `GET /audit/logs/{generation}/checkpoint`.
+async fn checkpoint(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let log = log(&served, &path)?;
+    let note = read(move || log.checkpoint()).await?.ok_or_else(|| none("this log has no checkpoint"))?;
+    Ok(file(note, "text/plain; charset=utf-8", "no-cache"))
+}
+
+/// `GET /audit/logs/{generation}/tile/{*path}`: hashes and records that the published checkpoint has.
+async fn tile(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let log = log(&served, &path)?;
+    let name = format!("tile/{}", path.get("path").map_or("", String::as_str));
+    let tile = TilePath::parse(&name).ok_or_else(|| none("this is no path of a tile (C2SP tlog-tiles)"))?;
+    let found = read(move || {
+        let size = log.checkpoint()?.as_deref().and_then(size).unwrap_or(0);
+        // A record beyond the checkpoint is not proven yet, and could be another after a power cut.
+        if tile.is_within(size) { log.tile(tile) } else { Ok(None) }
+    });
+    let found = found.await?.ok_or_else(|| {
+        none(
+            "the checkpoint of this log has no such tile, or its records have left this box (GET /audit/status: first)",
+        )
+    })?;
+    Ok(file(found, "application/octet-stream", "max-age=31536000, immutable"))
+}
+
+/// The log of the generation in the path, which need not be there.
+fn log(served: &ServedLog, path: &HashMap<String, String>) -> Result<LocalLog, Failure> {
+    let text = path.get("generation").map_or("", String::as_str);
+    let generation = text.parse::<u32>().ok().filter(|number| *number > 0 && number.to_string() == text);
+    let generation = generation.ok_or_else(|| none("logs have numbers from 1 on"))?;
+    Ok(LocalLog::open(&layout::log_folder(&served.folder, generation)))
+}
+
+/// How many records a checkpoint is of: its second line.
+fn size(note: &[u8]) -> Option<u64> {
+    std::str::from_utf8(note).ok()?.lines().nth(1)?.parse().ok()
+}
+
+/// Reads a file, off the async threads.
+async fn read<T: Send + 'static>(reading: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T, Failure> {
+    let failed = |reason: String| {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the audit log cannot be read: {reason}"))
+    };
+    let read = tokio::task::spawn_blocking(reading).await.map_err(|error| failed(error.to_string()))?;
+    read.map_err(|error| failed(error.to_string()))
+}
+
+fn none(message: &str) -> Failure {
+    Failure::new(StatusCode::NOT_FOUND, message)
+}
+
+fn file(content: Vec<u8>, kind: &'static str, caching: &'static str) -> Response {
+    let mut response = Response::new(Body::from(content));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::status::LogFigures;
+
+    #[test]
+    fn the_status_has_everything_that_is_known() {
+        let status = AuditStatus {
+            origin: "ledge.audit/box-1/2".into(),
+            verifier_key: "ledge.audit/box-1+00+AA".into(),
+            log: Some(LogFigures { size: 10, first: 3, bytes: 4000 }),
+            quota: 9000,
+            error: Some("no room".into()),
+            alarm: Some("cut".into()),
+            lost: (5, 1),
+            sync: Some(SyncStatus {
+                url: "https://a/".into(),
+                size: 7,
+                at_ms: Some(1_767_225_600_000),
+                waiting_since_ms: None,
+                error: Some("away".into()),
+            }),
+            copies: vec![CopyStatus { name: "syslog", to: "s:6514".into(), sent: 9, lost: 2, error: None }],
+        };
+        let document = serde_json::to_value(StatusDocument::new(&status, Some(b"note\n"))).unwrap();
+        let expected = json!({
+            "origin": "ledge.audit/box-1/2", "verifier_key": "ledge.audit/box-1+00+AA", "size": 10, "first": 3,
+            "bytes": 4000, "quota": 9000, "error": "no room", "alarm": "cut", "lost": {"calls": 5, "events": 1},
+            "checkpoint": "note\n",
+            "sync": {
+                "url": "https://a/", "size": 7, "at": "2026-01-01T00:00:00Z", "waiting_since": null, "error": "away",
+            },
+            "copies": [{"name": "syslog", "to": "s:6514", "sent": 9, "lost": 2, "error": null}],
+        });
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn a_log_that_is_not_open_yet_has_no_figures() {
+        let document = serde_json::to_value(StatusDocument::new(&AuditStatus::default(), Some(b"note\n"))).unwrap();
+        let figures = ["size", "first", "bytes"].map(|name| document[name].clone());
+        assert_eq!(figures, [serde_json::Value::Null, serde_json::Value::Null, serde_json::Value::Null]);
+    }
+}

@@ -1,0 +1,69 @@
+//! The audit log as a part of the daemon.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use ledge_base::clock;
+use ledge_egress::ConfiguredDestination;
+use ledge_identity::access::Access;
+use ledge_identity::sealing::{Rekey, Sealer};
+use ledge_part::Part;
+use ledge_part::check::Check;
+use ledge_part::route::{BoundRoute, bind};
+use ledge_part::section::{Section, Site};
+use ledge_part::web::Web;
+use ledge_service::audit_event::AuditSink;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::config::AuditConfig;
+use crate::doctor;
+use crate::http::{ROUTES, ServedLog};
+use crate::metrics::{self, Queued};
+use crate::sealed::AuditKeys;
+use crate::status::AuditState;
+
+/// The audit log, for the other parts. Its writer is a thread of its own, which ends after all of them.
+#[derive(Debug)]
+pub struct AuditPart {
+    served: ServedLog,
+    sink: AuditSink,
+    keys: Arc<AuditKeys>,
+}
+
+impl AuditPart {
+    /// The log in `folder`, whose writer reports to `state`, and whose key `sealer` encrypts.
+    pub fn new(folder: &Path, state: AuditState, sink: AuditSink, sealer: Sealer) -> Self {
+        let keys = Arc::new(AuditKeys { folder: folder.to_owned(), sealer });
+        Self { served: ServedLog { state, folder: folder.into() }, sink, keys }
+    }
+}
+
+impl Part for AuditPart {
+    fn name(&self) -> &'static str {
+        "audit log"
+    }
+
+    fn routes(&self, _web: &Web) -> Vec<BoundRoute> {
+        bind(ROUTES, &self.served)
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        let queued = Queued { recorded: self.sink.recorded(), lost: self.sink.lost() };
+        metrics::encode(encoder, &self.served.state.status(), queued, clock::unix_millis())
+    }
+
+    fn sign_of_life(&self) -> BoxFuture<'_, ()> {
+        self.served.state.turned().boxed()
+    }
+
+    fn trouble(&self, _is_starting: bool) -> Option<String> {
+        self.served.state.status().error.map(|reason| format!("audit log: {reason}"))
+    }
+
+    fn sealed_store(&self) -> Option<Arc<dyn Rekey>> {
+        Some(self.keys.clone())
+    }
+}

@@ -1,0 +1,141 @@
+//! The commands of the writer thread and the jobs of the upkeep thread.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+use ledge_base::principal::Principal;
+use tokio::sync::oneshot;
+
+use super::super::journal::Damage;
+use super::super::key::IndexKey;
+use super::super::online::{Erased, FeatureError, Pushed};
+use super::super::record::Row;
+use super::super::store::Index;
+use super::super::view::FeatureView;
+use super::applier::Applier;
+use super::erasure::JoinKeyValues;
+use super::restore::ReceivedBackup;
+
+/// A command for the writer thread.
+#[derive(Debug)]
+pub enum WriterCommand {
+    /// Writes rows, all or none.
+    Push {
+        rows: Vec<IncomingRow>,
+        /// Receives the outcome when the rows are durable.
+        reply: oneshot::Sender<Result<Pushed, FeatureError>>,
+    },
+    Purge {
+        /// Expiry entries, and the keys of their records.
+        expired: Vec<(Vec<u8>, IndexKey)>,
+        now_us: i64,
+        /// Receives how many records were removed.
+        reply: mpsc::Sender<usize>,
+    },
+    /// Asks for the position of the index.
+    Position {
+        /// Begins a new journal segment at the position, so that those before it can be removed.
+        rotate: bool,
+        /// Receives the sequence number before which the index has every entry, and how many records it has; or why
+        /// there is no index, or no new segment.
+        reply: oneshot::Sender<Result<(u64, u64), FeatureError>>,
+    },
+    /// Damaged places found in the journal. A new segment begins, and a snapshot will replace them.
+    NoteDamage(Vec<Damage>),
+    /// Removes the journal before this entry, which is in a snapshot.
+    RemoveBefore {
+        seq: u64,
+        /// Receives the result of the removal.
+        reply: mpsc::Sender<io::Result<()>>,
+    },
+    /// Removes records, and drops keys.
+    Erase {
+        records: Vec<IndexKey>,
+        /// The numbers of the keys.
+        keys: Vec<u32>,
+        /// Receives the number of the last entry that removes a record, or of the next entry where there was none to
+        /// remove.
+        reply: mpsc::Sender<Result<u64, FeatureError>>,
+    },
+    /// Ends a census of keys.
+    EndCensus {
+        /// Drops the keys that no record uses.
+        forget: bool,
+        reply: mpsc::Sender<usize>,
+    },
+    /// Hands over an index that is ready except for the last entries. The reply has the index that it replaces.
+    Handover {
+        applier: Applier,
+        /// Receives the replaced index when the new one is in use, or why it is not.
+        reply: mpsc::Sender<Result<Option<Applier>, String>>,
+    },
+    /// Stops pushes and reads until [`WriterCommand::EndRestore`]. The reply has the next entry's number.
+    BeginRestore { reply: mpsc::Sender<u64> },
+    /// Ends a restore. The backup is in the snapshot of this number and replaces everything; `None`: nothing has
+    /// changed.
+    EndRestore {
+        replay_from: Option<u64>,
+        /// Receives the index that is no longer used, if there was one, when pushes are accepted again.
+        reply: mpsc::Sender<Option<Arc<Index>>>,
+    },
+    /// A liveness check: answered when all commands before it are done.
+    Ping { reply: oneshot::Sender<()> },
+    /// Closes the store after all commands before it.
+    Close,
+}
+
+/// One row to be written.
+#[derive(Debug)]
+pub struct IncomingRow {
+    pub view: Arc<FeatureView>,
+    pub key: IndexKey,
+    pub row: Row,
+    /// The row as the journal keeps it.
+    pub bytes: Bytes,
+}
+
+/// A job for the upkeep thread.
+#[derive(Debug)]
+pub enum UpkeepJob {
+    /// Opens the index, or builds one.
+    Open,
+    /// Replaces an index that was given up.
+    Rebuild {
+        index: Arc<Index>,
+        /// True when it is damaged; false when the system refused to read or write it.
+        damaged: bool,
+    },
+    /// Takes a snapshot if one is due, and does the other periodic work.
+    RunPeriodic,
+    /// Takes a snapshot now.
+    Snapshot {
+        reply: oneshot::Sender<Result<(), FeatureError>>,
+    },
+    /// Compacts the index now.
+    Compact {
+        /// Receives the bytes before and after.
+        reply: oneshot::Sender<Result<(u64, u64), FeatureError>>,
+    },
+    /// Replaces everything by a backup.
+    Restore {
+        /// Its file, which is removed.
+        received: ReceivedBackup,
+        principal: Principal,
+        /// Receives how many records it has.
+        reply: oneshot::Sender<Result<u64, FeatureError>>,
+    },
+    Erase {
+        entities: Vec<JoinKeyValues>,
+        principal: Principal,
+        reply: oneshot::Sender<Result<Erased, FeatureError>>,
+    },
+    /// Encrypts the keys again under the current master key.
+    Rekey {
+        /// Receives how many keys there are.
+        reply: oneshot::Sender<Result<u64, FeatureError>>,
+    },
+    /// Folds the files of added keys into the shards.
+    FoldKeys,
+    Stop,
+}

@@ -1,0 +1,298 @@
+//! The routes that administer the feature store while it is at work: its state, backups, erasure, snapshots. Those that
+//! push and read values have the form of Feast, and are in the crate `http`.
+
+use std::collections::BTreeMap;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::Response;
+use axum::routing::{get, post};
+use http_body_util::BodyExt;
+use ledge_base::clock;
+use ledge_base::principal::Principal;
+use ledge_base::serde_messages::in_json;
+use ledge_part::body;
+use ledge_part::failure::Failure;
+use ledge_part::reply::json;
+use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
+use ledge_part::route::{Route, Scope};
+use ledge_part::web::Web;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::backup_cipher::BackupRecipient;
+use crate::statistics::{FeatureStatistics, ViewStatistics};
+use crate::{FeatureStore, JoinKeyValues};
+
+/// The routes that administer the feature store.
+pub const ROUTES: &[Route<ServedStore>] = &[
+    Route::get("/features/status", VIEW, || get(status)),
+    Route::get("/features/backup", ADMINISTER, || get(backup)).about(Scope::Box).audited(),
+    Route::post("/features/restore", ADMINISTER, || post(restore)).about(Scope::Box).audited(),
+    Route::post("/features/erase", ADMINISTER, || post(erase)).about(Scope::Box).audited(),
+    Route::post("/features/snapshot", OPERATE, || post(snapshot)).about(Scope::Box).recorded_as("feature_snapshot"),
+    Route::post("/features/compact", OPERATE, || post(compact)).about(Scope::Box).recorded_as("feature_compaction"),
+];
+
+/// The feature store as its routes see it.
+#[derive(Debug, Clone)]
+pub struct ServedStore {
+    pub store: FeatureStore,
+    pub web: Web,
+}
+
+/// `GET /features/status`.
+async fn status(State(ServedStore { store, .. }): State<ServedStore>) -> Response {
+    match store.statistics() {
+        Some(statistics) => json(&StatusDocument::new(&statistics, store.folder().display().to_string())),
+        None if store.registry().is_empty() => json(&json!({ "state": "disabled" })),
+        None => json(&json!({ "state": "unavailable", "folder": store.folder() })),
+    }
+}
+
+#[derive(Serialize)]
+struct StatusDocument<'a> {
+    state: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    folder: String,
+    feature_views: Vec<ViewDocument<'a>>,
+    bytes: Bytes,
+    journal_next_seq: u64,
+    /// The newest one, in RFC 3339.
+    snapshot: Option<String>,
+    reads: u64,
+    cells: BTreeMap<&'static str, u64>,
+    journal_writes: u64,
+    refused: BTreeMap<&'static str, u64>,
+    purged: u64,
+    rebuilds: u64,
+    damage_found: u64,
+    entries_lost: u64,
+    future_rows_replaced: u64,
+    last_recovery_s: f64,
+    /// `off`, `pending`, `on`.
+    encryption: &'a str,
+    entity_keys: u64,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    journal: u64,
+    index: u64,
+    snapshots: u64,
+}
+
+#[derive(Serialize)]
+struct ViewDocument<'a> {
+    name: &'a str,
+    rows: u64,
+    /// The newest event pushed since the start, in RFC 3339.
+    newest_event: Option<String>,
+    pushed: BTreeMap<&'static str, usize>,
+}
+
+impl<'a> From<&'a ViewStatistics> for ViewDocument<'a> {
+    fn from(view: &'a ViewStatistics) -> Self {
+        Self {
+            name: &view.view,
+            rows: view.rows,
+            newest_event: (view.newest_us != 0).then(|| clock::rfc3339_micros(view.newest_us)),
+            pushed: view.pushed.outcomes().into_iter().collect(),
+        }
+    }
+}
+
+impl<'a> StatusDocument<'a> {
+    fn new(found: &'a FeatureStatistics, folder: String) -> Self {
+        let created_us = i64::try_from(found.snapshot_created_ms.saturating_mul(1000)).unwrap_or(i64::MAX);
+        Self {
+            state: found.state,
+            reason: found.reason.as_deref(),
+            folder,
+            feature_views: found.views.iter().map(Into::into).collect(),
+            bytes: Bytes { journal: found.journal_bytes, index: found.index_bytes, snapshots: found.snapshot_bytes },
+            journal_next_seq: found.journal_next_seq,
+            snapshot: (created_us != 0).then(|| clock::rfc3339_micros(created_us)),
+            reads: found.reads,
+            cells: found.cells.iter().map(|(status, count)| (status.as_str(), *count)).collect(),
+            journal_writes: found.groups,
+            refused: found.refused().into_iter().collect(),
+            purged: found.purged,
+            rebuilds: found.rebuilds,
+            damage_found: found.damage_found,
+            entries_lost: found.entries_lost,
+            future_rows_replaced: found.taken_back,
+            encryption: found.sealing,
+            entity_keys: found.keys,
+            last_recovery_s: std::time::Duration::from_micros(found.last_recovery_us).as_secs_f64(),
+        }
+    }
+}
+
+/// `GET /features/backup`: everything, or the rows of one view.
+async fn backup(
+    State(ServedStore { store, .. }): State<ServedStore>,
+    Extension(principal): Extension<Principal>,
+    uri: Uri,
+) -> Result<Response, Failure> {
+    let BackupQuery { view, recipient, plain } = BackupQuery::parse(uri.query().unwrap_or_default())?;
+    if store.is_sealed() && recipient.is_none() && !plain {
+        let message = "the feature store is sealed: say recipient=age1… for an encrypted backup, or plain=true for one \
+                       that everybody can read";
+        return Err(Failure::new(StatusCode::BAD_REQUEST, message));
+    }
+    let is_encrypted = recipient.is_some();
+    let pieces = store.backup(view, recipient, &principal).await?;
+    tracing::info!(%principal, feature_view = view, "a backup of the feature store is taken");
+    let stream = futures_util::stream::unfold(pieces, |mut pieces| async { Some((pieces.next().await?, pieces)) });
+    let mut response = Response::new(Body::from_stream(stream));
+    let day = clock::rfc3339_micros(clock::unix_micros());
+    let day = day.get(..10).unwrap_or_default();
+    let age = if is_encrypted { ".age" } else { "" };
+    let name = format!("attachment; filename=\"{}-{day}.ledge{age}\"", view.unwrap_or("features"));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
+}
+
+/// What a backup is asked for with.
+#[derive(Default)]
+struct BackupQuery<'q> {
+    view: Option<&'q str>,
+    recipient: Option<BackupRecipient>,
+    plain: bool,
+}
+
+impl<'q> BackupQuery<'q> {
+    fn parse(query: &'q str) -> Result<Self, Failure> {
+        let bad = |message: String| Failure::new(StatusCode::BAD_REQUEST, message);
+        let mut found = Self::default();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("feature_view", name)) if found.view.is_none() => found.view = Some(name),
+                Some(("recipient", text)) if found.recipient.is_none() => {
+                    found.recipient = Some(BackupRecipient::key(text).map_err(|error| bad(error.to_string()))?);
+                }
+                Some(("plain", "true")) => found.plain = true,
+                _ => {
+                    return Err(bad(format!(
+                        "unknown query {part:?}: expected feature_view=NAME, recipient=age1… or plain=true, once each"
+                    )));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[derive(Serialize)]
+struct Restored {
+    records: u64,
+}
+
+/// `POST /features/restore`: a backup takes the place of everything. It is as large as the disk allows, so
+/// `http.max_body_bytes` does not count; each part of it must come within `http.body_timeout_ms`.
+async fn restore(
+    State(ServedStore { store, web }): State<ServedStore>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let upload = plain(&parts.headers).and_then(|()| Ok(store.upload()?));
+    let mut upload = match upload {
+        Ok(upload) => upload,
+        Err(failure) => {
+            body::turn_down(&parts.headers, body, web.limits()).await;
+            return Err(failure);
+        }
+    };
+    let mut body = std::pin::pin!(body);
+    loop {
+        let frame = tokio::time::timeout(web.limits().timeout, body.frame()).await.map_err(|_| {
+            let limit = web.limits().timeout.as_millis();
+            Failure::new(StatusCode::REQUEST_TIMEOUT, format!("nothing came for {limit} ms (http.body_timeout_ms)"))
+        })?;
+        let Some(frame) = frame else { break };
+        let frame = frame
+            .map_err(|error| Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}")))?;
+        if let Ok(data) = frame.into_data() {
+            upload.write(&data).await?;
+        }
+    }
+    let restoring = principal.clone();
+    let records = web.to_the_end(async move { store.restore(upload, restoring).await }).await??;
+    tracing::info!(%principal, records, "a backup of the feature store is restored");
+    Ok(json(&Restored { records }))
+}
+
+/// A backup is checked by its own bytes, so nothing unpacks it on the way.
+fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if encoding != "identity" => Err(Failure::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "send the backup as it is, without a content encoding",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// One entity, or several, which take the time of one where files have to be written anew.
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Erase {
+    One { entity: JoinKeyValues },
+    Several { entities: Vec<JoinKeyValues> },
+}
+
+#[derive(Serialize)]
+struct ErasedDocument {
+    records: u64,
+    feature_views: u64,
+}
+
+/// `POST /features/erase`: entities, in every view, with whatever has the join keys of one among others.
+async fn erase(
+    State(ServedStore { store, web }): State<ServedStore>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let received = body::read(&parts, body, &web).await?;
+    let wrong = |reason: &dyn std::fmt::Display| {
+        let message =
+            format!("{reason}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}, or \"entities\" with a list of such");
+        Failure::new(StatusCode::BAD_REQUEST, message)
+    };
+    let entities = match serde_json::from_slice(&received.bytes).map_err(|error| wrong(&in_json(&error.to_string())))? {
+        Erase::One { entity } => vec![entity],
+        Erase::Several { entities } if entities.is_empty() => return Err(wrong(&"no entity is given")),
+        Erase::Several { entities } => entities,
+    };
+    let found = web.to_the_end(async move { store.erase(entities, principal).await }).await??;
+    Ok(json(&ErasedDocument { records: found.records, feature_views: found.views }))
+}
+
+/// `POST /features/snapshot`.
+async fn snapshot(
+    State(ServedStore { store, web }): State<ServedStore>,
+    request: Request,
+) -> Result<Response, Failure> {
+    body::discard(request.into_body(), web.limits()).await;
+    let snapshotting = store.clone();
+    web.to_the_end(async move { snapshotting.snapshot().await }).await??;
+    let bytes = store.statistics().map_or(0, |statistics| statistics.snapshot_bytes);
+    Ok(json(&json!({ "bytes": bytes })))
+}
+
+/// `POST /features/compact`.
+async fn compact(State(ServedStore { store, web }): State<ServedStore>, request: Request) -> Result<Response, Failure> {
+    body::discard(request.into_body(), web.limits()).await;
+    let (before, after) = web.to_the_end(async move { store.compact().await }).await??;
+    Ok(json(&json!({ "bytes_before": before, "bytes_after": after })))
+}

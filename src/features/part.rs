@@ -1,0 +1,75 @@
+//! The feature store as a part of the daemon.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use ledge_base::clock;
+use ledge_identity::access::Access;
+use ledge_identity::sealing::Rekey;
+use ledge_part::check::Check;
+use ledge_part::route::{BoundRoute, bind};
+use ledge_part::section::{Section, Site};
+use ledge_part::web::Web;
+use ledge_part::{Environment, Part};
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::config::FeaturesConfig;
+use crate::http::{ROUTES, ServedStore};
+use crate::{FeatureStore, doctor, metrics};
+
+impl Section for FeaturesConfig {
+    fn resolve(&mut self, root: &Path) {
+        // Through its components, so that "." does not stay in the middle.
+        for path in [&mut self.views, &mut self.path] {
+            *path = root.join(&path).components().collect();
+        }
+    }
+
+    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
+        doctor::check(self, site).into_iter().collect()
+    }
+}
+
+impl Part for FeatureStore {
+    fn name(&self) -> &'static str {
+        "feature store"
+    }
+
+    fn routes(&self, web: &Web) -> Vec<BoundRoute> {
+        bind(ROUTES, &ServedStore { store: self.clone(), web: web.clone() })
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        let Some(found) = self.statistics() else { return Ok(()) };
+        #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
+        metrics::encode(encoder, &found, clock::unix_millis() as f64 / 1e3)
+    }
+
+    fn sign_of_life(&self) -> BoxFuture<'_, ()> {
+        self.wait_for_writer().boxed()
+    }
+
+    fn trouble(&self, is_starting: bool) -> Option<String> {
+        let reason = self.statistics().filter(|_| !is_starting)?.reason?;
+        Some(format!("feature store: {reason}"))
+    }
+
+    /// The start of the daemon waits until the store is open.
+    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        let (store, opening, stop) = (self.clone(), environment.readiness.latch(), environment.shutdown.clone());
+        environment.shutdown.spawn(async move {
+            tokio::select! {
+                () = store.opened() => drop(opening),
+                () = stop.requested() => {}
+            }
+        });
+        Ok(())
+    }
+
+    fn sealed_store(&self) -> Option<Arc<dyn Rekey>> {
+        Some(Arc::new(self.clone()))
+    }
+}

@@ -1,0 +1,28 @@
+//! `[http]`, and TLS as a part of the daemon. The server itself is not a part: it serves all of them.
+
+use std::fmt;
+use std::path::Path;
+
+use ledge_identity::access::Access;
+use ledge_part::check::Check;
+use ledge_part::section::{Section, Site};
+use ledge_part::{Environment, Part};
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::config::HttpConfig;
+use crate::doctor;
+use crate::tls::{self, ServerTls};
+
+impl Part for ServerTls {
+    fn name(&self) -> &'static str {
+        "https"
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        tls::metrics::encode(encoder, &self.status())
+    }
+
+    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        self.keep_current(&environment.shutdown).map_err(|error| format!("SIGHUP cannot be received: {error}"))
+    }
+}

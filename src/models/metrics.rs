@@ -1,0 +1,211 @@
+//! What the models did.
+
+use std::fmt::Error;
+
+use ledge_identity::access::Access;
+use ledge_part::metrics::{Labels, family, whole};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::repository::statistics::{Counters, Histogram, RefusalReason, SizeHistogram, TimeHistogram, Total};
+use crate::repository::{LoadedModel, Repository, VersionState};
+use crate::scheduling::instance::InstanceUsage;
+
+/// Writes the metrics of every version that is known, and of those that are live.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {
+    let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model));
+    let ready = rows.filter_map(|row| {
+        let labels = vec![("model", row.model.to_string()), ("version", row.version?.to_string())];
+        Some((labels, ConstGauge::new(i64::from(row.state == VersionState::Ready))))
+    });
+    family(encoder, "model_ready", "1 when the version answers requests, else 0", ready)?;
+    let suspects = repository.suspects().into_iter().filter(|suspect| access.has_model(&suspect.model));
+    let crashes = suspects.map(|suspect| {
+        let labels = vec![("model", suspect.model.to_string()), ("version", suspect.version.to_string())];
+        (labels, ConstGauge::new(i64::from(suspect.deaths())))
+    });
+    let help =
+        "Loads and first runs of the version that ended the process, since it last loaded; absent for all others";
+    family(encoder, "model_crashes", help, crashes)?;
+    let live: Vec<_> = repository
+        .all_live()
+        .into_iter()
+        .filter(|model| access.has_model(&model.name))
+        .map(|model| Live::new(&model))
+        .collect();
+    let mut metrics = Metrics { encoder, live: &live };
+    metrics.requests()?;
+    metrics.cache()?;
+    metrics.instances()
+}
+
+/// A live version, and its counters at one moment.
+struct Live {
+    labels: Labels,
+    counters: Counters,
+    instance_usage: InstanceUsage,
+    is_stand_in: bool,
+}
+
+impl Live {
+    fn new(model: &LoadedModel) -> Self {
+        let labels = vec![
+            ("model", model.name.to_string()),
+            ("version", model.version.to_string()),
+            ("runtime", model.runtime().to_string()),
+        ];
+        Self {
+            labels,
+            counters: model.statistics.snapshot(),
+            instance_usage: model.instance_usage(),
+            is_stand_in: !model.passed_over.is_empty(),
+        }
+    }
+}
+
+struct Metrics<'a, 'e> {
+    encoder: &'a mut DescriptorEncoder<'e>,
+    live: &'a [Live],
+}
+
+impl Metrics<'_, '_> {
+    fn requests(&mut self) -> Result<(), Error> {
+        self.by("outcome", "inference_requests", "Requests by outcome", |live| {
+            [("success", live.counters.success), ("fail", live.counters.fail)].map(count)
+        })?;
+        let help = "Requests turned away, or given up at their deadline, by reason; they are among the failed ones";
+        self.by("reason", "inference_refusals", help, |live| {
+            RefusalReason::ALL.map(|why| (why.as_str(), ConstCounter::new(live.counters.refusals.of(why))))
+        })?;
+        self.each("inference_elements", "Batch elements inferred, cache hits left out", |live| {
+            ConstCounter::new(live.counters.inference_count)
+        })?;
+        self.each("inference_executions", "Runs of the model", |live| {
+            ConstCounter::new(live.counters.execution_count)
+        })?;
+        let help = "Time from the arrival of an answered request to its answer, cache hits included";
+        self.each("inference_duration_seconds", help, |live| times(&live.counters.end_to_end_times))?;
+        let help = "Time of an answered request in the queue; of a cache hit, none";
+        self.each("inference_queue_duration_seconds", help, |live| times(&live.counters.queue_times))?;
+        let help = "Time of the run that answered a request; requests that shared it count it each";
+        self.each("inference_compute_duration_seconds", help, |live| times(&live.counters.compute_times))?;
+        let help = "The same time by phase: handing inputs over, running the model, taking outputs";
+        self.by("phase", "inference_compute_phase_seconds", help, |live| {
+            let compute = &live.counters.compute;
+            let phases = [
+                ("input", compute.compute_input),
+                ("infer", compute.compute_infer),
+                ("output", compute.compute_output),
+            ];
+            phases.map(seconds)
+        })?;
+        self.each("inference_batch_size", "Batch elements of a run", |live| sizes(&live.counters.batch_sizes))?;
+        self.each(
+            "inference_cpu_seconds",
+            "CPU time of the model's runs on their worker's core; a runtime's own threads are not in it",
+            |live| ConstCounter::new(live.counters.cpu.as_secs_f64()),
+        )?;
+        let help = "CPU time of making inputs from photographs: decoding, resizing, scaling";
+        self.each("inference_prepare_cpu_seconds", help, |live| {
+            ConstCounter::new(live.counters.prepare_cpu.as_secs_f64())
+        })
+    }
+
+    fn cache(&mut self) -> Result<(), Error> {
+        let help = "Requests looked up in the result cache, by outcome";
+        self.by("outcome", "cache_lookups", help, |live| lookups(&live.counters).map(count))?;
+        let help = "Time of looking results up, and of inserting what was missed, by outcome";
+        self.by("outcome", "cache_seconds", help, |live| lookups(&live.counters).map(seconds))
+    }
+
+    fn instances(&mut self) -> Result<(), Error> {
+        self.each("model_instances", "Copies of the model that run side by side", |live| {
+            ConstGauge::new(whole(live.instance_usage.instances))
+        })?;
+        self.each("queue_depth", "Requests that wait for an instance", |live| {
+            ConstGauge::new(whole(live.instance_usage.queued))
+        })?;
+        let help =
+            "1 when another runtime or the float original stands in for a model that answered golden inputs wrong";
+        self.each("model_fallback", help, |live| ConstGauge::new(i64::from(live.is_stand_in)))?;
+        let help = "What the instances take, as far as it could be measured when they were loaded";
+        self.each("model_memory_bytes", help, |live| {
+            ConstGauge::new(i64::try_from(live.instance_usage.bytes).unwrap_or(i64::MAX))
+        })
+    }
+
+    /// A metric with one sample a version.
+    fn each<M: EncodeMetric>(&mut self, name: &str, help: &str, sample: impl Fn(&Live) -> M) -> Result<(), Error> {
+        family(self.encoder, name, help, self.live.iter().map(|live| (live.labels.clone(), sample(live))))
+    }
+
+    /// A metric with a sample for each value of `label`.
+    fn by<M: EncodeMetric, const N: usize>(
+        &mut self,
+        label: &'static str,
+        name: &str,
+        help: &str,
+        samples: impl Fn(&Live) -> [(&'static str, M); N],
+    ) -> Result<(), Error> {
+        let samples = self.live.iter().flat_map(|live| {
+            samples(live).map(|(value, sample)| {
+                let mut labels = live.labels.clone();
+                labels.push((label, value.to_owned()));
+                (labels, sample)
+            })
+        });
+        family(self.encoder, name, help, samples)
+    }
+}
+
+fn lookups(counters: &Counters) -> [(&'static str, Total); 2] {
+    [("hit", counters.cache_hit), ("miss", counters.cache_miss)]
+}
+
+fn count((value, total): (&'static str, Total)) -> (&'static str, ConstCounter<u64>) {
+    (value, ConstCounter::new(total.count))
+}
+
+fn seconds((value, total): (&'static str, Total)) -> (&'static str, ConstCounter<f64>) {
+    (value, ConstCounter::new(total.time.as_secs_f64()))
+}
+
+fn times(times: &TimeHistogram) -> ConstHistogram {
+    ConstHistogram::new(times, 1e9)
+}
+
+fn sizes(sizes: &SizeHistogram) -> ConstHistogram {
+    ConstHistogram::new(sizes, 1.0)
+}
+
+/// A histogram that somebody else counts.
+struct ConstHistogram {
+    sum: f64,
+    count: u64,
+    buckets: Vec<(f64, u64)>,
+}
+
+impl ConstHistogram {
+    /// `unit` is what one of the histogram's units is in that of the metric: 1e9 nanoseconds are a second.
+    #[expect(clippy::cast_precision_loss, reason = "bounds are far below 2^53, and a sum beyond it is off by 1e-16")]
+    fn new<const N: usize>(histogram: &Histogram<N>, unit: f64) -> Self {
+        let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, |bound| bound as f64 / unit);
+        Self {
+            sum: histogram.sum() as f64 / unit,
+            count: histogram.count(),
+            buckets: histogram.buckets().map(|(upper, count)| (bound(upper), count)).collect(),
+        }
+    }
+}
+
+impl EncodeMetric for ConstHistogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encoder.encode_histogram::<NoLabelSet>(self.sum, self.count, &self.buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}

@@ -1,0 +1,49 @@
+//! The models as a part of the daemon.
+
+use std::fmt;
+use std::path::Path;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use ledge_identity::access::Access;
+use ledge_part::Part;
+use ledge_part::section::Section;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::metrics;
+use crate::repository::config::RepositoryConfig;
+use crate::repository::{UNLOADED_REASON, VersionState};
+use crate::serving::Serving;
+use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
+
+impl Section for ServingConfig {}
+
+impl Section for ResponseCacheConfig {}
+
+impl Section for QuotaConfig {}
+
+impl Part for Serving {
+    fn name(&self) -> &'static str {
+        "inference"
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, access: &Access) -> fmt::Result {
+        metrics::encode(encoder, self.repository(), access)
+    }
+
+    fn sign_of_life(&self) -> BoxFuture<'_, ()> {
+        self.repository().engine().turned().boxed()
+    }
+
+    fn trouble(&self, _is_starting: bool) -> Option<String> {
+        let failing = self.repository().index().into_iter().filter_map(|row| match row.state {
+            VersionState::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED_REASON => {
+                Some(row.model.to_string())
+            }
+            _ => None,
+        });
+        let mut failing: Vec<String> = failing.collect();
+        failing.dedup();
+        (!failing.is_empty()).then(|| format!("not loaded: {}", failing.join(", ")))
+    }
+}

@@ -1,0 +1,42 @@
+//! Runs a sample through the pipeline of a model before it serves: a pipeline that cannot answer is refused at its load.
+
+use std::sync::Arc;
+
+use ledge_base::memory_budget::Account;
+use ledge_base::tensor::Tensor;
+use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
+
+use super::golden::{self, GoldenError};
+use super::loaded_model::LoadedModel;
+
+/// Runs `model` on a sample of its input, if it has a pipeline. Any answer is accepted; an error is a pipeline that cannot
+/// answer.
+pub async fn check(model: &LoadedModel) -> Result<(), GoldenError> {
+    let Some(pipeline) = &model.pipeline else { return Ok(()) };
+    let kind = pipeline.kind();
+    let failed = |error: GoldenError| error.of(&format!("pipeline.{} cannot answer {}", kind.name, kind.input));
+    answer(model, pipeline).await.map_err(failed)
+}
+
+async fn answer(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Result<(), GoldenError> {
+    let sample = pipeline.kind().input.sample().into();
+    let outputs = pipeline.outputs().to_vec();
+    let (limits, account) = (DecodeLimits::default(), Account::unlimited());
+    let answer = model.run_pipeline(pipeline, sample, limits, account, outputs, golden::terms(model)).await?;
+    judge(model, pipeline.as_ref(), &answer.run.outputs).map_err(GoldenError::Wrong)
+}
+
+fn judge(model: &LoadedModel, pipeline: &dyn Pipeline, outputs: &[Tensor]) -> Result<(), String> {
+    match pipeline.answer(&outputs.iter().collect::<Vec<_>>()) {
+        // The sample is not like the model's own inputs, and a real one may have finite scores.
+        Ok(_) | Err(AnswerError::Values(_)) => {}
+        Err(error @ AnswerError::Outputs(_)) => return Err(error.to_string()),
+    }
+
+    // Needed where the model's signature does not give the number of classes.
+    let scores = pipeline.outputs().iter().zip(outputs).find(|(position, _)| Some(**position) == pipeline.scores());
+    let Some((&position, scores)) = scores else { return Ok(()) };
+    let classes = scores.shape().iter().product();
+    model.signature.outputs.get(position).map_or(Ok(()), |port| model.check_labels(&port.name, classes))
+}

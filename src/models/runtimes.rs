@@ -1,0 +1,52 @@
+//! The section `[runtimes]` of the configuration.
+
+mod doctor;
+
+use std::path::{Path, PathBuf};
+
+use ledge_base::toml_check::in_range;
+use ledge_part::check::Check;
+use ledge_part::section::{Section, Site};
+use serde::{Deserialize, Serialize};
+
+/// The place of the runtimes and the resources that they may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuntimesConfig {
+    /// The folder with the shared libraries of ONNX Runtime and OpenVINO.
+    pub dir: PathBuf,
+    /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
+    pub cache: PathBuf,
+    /// The number of cores that all models share; 0 is every physical core that this process may use.
+    #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
+    pub threads: usize,
+    /// The memory limit of all models together, in MiB; 0 is no limit. Above it the least recently used models free
+    /// their memory until they are called again.
+    #[serde(deserialize_with = "in_range::<0, 16_777_216, _, _>")]
+    pub memory_mb: u64,
+    /// Measures a model that several runtimes accept in each of them at its load, unless it was measured on this
+    /// machine before.
+    pub measure: bool,
+    /// The seconds without a call after which a model frees its memory, until the next call loads it again; 0 is never.
+    #[serde(deserialize_with = "in_range::<0, 31_536_000, _, _>")]
+    pub keep_alive_s: u64,
+}
+
+impl Default for RuntimesConfig {
+    fn default() -> Self {
+        Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0, memory_mb: 0, measure: true, keep_alive_s: 0 }
+    }
+}
+
+impl Section for RuntimesConfig {
+    fn resolve(&mut self, root: &Path) {
+        // Through its components, so that "." does not stay in the middle.
+        for path in [&mut self.dir, &mut self.cache] {
+            *path = root.join(&path).components().collect();
+        }
+    }
+
+    fn doctor(&self, _site: &Site<'_>) -> Vec<Check> {
+        doctor::checks(self)
+    }
+}

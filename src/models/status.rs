@@ -1,0 +1,130 @@
+//! HTTP status codes of errors; MQTT answers carry the same numbers.
+//!
+//! One exhaustive match without `_`: a new error does not compile until someone decides.
+
+use ledge_features::online::FeatureError;
+use ledge_part::failure::{Failure, whole_seconds};
+
+use crate::repository::feature_elements::Unconvertible;
+use crate::repository::{LoadModelError, PinError, UnloadModelError};
+use crate::serving::{FeatureInputError, ServingError};
+
+impl From<PinError> for Failure {
+    fn from(error: PinError) -> Self {
+        Self::with_code(of_pin(&error), error.to_string())
+    }
+}
+
+impl From<LoadModelError> for Failure {
+    fn from(error: LoadModelError) -> Self {
+        Self::with_code(of_load(&error), error.to_string())
+    }
+}
+
+impl From<UnloadModelError> for Failure {
+    fn from(error: UnloadModelError) -> Self {
+        Self::with_code(of_unload(&error), error.to_string())
+    }
+}
+
+impl From<ServingError> for Failure {
+    fn from(error: ServingError) -> Self {
+        let retry_after_s = error.retry_after().map(whole_seconds);
+        Self { retry_after_s, ..Self::with_code(of_serving(&error), error.to_string()) }
+    }
+}
+
+/// The HTTP status of a call that was not answered.
+pub fn of_serving(error: &ServingError) -> u16 {
+    match error {
+        ServingError::Pin(error) => of_pin(error),
+        ServingError::InvalidRequest(_) | ServingError::BadInput { .. } => 400,
+        ServingError::Features(error) => of_feature_input(error),
+        ServingError::Overloaded { .. } | ServingError::Refused(_) => 429,
+        ServingError::ModelFailed { .. } => 500,
+        ServingError::Unavailable { .. } | ServingError::NoRoom(_) => 503,
+        ServingError::DeadlineExceeded { .. } => 504,
+    }
+}
+
+/// The HTTP status of a call whose inputs cannot be made of features.
+///
+/// A status that the model refuses is 422: the request is well-formed and complete, and the same one for an entity that
+/// the store knows would be answered. 404 is for a model that does not exist, and 400 would make people search for the
+/// mistake in their request.
+fn of_feature_input(error: &FeatureInputError) -> u16 {
+    match error {
+        FeatureInputError::NoFeatures { .. }
+        | FeatureInputError::MissingEntities { .. }
+        | FeatureInputError::Column { .. } => 400,
+        FeatureInputError::Refused { .. }
+        | FeatureInputError::Ragged { .. }
+        | FeatureInputError::Unconvertible { reason: Unconvertible::Inexact { .. }, .. } => 422,
+        // The model config and the feature view do not match, which no caller can change.
+        FeatureInputError::Unconvertible { reason: Unconvertible::Type { .. }, .. } => 500,
+        FeatureInputError::Store { reason, .. } => of_features(reason),
+    }
+}
+
+/// The HTTP status where features are read for a model, or pushed by a binding. The names come from the configuration,
+/// not from the caller: an unknown one means that the box cannot serve this yet.
+pub fn of_features(error: &FeatureError) -> u16 {
+    match error {
+        FeatureError::MissingColumn { .. }
+        | FeatureError::NoFeature { .. }
+        | FeatureError::Columns { .. }
+        | FeatureError::Value { .. }
+        | FeatureError::TooLarge { .. } => 400,
+        FeatureError::OutOfScope { .. } => 403,
+        FeatureError::Backup { .. } => 422,
+        FeatureError::Overloaded { .. } => 429,
+        FeatureError::NotWritten { .. } | FeatureError::NotErased { .. } => 500,
+        FeatureError::Disabled { .. }
+        | FeatureError::UnknownView { .. }
+        | FeatureError::UnknownFeature { .. }
+        | FeatureError::UnknownService { .. }
+        | FeatureError::UnknownSource { .. }
+        | FeatureError::Reference { .. }
+        | FeatureError::Unavailable { .. } => 503,
+        FeatureError::DiskFull { .. } => 507,
+    }
+}
+
+/// The HTTP status of a model or version that is not available.
+pub fn of_pin(error: &PinError) -> u16 {
+    match error {
+        PinError::UnknownModel { .. } | PinError::UnknownVersion { .. } | PinError::NoVersion { .. } => 404,
+    }
+}
+
+/// The HTTP status of a load that failed.
+pub fn of_load(error: &LoadModelError) -> u16 {
+    match error {
+        LoadModelError::Unknown { .. } => 404,
+        LoadModelError::Failed { .. } => 400,
+        LoadModelError::Managed(_) => 409,
+    }
+}
+
+/// The HTTP status of an unload that was refused.
+pub fn of_unload(error: &UnloadModelError) -> u16 {
+    match error {
+        UnloadModelError::Unknown(error) => of_pin(error),
+        UnloadModelError::Managed(_) => 409,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repository::ManagedModel;
+
+    #[test]
+    fn who_meddles_with_a_managed_model_is_told_of_the_conflict() {
+        let managed = || ManagedModel { model: "m".parse().unwrap() };
+        let (load, unload) = (LoadModelError::from(managed()), UnloadModelError::from(managed()));
+        assert_eq!((of_load(&load), of_unload(&unload)), (409, 409));
+        assert_eq!(load.to_string(), unload.to_string());
+        assert!(load.to_string().contains("'m' is managed by signed updates"), "{load}");
+    }
+}

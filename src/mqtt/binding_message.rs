@@ -1,0 +1,336 @@
+//! A message for a binding, up to its push and its published answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use ledge_base::clock;
+use ledge_base::memory_budget::Account;
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_features::online::{Columns, Ignored, Push};
+use ledge_features::registry::Registry;
+use ledge_features::view::FeatureView;
+use ledge_identity::access::ViewScope;
+use ledge_models::serving::Serving;
+use ledge_models::status;
+use ledge_protocol::Target;
+use ledge_protocol::call::{self, BodyKind, CallAnswer, INLINE_JSON_BYTES_MAX, InferenceCall};
+use ledge_service::off_thread::blocking;
+
+use super::answer::{self, ReturnPath, StatusError};
+use super::bindings::{Binding, Extracted, Origin, PushRows, entities, join_keys, push_rows, request_of_rows};
+use super::client::packet::{Message, Qos};
+use super::client::session::Delivery;
+use super::held_bytes::HeldBytesGuard;
+use super::push::{self, PushError, Pusher};
+use super::request::{UnansweredReason, principal};
+use super::topics::TopicName;
+
+/// A message for one binding.
+#[derive(Debug)]
+pub struct BindingMessage {
+    pub binding: Arc<Binding>,
+    /// The topic on which the device published it: the device is the caller.
+    pub source: TopicName,
+    /// The parts of that topic that the wildcards of the binding's filter match.
+    pub captures: Vec<String>,
+    /// The topic for the answer, if the binding has a model.
+    pub publish: Option<TopicName>,
+    pub payload: Bytes,
+    /// Its MIME type.
+    pub content_type: Option<String>,
+    pub arrived: Instant,
+    /// The delivery to settle when the broker has accepted the answer; `None` when there is nothing to settle.
+    pub delivery: Option<Delivery>,
+    /// The QoS of the answer.
+    pub qos: Qos,
+    /// Set when it may have been answered before.
+    pub duplicate: bool,
+    /// Counts the payload as memory in use, also while a rate limit keeps it.
+    pub held: HeldBytesGuard,
+}
+
+/// The outcome of a message.
+#[derive(Debug)]
+pub struct BindingOutcome {
+    /// The message to publish: the answer, or the error where the binding publishes errors.
+    pub message: Option<Message>,
+    /// The reason why there is no result.
+    pub failure: Option<StatusError>,
+    /// Set when its delivery stays unsettled, so that the broker delivers it again.
+    pub unsettled: bool,
+    /// Counts the message as memory in use until its answer is published.
+    pub held: HeldBytesGuard,
+}
+
+/// The reason why a message for bindings is dropped before it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Dismissal {
+    #[error("the message is empty: an empty message only clears a retained one")]
+    Empty,
+    #[error(transparent)]
+    Answer(UnansweredReason),
+}
+
+impl Dismissal {
+    /// The reason to dismiss a message, if there is one. The payload of a refused message was not read.
+    pub fn of(message: &Message, is_refused: bool) -> Option<Self> {
+        if message.payload.is_empty() && !is_refused {
+            return Some(Self::Empty);
+        }
+        answer::status(message).map(|_| Self::Answer(UnansweredReason::Answer))
+    }
+}
+
+/// The rows of a message.
+struct BindingRows {
+    views: Vec<Arc<FeatureView>>,
+    push: Push,
+    /// The columns among them that are entity keys.
+    entities: Columns,
+    unused: Vec<String>,
+}
+
+/// The rows that a dry run does not push.
+#[derive(Debug)]
+pub struct DryRunRows {
+    pub columns: Columns,
+    /// Set when the store would refuse them.
+    pub is_refused: bool,
+    /// The columns that no feature view has.
+    pub ignored: Vec<String>,
+    /// The fields of the message that are not columns.
+    pub unused: Vec<String>,
+}
+
+impl BindingMessage {
+    /// The message for a binding that takes it, with QoS 0 and without a delivery. An error if its topic makes no valid
+    /// topic for the answer.
+    pub fn new(
+        binding: &Arc<Binding>,
+        message: &Message,
+        captures: &[&str],
+        device: &DeviceName,
+        now: Instant,
+        held: HeldBytesGuard,
+    ) -> Result<Self, StatusError> {
+        let publish = binding.model().map(|(model, publish)| publish.fill(captures, device, model)).transpose();
+        Ok(Self {
+            binding: binding.clone(),
+            source: message.topic.clone(),
+            captures: captures.iter().map(|&capture| capture.to_owned()).collect(),
+            publish: publish.map_err(|error| StatusError::new(400, error.to_string()))?,
+            payload: message.payload.clone(),
+            content_type: message.properties.content_type.clone(),
+            arrived: now,
+            delivery: None,
+            qos: Qos::AtMostOnce,
+            duplicate: false,
+            held,
+        })
+    }
+
+    /// Pushes its rows, then calls the model, and makes the message to publish.
+    pub async fn run(self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> BindingOutcome {
+        let result = match self.push(serving, device, pusher).await {
+            Ok(rows) => self.call_model(serving, device, rows).await,
+            Err(PushError::Failed(failure)) => Err(failure),
+            Err(PushError::Stopped) => {
+                return BindingOutcome { message: None, failure: None, unsettled: true, held: self.held };
+            }
+        };
+        self.outcome(result, device)
+    }
+
+    /// Does the same without a push: the rows are checked as the store checks them, and the model is called.
+    pub async fn dry_run(self, serving: &Serving, device: &DeviceName) -> (Option<DryRunRows>, BindingOutcome) {
+        let tried = match self.check_push(serving, device).await {
+            Ok(tried) => tried,
+            Err((tried, failure)) => return (tried, self.outcome(Err(failure), device)),
+        };
+        let (tried, entities) = tried.unzip();
+        let result = self.call_model(serving, device, entities).await;
+        (tried, self.outcome(result, device))
+    }
+
+    /// Checks only the push.
+    pub async fn dry_run_push(
+        self,
+        serving: &Serving,
+        device: &DeviceName,
+    ) -> (Option<DryRunRows>, Option<StatusError>) {
+        match self.check_push(serving, device).await {
+            Ok(tried) => (tried.map(|(rows, _)| rows), None),
+            Err((tried, failure)) => (tried, Some(failure)),
+        }
+    }
+
+    async fn check_push(
+        &self,
+        serving: &Serving,
+        device: &DeviceName,
+    ) -> Result<Option<(DryRunRows, Columns)>, (Option<DryRunRows>, StatusError)> {
+        let rows = self.rows(serving, device).await.map_err(|failure| (None, failure))?;
+        let Some(BindingRows { push, entities, unused, .. }) = rows else { return Ok(None) };
+        let columns = push.columns.clone();
+        match serving.features().check(push).await {
+            Ok(ignored) => Ok(Some((DryRunRows { columns, is_refused: false, ignored, unused }, entities))),
+            Err(error) => {
+                let tried = DryRunRows { columns, is_refused: true, ignored: Vec::new(), unused };
+                Err((Some(tried), push::failure(&error)))
+            }
+        }
+    }
+
+    fn outcome(self, result: Result<Option<CallAnswer>, StatusError>, device: &DeviceName) -> BindingOutcome {
+        let config = self.binding.config();
+        let path = self.publish.clone().map(|topic| ReturnPath {
+            topic,
+            correlation_data: None,
+            qos: self.qos,
+            duplicate: self.duplicate,
+        });
+        let (message, failure) = match result {
+            Ok(answered) => {
+                let message = path.zip(answered).map(|(path, answered)| {
+                    let mut message = path.answer(device, answered);
+                    message.retain = config.retain;
+                    if config.select.is_some() {
+                        message.properties.content_type = None;
+                    }
+                    message
+                });
+                (message, None)
+            }
+            Err(failure) => {
+                let path = path.filter(|_| config.publish_errors);
+                (path.map(|path| path.failure(device, &failure, &[])), Some(failure))
+            }
+        };
+        BindingOutcome { message, failure, unsettled: false, held: self.held }
+    }
+
+    /// Pushes the rows of the message. Returns their entity keys once the rows are durable.
+    async fn push(
+        &self,
+        serving: &Serving,
+        device: &DeviceName,
+        pusher: &Pusher,
+    ) -> Result<Option<Columns>, PushError> {
+        let Some(rows) = self.rows(serving, device).await.map_err(PushError::Failed)? else { return Ok(None) };
+        pusher.push(serving.features(), rows.push, principal(&self.source)).await?;
+        serving.features().note_ignored(&rows.views, Ignored::Fields(rows.unused.len()));
+        Ok(Some(rows.entities))
+    }
+
+    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<BindingRows>, StatusError> {
+        let Some(target) = self.binding.config().target() else { return Ok(None) };
+        let views = serving.features().registry().targets(&target).map_err(|error| push::failure(&error))?;
+        let for_rows = views.clone();
+        let extract = move |binding: &Binding, payload: &Bytes, origin: Origin<'_>| {
+            push_rows(binding.config(), &for_rows, payload, origin)
+        };
+        let PushRows { columns, unused } = self.extract(device, extract).await?;
+        let entities = if self.publish.is_some() { join_keys(&columns, &views) } else { Columns::new() };
+        Ok(Some(BindingRows { views, push: Push { target, columns }, entities, unused }))
+    }
+
+    /// Runs `extract` on the message, on another thread if the message is large.
+    async fn extract<T: Send + 'static>(
+        &self,
+        device: &DeviceName,
+        extract: impl FnOnce(&Binding, &Bytes, Origin<'_>) -> Result<T, super::bindings::BindingError> + Send + 'static,
+    ) -> Result<T, StatusError> {
+        let (binding, payload, captures) = (self.binding.clone(), self.payload.clone(), self.captures.clone());
+        let device = device.clone();
+        let waited = i64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let arrived_us = clock::unix_micros().saturating_sub(waited);
+        let json = if binding.reads_json() { payload.len() } else { 0 };
+        let work = move || extract(&binding, &payload, Origin { captures: &captures, device: &device, arrived_us });
+        parse(json, work).await.map_err(|error| bad_request(&error))
+    }
+
+    /// Calls the model, if the binding has one, for the `pushed` entities if there are any.
+    async fn call_model(
+        &self,
+        serving: &Serving,
+        device: &DeviceName,
+        pushed: Option<Columns>,
+    ) -> Result<Option<CallAnswer>, StatusError> {
+        let config = self.binding.config();
+        let Some((model, _)) = self.binding.model() else { return Ok(None) };
+        let content_type = self.content_type.clone();
+        let extracted =
+            self.extract(device, move |binding, payload, _| binding.request(payload, content_type.as_deref()));
+        let (body, form) = match extracted.await? {
+            Extracted::Body(body, form) => (body, form),
+            Extracted::Rows(rows) => {
+                let entities = match pushed {
+                    Some(entities) => entities,
+                    None => self.entities(serving.features().registry(), device).await?,
+                };
+                (self.request(serving, model, rows, entities).await?, BodyKind::Tensors { header_length: None })
+            }
+        };
+
+        let call = InferenceCall {
+            target: Target { model: model.clone(), version: config.version },
+            body,
+            form,
+            priority: Some(config.priority),
+            deadline: self.binding.timeout().and_then(|timeout| self.arrived.checked_add(timeout)),
+            arrived: self.arrived,
+            account: Account::unlimited(),
+            views: ViewScope::ALL,
+        };
+        let principal = principal(&self.source);
+        let mut answered = call::answer(serving, call, &principal).await?;
+
+        let (binding, body) = (self.binding.clone(), answered.body.clone());
+        let json = if config.select.is_some() { body.len() } else { 0 };
+        let selected = parse(json, move || binding.answer(&body)).await;
+        answered.body = selected.map_err(|error| StatusError::new(500, error.to_string()))?;
+        Ok(Some(answered))
+    }
+
+    /// The entity keys of a message that is not pushed.
+    async fn entities(&self, registry: Arc<Registry>, device: &DeviceName) -> Result<Columns, StatusError> {
+        if self.binding.config().entities.is_empty() {
+            return Ok(Columns::new());
+        }
+        self.extract(device, move |binding, payload, origin| entities(binding.config(), &registry, payload, origin))
+            .await
+    }
+
+    async fn request(
+        &self,
+        serving: &Serving,
+        model: &ModelName,
+        rows: Vec<(String, Vec<serde_json::Value>)>,
+        entities: Columns,
+    ) -> Result<Bytes, StatusError> {
+        let model = serving.repository().pin(model, self.binding.config().version);
+        let model = model.map_err(|error| StatusError::new(status::of_pin(&error), error.to_string()))?;
+        // The entity keys may be there only for the push.
+        let unused = !rows.is_empty() && !model.config.has_features();
+        let entities = if unused { Columns::new() } else { entities };
+        let body = parse(self.payload.len(), move || request_of_rows(&rows, &model.signature, entities)).await;
+        body.map_err(|error| bad_request(&error))
+    }
+}
+
+fn bad_request(error: &dyn std::fmt::Display) -> StatusError {
+    StatusError::new(400, error.to_string())
+}
+
+/// Does `work` on so many bytes of JSON; a large amount on another thread, since it would delay all other messages
+/// here.
+async fn parse<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if bytes <= INLINE_JSON_BYTES_MAX {
+        return work();
+    }
+    blocking(work).await
+}
+
+#[cfg(test)]
+mod tests;

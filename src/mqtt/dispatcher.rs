@@ -1,0 +1,489 @@
+//! Between the session and the serving core: turns messages into calls and results into answers, and settles each
+//! delivery. It outlives connections.
+
+mod binding_messages;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ledge_base::log_limiter::LogLimiter;
+use ledge_base::names::DeviceName;
+use ledge_base::telemetry::messages::{self, MessageKind, MessageStatistics};
+use ledge_egress::Content;
+use ledge_identity::authentication::Authenticator;
+use ledge_models::serving::Serving;
+use ledge_service::shutdown::Shutdown;
+use ledge_updates::Updates;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use self::binding_messages::LimitedBinding;
+use super::answer::{self, ReturnPath, StatusError};
+use super::bindings::{Binding, Bindings};
+use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, ReceivedMessage};
+use super::client::session::{Delivery, Event, NextPacket, Outbound, Session};
+use super::config::MqttConfig;
+use super::held_bytes::{HeldBytes, HeldBytesGuard};
+use super::push::Pusher;
+use super::request::{Request, UnansweredReason, overload, too_large};
+use super::subscriptions::Subscriptions;
+use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
+
+/// Messages in progress from which on no more packets are read. They end by themselves, so reading goes on soon.
+///
+/// A broker keeps to the receive maximum, which is less; but a restarted mosquitto delivers all its kept messages at
+/// once.
+const MESSAGES_IN_PROGRESS_MAX: usize = 4096;
+
+/// The largest payload of a hint from the platform, in bytes.
+const HINT_MAX_BYTES: usize = 4096;
+
+/// Bounds of a dispatcher.
+#[derive(Debug, Clone, Copy)]
+struct DispatcherLimits {
+    /// The largest payload, in bytes.
+    payload_bytes: usize,
+    /// The most bytes of requests being answered, messages that rate limits keep, and answers being sent.
+    memory_bytes: usize,
+}
+
+/// The parts that a dispatcher needs.
+#[derive(Debug)]
+pub struct DispatcherParts {
+    pub serving: Serving,
+    pub authenticator: Authenticator,
+    pub statistics: MessageStatistics,
+    /// Receives the platform's hints.
+    pub updates: Option<Updates>,
+    pub shutdown: Shutdown,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Dispatcher {
+    topics: DeviceTopics,
+    subscriptions: Subscriptions,
+    bindings: Vec<LimitedBinding>,
+    /// The response topics that are allowed besides the result topics; any topic when this is empty.
+    response_topics: Vec<TopicFilter>,
+    serving: Serving,
+    authenticator: Authenticator,
+    pusher: Pusher,
+    shutdown: Shutdown,
+    limits: DispatcherLimits,
+    statistics: MessageStatistics,
+    /// Receives the platform's hints.
+    updates: Option<Updates>,
+    session: Session,
+    results: UnboundedSender<FinishedMessage>,
+    finished: UnboundedReceiver<FinishedMessage>,
+    in_progress: usize,
+    /// The bytes of requests until they are answered, and of messages that rate limits keep.
+    held: HeldBytes,
+    log_limiter: LogLimiter,
+    /// Set once new messages are no longer accepted.
+    closing: bool,
+}
+
+/// A message whose work has ended.
+#[derive(Debug)]
+pub struct FinishedMessage {
+    delivery: Option<Delivery>,
+    answer: Option<Message>,
+    held: Option<HeldBytesGuard>,
+    /// The binding that failed, and the error.
+    failed: Option<(Arc<Binding>, StatusError)>,
+    /// Set for a success without an answer: the rows are pushed, and no model is called.
+    pushed: bool,
+}
+
+/// Reports the end of its message when it is dropped, so that the end of a task that panics is noticed too.
+struct FinishGuard {
+    results: UnboundedSender<FinishedMessage>,
+    finished: Option<FinishedMessage>,
+    /// The destination of the error for a call that ended without an answer.
+    path: Option<(ReturnPath, DeviceName)>,
+}
+
+impl Drop for FinishGuard {
+    fn drop(&mut self) {
+        let Some(mut finished) = self.finished.take() else { return };
+        if let (None, Some((path, device))) = (&finished.answer, &self.path) {
+            let error =
+                StatusError::new(500, "internal error: the call ended without an answer; see the log of the box");
+            finished.answer = Some(path.failure(device, &error, &[]));
+        }
+        let _ = self.results.send(finished);
+    }
+}
+
+impl Dispatcher {
+    /// A dispatcher without a connection.
+    pub fn new(topics: DeviceTopics, bindings: &Bindings, config: &MqttConfig, parts: DispatcherParts) -> Self {
+        let DispatcherParts { serving, authenticator, statistics, updates, shutdown } = parts;
+        let (results, finished) = unbounded_channel();
+        Self {
+            subscriptions: Subscriptions::new(&topics, bindings),
+            topics,
+            bindings: bindings.iter().map(LimitedBinding::new).collect(),
+            serving,
+            authenticator,
+            pusher: Pusher::new(shutdown.clone()),
+            shutdown,
+            limits: DispatcherLimits { payload_bytes: config.max_payload_bytes, memory_bytes: config.max_memory_bytes },
+            response_topics: config.response_topics.clone(),
+            statistics,
+            updates,
+            session: Session::default(),
+            results,
+            finished,
+            in_progress: 0,
+            held: HeldBytes::default(),
+            log_limiter: LogLimiter::default(),
+            closing: false,
+        }
+    }
+
+    /// Starts a connection that the broker has accepted, by subscribing.
+    pub fn connected(&mut self, broker: &ConnAck, now: Instant) {
+        if let Some(given_up) = self.session.connected(broker) {
+            self.statistics.answer_refused();
+            if let Some(suppressed) = self.log_limiter.take(("given up", 0), now) {
+                let topic = given_up.message.topic;
+                tracing::error!(
+                    %topic,
+                    suppressed,
+                    "message dropped: the broker closed every connection it was sent on"
+                );
+            }
+        }
+        self.subscriptions.ask(&mut self.session, broker.shared_subscriptions);
+        if !broker.shared_subscriptions && self.subscriptions.shared().next().is_some() {
+            tracing::error!(
+                "the broker does not support shared subscriptions: calls to the group of this box will not arrive"
+            );
+        }
+    }
+
+    /// Notes that the connection is gone.
+    pub fn disconnected(&mut self) {
+        self.session.disconnected();
+    }
+
+    /// Returns `true` if another packet may be read.
+    pub fn may_read(&self) -> bool {
+        self.in_progress < MESSAGES_IN_PROGRESS_MAX
+    }
+
+    /// The memory in bytes that is left for messages. The payload of a larger packet is skipped.
+    pub fn free_memory(&self) -> usize {
+        self.limits.memory_bytes.saturating_sub(self.held.get() + self.session.outbox_bytes())
+    }
+
+    /// Returns `true` if no message is in progress and no answer waits.
+    pub fn is_idle(&self) -> bool {
+        self.in_progress == 0 && self.session.is_idle()
+    }
+
+    /// Returns `true` if the broker has refused a subscription, so that another attempt makes sense.
+    pub fn lacks_subscription(&self) -> bool {
+        !self.closing && self.subscriptions.lacks_one()
+    }
+
+    /// Sends the refused subscriptions again.
+    pub fn subscribe_again(&mut self) {
+        self.subscriptions.ask_again(&mut self.session);
+    }
+
+    /// Sends a PINGREQ.
+    pub fn ping(&mut self) {
+        self.session.ping();
+    }
+
+    /// Stops accepting messages. From now on the other members of the group get its calls.
+    pub fn close(&mut self) {
+        self.closing = true;
+        let shared: Vec<_> = self.subscriptions.shared().cloned().collect();
+        if !shared.is_empty() {
+            self.session.unsubscribe(shared);
+        }
+    }
+
+    /// Publishes a message of this box about itself. It replaces an earlier one that has not been sent.
+    pub fn publish(&mut self, message: Message, content: Content) {
+        self.session.publish_latest(Outbound { message, content, settles: None });
+    }
+
+    /// Handles a packet. The error is the reason of the broker's DISCONNECT.
+    pub fn receive(&mut self, packet: Incoming, now: Instant) -> Result<(), (Reason, Option<String>)> {
+        match self.session.receive(packet) {
+            Event::Message(received, delivery) => self.message(received, delivery, now),
+            Event::Unusable(reason) => {
+                self.statistics.ignored(messages::Unanswered::Invalid);
+                if let Some(suppressed) = self.log_limiter.take(("unusable", 0), now) {
+                    tracing::warn!(reason, suppressed, "message ignored: it cannot be read");
+                }
+            }
+            Event::Refused(outbound, reason) => {
+                self.statistics.answer_refused();
+                if let Some(suppressed) = self.log_limiter.take(("refused", reason.0.into()), now) {
+                    let (topic, reason) = (outbound.message.topic, reason.to_string());
+                    tracing::error!(%topic, reason, suppressed, "the broker refused a message");
+                }
+            }
+            Event::Subscribed(filters) => self.subscribed(&filters, now),
+            Event::Disconnected(reason, text) => return Err((reason, text)),
+            Event::None => {}
+        }
+        Ok(())
+    }
+
+    fn subscribed(&mut self, filters: &[(TopicFilter, Reason)], now: Instant) {
+        for (filter, reason) in filters {
+            let Some(index) = self.subscriptions.note(filter, *reason) else { continue };
+            let kind = ("subscription", u32::try_from(index).unwrap_or(u32::MAX));
+            if let Some(suppressed) = self.log_limiter.take(kind, now) {
+                tracing::error!(%filter, %reason, suppressed, "subscription refused");
+            }
+        }
+        tracing::debug!(filters = filters.len(), "subscribed");
+    }
+
+    fn message(&mut self, received: ReceivedMessage, delivery: Option<Delivery>, now: Instant) {
+        // Leave it unsettled: the broker delivers it again when this box is back.
+        if self.closing {
+            return;
+        }
+        if received.duplicate {
+            self.statistics.repeated();
+        }
+        if self.topics.is_desired(&received.message.topic) {
+            return self.hint(&received, delivery, now);
+        }
+        match self.topics.route(&received.message.topic) {
+            Some(route) => self.request(route, received, delivery, now),
+            None => self.binding_message(received, delivery, now),
+        }
+    }
+
+    /// Handles the platform's hint that there is something new. Its content has no authority and is not read.
+    fn hint(&mut self, received: &ReceivedMessage, delivery: Option<Delivery>, now: Instant) {
+        if received.message.payload.len() > HINT_MAX_BYTES || received.oversized.is_some() {
+            self.statistics.ignored(messages::Unanswered::Invalid);
+            if let Some(suppressed) = self.log_limiter.take(("hint", 0), now) {
+                tracing::warn!(suppressed, "hint from the platform ignored: it is larger than {HINT_MAX_BYTES} bytes");
+            }
+        } else if let Some(updates) = self.updates.as_ref().filter(|_| !received.message.payload.is_empty()) {
+            // An empty payload only clears a retained message.
+            updates.check_soon();
+        }
+        self.settle(delivery, Reason::SUCCESS);
+    }
+
+    /// The refusal of a message before it is read: it is too large, or memory is full.
+    fn refusal(&self, received: &ReceivedMessage) -> Option<StatusError> {
+        too_large(received, self.limits.payload_bytes).or_else(|| (self.free_memory() == 0).then(overload))
+    }
+
+    fn request(
+        &mut self,
+        route: Result<InferRoute, InvalidRoute>,
+        received: ReceivedMessage,
+        delivery: Option<Delivery>,
+        now: Instant,
+    ) {
+        let of_group = route.as_ref().is_ok_and(|route| Some(&route.owner) == self.topics.group.as_ref());
+        let topic = received.message.topic.clone();
+        let refusal = self.refusal(&received);
+
+        let refused = refusal.is_some();
+        let bindings = self.bindings.iter().map(|limited| &limited.binding);
+        let request = Request::read(route, received, now, refusal).and_then(|request| {
+            // Spend nothing more on a refused request.
+            let request =
+                if refused { request } else { request.admitted(&self.authenticator, self.serving.audit(), now) };
+            let principal = request.principal().clone();
+            let directed = request.unless_misdirected(&self.response_topics, bindings);
+            directed.inspect_err(|_| self.serving.audit().record_denied(&principal, "mqtt_response_topic"))
+        });
+        let request = match request {
+            Ok(request) => request,
+            Err(why) => return self.leave_unanswered(&topic, why, delivery, now),
+        };
+
+        self.statistics.received(if of_group { MessageKind::GroupCall } else { MessageKind::Call });
+        let device = self.topics.device.clone();
+        if refused {
+            let answer = request.refused(&device);
+            if answer::status(&answer) == Some(429)
+                && let Some(suppressed) = self.log_limiter.take(("overload", 0), now)
+            {
+                let (in_progress, held, outbox) = (self.in_progress, self.held.get(), self.session.outbox_bytes());
+                tracing::warn!(
+                    in_progress,
+                    held,
+                    outbox,
+                    suppressed,
+                    "request refused with status 429: out of memory for messages (mqtt.max_memory_bytes)"
+                );
+            }
+            return self.answer(answer, delivery, now);
+        }
+
+        let mut end = self.begin(delivery, Some((request.path().clone(), device.clone())));
+        let (serving, held) = (self.serving.clone(), self.held.hold(request.held_bytes()));
+        self.shutdown.spawn(async move {
+            let answer = request.run(&serving, &device).await.0;
+            if let Some(finished) = &mut end.finished {
+                (finished.answer, finished.held) = (Some(answer), Some(held));
+            }
+        });
+    }
+
+    /// Counts a message as in progress until the guard is dropped and its end is taken.
+    fn begin(&mut self, delivery: Option<Delivery>, path: Option<(ReturnPath, DeviceName)>) -> FinishGuard {
+        self.in_progress += 1;
+        let finished = FinishedMessage { delivery, answer: None, held: None, failed: None, pushed: false };
+        FinishGuard { results: self.results.clone(), finished: Some(finished), path }
+    }
+
+    fn leave_unanswered(&mut self, topic: &TopicName, why: UnansweredReason, delivery: Option<Delivery>, now: Instant) {
+        self.statistics.ignored(match why {
+            UnansweredReason::Answer | UnansweredReason::ForbiddenResponseTopic => messages::Unanswered::Loop,
+            UnansweredReason::Retained | UnansweredReason::InvalidResponseTopic | UnansweredReason::NoModel => {
+                messages::Unanswered::Invalid
+            }
+        });
+        if let Some(suppressed) = self.log_limiter.take(("request", why as u32), now) {
+            tracing::warn!(%topic, reason = %why, suppressed, "request not answered");
+        }
+        self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
+    }
+
+    fn settle(&mut self, delivery: Option<Delivery>, reason: Reason) {
+        if let Some(delivery) = delivery {
+            self.session.settle(delivery, reason);
+        }
+    }
+
+    /// Waits for the end of a message. May be dropped at any time.
+    pub async fn finished(&mut self) -> FinishedMessage {
+        match self.finished.recv().await {
+            Some(finished) => finished,
+            // This side holds a sender, so the channel never ends.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Answers and settles a finished message, and all others that have finished since.
+    pub fn finish(&mut self, finished: FinishedMessage, now: Instant) {
+        let mut next = Some(finished);
+        while let Some(FinishedMessage { delivery, answer, held, failed, pushed }) = next {
+            self.in_progress -= 1;
+            drop(held);
+
+            if pushed {
+                self.statistics.answered(200);
+            }
+            if let Some((binding, failure)) = failed {
+                if answer.is_none() {
+                    self.statistics.answered(failure.status);
+                }
+                self.log_binding_failure(&binding, &failure, now);
+            }
+
+            match answer {
+                Some(answer) => self.answer(answer, delivery, now),
+                None => self.settle(delivery, Reason::SUCCESS),
+            }
+            next = self.finished.try_recv().ok();
+        }
+    }
+
+    fn answer(&mut self, mut message: Message, delivery: Option<Delivery>, now: Instant) {
+        if self.session.outbox_bytes() + message.payload.len() > self.limits.memory_bytes {
+            // No memory even for the error: the broker accepts nothing, and a message of QoS 0 may get lost.
+            if message.qos == Qos::AtMostOnce && self.session.outbox_bytes() > self.limits.memory_bytes {
+                self.statistics.ignored(messages::Unanswered::Overload);
+                if let Some(suppressed) = self.log_limiter.take(("dropped", 0), now) {
+                    tracing::warn!(
+                        topic = %message.topic,
+                        suppressed,
+                        "answer dropped: too many answers wait for the broker (mqtt.max_memory_bytes)"
+                    );
+                }
+                return self.settle(delivery, Reason::SUCCESS);
+            }
+            if !self.takes_errors(&message.topic) {
+                self.statistics.ignored(messages::Unanswered::Overload);
+                return self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
+            }
+            answer::replace(&mut message, &overload());
+        }
+
+        if let Some(status) = answer::status(&message) {
+            self.statistics.answered(status);
+        }
+        self.session.publish(Outbound { message, content: Content::Answer, settles: delivery });
+    }
+
+    /// Returns `true` if an error may be published in place of an answer: a binding may reserve its topic for results.
+    fn takes_errors(&self, topic: &TopicName) -> bool {
+        let configs = self.bindings.iter().map(|limited| limited.binding.config());
+        let mut silent = configs.filter(|config| !config.publish_errors);
+        !silent.any(|config| config.publish.as_ref().is_some_and(|it| it.as_filter(&config.topic).matches(topic)))
+    }
+
+    /// The next packet to send.
+    pub fn next_packet(&mut self, size: impl Fn(&Outgoing) -> usize, now: Instant) -> Option<(Content, Outgoing)> {
+        loop {
+            match self.session.next(&size)? {
+                NextPacket::Send(content, packet) => return Some((content, packet)),
+                NextPacket::TooLarge(Outbound { mut message, content, settles }) => {
+                    let bytes = message.payload.len();
+                    let text = format!("the answer has {bytes} bytes, and the broker accepts no packet of that size");
+                    if self.takes_errors(&message.topic) && answer::replace(&mut message, &StatusError::new(413, text))
+                    {
+                        self.session.publish(Outbound { message, content, settles });
+                        continue;
+                    }
+                    if let Some(suppressed) = self.log_limiter.take(("too large", 0), now) {
+                        let topic = message.topic;
+                        tracing::error!(
+                            %topic,
+                            bytes,
+                            suppressed,
+                            "message dropped: it is larger than the broker accepts"
+                        );
+                    }
+                    self.settle(settles, Reason::UNSPECIFIED_ERROR);
+                }
+            }
+        }
+    }
+
+    /// Handles a packet that the egress policy does not let this connection send. The session sees a refusal by the
+    /// broker.
+    pub fn not_permitted(&mut self, packet: Outgoing, reason: &str, now: Instant) {
+        let Outgoing::Publish { message, packet_id, .. } = packet else { return };
+        if let Some(suppressed) = self.log_limiter.take(("not permitted", 0), now) {
+            tracing::error!(
+                topic = %message.topic,
+                reason,
+                suppressed,
+                "message dropped: the egress policy does not permit it"
+            );
+        }
+        if let Some(packet_id) = packet_id {
+            // It is logged above.
+            let _ = self.session.receive(Incoming::PubAck { packet_id, reason: Reason::NOT_AUTHORIZED });
+        }
+    }
+
+    /// Writes the memory in use and the length of the outbox to the statistics.
+    pub fn update_statistics(&self) {
+        self.statistics.set_held(self.held.get(), self.session.outbox_messages(), self.session.outbox_bytes());
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

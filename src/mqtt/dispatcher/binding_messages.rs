@@ -1,0 +1,141 @@
+//! Messages for bindings.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ledge_base::telemetry::messages::MessageKind;
+
+use super::Dispatcher;
+use crate::answer::StatusError;
+use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal};
+use crate::bindings::Binding;
+use crate::client::packet::{Qos, Reason, ReceivedMessage};
+use crate::client::session::Delivery;
+use crate::rate_limit::{RateDecision, RateLimiter};
+
+/// The most topics whose rate is tracked for one binding.
+const RATE_LIMITED_TOPICS_MAX: usize = 4096;
+
+/// A binding with its rate limit and the messages that the limit keeps.
+#[derive(Debug)]
+pub(super) struct LimitedBinding {
+    pub(super) binding: Arc<Binding>,
+    rate: Option<RateLimiter<BindingMessage>>,
+}
+
+impl LimitedBinding {
+    pub(super) fn new(binding: &Arc<Binding>) -> Self {
+        let rate = binding.interval().map(|interval| RateLimiter::new(interval, RATE_LIMITED_TOPICS_MAX));
+        Self { binding: binding.clone(), rate }
+    }
+}
+
+impl Dispatcher {
+    /// Handles a message that is not a call.
+    pub(super) fn binding_message(&mut self, received: ReceivedMessage, delivery: Option<Delivery>, now: Instant) {
+        let refusal = self.refusal(&received);
+        let ReceivedMessage { message, duplicate, .. } = received;
+        match Dismissal::of(&message, refusal.is_some()) {
+            None => {}
+            Some(Dismissal::Empty) => return self.settle(delivery, Reason::SUCCESS),
+            Some(Dismissal::Answer(why)) => return self.leave_unanswered(&message.topic, why, delivery, now),
+        }
+
+        let captures = |limited: &LimitedBinding| limited.binding.config().topic.captures(&message.topic);
+        let matching: Vec<_> =
+            self.bindings.iter().enumerate().filter_map(|(index, limited)| Some((index, captures(limited)?))).collect();
+        if matching.is_empty() {
+            // The broker still has a subscription of an earlier configuration.
+            tracing::debug!(topic = %message.topic, "message ignored: no binding has its topic");
+            return self.settle(delivery, Reason::SUCCESS);
+        }
+
+        if let Some(delivery) = delivery {
+            self.session.expect_settlements(delivery, matching.len());
+        }
+        for (index, captures) in matching {
+            self.statistics.received(MessageKind::Binding);
+            let Some(binding) = self.bindings.get(index).map(|limited| limited.binding.clone()) else { continue };
+            let held = self.held.hold(message.payload.len());
+            let for_binding = match &refusal {
+                None => BindingMessage::new(&binding, &message, &captures, &self.topics.device, now, held),
+                Some(refusal) => Err(refusal.clone()),
+            };
+            match for_binding {
+                Ok(message) => {
+                    let qos = if delivery.is_some() { binding.config().qos } else { Qos::AtMostOnce };
+                    self.offer(index, BindingMessage { delivery, qos, duplicate, ..message }, now);
+                }
+                Err(failure) => {
+                    self.statistics.answered(failure.status);
+                    self.log_binding_failure(&binding, &failure, now);
+                    self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
+                }
+            }
+        }
+    }
+
+    /// Starts a message, or keeps it until the rate limit allows it.
+    fn offer(&mut self, index: usize, mut message: BindingMessage, now: Instant) {
+        let Some(rate) = self.bindings.get_mut(index).and_then(|limited| limited.rate.as_mut()) else {
+            return self.start(message);
+        };
+        // Settle it now: acknowledgements keep their order, so all others would wait for it. A limit drops messages
+        // anyway.
+        if let Some(delivery) = message.delivery.take() {
+            self.session.settle(delivery, Reason::SUCCESS);
+        }
+        // Kept messages take at most half of the memory: calls need the rest.
+        if self.held.get() > self.limits.memory_bytes / 2 {
+            return self.statistics.replaced();
+        }
+        let source = message.source.clone();
+        match rate.offer(&source, message, now) {
+            RateDecision::Run(message) => self.start(message),
+            RateDecision::Kept { replaced: None } => {}
+            RateDecision::Kept { replaced: Some(_) } | RateDecision::Refused(_) => self.statistics.replaced(),
+        }
+    }
+
+    fn start(&mut self, message: BindingMessage) {
+        let (serving, device, pusher) = (self.serving.clone(), self.topics.device.clone(), self.pusher.clone());
+        let mut end = self.begin(message.delivery, None);
+        let binding = message.binding.clone();
+        self.shutdown.spawn(async move {
+            let BindingOutcome { message, failure, unsettled, held } = message.run(&serving, &device, &pusher).await;
+            if let Some(finished) = &mut end.finished {
+                finished.pushed = message.is_none() && failure.is_none() && !unsettled;
+                (finished.answer, finished.held) = (message, Some(held));
+                if unsettled {
+                    finished.delivery = None;
+                }
+                finished.failed = failure.map(|failure| (binding, failure));
+            }
+        });
+    }
+
+    /// Starts the kept messages that the rate limits allow now.
+    pub fn start_due(&mut self, now: Instant) {
+        let rates = self.bindings.iter_mut().filter_map(|limited| limited.rate.as_mut());
+        let due: Vec<_> = rates.flat_map(|rate| rate.due(now)).collect();
+        for message in due {
+            self.start(message);
+        }
+    }
+
+    /// The next time that [`Self::start_due`] has something to start.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.bindings.iter().filter_map(|limited| limited.rate.as_ref()?.next_due()).min()
+    }
+
+    /// Logs that a message of a binding failed.
+    pub(super) fn log_binding_failure(&mut self, binding: &Binding, failure: &StatusError, now: Instant) {
+        // The kinds stay few: the configuration bounds the number of bindings.
+        let index = self.bindings.iter().position(|limited| limited.binding.name() == binding.name());
+        let kind = u32::try_from(index.unwrap_or_default()).unwrap_or_default() << 16 | u32::from(failure.status);
+        if let Some(suppressed) = self.log_limiter.take(("binding", kind), now) {
+            let (name, status, reason) = (binding.name(), failure.status, &failure.message);
+            tracing::warn!(binding = name, status, reason, suppressed, "a binding has no result");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+use std::time::Duration;
+
+use ledge_engine::Runtimes;
+use ledge_features::FeatureStore;
+use ledge_features::config::FeaturesConfig;
+use ledge_features::registry::Registry;
+use ledge_identity::access_config::AccessConfig;
+use ledge_models::repository::profile::Profiles;
+use ledge_models::repository::{ModelDefaults, Repository, Sources};
+use ledge_models::scheduling::engine::Engine;
+use ledge_models::serving::ServingLimits;
+use ledge_service::audit_event::AuditSink;
+
+use super::*;
+use crate::bindings::BindingConfig;
+use crate::client::packet::{PacketId, Properties};
+
+/// A serving core without models.
+pub(crate) fn serving(features: FeatureStore) -> Serving {
+    let audit = AuditSink::to_nowhere();
+    let runtimes = Runtimes::new("runtimes".into());
+    let defaults = ModelDefaults {
+        max_queue_size: 1,
+        timeout: Duration::from_secs(1),
+        keep_alive: None,
+        cache_dir: None,
+        profiles: Profiles::new(None, runtimes.clone(), 1),
+        measure: false,
+        sealer: ledge_identity::sealing::Sealer::none(),
+    };
+    let repository = Repository::new(
+        Sources::new("models".into()),
+        Engine::new(runtimes, vec![0], None),
+        defaults,
+        1,
+        audit.clone(),
+    );
+    let limits = ServingLimits {
+        max_pixels: 1,
+        cache_bytes: 0,
+        quota: ledge_models::repository::model_config::Limits::default(),
+        batch_windows: vec![],
+    };
+    Serving::new(repository, features, audit, &limits)
+}
+
+/// A connected dispatcher with a binding of each kind.
+fn dispatcher(statistics: &MessageStatistics) -> Dispatcher {
+    let bindings = [
+        r#"{"topic": "cameras/+", "model": "m", "publish": "seen/{1}"}"#,
+        r#"{"topic": "scales/+", "model": "m", "publish": "weighed/{1}", "max_rate": 0.1}"#,
+    ];
+    let bindings: Vec<BindingConfig> = bindings.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+    let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, has_platform: false };
+    let config = MqttConfig { max_payload_bytes: 1 << 10, max_memory_bytes: 1 << 20, ..MqttConfig::default() };
+    let bindings = Bindings::new(&bindings);
+    let (audit, _queue) = AuditSink::channel();
+    let parts = DispatcherParts {
+        serving: serving(FeatureStore::without_values(&FeaturesConfig::default(), Registry::default())),
+        authenticator: Authenticator::open(&AccessConfig::default(), std::path::Path::new("/nonexistent"), audit),
+        statistics: statistics.clone(),
+        updates: None,
+        shutdown: Shutdown::default(),
+    };
+    let mut dispatcher = Dispatcher::new(topics, &bindings, &config, parts);
+    dispatcher.connected(&ConnAck::accepting(), Instant::now());
+    sent(&mut dispatcher);
+    dispatcher
+}
+
+/// Delivers a QoS 1 message.
+fn receive(dispatcher: &mut Dispatcher, packet_id: u16, topic: &str, payload: &str, properties: Properties) {
+    let payload = payload.to_owned().into();
+    let message = Message { topic: topic.parse().unwrap(), payload, qos: Qos::AtLeastOnce, retain: false, properties };
+    let received = ReceivedMessage { message, packet_id: PacketId::new(packet_id), duplicate: false, oversized: None };
+    dispatcher.receive(Incoming::Publish(received), Instant::now()).unwrap();
+}
+
+/// All packets that are sent now.
+fn sent(dispatcher: &mut Dispatcher) -> Vec<Outgoing> {
+    std::iter::from_fn(|| dispatcher.next_packet(|_| 0, Instant::now())).map(|(_, packet)| packet).collect()
+}
+
+fn acknowledged(packet_id: u16, reason: Reason) -> Outgoing {
+    Outgoing::PubAck { packet_id: PacketId::new(packet_id).unwrap(), reason }
+}
+
+#[tokio::test]
+async fn the_end_of_a_retained_message_is_acknowledged_and_asks_for_nothing() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    receive(&mut dispatcher, 7, "cameras/door", "", Properties::default());
+    assert_eq!(dispatcher.in_progress, 0);
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::SUCCESS)]);
+    assert_eq!(statistics.snapshot().received, [0, 0, 0]);
+    receive(&mut dispatcher, 7, "cameras/door", "anything else", Properties::default());
+    assert_eq!((dispatcher.in_progress, sent(&mut dispatcher).len()), (1, 0));
+    assert_eq!(statistics.snapshot().received.iter().sum::<u64>(), 1);
+}
+
+#[tokio::test]
+async fn what_a_rate_limit_keeps_holds_no_other_acknowledgement_up() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    for packet_id in 1..=3 {
+        receive(&mut dispatcher, packet_id, "scales/1", "{}", Properties::default());
+    }
+    let all = [1, 2, 3].map(|packet_id| acknowledged(packet_id, Reason::SUCCESS));
+    assert_eq!(sent(&mut dispatcher), all);
+    assert_eq!((dispatcher.in_progress, statistics.snapshot().replaced), (1, 1));
+    assert!(dispatcher.held.get() > 0, "what is kept counts");
+}
+
+#[tokio::test]
+async fn what_rate_limits_keep_leaves_half_of_the_memory_to_calls() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    let payload = "x".repeat(1000);
+    for scale in 0..2000_u16 {
+        for _ in 0..2 {
+            receive(&mut dispatcher, scale + 1, &format!("scales/{scale}"), &payload, Properties::default());
+            sent(&mut dispatcher);
+        }
+    }
+    assert!(dispatcher.held.get() <= dispatcher.limits.memory_bytes / 2 + 1000, "{}", dispatcher.held.get());
+    assert!(dispatcher.free_memory() > 0 && statistics.snapshot().replaced > 0);
+}
+
+#[tokio::test]
+async fn a_response_topic_outside_the_list_is_not_answered() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    dispatcher.response_topics = vec!["tills/#".parse().unwrap()];
+    let to = |topic: &str| Properties { response_topic: Some(topic.into()), ..Properties::default() };
+    receive(&mut dispatcher, 1, "ledge/v1/box/infer/m", "{}", to("doors/1/open"));
+    assert_eq!((dispatcher.in_progress, statistics.snapshot().unanswered), (0, [1, 0, 0]));
+    for (packet_id, properties) in [(2, to("tills/1")), (3, to("ledge/v1/box/result/m")), (4, Properties::default())] {
+        receive(&mut dispatcher, packet_id, "ledge/v1/box/infer/m", "{}", properties);
+    }
+    assert_eq!(dispatcher.in_progress, 3);
+}
+
+#[tokio::test]
+async fn an_answer_of_another_box_is_no_message_of_a_device() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    let answer = Properties { user: vec![("status".into(), "200".into())], ..Properties::default() };
+    receive(&mut dispatcher, 7, "cameras/door", "{}", answer);
+    assert_eq!((dispatcher.in_progress, statistics.snapshot().unanswered), (0, [1, 0, 0]));
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::IMPLEMENTATION_SPECIFIC)]);
+}
+
+#[tokio::test]
+async fn a_dispatcher_without_memory_lets_messages_go_by_and_answers_429() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    let all = dispatcher.held.hold(dispatcher.limits.memory_bytes);
+    assert_eq!(dispatcher.free_memory(), 0);
+    receive(&mut dispatcher, 7, "ledge/v1/box/infer/m", "{}", Properties::default());
+    assert_eq!(dispatcher.in_progress, 0);
+    let answers = sent(&mut dispatcher);
+    let [Outgoing::Publish { message, .. }] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!(answer::status(message), Some(429));
+    drop(all);
+    receive(&mut dispatcher, 8, "ledge/v1/box/infer/m", "{}", Properties::default());
+    assert_eq!(dispatcher.in_progress, 1);
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_used_is_settled_and_the_connection_goes_on() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    let packet = Incoming::Unusable { packet_id: PacketId::new(7), reason: "its topic is not UTF-8".into() };
+    dispatcher.receive(packet, Instant::now()).unwrap();
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::IMPLEMENTATION_SPECIFIC)]);
+    assert_eq!(statistics.snapshot().unanswered, [0, 1, 0]);
+}
+
+#[test]
+fn the_report_of_a_box_replaces_the_one_that_was_not_sent() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    dispatcher.disconnected();
+    for payload in ["old", "new"] {
+        let message = Message {
+            topic: "ledge/v1/box/reported".parse().unwrap(),
+            payload: payload.into(),
+            qos: Qos::AtLeastOnce,
+            retain: true,
+            properties: Properties::default(),
+        };
+        dispatcher.publish(message, Content::Report);
+    }
+    assert_eq!(dispatcher.session.outbox_messages(), 1);
+}
+
+#[tokio::test]
+async fn a_hint_has_the_platform_looked_at_whatever_it_says() {
+    let statistics = MessageStatistics::default();
+    let (updates, mut inbox) = ledge_updates::Updates::channel(Vec::new());
+    let mut dispatcher = dispatcher(&statistics);
+    dispatcher.topics.has_platform = true;
+    dispatcher.updates = Some(updates);
+    let topic = "ledge/v1/box/desired";
+    receive(&mut dispatcher, 1, topic, "{\"anything\": [", Properties::default());
+    assert!(inbox.checks.try_recv().is_ok());
+    receive(&mut dispatcher, 2, topic, "", Properties::default());
+    receive(&mut dispatcher, 3, topic, &"x".repeat(HINT_MAX_BYTES + 1), Properties::default());
+    receive(&mut dispatcher, 4, "ledge/v1/other/desired", "now", Properties::default());
+    assert!(inbox.checks.try_recv().is_err());
+    assert_eq!(sent(&mut dispatcher).len(), 4, "each of them is acknowledged");
+    assert_eq!(dispatcher.in_progress, 0);
+}

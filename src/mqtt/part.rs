@@ -1,0 +1,37 @@
+//! MQTT as a part of the daemon.
+
+use std::fmt;
+use std::path::Path;
+
+use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_egress::ConfiguredDestination;
+use ledge_identity::access::Access;
+use ledge_part::Part;
+use ledge_part::section::Section;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::config::MqttConfig;
+use crate::metrics;
+
+/// The connection to the broker, for the other parts.
+#[derive(Debug)]
+pub struct MqttPart {
+    /// `None` where no broker is configured.
+    pub statistics: Option<MessageStatistics>,
+}
+
+impl Part for MqttPart {
+    fn name(&self) -> &'static str {
+        "mqtt"
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        let Some(statistics) = &self.statistics else { return Ok(()) };
+        metrics::encode(encoder, &statistics.snapshot())
+    }
+
+    fn trouble(&self, is_starting: bool) -> Option<String> {
+        let is_away = self.statistics.as_ref().is_some_and(|statistics| !statistics.snapshot().connected);
+        (is_away && !is_starting).then(|| "no connection to the broker".to_owned())
+    }
+}

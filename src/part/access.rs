@@ -1,0 +1,25 @@
+//! The access of callers, as a part of the daemon.
+
+use ledge_identity::access_config::AccessConfig;
+use ledge_identity::authentication::Authenticator;
+
+use crate::section::Section;
+use crate::{Environment, Part};
+
+impl Section for AccessConfig {
+    fn problems(&self) -> Vec<(String, String)> {
+        self.problems()
+    }
+}
+
+impl Part for Authenticator {
+    fn name(&self) -> &'static str {
+        "access"
+    }
+
+    /// Keeps the API keys in memory as they are in their file.
+    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        environment.shutdown.spawn(self.clone().watch(environment.shutdown.clone()));
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! A finding of `ledge doctor`.
+
+use serde::Serialize;
+
+/// What one look at something found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: String,
+    pub status: Status,
+    pub detail: String,
+    /// What to do about it; `None` when nothing needs doing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+/// How something is. The worst comes last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Ok,
+    /// It works, though not as well as it could.
+    Warn,
+    Fail,
+}
+
+impl Check {
+    /// All is well.
+    pub fn ok(name: &str, detail: impl Into<String>) -> Self {
+        Self { name: name.into(), status: Status::Ok, detail: detail.into(), advice: None }
+    }
+
+    /// It works, though not as well as it could.
+    pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { name: name.into(), status: Status::Warn, detail: detail.into(), advice: Some(advice.into()) }
+    }
+
+    /// Something must be done.
+    pub fn fail(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { status: Status::Fail, ..Self::warn(name, detail, advice) }
+    }
+}
+
+/// A number of bytes for people.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let mut tenths = u128::from(bytes) * 10;
+    let mut unit = "bytes";
+    for larger in UNITS {
+        if tenths < 10_240 {
+            break;
+        }
+        (tenths, unit) = (tenths / 1024, larger);
+    }
+    if tenths < 1000 && unit != "bytes" {
+        format!("{}.{} {unit}", tenths / 10, tenths % 10)
+    } else {
+        format!("{} {unit}", tenths / 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_has_two_or_more_digits_and_a_unit() {
+        let sizes = [0, 1023, 1024, 1536, 107_374_182_400, u64::MAX].map(size);
+        assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "100 GiB", "16777215 TiB"]);
+    }
+}

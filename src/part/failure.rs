@@ -1,0 +1,90 @@
+//! The error answer of every handler.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use ledge_base::memory_budget::NoRoom;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A refusal of a request: the status, the message, and when another try is worth it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub status: StatusCode,
+    /// For the caller.
+    pub message: String,
+    /// In whole seconds, where another try is worth it.
+    pub retry_after_s: Option<u64>,
+}
+
+impl Failure {
+    /// A failure that another try does not mend.
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), retry_after_s: None }
+    }
+
+    /// The same by the number of the status. A number that is no status is a 500.
+    pub fn with_code(status: u16, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), message)
+    }
+
+    /// A failure that another try after `wait` may mend.
+    pub fn later(status: StatusCode, message: impl Into<String>, wait: Duration) -> Self {
+        Self { retry_after_s: Some(whole_seconds(wait)), ..Self::new(status, message) }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let body = ErrorBody::new(&self.message).to_json();
+        error_response(self.status, body, self.retry_after_s)
+    }
+}
+
+impl From<NoRoom> for Failure {
+    fn from(error: NoRoom) -> Self {
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), NoRoom::RETRY_AFTER)
+    }
+}
+
+/// An error answer with a body of JSON and, where another try is worth it, a `Retry-After` header.
+pub fn error_response(status: StatusCode, body: impl Into<Body>, retry_after_s: Option<u64>) -> Response {
+    let mut response = crate::reply::json_bytes(body);
+    *response.status_mut() = status;
+    if let Some(seconds) = retry_after_s {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// A duration in whole seconds, at least one, rounded up: a caller that comes early would be refused again.
+pub fn whole_seconds(wait: Duration) -> u64 {
+    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+/// The body of every answer that is not a success: `{"error": "..."}`.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+pub struct ErrorBody<'a> {
+    /// Why there is no result.
+    pub error: &'a str,
+    /// The status, where the transport may have no other place for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The id of the request, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<&'a str>,
+}
+
+impl<'a> ErrorBody<'a> {
+    /// With a message only.
+    pub fn new(error: &'a str) -> Self {
+        Self { error, status: None, id: None }
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_else(|_| br#"{"error":"internal error"}"#.to_vec())
+    }
+}

@@ -1,0 +1,62 @@
+//! A section of the configuration.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use ledge_base::telemetry::logging::LogConfig;
+use ledge_egress::{ConfiguredDestination, EgressConfig};
+use ledge_identity::device::DeviceConfig;
+use ledge_identity::sealing::EncryptionConfig;
+use serde_json::Value;
+
+use crate::check::Check;
+use crate::{Environment, Part};
+
+/// A section of the configuration: the struct that serde reads. Every method has a default.
+pub trait Section: Debug + Send + Sync {
+    /// Makes relative paths relative to `root`.
+    fn resolve(&mut self, _root: &Path) {}
+
+    /// The mistakes in it although each value is well-formed: the key within the section, and what to do about it.
+    fn problems(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// The destinations that it names. Those that `[egress]` does not allow, or that must be encrypted, are mistakes.
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        Vec::new()
+    }
+
+    /// Findings for `ledge doctor`, which runs beside the daemon or without one.
+    fn doctor(&self, _site: &Site<'_>) -> Vec<Check> {
+        Vec::new()
+    }
+
+    /// Opens the part that the section is for. `None` where it is off, and where the daemon itself opens the part, because
+    /// it introduces it to others.
+    fn open(&self, _environment: &Environment) -> Result<Option<Arc<dyn Part>>, String> {
+        Ok(None)
+    }
+}
+
+/// What the findings of a section may look at besides the section.
+pub struct Site<'a> {
+    /// The folder for what this box must remember.
+    pub state: &'a Path,
+    pub device: &'a DeviceConfig,
+    pub encryption: &'a EncryptionConfig,
+    pub egress: &'a EgressConfig,
+    /// The answer of this box's daemon to a GET of a path, where it runs.
+    pub ask_daemon: &'a dyn Fn(&str) -> Option<Value>,
+}
+
+impl Section for EncryptionConfig {
+    fn resolve(&mut self, root: &Path) {
+        self.resolve(root);
+    }
+}
+
+impl Section for DeviceConfig {}
+
+impl Section for LogConfig {}

@@ -1,0 +1,54 @@
+//! Updates as a part of the daemon.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ledge_base::clock;
+use ledge_egress::ConfiguredDestination;
+use ledge_identity::access::Access;
+use ledge_identity::sealing::Rekey;
+use ledge_part::Part;
+use ledge_part::check::Check;
+use ledge_part::route::{BoundRoute, bind};
+use ledge_part::section::{Section, Site};
+use ledge_part::web::Web;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::Updates;
+use crate::config::UpdatesConfig;
+use crate::http::{ROUTES, ServedUpdates, visible};
+use crate::{doctor, metrics};
+
+/// Updates, for the other parts. The updater itself has a thread of its own.
+pub struct UpdatesPart {
+    /// `None` where no platform looks after this box.
+    pub updates: Option<Updates>,
+    /// `None` where there never were updates.
+    pub store: Option<Arc<dyn Rekey>>,
+}
+
+impl fmt::Debug for UpdatesPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpdatesPart").field("updates", &self.updates).finish_non_exhaustive()
+    }
+}
+
+impl Part for UpdatesPart {
+    fn name(&self) -> &'static str {
+        "updates"
+    }
+
+    fn routes(&self, web: &Web) -> Vec<BoundRoute> {
+        bind(ROUTES, &ServedUpdates { updates: self.updates.clone(), web: web.clone() })
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, access: &Access) -> fmt::Result {
+        let Some(updates) = &self.updates else { return Ok(()) };
+        metrics::encode(encoder, &visible(updates.status(), access), clock::unix_millis())
+    }
+
+    fn sealed_store(&self) -> Option<Arc<dyn Rekey>> {
+        self.store.clone()
+    }
+}

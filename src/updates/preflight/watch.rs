@@ -1,0 +1,225 @@
+//! The preflight process, from outside: starts it, watches it, ends it, and judges its end.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use ledge_base::sys::NO_TELEMETRY_VARIABLE;
+use ledge_base::telemetry::process;
+use rustix::process::Signal;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::Instant;
+
+use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightMessage, PreflightOrder, PreflightReport};
+use crate::state::{Cause, Reason};
+
+/// The hidden verb that runs the preflight.
+const PREFLIGHT_VERB: [&str; 2] = ["update", "trial"];
+
+/// Most bytes read of its standard output; a report has a few hundred bytes.
+const STDOUT_MAX_BYTES: u64 = 1 << 20;
+
+/// Most bytes read of its standard error; its last line goes into the reason of a crash.
+const STDERR_MAX_BYTES: u64 = 1 << 20;
+
+/// Most characters shown of the last line of its standard error.
+const STDERR_EXCERPT_CHARS: usize = 300;
+
+/// Environment variables that it inherits: those by which libraries are found. No others, so that no setting of the
+/// daemon and no secret reaches it.
+const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
+
+/// The end of the process, as the watch saw it.
+enum ProcessEnd {
+    Exited(ExitStatus),
+    TooLarge(u64),
+    TooLong,
+}
+
+/// Runs a preflight to its end. The process is gone when this returns, and when it is dropped.
+pub(super) async fn run(program: &Path, order: &PreflightOrder) -> Result<PreflightReport, PreflightError> {
+    // This box is at fault, not the release.
+    let broken = |what: &str, error: std::io::Error| {
+        PreflightError::Interrupted(Reason::new(Cause::Load, format!("the preflight process {what}: {error}")))
+    };
+    let mut child = spawn(program).map_err(|error| broken("cannot be started", error))?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    // Kept open to the end: the process ends with it.
+    let stdin = stdin.ok_or_else(|| broken("has no input", std::io::ErrorKind::BrokenPipe.into()))?;
+    let (end, said, complaints) =
+        tokio::join!(watch(&mut child, stdin, order), read(stdout, STDOUT_MAX_BYTES), read(stderr, STDERR_MAX_BYTES),);
+    let end = end.map_err(|error| broken("cannot be watched", error))?;
+    verdict(&end, &lines(&said), &last_line(&complaints), order)
+}
+
+fn spawn(program: &Path) -> std::io::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(PREFLIGHT_VERB).env_clear().env(NO_TELEMETRY_VARIABLE, "1");
+    command.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()
+}
+
+/// Sends the order, and enforces the limits of time and memory until the process is gone.
+async fn watch(child: &mut Child, mut stdin: ChildStdin, order: &PreflightOrder) -> std::io::Result<ProcessEnd> {
+    let deadline = Instant::now() + Duration::from_secs(order.seconds);
+    let mut line = serde_json::to_vec(order)?;
+    line.push(b'\n');
+    // A process that died before it got the order is reported by its end.
+    let _ = stdin.write_all(&line).await;
+    let pid = child.id();
+    loop {
+        let exited = tokio::time::timeout(MEMORY_POLL_INTERVAL, child.wait());
+        if let Ok(status) = exited.await {
+            return Ok(ProcessEnd::Exited(status?));
+        }
+        let resident = pid.and_then(process::resident_bytes_of).unwrap_or(0);
+        let end = match () {
+            () if resident > order.memory_bytes => ProcessEnd::TooLarge(resident),
+            () if Instant::now() >= deadline => ProcessEnd::TooLong,
+            () => continue,
+        };
+        child.kill().await?;
+        return Ok(end);
+    }
+}
+
+/// Reads to the end, and returns the first `most` bytes.
+async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut stream) = stream {
+        // Bytes read before an error are kept. The rest is read and dropped, or the process would wait for a reader.
+        let _ = (&mut stream).take(most).read_to_end(&mut bytes).await;
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    }
+    bytes
+}
+
+/// Parses the messages of the process; other lines, which a runtime writes, are ignored.
+fn lines(said: &[u8]) -> Vec<PreflightMessage> {
+    said.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// Returns the last line of its standard error.
+fn last_line(complaints: &[u8]) -> String {
+    let text = String::from_utf8_lossy(complaints);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    last.chars().map(|c| if c.is_control() { ' ' } else { c }).take(STDERR_EXCERPT_CHARS).collect()
+}
+
+/// Judges the process by its end and the messages before it.
+fn verdict(
+    end: &ProcessEnd,
+    said: &[PreflightMessage],
+    complaint: &str,
+    order: &PreflightOrder,
+) -> Result<PreflightReport, PreflightError> {
+    let step = said.iter().rev().find_map(|said| match said {
+        PreflightMessage::Step(step) => Some(step.as_str()),
+        _ => None,
+    });
+    let step = step.unwrap_or("starting");
+
+    let limit = order.memory_bytes >> 20;
+    let status = match end {
+        ProcessEnd::Exited(status) => status,
+        ProcessEnd::TooLarge(bytes) => {
+            let detail = format!("took {} MiB of memory while {step}; at most {limit} MiB are allowed", bytes >> 20);
+            return Err(Reason::new(Cause::Memory, detail).into());
+        }
+        ProcessEnd::TooLong => {
+            let detail = format!("was not done after {} s, while {step}", order.seconds);
+            return Err(Reason::new(Cause::Deadline, detail).into());
+        }
+    };
+
+    match (said.last(), status.signal()) {
+        (Some(PreflightMessage::Done(report)), None) if status.success() => Ok(report.clone()),
+        (Some(PreflightMessage::Stopped(error)), None) => Err(error.clone()),
+        (_, Some(number)) => Err(killed(number, step, complaint, order)),
+        (_, None) => {
+            let code = status.code().unwrap_or_default();
+            let detail = format!("the preflight process ended with code {code} while {step}{}", quoted(complaint));
+            Err(Reason::new(Cause::Crash, detail).into())
+        }
+    }
+}
+
+fn killed(number: i32, step: &str, complaint: &str, order: &PreflightOrder) -> PreflightError {
+    let reason = match Signal::from_named_raw(number) {
+        // Not sent by the daemon: the kernel sends it when the machine runs out of memory, and to preflights first. The
+        // release had less than it may take, or the watch would have ended it.
+        Some(Signal::KILL) => {
+            let detail = format!("was killed by the system while {step}, probably because memory ran out");
+            return PreflightError::Interrupted(Reason::new(Cause::Memory, detail));
+        }
+        Some(Signal::XCPU) => {
+            Reason::new(Cause::Deadline, format!("used up the CPU time of {} s while {step}", order.seconds))
+        }
+        _ => {
+            let name = signal_name(number);
+            Reason::new(Cause::Crash, format!("the preflight process died of {name} while {step}{}", quoted(complaint)))
+        }
+    };
+    reason.into()
+}
+
+fn quoted(complaint: &str) -> String {
+    if complaint.is_empty() { String::new() } else { format!(": {complaint}") }
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match Signal::from_named_raw(number) {
+        Some(Signal::SEGV) => "SIGSEGV (segmentation fault)",
+        Some(Signal::ABORT) => "SIGABRT (aborted)",
+        Some(Signal::BUS) => "SIGBUS (bus error)",
+        Some(Signal::FPE) => "SIGFPE (arithmetic error)",
+        Some(Signal::ILL) => "SIGILL (illegal instruction)",
+        Some(Signal::SYS) => "SIGSYS (forbidden system call)",
+        Some(Signal::XFSZ) => "SIGXFSZ (file too large)",
+        _ => return format!("signal {number}"),
+    };
+    name.to_owned()
+}
+
+/// Reads the output of a preflight process; true when it has a message. Each message is the same after it was written
+/// and read again, and the last line is cut. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_preflight_report(data: &[u8]) -> bool {
+    let words = last_line(data);
+    assert!(words.chars().count() <= STDERR_EXCERPT_CHARS && !words.contains(char::is_control), "{words:?}");
+    let said = lines(data);
+    for line in &said {
+        let written = serde_json::to_vec(line).unwrap_or_default();
+        assert_eq!(lines(&written).as_slice(), std::slice::from_ref(line));
+    }
+    !said.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preflight::{ConfigurationPreflight, PreflightKind};
+
+    fn ended_by(signal: Signal) -> PreflightError {
+        let what =
+            PreflightKind::Configuration(ConfigurationPreflight { arguments: Vec::new(), environment: Vec::new() });
+        let order = PreflightOrder { release: "/release".into(), what, memory_bytes: 512 << 20, seconds: 60 };
+        let end = ProcessEnd::Exited(ExitStatus::from_raw(signal.as_raw()));
+        verdict(&end, &[PreflightMessage::Step("loading it".to_owned())], "", &order).unwrap_err()
+    }
+
+    #[test]
+    fn a_trial_that_the_kernel_kills_for_want_of_memory_is_tried_again_and_one_that_crashes_is_not() {
+        let PreflightError::Interrupted(reason) = ended_by(Signal::KILL) else {
+            panic!("it would never be tried again")
+        };
+        assert!(reason.cause == Cause::Memory && reason.detail.contains("while loading it"), "{reason}");
+        for (signal, cause) in [(Signal::SEGV, Cause::Crash), (Signal::XCPU, Cause::Deadline)] {
+            assert!(matches!(ended_by(signal), PreflightError::Failed(reason) if reason.cause == cause));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+use ledge_audit::status::{AuditStatus, LogFigures, SyncStatus};
+use ledge_base::telemetry::machine::CoreUsage;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::status::Waiting;
+use crate::status_example;
+use crate::subject::Subject;
+
+fn row(model: &str, version: Option<u64>, state: VersionState) -> IndexRow {
+    let version = version.map(|version| ModelVersion::try_from(version).unwrap());
+    IndexRow { model: model.parse().unwrap(), version, state, note: None }
+}
+
+fn snapshot() -> DeviceSnapshot {
+    let core = |load| CoreUsage { core: "0".into(), load, frequency_hz: None };
+    let live = |model: &str, version, requests| LiveVersion {
+        model: model.parse().unwrap(),
+        version: ModelVersion::try_from(version).unwrap(),
+        runtime: Runtime::OnnxRuntime,
+        digest: "ab".repeat(32),
+        requests,
+    };
+    DeviceSnapshot {
+        device: DeviceIdentity { id: "box-1".parse().unwrap(), group: Some("hall".parse().unwrap()), fleet: None },
+        ledge_version: "1.2.3",
+        started_ms: 1_767_225_600_999,
+        at_ms: 1_767_225_660_000,
+        index: vec![
+            row("a", Some(1), VersionState::Ready),
+            row("a", Some(2), VersionState::Loading),
+            row("b", Some(1), VersionState::Unavailable("unloaded".into())),
+            row("c", None, VersionState::Unavailable("no versions".into())),
+            row("d", Some(7), VersionState::Ready),
+        ],
+        live: vec![
+            live("a", 1, Requests { ok: 10, failed: 3, refused: 2 }),
+            live("d", 7, Requests { ok: 1, failed: 1, refused: 0 }),
+        ],
+        machine: MachineUsage { cores: vec![core(Some(0.25)), core(Some(0.5)), core(None)], ..MachineUsage::default() },
+        memory: Some(Memory { total_bytes: 4000, available_bytes: 1000, swap_bytes: 0 }),
+        process: Some(ProcessUsage { resident_bytes: 500, cpu_seconds: 1.5, threads: 9, started_at: 1 }),
+        updates: None,
+        audit: AuditSnapshot { status: audit(), checkpoint: Some(b"ledge.audit/box-1/2\n7\n".to_vec()) },
+    }
+}
+
+fn audit() -> AuditStatus {
+    AuditStatus {
+        origin: "ledge.audit/box-1/2".into(),
+        verifier_key: "ledge.audit/box-1+00+AA".into(),
+        log: Some(LogFigures { size: 8, ..LogFigures::default() }),
+        lost: (5, 1),
+        sync: Some(SyncStatus { size: 6, ..SyncStatus::default() }),
+        alarm: Some("the log before was cut".into()),
+        ..AuditStatus::default()
+    }
+}
+
+fn read(snapshot: &DeviceSnapshot) -> Value {
+    serde_json::from_slice(&document(snapshot)).unwrap()
+}
+
+#[test]
+fn the_document_has_its_shape() {
+    let digest = "ab".repeat(32);
+    let expected = json!({
+        "schema": 1,
+        "device": "box-1",
+        "group": "hall",
+        "fleet": null,
+        "ledge_version": "1.2.3",
+        "started": "2026-01-01T00:00:00Z",
+        "at": "2026-01-01T00:01:00Z",
+        "health": "degraded",
+        "models": [
+            {"name": "a", "versions": [
+                {"version": 1, "state": "READY", "runtime": "onnxruntime", "digest": digest},
+                {"version": 2, "state": "LOADING"},
+            ]},
+            {"name": "b", "versions": [{"version": 1, "state": "UNAVAILABLE", "reason": "unloaded"}]},
+            {"name": "c", "versions": [{"version": null, "state": "UNAVAILABLE", "reason": "no versions"}]},
+            {"name": "d", "versions": [{"version": 7, "state": "READY", "runtime": "onnxruntime", "digest": digest}]},
+        ],
+        "versions_left_out": 0,
+        "load": {
+            "machine": {"cores": 3, "cpu_ratio": 0.375, "memory_total_bytes": 4000, "memory_available_bytes": 1000},
+            "process": {"cpu_seconds": 1.5, "memory_bytes": 500, "threads": 9},
+        },
+        "requests": {"ok": 11, "failed": 4, "refused": 2},
+        "audit": {
+            "log": "ledge.audit/box-1/2",
+            "verifier_key": "ledge.audit/box-1+00+AA",
+            "checkpoint": "ledge.audit/box-1/2\n7\n",
+            "size": 8,
+            "synced": 6,
+            "lost": {"calls": 5, "events": 1},
+            "error": null,
+            "alarm": "the log before was cut",
+        },
+    });
+    assert_eq!(read(&snapshot()), expected);
+}
+
+#[test]
+fn keys_keep_their_order() {
+    let text = String::from_utf8(document(&snapshot())).unwrap();
+    let keys = [
+        "schema",
+        "device",
+        "group",
+        "fleet",
+        "ledge_version",
+        "started",
+        "at",
+        "health",
+        "models",
+        "load",
+        "requests",
+        "audit",
+    ];
+    let places: Vec<_> = keys.iter().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert_eq!(document(&snapshot()), document(&snapshot()));
+}
+
+#[test]
+fn a_model_that_was_unloaded_on_request_is_no_fault() {
+    let with = |state| DeviceSnapshot { index: vec![row("a", Some(1), state)], ..snapshot() };
+    for state in [
+        VersionState::Ready,
+        VersionState::Loading,
+        VersionState::Unloading,
+        VersionState::Unavailable("unloaded".into()),
+    ] {
+        assert_eq!(read(&with(state))["health"], "ok");
+    }
+    assert_eq!(read(&with(VersionState::Unavailable("cut off".into())))["health"], "degraded");
+}
+
+#[test]
+fn what_the_system_does_not_tell_is_null() {
+    let snapshot = DeviceSnapshot { machine: MachineUsage::default(), memory: None, process: None, ..snapshot() };
+    let load = &read(&snapshot)["load"];
+    let machine = json!({"cores": 0, "cpu_ratio": null, "memory_total_bytes": null, "memory_available_bytes": null});
+    assert_eq!(*load, json!({"machine": machine, "process": null}));
+}
+
+#[test]
+fn a_document_fits_the_brokers_that_take_least() {
+    // Every name as long as names may be, and reasons that JSON has to escape.
+    let reason = "\"\\\n".repeat(10_000);
+    let name = |n: usize| format!("{n:0128}");
+    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), VersionState::Unavailable(reason.clone()));
+    // Updates with equally long texts.
+    let mut updates = status_example::status();
+    let (_, mut state) = updates.subjects.pop_first().unwrap();
+    let waiting = updates.check.waiting.pop_last().unwrap().1;
+    let long = name(1).parse::<DeviceName>().unwrap();
+    state.outcome.as_mut().unwrap().rolled_back.as_mut().unwrap().1.detail = reason.clone();
+    (state.trial.as_mut().unwrap().plan.rollout, state.outcome.as_mut().unwrap().rollout) =
+        (long.clone(), long.clone());
+    updates.check.error = Some(reason.clone());
+    for number in 0..100 {
+        let subject: Subject = format!("configurations/{}", name(number)).parse().unwrap();
+        let waiting = Waiting { rollout: long.clone(), reason: reason.clone(), ..waiting.clone() };
+        updates.check.waiting.insert(subject.clone(), waiting);
+        updates.subjects.insert(subject, state.clone());
+    }
+    let snapshot = DeviceSnapshot { index: (0..1000).map(row).collect(), updates: Some(updates), ..snapshot() };
+    let (error, alarm) = (Some(reason.clone()), Some(reason.clone()));
+    let status = AuditStatus { origin: name(1), verifier_key: name(2), error, alarm, ..audit() };
+    let snapshot =
+        DeviceSnapshot { audit: AuditSnapshot { status, checkpoint: Some(name(3).repeat(4).into()) }, ..snapshot };
+    let bytes = document(&snapshot);
+    assert!(bytes.len() < 128 * 1024 - 1000, "{}", bytes.len());
+    let document = read(&snapshot);
+    assert_eq!(document["models"].as_array().unwrap().len(), MAX_VERSIONS);
+    assert_eq!(document["versions_left_out"], 1000 - MAX_VERSIONS);
+    assert_eq!(document["health"], "degraded");
+    assert_eq!(document["updates"]["subjects"].as_array().unwrap().len(), 24);
+    assert_eq!(document["updates"]["subjects_left_out"], 77);
+}
+
+#[test]
+fn how_updates_do_is_told_where_a_platform_looks_after_the_box() {
+    assert!(!read(&snapshot()).as_object().unwrap().contains_key("updates"));
+    let updates = read(&DeviceSnapshot { updates: Some(status_example::status()), ..snapshot() })["updates"].take();
+    assert_eq!(updates["metadata"], json!({"root": 3, "timestamp": 41}));
+    assert_eq!((&updates["checked"], &updates["error"]), (&json!("2026-11-20T00:00:00Z"), &json!("no way")));
+    let subject = &updates["subjects"][1];
+    assert_eq!((&subject["version"], &subject["stage"]), (&json!(2), &json!("staged")));
+    assert_eq!(subject["trial"]["held"], "paused by the platform");
+    assert_eq!(subject["last"]["cause"], "golden");
+}
+
+#[test]
+fn a_long_reason_is_cut_between_characters() {
+    assert_eq!(excerpt("no\nsuch file", MAX_REASON_BYTES), "no such file");
+    let cut = excerpt(&"é".repeat(1000).replacen('é', "x", 1), MAX_REASON_BYTES);
+    assert!(cut.ends_with("é…") && cut.len() <= MAX_REASON_BYTES + '…'.len_utf8(), "{}", cut.len());
+}

@@ -1,0 +1,131 @@
+//! The job of a download: reads the signed description of a release, fetches its files, and makes its folder.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::BoxFuture;
+
+use super::Updater;
+use super::volatile::JobOutcome;
+use crate::download::{self, FetchFailure};
+use crate::package::Package;
+use crate::platform::Platform;
+use crate::sha256::sha256_hex;
+use crate::state::{Cause, Reason, SubjectState};
+use crate::subject::{FileName, Subject, TargetPath};
+use crate::trust::{Target, Trust, TrustError};
+use crate::{preflight, source::Source, state::Installed};
+
+/// Name of the disk space for releases in the audit log.
+const AUDIT_SPACE_NAME: &str = "updates";
+
+/// A release: its description and every file of it.
+struct Release {
+    digest: String,
+    package: Package,
+    files: Vec<(FileName, Target)>,
+}
+
+/// Starts the job, in two halves: first the description, which gives the release its digest, then the files.
+pub(super) fn start(
+    updater: &mut Updater,
+    subject: &Subject,
+    state: &SubjectState,
+) -> Option<BoxFuture<'static, JobOutcome>> {
+    let trial = state.trial.as_ref()?;
+    let (path, known) = (trial.plan.target.clone(), trial.release.clone());
+    let (platform, store) = (updater.parts.platform.clone(), updater.store.clone());
+    let limits = updater.parts.limits.clone();
+    let (settings, audit) = (updater.parts.preflight.clone(), updater.parts.audit.clone());
+
+    let volatile = updater.volatile(subject);
+    let (fetched, wanted, described) = (volatile.fetched(), volatile.wanted(), trial.package.is_some());
+
+    let subject = subject.clone();
+    Some(Box::pin(async move {
+        let source = platform.source();
+        let release = match resolve(&platform, &source, &path).await {
+            Ok(release) => release,
+            Err(done) => return done,
+        };
+
+        if !described || known.digest != release.digest {
+            if let Err(reason) = preflight::check_requirements(&release.package, &settings) {
+                return JobOutcome::Failed(reason);
+            }
+            return JobOutcome::Described { digest: release.digest, package: Box::new(release.package) };
+        }
+
+        let blobs: BTreeSet<String> = release.files.iter().map(|(_, target)| target.sha256.clone()).collect();
+        *wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = blobs;
+        for (_, target) in &release.files {
+            let progress = |bytes| {
+                fetched.fetch_add(bytes, Ordering::Relaxed);
+                ControlFlow::Continue(())
+            };
+            if let Err(FetchFailure { error, wasted }) =
+                download::fetch(&store, &source, target, &limits, progress).await
+            {
+                if error.is_disk_full() {
+                    audit.record_space(AUDIT_SPACE_NAME, false);
+                }
+                let reason = Reason::new(error.cause(), format!("{}: {error}", target.path));
+                return JobOutcome::Deferred { reason, after: error.retry_after(), wasted };
+            }
+        }
+
+        let files: Vec<_> = release.files.iter().map(|(name, target)| (name.clone(), target.sha256.clone())).collect();
+        let installed = Installed { version: path.version, digest: release.digest };
+        match store.assemble(&subject, &installed, &files) {
+            Ok(_) => {
+                audit.record_space(AUDIT_SPACE_NAME, true);
+                JobOutcome::Passed
+            }
+            Err(error) => {
+                if error.is_disk_full() {
+                    audit.record_space(AUDIT_SPACE_NAME, false);
+                }
+                JobOutcome::Deferred { reason: Reason::new(Cause::Disk, error.to_string()), after: None, wasted: 0 }
+            }
+        }
+    }))
+}
+
+/// Reads the description of a release and finds its files.
+async fn resolve(platform: &Platform, source: &Source, path: &TargetPath) -> Result<Release, JobOutcome> {
+    let mut trust = platform.trust().await.map_err(|error| signature(path, &error))?;
+    let first = target(&mut trust, source, path).await?;
+    let package = Package::from_custom(first.custom.as_ref())
+        .map_err(|error| JobOutcome::Failed(Reason::new(Cause::Signature, format!("{path}: {error}"))))?;
+    let mut files = vec![(path.file.clone(), first.clone())];
+    for name in &package.files {
+        if *name == path.file {
+            continue;
+        }
+        files.push((name.clone(), target(&mut trust, source, &path.sibling(name)).await?));
+    }
+    let digest = release_digest(&first, &files);
+    Ok(Release { digest, package, files })
+}
+
+async fn target(trust: &mut Trust, source: &Source, path: &TargetPath) -> Result<Target, JobOutcome> {
+    trust.resolve(source, &path.to_string()).await.map_err(|error| signature(path, &error))
+}
+
+fn signature(path: &TargetPath, error: &TrustError) -> JobOutcome {
+    let reason = Reason::new(Cause::Signature, format!("{path}: {error}"));
+    if error.is_final() {
+        JobOutcome::Failed(reason)
+    } else {
+        JobOutcome::Deferred { reason, after: error.retry_after(), wasted: 0 }
+    }
+}
+
+/// Computes the digest of a release: SHA-256 over the signed name and hash of every file, and the description.
+fn release_digest(first: &Target, files: &[(FileName, Target)]) -> String {
+    let mut lines: Vec<String> = files.iter().map(|(name, target)| format!("{} {name}\n", target.sha256)).collect();
+    lines.sort_unstable();
+    let custom = first.custom.as_ref().map(ToString::to_string).unwrap_or_default();
+    sha256_hex((lines.concat() + &custom).as_bytes())
+}

@@ -1,0 +1,174 @@
+//! The jobs of a release that is on disk: its preflight in a process of its own, then its load next to the live
+//! version.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use ledge_models::repository::{LoadedModel, VersionError, tuning};
+
+use super::Updater;
+use super::volatile::JobOutcome;
+use crate::gates;
+use crate::plan::Gate;
+use crate::preflight::{self, ConfigurationPreflight, PreflightError};
+use crate::state::{Cause, Reason, SubjectState};
+use crate::subject::{Kind, Subject};
+
+/// Rounds in which versions are timed against each other, and the length of each.
+const TIMING_ROUNDS: u32 = 3;
+const TIMING_ROUND: Duration = Duration::from_millis(200);
+
+/// Further rounds while the new version seems too slow: a refusal is for good, and a busy machine is no reason.
+const EXTRA_TIMING_ROUNDS: u32 = 12;
+
+/// Runs the preflight of a release in a process of its own.
+pub(super) fn run_preflight(
+    updater: &mut Updater,
+    subject: &Subject,
+    state: &SubjectState,
+) -> Option<BoxFuture<'static, JobOutcome>> {
+    let on_trial = state.trial.as_ref()?;
+    let folder = updater.store.release_folder(subject, &on_trial.release);
+    let settings = updater.parts.preflight.clone();
+    let mut models = updater.live_models_in(&subject.name);
+
+    let gate = on_trial.plan.gate;
+    let (package, subject) = (on_trial.package.clone()?, subject.clone());
+    Some(Box::pin(async move {
+        let tried = match subject.kind {
+            Kind::Model => {
+                let opened = match preflight::open(&folder, &settings).await {
+                    Ok(opened) => opened,
+                    Err(reason) => return JobOutcome::Deferred { reason, after: None, wasted: 0 },
+                };
+                let folder = opened.as_ref().map_or(folder.as_path(), |opened| opened.path());
+                preflight::run(&settings, folder, &package, &gate).await.map(|report| {
+                    tracing::info!(%subject, ?report, "the release passed its preflight");
+                })
+            }
+            Kind::Configuration => {
+                let as_now = ConfigurationPreflight::of_this_process();
+                preflight::run_configuration(&settings, &folder, &package, as_now).await
+            }
+            Kind::Runtime => {
+                let _opened = match preflight::open_all(&mut models, &settings).await {
+                    Ok(opened) => opened,
+                    Err(reason) => return JobOutcome::Deferred { reason, after: None, wasted: 0 },
+                };
+                preflight::run_runtime(&settings, &subject.name, &folder, &package, models).await
+            }
+        };
+
+        match tried {
+            Ok(()) => JobOutcome::Passed,
+            Err(PreflightError::Failed(reason)) => JobOutcome::Failed(reason),
+            Err(PreflightError::Interrupted(reason)) => JobOutcome::Interrupted(reason),
+        }
+    }))
+}
+
+/// Loads the release next to the live version and compares the two.
+pub(super) fn load_candidate(
+    updater: &mut Updater,
+    subject: &Subject,
+    state: &SubjectState,
+) -> Option<BoxFuture<'static, JobOutcome>> {
+    let on_trial = state.trial.as_ref()?;
+    if subject.kind != Kind::Model {
+        // Settings and libraries are not loaded next to others.
+        return Some(Box::pin(async { JobOutcome::Passed }));
+    }
+
+    let managed = updater.managed(subject, &on_trial.release, state);
+    let (repository, name, gate) = (updater.parts.repository.clone(), subject.name.clone(), on_trial.plan.gate);
+    Some(Box::pin(async move {
+        let loaded = match repository.load_beside(&name, &managed).await {
+            Ok(loaded) => loaded,
+            Err(error) => return load_failed(&error),
+        };
+
+        let Ok(incumbent) = repository.pin(&name, None) else { return JobOutcome::Loaded(loaded) };
+        match compare(&loaded, &incumbent, &gate).await {
+            Ok(()) => JobOutcome::Loaded(loaded),
+            Err(error) => {
+                repository.end(loaded).await;
+                match error {
+                    PreflightError::Failed(reason) => JobOutcome::Failed(reason),
+                    PreflightError::Interrupted(reason) => JobOutcome::Interrupted(reason),
+                }
+            }
+        }
+    }))
+}
+
+/// It loaded a moment ago in a process of its own, so the obstacle here may pass: memory that others hold, for example.
+fn load_failed(error: &VersionError) -> JobOutcome {
+    if error.is_wrong() {
+        JobOutcome::Failed(Reason::new(Cause::Golden, error.to_string()))
+    } else {
+        JobOutcome::Interrupted(Reason::new(Cause::Load, error.to_string()))
+    }
+}
+
+/// Compares latency and memory of the new version with those of the live one, alternately, so that a busy moment of the
+/// machine slows both. By the median: on a machine with more work than cores some runs wait for a core, and only the
+/// 95th percentile shows it.
+async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), PreflightError> {
+    gates::judge_memory(gate, new.instance_usage().bytes_each, live.instance_usage().bytes_each)?;
+    let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
+    if [new, live].into_iter().any(|model| tuning::sample(model).is_none()) {
+        tracing::debug!(model = %new.name, version = %new.version, "not timed: the inputs of the model are too large");
+        return Ok(());
+    }
+    let (mut best, mut judged) = ([Duration::MAX; 2], Ok(()));
+    for round in 1..=TIMING_ROUNDS + EXTRA_TIMING_ROUNDS {
+        let median = async |model| Ok(tuning::closed_loop(model, 1, TIMING_ROUND).await?.percentile(0.5));
+        let Some(timed) = both_timed(median(new).await, median(live).await)? else {
+            tracing::debug!(
+                model = %new.name, version = %new.version,
+                "not timed: the live version fails on inputs of zeros"
+            );
+            return Ok(());
+        };
+        best = [best[0].min(timed[0]), best[1].min(timed[1])];
+        let [new_us, live_us] = best.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        judged = gates::judge_latency(limit, "half of the timed runs", new_us, live_us);
+        if round >= TIMING_ROUNDS && judged.is_ok() {
+            break;
+        }
+    }
+    Ok(judged?)
+}
+
+/// Returns the times of both versions in one round; `None` for a model that refuses zeros, which cannot be timed
+/// without requests. A version that fails what the live one answers is not too slow, but it cannot go on untimed
+/// either.
+fn both_timed(
+    new: Result<Duration, String>,
+    live: Result<Duration, String>,
+) -> Result<Option<[Duration; 2]>, PreflightError> {
+    match (new, live) {
+        (Ok(new), Ok(live)) => Ok(Some([new, live])),
+        (_, Err(_)) => Ok(None),
+        (Err(error), Ok(_)) => {
+            let detail = format!("the new version failed while it was timed, and the live version did not: {error}");
+            Err(PreflightError::Interrupted(Reason::new(Cause::Latency, detail)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_fails_what_the_live_one_answers_does_not_pass_untimed() {
+        let (time, error) = (Duration::from_millis(3), || Err("zeros are refused".to_owned()));
+        assert_eq!(both_timed(Ok(time), Ok(2 * time)), Ok(Some([time, 2 * time])));
+        assert_eq!(both_timed(error(), error()), Ok(None));
+        assert_eq!(both_timed(Ok(time), error()), Ok(None));
+        let Err(PreflightError::Interrupted(reason)) = both_timed(error(), Ok(time)) else { panic!("it passes") };
+        assert!(reason.cause == Cause::Latency && reason.detail.ends_with("did not: zeros are refused"), "{reason}");
+    }
+}

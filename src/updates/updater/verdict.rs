@@ -1,0 +1,74 @@
+//! The judgement on a stage that sees requests: it continues, is passed, or has failed.
+
+use super::volatile::{Verdict, Volatile};
+use crate::gates;
+use crate::plan::{Quiet, StagePlan};
+use crate::state::{Cause, Reason, Stage, SubjectState};
+use crate::subject::Kind;
+
+/// Judges the stage that a subject is in.
+pub(super) fn judge(kind: Kind, state: &SubjectState, volatile: &mut Volatile) -> Verdict {
+    let Some(trial) = state.trial.as_ref().filter(|trial| !trial.held) else { return Verdict::Wait };
+    let step = match trial.stage {
+        Stage::Shadow => &trial.plan.shadow,
+        Stage::Canary => &trial.plan.canary,
+        Stage::Active => &trial.plan.soak,
+        Stage::Downloading | Stage::Verified | Stage::Staged => return Verdict::Wait,
+    };
+    let (requests, observed) = volatile.seen(trial);
+    let (gate, reference) = (&trial.plan.gate, trial.package.as_ref().and_then(|package| package.reference.as_ref()));
+    let judged = if trial.stage == Stage::Active {
+        gates::judge_soak(gate, &observed, reference)
+    } else {
+        gates::judge(gate, &observed, reference)
+    };
+    // At every interval, so that a clearly bad version ends at once.
+    if let Err(reason) = judged {
+        return Verdict::Fail(reason);
+    }
+    // Settings and libraries answer no requests.
+    let min_requests = if kind == Kind::Model { step.min_requests } else { 0 };
+    stage_is_over(&StagePlan { min_requests, ..*step }, trial.stage, trial.in_stage_s, requests)
+}
+
+/// Judges whether a stage has lasted long enough and seen enough requests. Pure.
+fn stage_is_over(step: &StagePlan, stage: Stage, in_stage_s: u64, requests: u64) -> Verdict {
+    if in_stage_s >= step.min_s && requests >= step.min_requests {
+        return Verdict::Pass;
+    }
+    if in_stage_s < step.max_s.max(step.min_s) {
+        return Verdict::Wait;
+    }
+    match step.quiet {
+        Quiet::Pass => Verdict::Pass,
+        Quiet::RollBack => {
+            let needed = step.min_requests;
+            let detail = format!("too few requests: {requests} in {in_stage_s} s of {stage}, {needed} are needed");
+            Verdict::Fail(Reason::new(Cause::Quiet, detail))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(step: StagePlan, in_stage_s: u64, requests: u64) -> &'static str {
+        match stage_is_over(&step, Stage::Canary, in_stage_s, requests) {
+            Verdict::Wait => "wait",
+            Verdict::Pass => "pass",
+            Verdict::Fail(_) => "fail",
+        }
+    }
+
+    #[test]
+    fn a_stage_needs_its_time_and_its_requests_and_ends_at_its_longest() {
+        let step = StagePlan { share: 0.1, min_s: 60, min_requests: 100, max_s: 600, quiet: Quiet::Pass };
+        assert_eq!(over(step, 59, 1_000), "wait");
+        assert_eq!(over(step, 60, 99), "wait");
+        assert_eq!(over(step, 60, 100), "pass");
+        assert_eq!(over(step, 600, 3), "pass");
+        assert_eq!(over(StagePlan { quiet: Quiet::RollBack, ..step }, 600, 3), "fail");
+        assert_eq!(over(StagePlan { quiet: Quiet::RollBack, ..step }, 600, 100), "pass");
+    }
+}
