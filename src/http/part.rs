@@ -1,16 +1,11 @@
 //! `[http]`, and TLS as a part of the daemon. The server itself is not a part: it serves all of them.
 
 use std::fmt;
-use std::path::Path;
 
 use ledge_identity::access::Access;
-use ledge_part::check::Check;
-use ledge_part::section::{Section, Site};
 use ledge_part::{Environment, Part};
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::config::HttpConfig;
-use crate::doctor;
 use crate::tls::{self, ServerTls};
 
 impl Part for ServerTls {

@@ -1,16 +1,12 @@
 //! MQTT as a part of the daemon.
 
 use std::fmt;
-use std::path::Path;
 
 use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
 use ledge_part::Part;
-use ledge_part::section::Section;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::config::MqttConfig;
 use crate::metrics;
 
 /// The connection to the broker, for the other parts.

@@ -1,24 +1,19 @@
 //! Updates as a part of the daemon.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use ledge_base::clock;
-use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::Rekey;
 use ledge_part::Part;
-use ledge_part::check::Check;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{Section, Site};
 use ledge_part::web::Web;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::Updates;
-use crate::config::UpdatesConfig;
 use crate::http::{ROUTES, ServedUpdates, visible};
-use crate::{doctor, metrics};
+use crate::metrics;
 
 /// Updates, for the other parts. The updater itself has a thread of its own.
 pub struct UpdatesPart {
