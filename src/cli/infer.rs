@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt;
@@ -21,8 +21,7 @@ use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
 use ledge_protocol::call::{self, BodyKind, InferenceCall};
-use ledge_protocol::decode::{self, ReplyFormat, Target};
-use ledge_protocol::encode;
+use ledge_protocol::decode::Target;
 use ledge_service::audit_event::AuditSink;
 use serde_json::{Map, Value};
 
@@ -191,27 +190,22 @@ async fn standalone(config: &Config, args: &InferArgs) -> anyhow::Result<Serving
 type Answer = anyhow::Result<Value>;
 
 async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
-    let content = Bytes::from(std::fs::read(file)?);
-    if ImageFormat::sniff(&content).is_some() {
-        let (target, form, arrived) = (target.clone(), BodyKind::Photograph, Instant::now());
-        let call = InferenceCall {
-            target,
-            body: content,
-            form,
-            priority: None,
-            deadline: None,
-            arrived,
-            account: Account::unlimited(),
-            views: ViewScope::ALL,
-        };
-        // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
-        return Ok(serde_json::from_slice(&call::answer(serving, call, &Principal::Local).await?.body)?);
+    let body = Bytes::from(std::fs::read(file)?);
+    let call = InferenceCall {
+        target: target.clone(),
+        form: BodyKind::sniffed(&body, None, None),
+        body,
+        priority: None,
+        deadline: None,
+        arrived: Instant::now(),
+        account: Account::unlimited(),
+        views: ViewScope::ALL,
+    };
+    let answer = call::answer(serving, call, &Principal::Local).await.map_err(|failure| anyhow!(failure.message))?;
+    if answer.header_length.is_some() {
+        bail!("the request asks for binary outputs: leave binary_data and binary_data_output out");
     }
-    let mut decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
-    decoded.request.features.views = ViewScope::ALL;
-    let answer = serving.infer(decoded.request, &Principal::Local).await?;
-    let encoded = encode::encode_response(&answer, decoded.id.as_deref(), &ReplyFormat::JSON)?;
-    Ok(serde_json::from_slice(&encoded.into_bytes())?)
+    Ok(serde_json::from_slice(&answer.body)?)
 }
 
 async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path, urgency: Urgency) -> Answer {

@@ -34,16 +34,21 @@ pub async fn infer(
     let (parts, body) = request.into_parts();
     let target = target(&path)?;
     let arrived = Instant::now();
-    if body::is_large(&parts.headers) {
-        let priority = HeaderTerms::read(&parts.headers, arrived)?.priority;
-        if let Some(refused) = app.serving().refusal(&target.model, target.version, priority, &principal) {
+    let terms = HeaderTerms::read(&parts.headers, arrived).and_then(|terms| {
+        // A large body is not read for a call that has no place in the queue.
+        let is_large = body::is_large(&parts.headers);
+        let refused = || app.serving().refusal(&target.model, target.version, terms.priority, &principal);
+        is_large.then(refused).flatten().map_or(Ok(terms), |refused| Err(refused.into()))
+    });
+    let HeaderTerms { priority, deadline } = match terms {
+        Ok(terms) => terms,
+        Err(failure) => {
             body::turn_down(&parts.headers, body, app.web().limits()).await;
-            return Err(refused.into());
+            return Err(failure);
         }
-    }
+    };
     let Received { bytes: body, account } = body::read(&parts, body, app.web()).await?;
     let form = BodyKind::of(content_type(&parts.headers), header_length(&parts.headers)?);
-    let HeaderTerms { priority, deadline } = HeaderTerms::read(&parts.headers, arrived)?;
     let call = InferenceCall {
         target,
         body,

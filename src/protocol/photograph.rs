@@ -67,6 +67,7 @@ impl<'a> PhotographAnswer<'a> {
 mod tests {
     use std::time::Duration;
 
+    use ledge_base::memory_budget::Account;
     use ledge_base::names::ModelVersion;
     use ledge_engine::backend::Runtime;
     use ledge_models::serving::request::InferResponse;
@@ -84,6 +85,7 @@ mod tests {
             timings: Timings { decode: ms(7), queue: ms(0), compute: Duration::from_micros(1500) },
             cache: None,
             features: Vec::new(),
+            memory: Account::unlimited().hold(),
         };
         let result = RawValue::from_string(r#"[{"label":null,"score":0.1}]"#.to_owned()).unwrap();
         let kind = KINDS.iter().find(|kind| kind.member == "labels").unwrap();

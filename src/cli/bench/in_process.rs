@@ -38,8 +38,16 @@ pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -
         Payload::Tensors(tensors) => {
             let inputs = Inputs::Named(tensors);
             let features = FeatureRequest::default();
-            let request =
-                InferRequest { model, version, inputs, outputs: None, deadline: None, priority: None, features };
+            let request = InferRequest {
+                model,
+                version,
+                inputs,
+                outputs: None,
+                deadline: None,
+                priority: None,
+                features,
+                account: Account::unlimited(),
+            };
             serving.infer(request, &Principal::Local).await
         }
     }

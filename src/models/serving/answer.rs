@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
 use ledge_engine::pipeline::image::DecodeLimits;
@@ -38,6 +39,7 @@ impl ModelAnswer {
             timings: self.timings,
             cache: self.cache,
             features: Vec::new(),
+            memory: Account::unlimited().hold(),
         };
         (response, self.counted)
     }

@@ -1,5 +1,6 @@
 //! Comparison of a request with the model's signature. The messages are Triton's, so that a search for them finds help.
 
+use ledge_base::memory_budget::UNCOUNTED_BYTES_MAX;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
 use ledge_engine::backend::Port;
 
@@ -127,6 +128,9 @@ pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]
 
 /// Estimates the bytes of the outputs asked for. An output of unknown size is taken to be as large as the inputs.
 pub fn output_bytes(model: &LoadedModel, inputs: &Inputs, wanted: Option<&[OutputRequest]>) -> usize {
+    if inputs.bytes() <= UNCOUNTED_BYTES_MAX {
+        return 0;
+    }
     let is_wanted = |port: &&Port| wanted.is_none_or(|wanted| wanted.iter().any(|output| output.name == port.name));
     let bytes = |port: &Port| {
         let (batch, dims) = match (model.batch_limit, port.shape.split_first()) {

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_base::memory_budget::{NoRoom, UNCOUNTED_BYTES_MAX};
+use ledge_base::memory_budget::NoRoom;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
@@ -296,6 +296,10 @@ impl Serving {
         raw: Option<&mut Vec<(String, Tensor)>>,
     ) -> Result<(InferResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
+        // Before the run: an answer for which there is no memory is not computed.
+        let outputs = inputs::output_bytes(model, &request.inputs, request.outputs.as_deref());
+        let mut memory = request.account.take(outputs + request.features.bytes())?;
+
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         let (inputs, used) = self.with_features(model, request.inputs, request.features, &terms, started).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
@@ -322,6 +326,8 @@ impl Serving {
         if let Some(wanted) = &request.outputs {
             classify_outputs(model, wanted, &mut response)?;
         }
+        memory.resize(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
+        response.memory = memory;
         Ok((response, counted))
     }
 
@@ -391,16 +397,6 @@ impl Serving {
         let error = ServingError::Overloaded { model: name.clone(), depth };
         CountedCall::new(&self.audit, model, principal, Instant::now()).refuse(RefusalReason::QueueFull);
         Some(error)
-    }
-
-    /// Estimates the bytes of a call's outputs, as far as its model tells before it has run; 0 for a call with little
-    /// input.
-    pub fn output_bytes(&self, request: &InferRequest) -> usize {
-        if request.inputs.bytes() <= UNCOUNTED_BYTES_MAX {
-            return 0;
-        }
-        let model = self.repository.pin(&request.model, request.version);
-        model.map_or(0, |model| inputs::output_bytes(&model, &request.inputs, request.outputs.as_deref()))
     }
 
     /// Admits a call within the limits of `model`, or returns the reason why not.
