@@ -102,11 +102,12 @@ fn wire(c: &mut Criterion) {
             timings: Timings::default(),
             cache: None,
             features: Vec::new(),
+            memory: ledge::memory_budget::Account::unlimited().hold(),
         };
         let length = encode_response(&response, None, &format).unwrap().content_length();
         group.throughput(Throughput::Bytes(length as u64));
         group.bench_function(name, |b| {
-            b.iter(|| encode_response(black_box(&response), None, &format).unwrap().into_bytes());
+            b.iter(|| encode_response(black_box(&response), None, &format).unwrap().into_bytes().unwrap());
         });
     }
     group.finish();

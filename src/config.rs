@@ -11,7 +11,7 @@ use std::time::Duration;
 use ledge_audit::config::AuditConfig;
 use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{Mistake, in_range};
-use ledge_egress::{EgressConfig, HostPort};
+use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
 use ledge_features::registry::Registry;
@@ -29,7 +29,7 @@ use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingCon
 use ledge_mqtt::bindings::{self, BindingConfig, KnownModel};
 use ledge_mqtt::config::MqttConfig;
 use ledge_part::section::Section;
-use ledge_updates::config::{RepositoryAddress, UpdatesConfig};
+use ledge_updates::config::UpdatesConfig;
 use ledge_updates::configuration;
 use serde::{Deserialize, Serialize};
 
@@ -186,27 +186,15 @@ impl Config {
 
     /// The destinations to which this box connects only through a proxy, each with its proxy.
     pub fn behind_proxies(&self) -> BTreeMap<HostPort, HostPort> {
-        let mut behind = BTreeMap::new();
-        let mut direct: Vec<&HostPort> = self.mqtt.broker.iter().map(|broker| &broker.at).collect();
-        direct.extend(&self.audit.syslog.to);
-        direct.extend(self.audit.otlp.url.as_ref().map(|url| &url.at));
-        let repository = match &self.updates.repository {
-            Some(RepositoryAddress::Http { at, .. }) => Some(at),
-            _ => None,
+        ledge_egress::behind_proxies(&self.destinations())
+    }
+
+    /// The destinations that the sections name.
+    pub fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let of_section = |(name, section): (&'static str, &dyn Section)| {
+            section.destinations().into_iter().map(move |destination| destination.in_section(name))
         };
-        let copy = self.audit.sync.destination().map(|(at, _)| at);
-        for (to, proxy) in [(repository, &self.updates.proxy), (copy.as_ref(), &self.audit.sync.proxy)] {
-            match (to, proxy) {
-                (Some(to), Some(proxy)) => {
-                    direct.push(proxy);
-                    behind.insert(to.clone(), proxy.clone());
-                }
-                (to, None) => direct.extend(to),
-                (None, Some(_)) => {}
-            }
-        }
-        behind.retain(|to, _| !direct.contains(&to));
-        behind
+        self.sections().into_iter().flat_map(of_section).collect()
     }
 
     /// Makes every path relative to `root`.
@@ -321,10 +309,12 @@ impl Config {
     /// The mistakes in values that are well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
         let of_section = |(name, section): (&'static str, &dyn Section)| {
-            let problems = section.problems(&self.egress).into_iter();
+            let problems = section.problems().into_iter();
             problems.map(move |(key, problem)| (format!("{name}.{key}"), problem))
         };
         let mut problems: Vec<_> = self.sections().into_iter().flat_map(of_section).collect();
+        let destinations = self.destinations();
+        problems.extend(destinations.iter().flat_map(|destination| destination.problems(&self.egress)));
         problems.extend(self.certificate_problem());
         problems.extend(self.group_problems());
         problems.extend(self.writer_problems());

@@ -9,35 +9,42 @@ use std::time::Duration;
 use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
+use ledge_part::check::Check;
+use ledge_part::section::{DoctorContext, Section};
 use ledge_service::audit_event::feature::ENTITIES;
 use ledge_service::audit_event::inference::{Detail, Policy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What is recorded, for how long it is kept, and where it is sent.
+use crate::doctor;
+use crate::live;
+use crate::live::otlp::OtlpConfig;
+use crate::live::syslog::SyslogConfig;
+
+/// The recorded events, how long they are kept, and the copies of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditConfig {
     /// The folder of the log.
     pub path: PathBuf,
-    /// Whether each inference call is a record, or those of a minute and caller are one.
+    /// The detail of inference records: one for each call, or one for each minute and caller.
     pub inference: Detail,
-    /// Models of which each call is a record, whatever `inference` says.
+    /// Models whose calls each have a record, regardless of `inference`.
     pub calls: BTreeSet<ModelName>,
-    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A tag
-    /// takes some 40 bytes, and a record has 65,535 at most.
+    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A
+    /// tag takes some 40 bytes, and a record has 65,535 at most.
     #[serde(deserialize_with = "in_range::<0, 1500, _, _>")]
     pub feature_entities: u32,
-    /// The most that the log takes on the disk, in MiB.
+    /// The largest size of the log on the disk, in MiB.
     #[serde(deserialize_with = "in_range::<8, 1_048_576, _, _>")]
     pub quota_mb: u64,
-    /// What stays free on the disk, in MiB: below it only events that are no inference calls are recorded.
+    /// The space that stays free on the disk, in MiB. With less, inference calls are not recorded.
     #[serde(deserialize_with = "in_range::<0, 1_048_576, _, _>")]
     pub min_free_mb: u64,
-    /// How long one key makes tags, in days.
+    /// The period in which one key makes tags, in days.
     #[serde(deserialize_with = "in_range::<1, 3650, _, _>")]
     pub tag_period_days: u32,
-    /// After how many days a key for tags is destroyed; 0 is never.
+    /// The days after which a key for tags is destroyed; 0: never.
     #[serde(deserialize_with = "in_range::<0, 36_500, _, _>")]
     pub keep_tag_keys_days: u32,
     /// The section `[audit.sync]`.
@@ -66,14 +73,14 @@ impl Default for AuditConfig {
     }
 }
 
-/// Where the log is copied to, file by file.
+/// The copy of the log on the platform, file by file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncConfig {
-    /// A folder on a server that takes PUT (`WebDAV`), or in a bucket. `None`: the log stays here.
+    /// A folder on a server that takes PUT (`WebDAV`), or in a bucket. `None`: the log stays on this box.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub url: Option<SyncAddress>,
-    /// For a bucket: the server; `None` is Amazon's of the region.
+    /// For a bucket: the server; `None`: that of Amazon for the region.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub endpoint: Option<WebAddress>,
     /// For a bucket: the region.
@@ -84,10 +91,10 @@ pub struct SyncConfig {
     /// For a bucket: the file with the secret access key.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub secret_access_key_file: Option<SecretFile>,
-    /// A proxy that is asked to connect (HTTP CONNECT).
+    /// The proxy that connects to the server (HTTP CONNECT).
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub proxy: Option<HostPort>,
-    /// How long records may wait until they are sent, in seconds.
+    /// The longest that records wait until they are sent, in seconds.
     #[serde(deserialize_with = "in_range::<1, 86_400, _, _>")]
     pub interval_s: u64,
     /// The section `[audit.sync.tls]`.
@@ -109,52 +116,20 @@ impl Default for SyncConfig {
     }
 }
 
-/// Where each record is also sent at once, by syslog (RFC 5424 over RFC 5425). It may lose some.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SyslogConfig {
-    /// The server; `None` is none.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub to: Option<HostPort>,
-    pub encrypted: bool,
-    /// The section `[audit.syslog.tls]`.
-    pub tls: TlsFiles,
-}
-
-impl Default for SyslogConfig {
-    fn default() -> Self {
-        Self { to: None, encrypted: true, tls: TlsFiles::default() }
-    }
-}
-
-/// Where each record is also sent at once, as a log of OpenTelemetry (OTLP/HTTP). It may lose some.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OtlpConfig {
-    /// The address of the collector's logs, such as `https://HOST:4318/v1/logs`; `None` is none.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub url: Option<WebAddress>,
-    /// The file with a token for `Authorization: Bearer`.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub token_file: Option<SecretFile>,
-    /// The section `[audit.otlp.tls]`.
-    pub tls: TlsFiles,
-}
-
-/// Where the log is copied to.
+/// The address of the copy on the platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncAddress {
     /// A folder of a web server that takes PUT.
     Web(WebAddress),
-    /// `s3://BUCKET[/PREFIX]`: a place in a bucket.
+    /// `s3://BUCKET[/PREFIX]`: a folder in a bucket.
     Bucket {
         bucket: String,
-        /// What keys begin with: nothing, or `a/b/`.
+        /// The beginning of all keys: empty, or like `a/b/`.
         prefix: String,
     },
 }
 
-/// Why a text is no address.
+/// The error for a text that is not such an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected https://HOST[:PORT]/PATH or s3://BUCKET[/PREFIX], got {text:?}")]
 pub struct InvalidSyncAddress {
@@ -196,6 +171,57 @@ impl SyncConfig {
     pub fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s)
     }
+
+    /// Makes every path relative to `root`.
+    fn resolve(&mut self, root: &Path) {
+        self.tls.resolve(root);
+        let files = [&mut self.access_key_id_file, &mut self.secret_access_key_file];
+        files.into_iter().flatten().for_each(|file| file.resolve(root));
+    }
+
+    /// The destination of the copy, with keys relative to `[audit]`. `None`: the log stays here, or its settings have a
+    /// mistake.
+    fn destination(&self) -> Option<ConfiguredDestination> {
+        let (at, is_encrypted) = self.server().filter(|_| self.has_region())?;
+        let key = if self.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
+        let proxy = self.proxy.clone().map(|at| ConfiguredProxy { key: "sync.proxy".into(), at });
+        Some(destination(key.into(), at, is_encrypted, proxy, "use https://"))
+    }
+
+    /// Tells whether the region is well-formed, if one is needed.
+    fn has_region(&self) -> bool {
+        let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_bucket = matches!(self.url, Some(SyncAddress::Bucket { .. }));
+        !is_bucket || (!self.region.is_empty() && self.region.bytes().all(is_region))
+    }
+
+    /// Mistakes, with keys relative to `[audit]`.
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let mut add = |key: &str, problem: &str| problems.push((key.to_owned(), problem.to_owned()));
+        let (id, secret) = (&self.access_key_id_file, &self.secret_access_key_file);
+        if id.is_some() != secret.is_some() {
+            let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
+            add("sync.secret_access_key_file", problem);
+        }
+
+        if let Some(SyncAddress::Bucket { .. }) = &self.url {
+            if id.is_none() && secret.is_none() {
+                let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
+                add("sync.url", problem);
+            }
+            if !self.has_region() {
+                add("sync.region", "is the region of the bucket, such as \"us-east-1\"");
+            }
+        } else if let Some(key) = match (&self.endpoint, id) {
+            (Some(_), _) => Some("sync.endpoint"),
+            (None, Some(_)) => Some("sync.access_key_id_file"),
+            (None, None) => None,
+        } {
+            add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out");
+        }
+        problems
+    }
 }
 
 impl Serialize for SyncAddress {
@@ -211,18 +237,7 @@ impl<'de> Deserialize<'de> for SyncAddress {
 }
 
 impl AuditConfig {
-    /// Makes every path relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
-        self.path = root.join(&self.path).components().collect();
-        let Self { sync, syslog, otlp, .. } = self;
-        for tls in [&mut sync.tls, &mut syslog.tls, &mut otlp.tls] {
-            tls.resolve(root);
-        }
-        let files = [&mut sync.access_key_id_file, &mut sync.secret_access_key_file, &mut otlp.token_file];
-        files.into_iter().flatten().for_each(|file| file.resolve(root));
-    }
-
-    /// Which calls become a record of their own.
+    /// The calls that have a record of their own.
     pub fn policy(&self) -> Policy {
         Policy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
     }
@@ -232,81 +247,59 @@ impl AuditConfig {
         self.sync.interval()
     }
 
-    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
-    pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
-        let Self { sync, syslog, otlp, .. } = self;
-        let mut problems = Problems { egress, found: Vec::new() };
-        problems.in_sync(sync);
-        if let Some(to) = &syslog.to {
-            problems.in_way("syslog.to", to, syslog.encrypted, "set audit.syslog.encrypted");
+    /// Settings, as `--set` takes them, that keep the log on this box.
+    pub fn settings_without_copies() -> Vec<String> {
+        let config = Self::default();
+        let live = config.live_copies().into_iter().map(|copy| format!("{}.{}", copy.name(), copy.address_key()));
+        std::iter::once("sync.url".to_owned()).chain(live).map(|key| format!("audit.{key}=\"\"")).collect()
+    }
+}
+
+/// A destination of the audit log, with keys relative to `[audit]`. `advice` ends the message that it is not encrypted.
+pub(super) fn destination(
+    key: String,
+    at: HostPort,
+    is_encrypted: bool,
+    proxy: Option<ConfiguredProxy>,
+    advice: &str,
+) -> ConfiguredDestination {
+    let plaintext_problem =
+        format!("is not encrypted, and so anybody on the way could read and change the log: {advice}");
+    ConfiguredDestination { key, at, proxy, is_encrypted, plaintext_problem: Some(plaintext_problem) }
+}
+
+impl Section for AuditConfig {
+    fn resolve(&mut self, root: &Path) {
+        self.path = root.join(&self.path).components().collect();
+        self.sync.resolve(root);
+        self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
+    }
+
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = self.sync.problems();
+        let live_copies = self.live_copies();
+        for copy in &live_copies {
+            let of_copy = copy.problems().into_iter();
+            problems.extend(of_copy.map(|(key, problem)| (format!("{}.{key}", copy.name()), problem)));
         }
-        if let Some(address) = &otlp.url {
-            problems.in_way("otlp.url", &address.at, address.tls, "use https://");
-        }
-        for (key, tls) in [("sync.tls", &sync.tls), ("syslog.tls", &syslog.tls), ("otlp.tls", &otlp.tls)] {
+
+        let live = live_copies.iter().map(|copy| (copy.name(), copy.tls()));
+        for (section, tls) in std::iter::once(("sync", &self.sync.tls)).chain(live) {
             if tls.certificate_file.is_some() != tls.key_file.is_some() {
-                problems.add(key, "`certificate_file` and `key_file` go together: set both, or neither");
+                let problem = "`certificate_file` and `key_file` go together: set both, or neither";
+                problems.push((format!("{section}.tls"), problem.into()));
             }
         }
-        problems.found
-    }
-}
-
-/// Collects what is wrong.
-struct Problems<'a> {
-    egress: &'a EgressConfig,
-    found: Vec<(String, String)>,
-}
-
-impl Problems<'_> {
-    fn add(&mut self, key: &str, problem: impl Into<String>) {
-        self.found.push((key.to_owned(), problem.into()));
+        problems
     }
 
-    fn in_sync(&mut self, sync: &SyncConfig) {
-        let (id, secret) = (&sync.access_key_id_file, &sync.secret_access_key_file);
-        if id.is_some() != secret.is_some() {
-            let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
-            self.add("sync.secret_access_key_file", problem);
-        }
-        if let Some(SyncAddress::Bucket { .. }) = &sync.url {
-            if id.is_none() && secret.is_none() {
-                let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
-                self.add("sync.url", problem);
-            }
-            let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-            if sync.region.is_empty() || !sync.region.bytes().all(is_region) {
-                self.add("sync.region", "is the region of the bucket, such as \"us-east-1\"");
-                return;
-            }
-        } else if let Some(key) = match (&sync.endpoint, id) {
-            (Some(_), _) => Some("sync.endpoint"),
-            (None, Some(_)) => Some("sync.access_key_id_file"),
-            (None, None) => None,
-        } {
-            self.add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out");
-        }
-        let key = if sync.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
-        if let Some((at, tls)) = sync.destination() {
-            self.in_way(key, &at, tls, "use https://");
-            self.in_allow_list("sync.proxy", sync.proxy.as_ref());
-        }
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let live = self.live_copies().into_iter().filter_map(live::destination);
+        self.sync.destination().into_iter().chain(live).collect()
     }
 
-    fn in_way(&mut self, key: &str, to: &HostPort, tls: bool, remedy: &str) {
-        if !tls && !to.host.is_loopback() {
-            let problem =
-                format!("is not encrypted, and so anybody on the way could read and change the log: {remedy}");
-            self.add(key, problem);
-        }
-        self.in_allow_list(key, Some(to));
-    }
-
-    fn in_allow_list(&mut self, key: &str, to: Option<&HostPort>) {
-        let denied = to.and_then(|HostPort { host, port }| Egress::check(self.egress, &host.to_string(), *port).err());
-        if let Some(how) = denied {
-            self.add(key, how);
-        }
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
     }
 }
 
@@ -314,10 +307,13 @@ impl Problems<'_> {
 mod tests {
     use super::*;
     use ledge_base::toml_check;
+    use ledge_egress::EgressConfig;
 
     fn problems(text: &str, egress: &str) -> Vec<(String, String)> {
-        let egress = toml_check::parse("e", egress).unwrap();
-        toml_check::parse::<AuditConfig>("f", text).unwrap().problems(&egress)
+        let egress: EgressConfig = toml_check::parse("e", egress).unwrap();
+        let config = toml_check::parse::<AuditConfig>("f", text).unwrap();
+        let destinations = config.destinations().into_iter().flat_map(|destination| destination.problems(&egress));
+        config.problems().into_iter().chain(destinations).collect()
     }
 
     fn keys(text: &str, egress: &str) -> Vec<String> {

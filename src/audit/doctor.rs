@@ -138,6 +138,7 @@ mod tests {
     use ledge_identity::device::DeviceConfig;
     use ledge_identity::sealing::EncryptionConfig;
     use ledge_part::check::Status;
+    use ledge_part::section::Section;
 
     use super::*;
 

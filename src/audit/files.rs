@@ -1,6 +1,6 @@
 //! The files of a log, wherever they are: on this box, in a folder with a copy, or behind an address.
 //!
-//! Whoever reads them believes none of them: [`super::verify`] and [`super::proof`] check what they hold.
+//! None of their content is trusted: [`super::verify`] and [`super::proof`] check it.
 
 use std::fmt;
 use std::io;
@@ -15,55 +15,55 @@ use ledge_egress::{
 use ledge_service::audit_event::AuditSink;
 use tlog_tiles::Hash;
 
-use super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH, whole_entries};
+use super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, TilePath, whole_entries};
 use super::local::LocalLog;
-use super::record::LONGEST;
+use super::record::RECORD_BYTES_MAX;
 
-/// How many files are asked for at the same time. An answer takes as long as the way there and back.
-const CONNECTIONS: usize = 16;
+/// How many files are requested at a time, because each answer takes a round trip.
+const CONNECTIONS_MAX: usize = 16;
 
-/// How often a file is asked for before a bad link counts as one.
-const TRIES: u32 = 4;
+/// How many times a file is requested before a bad link is reported.
+const ATTEMPTS_MAX: u32 = 4;
 
-/// The pause before the second try; each next one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The pause before the second attempt; each further one is twice as long.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// The longest checkpoint, with the signatures of many witnesses.
-const LONGEST_CHECKPOINT: u64 = 64 << 10;
+/// The largest checkpoint, with the signatures of many witnesses.
+const CHECKPOINT_BYTES_MAX: u64 = 64 << 10;
 
-/// [`WIDTH`] as a width.
+/// [`TILE_WIDTH`] as a width.
 const WHOLE: u16 = 256;
 
 /// The bytes of a hash.
-const HASH: usize = 32;
+const HASH_BYTES: usize = 32;
 
-/// The files of one log. Clones share what is behind.
+/// The files of one log. Clones share its connections.
 #[derive(Debug, Clone)]
 pub enum LogFiles {
-    /// On the box that writes it: what grows has no suffix.
+    /// The log on the box that writes it. Partial tiles have no suffix.
     Local(LocalLog),
     /// A copy in a folder, as C2SP tlog-tiles has it.
     Folder(PathBuf),
-    /// The same behind an address.
+    /// A copy on a web server, in the same form.
     Web(WebLog),
 }
 
-/// A log behind an address.
+/// A log on a web server.
 #[derive(Debug, Clone)]
 pub struct WebLog {
     address: WebAddress,
-    server: Arc<Server>,
+    server: Arc<ServerConnections>,
 }
 
-/// Connections to one server that are free.
+/// Idle connections to one server.
 #[derive(Debug)]
-struct Server {
+struct ServerConnections {
     egress: Egress,
     settings: HttpSettings,
     idle: Mutex<Vec<HttpClient>>,
 }
 
-/// Why a file cannot be read. That it is not there is no error.
+/// Reasons why a file cannot be read. A missing file is not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     #[error("{path} may be read by its owner only: run this as that user (sudo -u ledge …) or as root", path = path.display())]
@@ -77,7 +77,7 @@ pub enum FilesError {
 }
 
 impl FilesError {
-    /// Why a file or folder on this machine cannot be read.
+    /// The error for a file or folder on this machine.
     pub fn of(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         if error.kind() == io::ErrorKind::PermissionDenied { Self::Denied { path } } else { Self::File { path, error } }
@@ -95,13 +95,13 @@ impl fmt::Display for LogFiles {
 }
 
 impl LogFiles {
-    /// Whether it is the log on the box that writes it: records that are not signed yet may follow, and the first ones may
-    /// have been pruned.
+    /// Tells whether it is the log on the box that writes it, which may have records that are not signed yet, and whose
+    /// first records may have been pruned.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Local(_))
     }
 
-    /// A log in a folder below this place.
+    /// A log in a folder below this one.
     #[must_use]
     pub fn below(&self, name: &str) -> Self {
         match self {
@@ -111,19 +111,19 @@ impl LogFiles {
         }
     }
 
-    /// How many files it is worth asking for at the same time.
+    /// The number of files to request at a time.
     pub fn parallel(&self) -> usize {
-        if matches!(self, Self::Web(_)) { CONNECTIONS } else { 1 }
+        if matches!(self, Self::Web(_)) { CONNECTIONS_MAX } else { 1 }
     }
 
-    /// The signed head, as it is there.
+    /// The signed head, unchecked.
     pub async fn checkpoint(&self) -> Result<Option<Bytes>, FilesError> {
-        self.fetch(CHECKPOINT, LONGEST_CHECKPOINT).await
+        self.fetch(CHECKPOINT, CHECKPOINT_BYTES_MAX).await
     }
 
-    /// A tile as C2SP has it: the first `width` records or hashes, or `None` when it is not there or has fewer.
+    /// A tile as in C2SP tlog-tiles: the first `width` records or hashes; `None` when it is missing or has fewer.
     ///
-    /// A partial tile may have been removed once the whole one is there, of which it is the beginning.
+    /// A partial tile may have been removed once the whole tile exists. It is the beginning of that.
     pub async fn tile(&self, tile: TilePath) -> Result<Option<Bytes>, FilesError> {
         let whole = TilePath { width: WHOLE, ..tile };
         if let Self::Local(log) = self {
@@ -139,7 +139,7 @@ impl LogFiles {
         Ok(self.fetch(&whole.path(), longest(whole)).await?.and_then(|bytes| beginning(&bytes, tile)))
     }
 
-    /// All that the file of an entry bundle on this box holds, for records that are not signed yet.
+    /// The whole file of an entry bundle on this box, with records that are not signed yet.
     pub fn local_bundle(&self, index: u64) -> Result<Option<Bytes>, FilesError> {
         let Self::Local(log) = self else { return Ok(None) };
         let tile = TilePath { kind: TileKind::Entries, index, width: WHOLE };
@@ -155,27 +155,27 @@ impl LogFiles {
     }
 }
 
-/// A tile of a log of `size` records; of width 0 where there is none.
+/// A tile of a log of `size` records; its width is 0 when the log has no such tile.
 pub fn tile_of(kind: TileKind, index: u64, size: u64) -> TilePath {
     let below = match kind {
         TileKind::Entries => size,
         TileKind::Hashes(level) => size.checked_shr(8 * u32::from(level)).unwrap_or(0),
     };
-    let width = below.saturating_sub(index.saturating_mul(WIDTH)).min(WIDTH);
+    let width = below.saturating_sub(index.saturating_mul(TILE_WIDTH)).min(TILE_WIDTH);
     TilePath { kind, index, width: u16::try_from(width).unwrap_or(0) }
 }
 
-/// The hashes of a tile; `None` when it has another length than its own.
+/// The hashes of a tile; `None` when the length is wrong.
 pub fn hashes_of(bytes: &[u8], tile: TilePath) -> Option<Vec<Hash>> {
-    let (hashes, rest) = bytes.as_chunks::<HASH>();
+    let (hashes, rest) = bytes.as_chunks::<HASH_BYTES>();
     let is_whole = rest.is_empty() && hashes.len() == usize::from(tile.width);
     is_whole.then(|| hashes.iter().copied().map(Hash).collect())
 }
 
-/// The beginning of a tile that has more; `None` when it has not that much. What is malformed is left for others to tell.
+/// The beginning of a longer tile; `None` when that is too short. The content is not checked.
 fn beginning(bytes: &Bytes, tile: TilePath) -> Option<Bytes> {
     let length = match tile.kind {
-        TileKind::Hashes(_) => usize::from(tile.width) * HASH,
+        TileKind::Hashes(_) => usize::from(tile.width) * HASH_BYTES,
         TileKind::Entries => {
             let (entries, _) = whole_entries(bytes);
             entries.get(..usize::from(tile.width))?.iter().map(|entry| entry.len() + 2).sum()
@@ -186,13 +186,13 @@ fn beginning(bytes: &Bytes, tile: TilePath) -> Option<Bytes> {
 
 fn longest(tile: TilePath) -> u64 {
     let one = match tile.kind {
-        TileKind::Entries => LONGEST + 2,
-        TileKind::Hashes(_) => HASH,
+        TileKind::Entries => RECORD_BYTES_MAX + 2,
+        TileKind::Hashes(_) => HASH_BYTES,
     };
     u64::from(tile.width) * one as u64
 }
 
-/// A file; one that is longer than `limit` is cut one byte behind it, so that whoever knows its length finds it too long.
+/// Reads a file, at most one byte more than `limit`, so that the caller finds a longer one too long.
 fn read(path: &Path, limit: u64) -> Result<Option<Bytes>, FilesError> {
     use std::io::Read as _;
     let read = || {
@@ -202,21 +202,21 @@ fn read(path: &Path, limit: u64) -> Result<Option<Bytes>, FilesError> {
     };
     match read() {
         Ok(bytes) => Ok(Some(bytes.into())),
-        // A partial tile's folder may be a file's name elsewhere, and the other way round.
+        // The folder of a partial tile may be a file elsewhere, and the other way round.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(FilesError::of(path, error)),
     }
 }
 
 impl WebLog {
-    /// A log at an address that whoever runs the command named: it, and nothing else, may be connected to.
+    /// A log at an address that was named on the command line. Only this address may be connected to.
     pub fn new(address: WebAddress, tls: TlsSettings) -> Self {
         let region = "named".parse().into_iter();
         let allow = region.map(|region| Allowed { host: address.at.clone(), region, send: vec![Content::Request] });
         let egress = EgressConfig { residency: Vec::new(), allow: allow.collect() };
         let egress = Egress::new(&egress, AuditSink::to_nowhere());
         let settings = HttpSettings { at: address.at.clone(), tls: address.tls.then_some(tls), proxy: None };
-        Self { address, server: Arc::new(Server { egress, settings, idle: Mutex::default() }) }
+        Self { address, server: Arc::new(ServerConnections { egress, settings, idle: Mutex::default() }) }
     }
 
     /// A log below this address, through the same connections.
@@ -228,8 +228,8 @@ impl WebLog {
 
     async fn fetch(&self, name: &str, limit: u64) -> Result<Option<Bytes>, FilesError> {
         let path = format!("{}/{name}", self.address.path.trim_end_matches('/'));
-        let mut pause = FIRST_PAUSE;
-        for _ in 1..TRIES {
+        let mut pause = RETRY_PAUSE;
+        for _ in 1..ATTEMPTS_MAX {
             match self.ask(&path, limit).await {
                 Err(
                     FilesError::Web(HttpError::Exchange { .. } | HttpError::Stalled { .. })
@@ -247,6 +247,7 @@ impl WebLog {
         let server = &self.server;
         let idle = server.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let client = idle.unwrap_or_else(|| HttpClient::new(server.egress.clone(), server.settings.clone()));
+
         let mut download = client.get(path, 0).await?;
         let url = || WebAddress { path: path.to_owned(), ..self.address.clone() }.to_string();
         match download.status {
@@ -254,6 +255,7 @@ impl WebLog {
             404 | 410 => return Ok(None),
             status => return Err(FilesError::Status { url: url(), status }),
         }
+
         let mut body = Vec::new();
         while let Some(chunk) = download.chunk().await? {
             body.extend_from_slice(&chunk);
@@ -262,6 +264,7 @@ impl WebLog {
                 break;
             }
         }
+
         server.idle.lock().unwrap_or_else(PoisonError::into_inner).push(client);
         Ok(Some(body.into()))
     }

@@ -1,5 +1,5 @@
-//! What must hold whatever bytes come as a file of a log: one that the platform answers with, or that a disk damaged. The
-//! folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! Properties that must hold for any bytes in place of a file of a log, such as an answer of the platform or a damaged
+//! file. The folder `fuzz/` and `tests/it/fuzz.rs` run them.
 
 use std::sync::LazyLock;
 
@@ -10,8 +10,8 @@ use super::layout::{TilePath, entries, push_entry, whole_entries};
 use super::proof::Proof;
 use super::record::AuditRecord;
 
-/// A log of two records, its proof of the second, and the key that signed it. Everybody knows the key, and nobody else signed
-/// anything with it.
+/// A log of two records, the proof of the second, and the key that signed it. The key is public, and signs nothing
+/// else.
 struct Genuine {
     key: AuditKey,
     checkpoint: SignedCheckpoint,
@@ -39,7 +39,8 @@ pub fn audit_proof_seed() -> Vec<u8> {
     GENUINE.proof.to_bytes()
 }
 
-/// Reads a bundle of records; true when it is whole. It is written as it was read, and loses nothing where it is cut off.
+/// Reads a bundle of records; true when it is whole. Written again it has the same bytes, and a cut one keeps its whole
+/// records.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -56,7 +57,7 @@ pub fn fuzz_audit_bundle(data: &[u8]) -> bool {
     true
 }
 
-/// Reads a record; true when it is one. It is the same after it was written and read again.
+/// Reads a record; true when it is one. Written and read again it is the same.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -66,7 +67,7 @@ pub fn fuzz_audit_record(data: &[u8]) -> bool {
     true
 }
 
-/// Reads the path of a tile; true when it is one. It has one form, and leads out of no folder.
+/// Reads the path of a tile; true when it is one. A path has one form, and does not leave its folder.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -79,7 +80,7 @@ pub fn fuzz_audit_path(data: &[u8]) -> bool {
     true
 }
 
-/// Reads a checkpoint; true when it is signed. It says no more than was signed.
+/// Reads a checkpoint; true when it is signed. Its content is that which was signed.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -93,7 +94,7 @@ fn signed(SignedCheckpoint { origin, size, root, .. }: &SignedCheckpoint) -> (&s
     (origin, *size, *root)
 }
 
-/// Reads a proof; true when it is one in form. It holds only for the record that is in the log, in its place.
+/// Reads a proof; true when it has the form of one. It is valid only for the record that is in the log, in its place.
 ///
 /// # Panics
 /// When an invariant does not hold.

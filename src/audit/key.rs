@@ -1,7 +1,7 @@
 //! The key that signs the checkpoints of this box's log (Ed25519, C2SP signed-note).
 //!
-//! Where sealing is on, its file is sealed, and names no device: a box may be renamed, and keeps its key. Another box's file
-//! is of no use here because its master key is another.
+//! With a master key, its file is encrypted. The encryption does not depend on the name of the box, so a renamed box
+//! keeps its key. The file of another box is of no use here, because its master key differs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,32 +16,32 @@ use signed_note::{Note, StandardSigner, StandardVerifier, Verifier as _, Verifie
 use tlog_tiles::{Checkpoint, Hash};
 use zeroize::Zeroizing;
 
-/// The file in the folder of the log. Only its owner may read it.
-const FILE: &str = "key";
+/// The file in the folder of the log, readable for its owner only.
+const KEY_FILE: &str = "key";
 
-/// What it is sealed with beside.
-const SEALED_FOR: &[u8] = b"audit/key";
+/// The associated data of its encryption.
+const ASSOCIATED_DATA: &[u8] = b"audit/key";
 
 /// The type of an Ed25519 key (C2SP signed-note).
-const ED25519: u8 = 1;
+const ED25519_TYPE: u8 = 1;
 
 /// The key of this box.
 pub struct AuditKey {
-    /// As C2SP signed-note writes it.
+    /// The private key in the form of C2SP signed-note.
     key: Zeroizing<String>,
     verifier_key: String,
 }
 
-/// Why there is no key.
+/// Reasons why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file is there and cannot be read, or a new one cannot be written.
+    /// The file exists and cannot be read, or a new one cannot be written.
     #[error("the audit key {path}: {error}", path = path.display())]
     File { path: PathBuf, error: io::Error },
-    /// The file is sealed, and does not open. No new key is made: this one is there.
+    /// The file is encrypted and cannot be decrypted. No new key is made, because there is one.
     #[error("the audit key {path}: {error}", path = path.display())]
     Sealed { path: PathBuf, error: OpenError },
-    #[error("{path} holds no audit key: restore it; without it, the log begins anew with another key once the file is removed", path = path.display())]
+    #[error("{path} holds no audit key: restore it from a backup, or remove it to begin another log with a new key", path = path.display())]
     Damaged { path: PathBuf },
 }
 
@@ -56,14 +56,14 @@ pub fn origin(device: &DeviceName, generation: u32) -> String {
 }
 
 impl AuditKey {
-    /// The key in the folder, else a new one that is kept there; whether it is new. When this returns, it survives a power
-    /// cut.
+    /// Reads the key in the folder, or makes one; also returns whether it is new. When this returns, the key survives a
+    /// power cut.
     pub fn load_or_create(folder: &Path, device: &DeviceName, sealer: &Sealer) -> Result<(Self, bool), KeyError> {
         let name = key_name(device);
         if let Some(seed) = seed_in(folder, sealer)? {
             return Ok((Self::new(&name, &seed), false));
         }
-        let path = folder.join(FILE);
+        let path = folder.join(KEY_FILE);
         let mut seed = Zeroizing::new([0; 32]);
         let filled = getrandom::fill(seed.as_mut_slice()).map_err(io::Error::from);
         filled.map_err(|error| KeyError::File { path: path.clone(), error })?;
@@ -71,7 +71,7 @@ impl AuditKey {
         Ok((Self::new(&name, &seed), true))
     }
 
-    /// The verifier key of the key in the folder, for one who only looks; `None` when there is no key yet.
+    /// The verifier key of the key in the folder; `None` when there is no key yet. Reads only.
     pub fn verifier_key_in(folder: &Path, device: &DeviceName, sealer: &Sealer) -> Result<Option<String>, KeyError> {
         let seed = seed_in(folder, sealer)?;
         Ok(seed.map(|seed| Self::new(&key_name(device), &seed).verifier_key))
@@ -80,9 +80,9 @@ impl AuditKey {
     pub(super) fn new(name: &str, seed: &[u8; 32]) -> Self {
         let key = SigningKey::from_bytes(seed);
         let public = key.verifying_key();
-        let encoded = STANDARD.encode([&[ED25519], public.as_bytes().as_slice()].concat());
-        let id = signed_note::key_id(name, &[&[ED25519], public.as_bytes().as_slice()].concat());
-        let private = Zeroizing::new([&[ED25519], seed.as_slice()].concat());
+        let encoded = STANDARD.encode([&[ED25519_TYPE], public.as_bytes().as_slice()].concat());
+        let id = signed_note::key_id(name, &[&[ED25519_TYPE], public.as_bytes().as_slice()].concat());
+        let private = Zeroizing::new([&[ED25519_TYPE], seed.as_slice()].concat());
         let private = Zeroizing::new(STANDARD.encode(&*private));
         Self {
             key: Zeroizing::new(format!("PRIVATE+KEY+{name}+{id:08x}+{}", *private)),
@@ -90,7 +90,8 @@ impl AuditKey {
         }
     }
 
-    /// What others check this box's checkpoints with: `<name>+<id>+<key>`, as C2SP signed-note has it.
+    /// The verifier key, with which others check the checkpoints of this box: `<name>+<id>+<key>`, as in C2SP
+    /// signed-note.
     pub fn verifier_key(&self) -> &str {
         &self.verifier_key
     }
@@ -106,17 +107,18 @@ impl AuditKey {
     }
 }
 
-/// The verifier key of the same key under another name; `None` when it is no verifier key.
+/// The verifier key of the same key under another name; `None` when the text is not a verifier key.
 pub(super) fn under_name(verifier_key: &str, name: &str) -> Option<String> {
     let encoded = verifier_key.splitn(3, '+').nth(2)?;
     let id = signed_note::key_id(name, &STANDARD.decode(encoded).ok()?);
     Some(format!("{name}+{id:08x}+{encoded}"))
 }
 
-/// Seals the key in the folder under the current master key, unless it is. When this returns, that survives a power cut, and
-/// no file has it in plain any more; flash memory, and file systems that copy on write, may keep the old blocks for a while.
+/// Encrypts the key in the folder under the current master key, unless it is already. When this returns, that survives
+/// a power cut, and no file has the key in plain. Flash memory and file systems that copy on write may keep the old
+/// blocks for a while.
 pub(super) fn rekey(folder: &Path, sealer: &Sealer) -> Result<Rekeyed, KeyError> {
-    let path = folder.join(FILE);
+    let path = folder.join(KEY_FILE);
     let content = match std::fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Rekeyed::default()),
         content => Zeroizing::new(content.map_err(|error| KeyError::File { path: path.clone(), error })?),
@@ -130,9 +132,9 @@ pub(super) fn rekey(folder: &Path, sealer: &Sealer) -> Result<Rekeyed, KeyError>
     Ok(Rekeyed { plain: was_plain, old: 1 - was_plain })
 }
 
-/// Under which master key the key in the folder is, for one who only looks; nothing when there is none.
+/// Counts the key in the folder under its master key, if there is a key. Reads only.
 pub(super) fn survey(folder: &Path, survey: &mut Survey) -> Result<(), KeyError> {
-    let path = folder.join(FILE);
+    let path = folder.join(KEY_FILE);
     match std::fs::read(&path) {
         Ok(content) => survey.count(Sealer::key_of(&Zeroizing::new(content))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -141,9 +143,9 @@ pub(super) fn survey(folder: &Path, survey: &mut Survey) -> Result<(), KeyError>
     Ok(())
 }
 
-/// The key in the folder, sealed or not; `None` where there is no file.
+/// The key in the folder, encrypted or not; `None` when there is no file.
 fn seed_in(folder: &Path, sealer: &Sealer) -> Result<Option<Zeroizing<[u8; 32]>>, KeyError> {
-    let path = folder.join(FILE);
+    let path = folder.join(KEY_FILE);
     match std::fs::read(&path) {
         Ok(content) => opened(&path, &Zeroizing::new(content), sealer).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -153,7 +155,7 @@ fn seed_in(folder: &Path, sealer: &Sealer) -> Result<Option<Zeroizing<[u8; 32]>>
 
 fn opened(path: &Path, content: &[u8], sealer: &Sealer) -> Result<Zeroizing<[u8; 32]>, KeyError> {
     let seed = if Sealer::is_sealed(content) {
-        let plain = sealer.open(SealPurpose::AuditKey, SEALED_FOR, content).map(Zeroizing::new);
+        let plain = sealer.open(SealPurpose::AuditKey, ASSOCIATED_DATA, content).map(Zeroizing::new);
         parse(&plain.map_err(|error| KeyError::Sealed { path: path.to_owned(), error })?)
     } else {
         parse(content)
@@ -168,7 +170,7 @@ fn parse(content: &[u8]) -> Option<[u8; 32]> {
 
 fn write(path: &Path, seed: &[u8; 32], sealer: &Sealer) -> Result<(), KeyError> {
     let plain = Zeroizing::new(format!("{}\n", STANDARD.encode(seed)));
-    let content = sealer.seal(SealPurpose::AuditKey, SEALED_FOR, plain.as_bytes());
+    let content = sealer.seal(SealPurpose::AuditKey, ASSOCIATED_DATA, plain.as_bytes());
     let content = content.map_err(|error| KeyError::Sealed { path: path.to_owned(), error })?;
     durable::replace_private(path, &content).map_err(|error| KeyError::File { path: path.to_owned(), error })
 }
@@ -176,21 +178,21 @@ fn write(path: &Path, seed: &[u8; 32], sealer: &Sealer) -> Result<(), KeyError> 
 /// A signed tree head (C2SP tlog-checkpoint in a C2SP signed-note).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SignedCheckpoint {
-    /// Which log it is of.
+    /// The origin of its log.
     pub origin: String,
-    /// How many records the log has.
+    /// The number of records in the log.
     pub size: u64,
     /// The root hash of the tree.
     pub root: Hash,
     pub note: Vec<u8>,
 }
 
-/// Why a checkpoint does not count.
+/// Reasons why a checkpoint is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    #[error("it is no checkpoint: {reason}")]
+    #[error("not a checkpoint: {reason}")]
     Malformed { reason: String },
-    #[error("it is not signed by {key}: {reason}")]
+    #[error("not signed by {key}: {reason}")]
     Signature {
         /// The name of the key.
         key: String,
@@ -199,7 +201,7 @@ pub enum CheckpointError {
 }
 
 impl SignedCheckpoint {
-    /// Reads a checkpoint that has to be signed with a key. Other signatures, such as those of witnesses, may be beside it.
+    /// Reads a checkpoint that must be signed with a key. It may have other signatures, such as those of witnesses.
     pub fn open(note: &[u8], verifier_key: &str) -> Result<Self, CheckpointError> {
         let malformed = |error: &dyn std::fmt::Display| CheckpointError::Malformed { reason: error.to_string() };
         let verifier = StandardVerifier::new(verifier_key).map_err(|error| malformed(&error))?;
@@ -244,19 +246,19 @@ mod tests {
     fn a_damaged_key_is_told_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
-        durable::replace(&folder.path().join(FILE), b"AAAA\n").unwrap();
+        durable::replace(&folder.path().join(KEY_FILE), b"AAAA\n").unwrap();
         assert!(matches!(
             AuditKey::load_or_create(folder.path(), &device, &Sealer::none()),
             Err(KeyError::Damaged { .. })
         ));
-        assert_eq!(std::fs::read(folder.path().join(FILE)).unwrap(), b"AAAA\n");
+        assert_eq!(std::fs::read(folder.path().join(KEY_FILE)).unwrap(), b"AAAA\n");
     }
 
     #[test]
     fn a_sealed_key_is_the_same_key_and_without_its_master_key_no_other_is_made() {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
-        let path = folder.path().join(FILE);
+        let path = folder.path().join(KEY_FILE);
         let (key, _) = AuditKey::load_or_create(folder.path(), &device, &Sealer::none()).unwrap();
         let plain = std::fs::read(&path).unwrap();
         let (old, new) = (Sealer::with_keys(&[[1; 32]]), Sealer::with_keys(&[[2; 32], [1; 32]]));
@@ -265,8 +267,10 @@ mod tests {
         assert_eq!(rekey(folder.path(), &old).unwrap(), Rekeyed::default());
         let sealed = std::fs::read(&path).unwrap();
         assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
-        for (wrong, words) in [(Sealer::none(), "encryption.master_key_file"), (Sealer::with_keys(&[[3; 32]]), "under")]
-        {
+        for (wrong, words) in [
+            (Sealer::none(), "encryption.master_key_file"),
+            (Sealer::with_keys(&[[3; 32]]), "encrypted with the master key"),
+        ] {
             let error = AuditKey::load_or_create(folder.path(), &device, &wrong).err().unwrap().to_string();
             assert!(error.contains(words), "{error}");
             assert!(rekey(folder.path(), &Sealer::with_keys(&[[3; 32]])).is_err());
@@ -281,6 +285,6 @@ mod tests {
         // Made while sealing is on, it never was plain.
         let other = tempfile::tempdir().unwrap();
         AuditKey::load_or_create(other.path(), &device, &new).unwrap();
-        assert!(Sealer::is_sealed(&std::fs::read(other.path().join(FILE)).unwrap()));
+        assert!(Sealer::is_sealed(&std::fs::read(other.path().join(KEY_FILE)).unwrap()));
     }
 }

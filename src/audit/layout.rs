@@ -1,78 +1,79 @@
-//! Where the parts of a log lie, below its folder or address (C2SP tlog-tiles).
+//! The names of the files of a log, below its folder or address (C2SP tlog-tiles).
 //!
-//! `checkpoint`, `tile/<L>/<N>[.p/<W>]` for hashes, `tile/entries/<N>[.p/<W>]` for records. On this box what grows has no
-//! suffix: the file of a tile holds as many of its 256 as there are.
+//! `checkpoint`, `tile/<L>/<N>[.p/<W>]` for hashes, `tile/entries/<N>[.p/<W>]` for records. On this box the file of a
+//! partial tile has no suffix, and grows up to 256 hashes or records.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The form of all that lies in a log's folder. 2: its keys may be sealed, and a version that knows no sealing cannot sign.
+/// The form of the folder of a log. 2: its keys may be encrypted, and a version that
+/// cannot decrypt them cannot sign.
 pub const FORM: u32 = 2;
 
-/// How many entries, or hashes, a whole tile has.
-pub const WIDTH: u64 = 256;
+/// The number of entries, or hashes, in a whole tile.
+pub const TILE_WIDTH: u64 = 256;
 
-/// The height of a tile: 2^8 is [`WIDTH`].
-pub const HEIGHT: u8 = 8;
+/// The height of a tile: 2^8 is [`TILE_WIDTH`].
+pub const TILE_HEIGHT: u8 = 8;
 
-/// [`WIDTH`] as a [`TilePath`] has it.
-pub const FULL: u16 = 1 << HEIGHT;
+/// [`TILE_WIDTH`] as a [`TilePath`] has it.
+pub const FULL_WIDTH: u16 = 1 << TILE_HEIGHT;
 
 /// The name of the signed tree head.
 pub const CHECKPOINT: &str = "checkpoint";
 
-/// A file of a log, but for its checkpoint.
+/// A file of a log other than its checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TilePath {
     /// Hashes of a level, or records.
     pub kind: TileKind,
-    /// Which of its level, from 0.
+    /// The number of the tile in its level, from 0.
     pub index: u64,
-    /// How many hashes or records, from 1 to 256.
+    /// The number of hashes or records, from 1 to 256.
     pub width: u16,
 }
 
-/// What a tile holds.
+/// The content of a tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TileKind {
-    /// Records, each behind its length in two bytes, the more significant first.
+    /// Records, each after its length in two bytes, big-endian.
     Entries,
-    /// Hashes of 32 bytes: of level 0 those of records, of another those of whole tiles of the level below.
+    /// Hashes of 32 bytes: on level 0 those of records, on the others those of whole tiles of the level below.
     Hashes(u8),
 }
 
 impl TilePath {
-    /// Relative to the folder of the log.
+    /// The path relative to the folder of the log.
     pub fn path(&self) -> String {
         let mut path = match self.kind {
             TileKind::Entries => "tile/entries/".to_owned(),
             TileKind::Hashes(level) => format!("tile/{level}/"),
         };
         push_index(&mut path, self.index);
-        if u64::from(self.width) < WIDTH {
+        if u64::from(self.width) < TILE_WIDTH {
             let _ = write!(path, ".p/{}", self.width);
         }
         path
     }
 
-    /// Whether a log of `size` records has all of it.
+    /// Tells whether a log of `size` records has all of the tile.
     pub fn is_within(&self, size: u64) -> bool {
         let level = match self.kind {
             TileKind::Entries => 0,
             TileKind::Hashes(level) => level,
         };
-        let of_level = size.checked_shr(u32::from(level) * u32::from(HEIGHT)).unwrap_or(0);
-        let end = self.index.checked_mul(WIDTH).and_then(|start| start.checked_add(self.width.into()));
+        let of_level = size.checked_shr(u32::from(level) * u32::from(TILE_HEIGHT)).unwrap_or(0);
+        let end = self.index.checked_mul(TILE_WIDTH).and_then(|start| start.checked_add(self.width.into()));
         end.is_some_and(|end| end <= of_level)
     }
 
-    /// Reads what [`Self::path`] gives, and nothing else.
+    /// Reads the text that [`Self::path`] writes, and no other.
     pub fn parse(path: &str) -> Option<Self> {
         let (kind, rest) = path.strip_prefix("tile/")?.split_once('/')?;
         let kind = if kind == "entries" { TileKind::Entries } else { TileKind::Hashes(kind.parse().ok()?) };
         let (number, width) = match rest.split_once(".p/") {
             Some((number, width)) => (number, width.parse().ok()?),
-            None => (rest, FULL),
+            None => (rest, FULL_WIDTH),
         };
         let mut index: u64 = 0;
         for element in number.split('/') {
@@ -85,19 +86,19 @@ impl TilePath {
 
     /// The file on this box, which has no suffix.
     pub fn local(&self, log: &Path) -> PathBuf {
-        log.join(Self { width: FULL, ..*self }.path())
+        log.join(Self { width: FULL_WIDTH, ..*self }.path())
     }
 }
 
-/// What is wrong with an entry bundle.
+/// Reasons why bytes are not an entry bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBundle {
     #[error("it ends within entry {index}")]
     Torn {
-        /// Which, from 0.
+        /// The number of the entry, from 0.
         index: usize,
     },
-    #[error("it has more than {WIDTH} entries")]
+    #[error("it has more than {TILE_WIDTH} entries")]
     TooMany,
 }
 
@@ -107,13 +108,13 @@ pub fn entries(bundle: &[u8]) -> Result<Vec<&[u8]>, InvalidBundle> {
     if rest.is_empty() {
         return Ok(entries);
     }
-    Err(if entries.len() < MOST { InvalidBundle::Torn { index: entries.len() } } else { InvalidBundle::TooMany })
+    Err(if entries.len() < ENTRIES_MAX { InvalidBundle::Torn { index: entries.len() } } else { InvalidBundle::TooMany })
 }
 
-/// The entries that are whole, 256 at most, and the bytes behind them.
+/// The entries that are whole, 256 at most, and the bytes after them.
 pub fn whole_entries(bundle: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let (mut entries, mut rest) = (Vec::new(), bundle);
-    while entries.len() < MOST
+    while entries.len() < ENTRIES_MAX
         && let Some((length, behind)) = rest.split_first_chunk()
         && let Some((entry, behind)) = behind.split_at_checked(u16::from_be_bytes(*length).into())
     {
@@ -123,10 +124,10 @@ pub fn whole_entries(bundle: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     (entries, rest)
 }
 
-/// [`WIDTH`] as a number of things in memory.
-const MOST: usize = 1 << HEIGHT;
+/// [`TILE_WIDTH`] as a number of things in memory.
+const ENTRIES_MAX: usize = 1 << TILE_HEIGHT;
 
-/// Puts an entry at the end of a bundle; `None` when it is longer than its length can say.
+/// Appends an entry to a bundle; `None` when it is longer than 65,535 bytes.
 pub fn push_entry(bundle: &mut Vec<u8>, entry: &[u8]) -> Option<()> {
     let length = u16::try_from(entry.len()).ok()?;
     bundle.extend_from_slice(&length.to_be_bytes());
@@ -134,7 +135,7 @@ pub fn push_entry(bundle: &mut Vec<u8>, entry: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Three digits an element, all but the last behind an `x`.
+/// Writes three digits for each element, with an `x` before all but the last.
 fn push_index(path: &mut String, index: u64) {
     let mut groups = Vec::new();
     let mut rest = index;
@@ -150,27 +151,27 @@ fn push_index(path: &mut String, index: u64) {
     }
 }
 
-/// What has to be published when a log of `old` records has grown to `new`: the tiles that changed, the lowest first, and
-/// before each tile of hashes of records those records.
+/// The tiles to publish when a log of `old` records has grown to `new`: those that changed, the lowest level first, and
+/// each tile of records before the tile of their hashes.
 pub fn changed(old: u64, new: u64) -> Vec<TilePath> {
     let mut changed = Vec::new();
     let (mut old, mut new, mut level) = (old, new, 0);
     while new > 0 {
         if old != new {
-            for index in old / WIDTH..new.div_ceil(WIDTH) {
-                let width = u16::try_from((new - index * WIDTH).min(WIDTH)).unwrap_or(0);
+            for index in old / TILE_WIDTH..new.div_ceil(TILE_WIDTH) {
+                let width = u16::try_from((new - index * TILE_WIDTH).min(TILE_WIDTH)).unwrap_or(0);
                 if level == 0 {
                     changed.push(TilePath { kind: TileKind::Entries, index, width });
                 }
                 changed.push(TilePath { kind: TileKind::Hashes(level), index, width });
             }
         }
-        (old, new, level) = (old / WIDTH, new / WIDTH, level + 1);
+        (old, new, level) = (old / TILE_WIDTH, new / TILE_WIDTH, level + 1);
     }
     changed
 }
 
-/// The folder of a log: one log follows another where the one before cannot go on.
+/// The folder of a log. A log that cannot be continued is followed by another one.
 pub fn log_folder(audit: &Path, generation: u32) -> PathBuf {
     audit.join("logs").join(generation.to_string())
 }
@@ -186,7 +187,7 @@ mod tests {
         fn a_log_has_the_tiles_that_it_publishes_and_none_beyond(size in 1..200_000_u64) {
             for tile in changed(0, size) {
                 prop_assert!(tile.is_within(size), "{}", tile.path());
-                if u64::from(tile.width) < WIDTH {
+                if u64::from(tile.width) < TILE_WIDTH {
                     let wider = TilePath { width: tile.width + 1, ..tile };
                     prop_assert!(!wider.is_within(size), "{}", wider.path());
                 }
@@ -260,9 +261,9 @@ mod tests {
         assert_eq!(entries(&bundle[..bundle.len() - 1]), Err(InvalidBundle::Torn { index: 2 }));
         assert_eq!(whole_entries(&bundle[..6]), (vec![b"a".as_slice(), b""], &bundle[5..6]));
         assert_eq!(entries(b""), Ok(Vec::new()));
-        let most = [0; 2 * MOST];
-        assert_eq!(entries(&most).unwrap().len(), MOST);
-        assert_eq!(entries(&[0; 2 * MOST + 2]), Err(InvalidBundle::TooMany));
+        let most = [0; 2 * ENTRIES_MAX];
+        assert_eq!(entries(&most).unwrap().len(), ENTRIES_MAX);
+        assert_eq!(entries(&[0; 2 * ENTRIES_MAX + 2]), Err(InvalidBundle::TooMany));
         assert_eq!(push_entry(&mut bundle, &vec![0; 65_536]), None);
     }
 

@@ -35,8 +35,11 @@
 //!   * `hint.rs` - `sync.json`: the state of the platform at the last contact
 //!   * `error.rs` - reasons why the copy does not go on
 //!   * `tests.rs`, `tests/` - tests against a platform that misbehaves
-//! * `live.rs` - live copies of records for monitoring; they may lose records and report it
-//! * `live/` - `syslog.rs` sends syslog; `otlp.rs` and `otlp/` send OpenTelemetry logs
+//! * `live.rs` - live copies of records for monitoring, and the table of them; they may lose records and report it
+//! * `live/` - parts of live copies:
+//!   * `feed.rs` - the records that wait for one copy, and its status
+//!   * `stream.rs`, `requests.rs` - sending on a connection that stays open, and in batches that are acknowledged
+//!   * the others - a file for each live copy: its section of the configuration and its protocol
 //! * `files.rs` - the files of a log on this box, in a folder or at an address
 //! * `verify.rs` - verification of a whole log in one pass, with the verifier key only
 //! * `verify/` - `walk.rs` reads the log, `tree.rs` computes its tree, `findings.rs` and `summary.rs` report

@@ -1,17 +1,17 @@
-//! The logs on this box's disk, for who only reads them, also while another process appends.
+//! The logs on the disk of this box, for readers only, also while another process appends.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH, whole_entries};
+use super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, TilePath, whole_entries};
 
 /// The length of a hash.
-const HASH: usize = 32;
+const HASH_BYTES: usize = 32;
 
-/// A log on this box's disk. Only read; clones are of the same one.
+/// A log on the disk of this box, for reading. Clones share it.
 ///
-/// What its checkpoint covers is there before the checkpoint is and never changes, so nothing has to be locked.
+/// No lock is needed: files that a checkpoint covers are written before it, and do not change.
 #[derive(Debug, Clone)]
 pub struct LocalLog {
     folder: Arc<Path>,
@@ -33,7 +33,7 @@ impl LocalLog {
         read(&self.folder.join(CHECKPOINT))
     }
 
-    /// What C2SP tlog-tiles has at the path of the tile; `None` when there is less, or it was pruned.
+    /// The content that C2SP tlog-tiles has at the path of the tile; `None` when the file has less, or was pruned.
     pub fn tile(&self, tile: TilePath) -> io::Result<Option<Vec<u8>>> {
         let Some(mut content) = read(&tile.local(&self.folder))? else { return Ok(None) };
         let width = usize::from(tile.width);
@@ -42,7 +42,7 @@ impl LocalLog {
                 let (entries, _) = whole_entries(&content);
                 entries.get(..width).map(|entries| entries.iter().map(|entry| entry.len() + 2).sum())
             }
-            TileKind::Hashes(_) => Some(width * HASH),
+            TileKind::Hashes(_) => Some(width * HASH_BYTES),
         };
         Ok(length.filter(|length| (1..=content.len()).contains(length)).map(|length| {
             content.truncate(length);
@@ -50,10 +50,10 @@ impl LocalLog {
         }))
     }
 
-    /// The first record that is still there of a log that has `size`: those before it were pruned.
+    /// The first record that a log of `size` records still has. Earlier ones were pruned.
     pub fn first(&self, size: u64) -> io::Result<u64> {
-        // Whole tiles go, the oldest first: what is there is in one piece, and its beginning is found by halving.
-        let (mut gone, mut there) = (0, size / WIDTH);
+        // Whole tiles are removed, the oldest first, so the rest has no gap: a binary search finds its beginning.
+        let (mut gone, mut there) = (0, size / TILE_WIDTH);
         while gone < there {
             let middle = gone + (there - gone) / 2;
             let tile = TilePath { kind: TileKind::Entries, index: middle, width: 1 };
@@ -63,7 +63,7 @@ impl LocalLog {
                 gone = middle + 1;
             }
         }
-        Ok(there * WIDTH)
+        Ok(there * TILE_WIDTH)
     }
 }
 
@@ -84,7 +84,7 @@ pub fn generations(audit: &Path) -> io::Result<Vec<u32>> {
     Ok(generations)
 }
 
-/// A file that may not be there.
+/// Reads a file that may not exist.
 pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Ok(content) => Ok(Some(content)),
@@ -101,6 +101,7 @@ pub(super) fn files(log: &Path, kind: TileKind) -> io::Result<std::collections::
         TileKind::Hashes(level) => log.join(format!("tile/{level}")),
     };
     let mut folders: Vec<(PathBuf, u64)> = vec![(below, 0)];
+
     while let Some((folder, before)) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
             Ok(entries) => entries,

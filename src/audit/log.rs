@@ -1,9 +1,9 @@
 //! The log on the disk: records appended, made durable, signed. One thread owns it.
 //!
-//! A commit writes the hashes, then the records, and its records count once their fsync is done; a head is signed of what
-//! counts. So at any moment the disk has what the last head needs, perhaps with more behind it. A start keeps whole records
-//! behind the head and cuts a torn one; whatever else does not fit the head means that the log is left as it is, for good,
-//! and another one begins.
+//! A commit writes the hashes, then the records. Records are durable once their fsync is done, and a head is signed
+//! over durable records only. So at any moment the disk has the records of the last head, perhaps with more after them.
+//! A start keeps whole records after the head and cuts a torn one. If anything else does not fit the head, the log is
+//! left as it is, and another one begins.
 
 mod files;
 mod frontier;
@@ -24,12 +24,12 @@ use tlog_tiles::{Hash, record_hash};
 
 use self::frontier::{Frontier, Grown};
 use super::key::{AuditKey, CheckpointError, SignedCheckpoint};
-use super::layout::{CHECKPOINT, WIDTH, push_entry};
+use super::layout::{CHECKPOINT, TILE_WIDTH, push_entry};
 use super::local;
-use super::record::LONGEST;
+use super::record::RECORD_BYTES_MAX;
 use super::status::LogFigures;
 
-/// Why the log cannot go on.
+/// Reasons why the log cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("the audit log: {path}: {error}", path = path.display())]
@@ -37,7 +37,7 @@ pub enum LogError {
     #[error("the audit log in {path} is in use by another process", path = path.display())]
     Locked { path: PathBuf },
     /// A record is longer than an entry bundle can hold.
-    #[error("a record of {length} bytes is longer than the {max} that a log takes", max = LONGEST)]
+    #[error("a record of {length} bytes is longer than the maximum of {max}", max = RECORD_BYTES_MAX)]
     TooLong { length: usize },
     #[error("the audit log: {0}")]
     Checkpoint(#[from] CheckpointError),
@@ -48,7 +48,7 @@ impl LogError {
         move |error| Self::File { path: path.to_owned(), error }
     }
 
-    /// Whether there is no room on the disk.
+    /// Tells whether the disk is full.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::File { error, .. } if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
@@ -61,42 +61,42 @@ pub struct Log {
     generation: u32,
     origin: String,
     checkpoint: Option<SignedCheckpoint>,
-    /// The tree of what is durable, and how many bytes the records of its last tile take, if it is partial.
+    /// The tree of the durable records, and the number of bytes of the records in its last tile, if that is partial.
     durable: Frontier,
     tail: u64,
-    /// The tree of what was appended, and what that is: records by their tile, and hashes by their level.
+    /// The tree of all appended records, and those that are not durable yet: records by tile, and hashes by level.
     edge: Frontier,
     bundles: Vec<(u64, Vec<u8>)>,
     grown: Grown,
-    /// Whether a write failed, and what it left could not be cut off yet.
+    /// Whether a write failed whose remains are still to be cut off.
     is_suspect: bool,
     first: u64,
     bytes: u64,
-    /// Nobody else appends as long as it is held; the lock of a process that died is gone with it.
+    /// Keeps other processes from appending. The lock of a process that died is released.
     lock: File,
 }
 
-/// What opening a log brought.
+/// A log that was opened.
 pub struct Opened {
     /// The log that is appended to from now on.
     pub log: Log,
-    /// Why it is another one than before, and what the one before had; `None` when the last one goes on.
+    /// Why a log began, with the log before it; `None` when the last one continues.
     pub begun: Option<Begun>,
 }
 
-/// Why a log begins.
+/// The reason why a log begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
     /// `new`, `damaged`, `forked` or `renamed`.
     pub cause: &'static str,
-    /// In words for the log, where something is wrong.
+    /// The text for the log of the daemon, where something is wrong.
     pub reason: Option<String>,
-    /// What is known of the one before.
+    /// The log before it, as far as it is known.
     pub previous: Option<PreviousLog>,
 }
 
 impl Log {
-    /// Which of the logs of this box it is, from 1.
+    /// The number of this log among those of this box, from 1.
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -106,12 +106,12 @@ impl Log {
         &self.origin
     }
 
-    /// How many records it has, those that are not durable yet among them: the sequence number of the next.
+    /// The number of records, including those that are not durable yet: the sequence number of the next one.
     pub fn size(&self) -> u64 {
         self.edge.size()
     }
 
-    /// How many records are durable.
+    /// The number of durable records.
     pub fn durable_size(&self) -> u64 {
         self.durable.size()
     }
@@ -121,7 +121,7 @@ impl Log {
         self.first
     }
 
-    /// What there is of it on the disk.
+    /// The figures of the log on the disk.
     pub fn figures(&self) -> LogFigures {
         LogFigures { size: self.durable_size(), first: self.first, bytes: self.bytes }
     }
@@ -131,18 +131,18 @@ impl Log {
         self.checkpoint.as_ref()
     }
 
-    /// What all logs take on the disk, in bytes.
+    /// The size of all logs on the disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Appends a record in memory, and gives the hash of its leaf.
+    /// Appends a record in memory, and returns the hash of its leaf.
     pub fn append(&mut self, record: &[u8]) -> Result<Hash, LogError> {
         let length = record.len();
-        if length > LONGEST {
+        if length > RECORD_BYTES_MAX {
             return Err(LogError::TooLong { length });
         }
-        let tile = self.edge.size() / WIDTH;
+        let tile = self.edge.size() / TILE_WIDTH;
         if self.bundles.last().is_none_or(|(last, _)| *last != tile) {
             self.bundles.push((tile, Vec::new()));
         }
@@ -153,8 +153,8 @@ impl Log {
         Ok(leaf)
     }
 
-    /// Makes what was appended durable. When it fails, the log is as it was after the last commit, and what was appended
-    /// since is gone.
+    /// Makes the appended records durable. If that fails, the log is as it was after the last commit, and the records
+    /// appended since are dropped.
     pub fn commit(&mut self) -> Result<(), LogError> {
         let written = self.restore().and_then(|()| self.write());
         let (bundles, grown) = (std::mem::take(&mut self.bundles), std::mem::take(&mut self.grown));
@@ -163,15 +163,15 @@ impl Log {
             let records: usize = bundles.iter().map(|(_, bundle)| bundle.len()).sum();
             self.bytes += (hashes * 32 + records) as u64;
             if let Some((tile, bundle)) = bundles.last() {
-                let before = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
-                let is_whole = self.edge.size().is_multiple_of(WIDTH);
+                let before = if *tile == self.durable.size() / TILE_WIDTH { self.tail } else { 0 };
+                let is_whole = self.edge.size().is_multiple_of(TILE_WIDTH);
                 self.tail = if is_whole { 0 } else { before + bundle.len() as u64 };
             }
             self.durable = self.edge.clone();
         } else {
             self.edge = self.durable.clone();
             self.is_suspect = true;
-            // Otherwise the next commit does it, before it writes anything.
+            // If this fails, the next commit tries again before it writes.
             let _ = self.restore();
         }
         written
@@ -180,13 +180,13 @@ impl Log {
     fn write(&self) -> Result<(), LogError> {
         files::append_hashes(&self.folder, self.durable.size(), &self.grown)?;
         for (tile, bundle) in &self.bundles {
-            let offset = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
+            let offset = if *tile == self.durable.size() / TILE_WIDTH { self.tail } else { 0 };
             files::append_entries(&self.folder, *tile, bundle, offset)?;
         }
         Ok(())
     }
 
-    /// Cuts off what a failed write left.
+    /// Cuts off the remains of a failed write.
     fn restore(&mut self) -> Result<(), LogError> {
         if self.is_suspect {
             files::restore(&self.folder, &self.durable, self.tail)?;
@@ -195,13 +195,13 @@ impl Log {
         Ok(())
     }
 
-    /// Signs the head of what is durable, and keeps it. When this returns, it survives a power cut.
+    /// Signs the head of the durable records and saves it. When this returns, it survives a power cut.
     pub fn sign(&mut self, key: &AuditKey) -> Result<&SignedCheckpoint, LogError> {
         let signed = match self.checkpoint.take() {
             Some(head) if head.size >= self.durable.size() => head,
             last => {
                 let length = last.as_ref().map_or(0, |head| head.note.len() as u64);
-                // It stays the last one when the next one cannot be kept.
+                // It stays the last one if the next one cannot be saved.
                 self.checkpoint = last;
                 let next = key.sign(&self.origin, self.durable.size(), self.durable.root())?;
                 let path = self.folder.join(CHECKPOINT);
@@ -213,7 +213,7 @@ impl Log {
         Ok(self.checkpoint.insert(signed))
     }
 
-    /// Removes whole tiles of records of the logs before this one; gives how many bytes that were.
+    /// Removes whole tiles of records of the logs before this one; returns the number of bytes freed.
     pub fn prune_older(&mut self) -> Result<u64, LogError> {
         let freed = prune::before(&self.audit, self.generation)?;
         self.bytes = self.bytes.saturating_sub(freed);
@@ -227,20 +227,21 @@ impl Log {
         Ok(found)
     }
 
-    /// Below which record [`Self::prune`] can remove, asked to remove those below `below`.
+    /// The record below which [`Self::prune`] can remove, when it is asked to remove those below `below`.
     pub fn prunable(&self, below: u64) -> u64 {
-        // What the head ends in is read at the next start.
+        // The next start reads the tile in which the head ends.
         let head = self.checkpoint.as_ref().map_or(0, |head| head.size);
-        (below.min(head.saturating_sub(1)) / WIDTH * WIDTH).max(self.first)
+        (below.min(head.saturating_sub(1)) / TILE_WIDTH * TILE_WIDTH).max(self.first)
     }
 
-    /// Removes whole tiles of records below `below`; gives how many bytes that were. What proofs need of them stays.
+    /// Removes whole tiles of records below `below`; returns the number of bytes freed. The hashes that proofs need
+    /// stay.
     pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
-        let below = self.prunable(below) / WIDTH;
+        let below = self.prunable(below) / TILE_WIDTH;
         let mut sum = 0;
-        while self.first / WIDTH < below {
-            let freed = prune::tile(&self.folder, self.first / WIDTH)?;
-            self.first += WIDTH;
+        while self.first / TILE_WIDTH < below {
+            let freed = prune::tile(&self.folder, self.first / TILE_WIDTH)?;
+            self.first += TILE_WIDTH;
             self.bytes = self.bytes.saturating_sub(freed);
             sum += freed;
         }

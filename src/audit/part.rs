@@ -7,39 +7,20 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ledge_base::clock;
-use ledge_egress::EgressConfig;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_part::Part;
-use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{DoctorContext, Section};
 use ledge_service::audit_event::AuditSink;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::config::AuditConfig;
-use crate::doctor;
 use crate::http::{ROUTES, ServedLog};
 use crate::metrics::{self, QueueCounts};
 use crate::sealed::AuditKeys;
 use crate::status::AuditState;
 
-impl Section for AuditConfig {
-    fn resolve(&mut self, root: &Path) {
-        self.resolve(root);
-    }
-
-    fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
-        self.problems(egress)
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::checks(self, context)
-    }
-}
-
-/// The audit log as a part. Its writer is a thread of its own, which ends after all parts.
+/// The audit log, for the other parts. Its writer is a thread of its own, which ends after all of them.
 #[derive(Debug)]
 pub struct AuditPart {
     served: ServedLog,

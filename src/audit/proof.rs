@@ -1,6 +1,7 @@
-//! The proof that one record is in a log (C2SP tlog-proof): the record, the hashes from it to the root, and the signed head.
+//! The proof that one record is in a log (C2SP tlog-proof): the record, the hashes from it to the root, and the signed
+//! head.
 //!
-//! Whoever has the verifier key can check it with nothing else at hand.
+//! The verifier key is all that is needed to check it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,16 +13,16 @@ use tlog_tiles::{Hash, HashReader, check_record, prove_record, record_hash, spli
 
 use super::files::{FilesError, LogFiles, hashes_of, tile_of};
 use super::key::{CheckpointError, SignedCheckpoint};
-use super::layout::{TileKind, WIDTH, whole_entries};
-use super::record::{AuditRecord, InvalidRecord, LONGEST};
-use super::verify::LARGEST;
+use super::layout::{TILE_WIDTH, TileKind, whole_entries};
+use super::record::{AuditRecord, InvalidRecord, RECORD_BYTES_MAX};
+use super::verify::RECORDS_MAX;
 use super::verify::tree::subtree;
 
 /// The first line.
 const HEADER: &str = "c2sp.org/tlog-proof@v1";
 
-/// No tree is higher.
-const MOST_HASHES: usize = 63;
+/// The most hashes in a proof: no tree is higher.
+const HASHES_MAX: usize = 63;
 
 /// A proof.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,33 +36,33 @@ pub struct Proof {
     pub checkpoint: Vec<u8>,
 }
 
-/// Why something is no proof, or proves nothing.
+/// Reasons why something is not a proof, or does not prove the record.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
-    #[error("it is no proof of C2SP's form: {expected}")]
+    #[error("not a proof in the form of C2SP tlog-proof: expected {expected}")]
     Malformed { expected: &'static str },
-    #[error("the checkpoint does not count: {0}")]
+    #[error("the checkpoint is not valid: {0}")]
     Checkpoint(#[from] CheckpointError),
     /// The head is of another log than the key.
-    #[error("the checkpoint is of {origin}, and the key is of {key}")]
+    #[error("the checkpoint is that of the log {origin}, but the key is that of {key}")]
     Origin {
         /// The first line of the checkpoint.
         origin: String,
         /// The name of the key.
         key: String,
     },
-    #[error("the record is not in the log: its hash and those of the proof do not lead to the root that is signed")]
+    #[error("the record is not in the log: the hashes of the record and of the proof do not lead to the signed root")]
     NotIncluded,
     #[error(transparent)]
     Record(#[from] InvalidRecord),
-    #[error("record {seq} cannot be proven: {reason}")]
+    #[error("cannot prove record {seq}: {reason}")]
     NotThere { seq: u64, reason: String },
     #[error(transparent)]
     Files(#[from] FilesError),
 }
 
 impl Proof {
-    /// As it is handed on.
+    /// The text of the proof.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = format!("{HEADER}\nextra {}\nindex {}\n", STANDARD.encode(&self.record), self.index);
         for hash in &self.hashes {
@@ -73,7 +74,7 @@ impl Proof {
         bytes
     }
 
-    /// Reads one. Whether it proves anything is for [`Self::check`].
+    /// Reads a proof. [`Self::check`] checks it.
     pub fn parse(bytes: &[u8]) -> Result<Self, ProofError> {
         let malformed = |expected| ProofError::Malformed { expected };
         let end = bytes
@@ -86,17 +87,21 @@ impl Proof {
         if lines.next() != Some(HEADER) {
             return Err(malformed("the first line c2sp.org/tlog-proof@v1"));
         }
+
         let record = lines.next().and_then(|line| line.strip_prefix("extra "));
-        let record = record.and_then(|text| STANDARD.decode(text).ok()).filter(|record| record.len() <= LONGEST);
+        let record =
+            record.and_then(|text| STANDARD.decode(text).ok()).filter(|record| record.len() <= RECORD_BYTES_MAX);
         let record = record.ok_or(malformed("a line with \"extra\" and the record in base64"))?;
+
         let index = lines.next().and_then(|line| line.strip_prefix("index ")).and_then(|text| {
-            // No sign, no zero ahead: a number has one form.
+            // No sign and no leading zero: a number has one form.
             text.parse::<u64>().ok().filter(|index| index.to_string() == text)
         });
         let index = index.ok_or(malformed("a line with \"index\" and a number"))?;
+
         let mut hashes = Vec::new();
         for line in lines.take_while(|line| !line.is_empty()) {
-            if hashes.len() == MOST_HASHES {
+            if hashes.len() == HASHES_MAX {
                 return Err(malformed("63 hashes at most"));
             }
             hashes.push(Hash::parse_hash(line).map_err(|_| malformed("lines with a hash in base64"))?);
@@ -104,7 +109,7 @@ impl Proof {
         Ok(Self { record, index, hashes, checkpoint: checkpoint.to_vec() })
     }
 
-    /// Whether the record is in the log of the key, in its place.
+    /// Checks that the record is in the log of the key, in its place.
     pub fn check(&self, verifier_key: &str) -> Result<(SignedCheckpoint, AuditRecord), ProofError> {
         let checkpoint = SignedCheckpoint::open(&self.checkpoint, verifier_key)?;
         let key = verifier_key.split('+').next().unwrap_or_default();
@@ -120,7 +125,7 @@ impl Proof {
     }
 
     fn is_included(&self, checkpoint: &SignedCheckpoint) -> Result<(), ProofError> {
-        if checkpoint.size > LARGEST {
+        if checkpoint.size > RECORDS_MAX {
             return Err(ProofError::NotIncluded);
         }
         let leaf = record_hash(&self.record);
@@ -128,27 +133,29 @@ impl Proof {
             .map_err(|_| ProofError::NotIncluded)
     }
 
-    /// Makes the proof of a record from the files of its log, whose head this is.
+    /// Makes the proof of a record from the files of its log. `checkpoint` is the head of that log.
     pub async fn make(files: &LogFiles, checkpoint: &SignedCheckpoint, seq: u64) -> Result<Self, ProofError> {
         let size = checkpoint.size;
         let not_there = |reason: String| ProofError::NotThere { seq, reason };
-        if seq >= size || size > LARGEST {
-            return Err(not_there(format!("{size} records are signed so far")));
+        if seq >= size || size > RECORDS_MAX {
+            return Err(not_there(format!("only {size} records are signed so far")));
         }
-        let tile = tile_of(TileKind::Entries, seq / WIDTH, size);
-        let bundle = files.tile(tile).await?.ok_or_else(|| not_there(format!("{} is not there", tile.path())))?;
-        let at = usize::try_from(seq % WIDTH).unwrap_or(usize::MAX);
+
+        let tile = tile_of(TileKind::Entries, seq / TILE_WIDTH, size);
+        let bundle = files.tile(tile).await?.ok_or_else(|| not_there(format!("{} is missing", tile.path())))?;
+        let at = usize::try_from(seq % TILE_WIDTH).unwrap_or(usize::MAX);
         let record = whole_entries(&bundle).0.get(at).copied();
         let record = record.ok_or_else(|| not_there(format!("{} is damaged", tile.path())))?.to_vec();
 
-        // Which hashes it takes is known only to the one who puts them together: it is asked twice.
-        let known = Known::default();
+        // Only `prove_record` knows which hashes it needs: the first call collects them.
+        let known = RequestedHashes::default();
         let _ = prove_record(size, seq, &known);
         for index in known.wanted.take() {
             let hash = stored(files, size, index).await?;
-            let hash = hash.ok_or_else(|| not_there("hashes that lead to it are not there".to_owned()))?;
+            let hash = hash.ok_or_else(|| not_there("hashes that lead to it are missing".to_owned()))?;
             known.hashes.borrow_mut().insert(index, hash);
         }
+
         let hashes = prove_record(size, seq, &known).map_err(|error| not_there(error.to_string()))?;
         let proof = Self { record, index: seq, hashes, checkpoint: checkpoint.note.clone() };
         proof.is_included(checkpoint)?;
@@ -156,14 +163,14 @@ impl Proof {
     }
 }
 
-/// Hashes by their index, and those that were asked for.
+/// The hashes that were read, by index, and the indexes that were asked for.
 #[derive(Default)]
-struct Known {
+struct RequestedHashes {
     hashes: RefCell<BTreeMap<u64, Hash>>,
     wanted: RefCell<Vec<u64>>,
 }
 
-impl HashReader for Known {
+impl HashReader for RequestedHashes {
     fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
         self.wanted.borrow_mut().extend_from_slice(indexes);
         let hashes = self.hashes.borrow();
@@ -171,13 +178,13 @@ impl HashReader for Known {
     }
 }
 
-/// The hash of a subtree, from the tile that has it or what is below it.
+/// The hash of a subtree, from the tile that has it, or computed from the hashes below it.
 async fn stored(files: &LogFiles, size: u64, index: u64) -> Result<Option<Hash>, FilesError> {
     let (level, number) = split_stored_hash_index(index);
     let (tile_level, height) = (level / 8, level % 8);
     let first = number << height;
-    let tile = tile_of(TileKind::Hashes(tile_level), first / WIDTH, size);
+    let tile = tile_of(TileKind::Hashes(tile_level), first / TILE_WIDTH, size);
     let Some(hashes) = files.tile(tile).await?.and_then(|bytes| hashes_of(&bytes, tile)) else { return Ok(None) };
-    let start = usize::try_from(first % WIDTH).unwrap_or(usize::MAX);
+    let start = usize::try_from(first % TILE_WIDTH).unwrap_or(usize::MAX);
     Ok(hashes.get(start..start.saturating_add(1 << height)).map(subtree))
 }

@@ -4,8 +4,8 @@
 //! {"v":1,"seq":4711,"ts":"2026-01-01T00:00:00.250Z","actor":{"kind":"ip","tag":"3:0f..."},"event":{"action":"model_loaded","model":"m","version":2,"digest":"..."}}
 //! ```
 //!
-//! Nothing else is in it: unknown fields are refused when it is read, and there is no type in it that could carry a payload.
-//! Who called is a tag, since an address and a topic may be a person's.
+//! The form is closed: unknown fields are refused when a record is read, and none of its types could carry a payload. The
+//! caller is a tag, because an address or a topic may be that of a person.
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The version of the form of records.
 pub const VERSION: u32 = 1;
 
-/// The longest record, in bytes: its length has 16 bits in an entry bundle.
-pub const LONGEST: usize = 65_535;
+/// The longest record, in bytes: an entry bundle has 16 bits for its length.
+pub const RECORD_BYTES_MAX: usize = 65_535;
 
 /// A record. Its JSON is canonical: the fields in this order, without spaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -70,7 +70,7 @@ pub enum ActorKind {
 }
 
 impl ActorKind {
-    /// As a record has it.
+    /// The name in records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ip => "ip",
@@ -85,7 +85,7 @@ impl ActorKind {
 }
 
 impl Actor {
-    /// What a record says of a caller.
+    /// The caller as a record has it.
     pub fn of(principal: &Principal, key: Option<&TagKey>) -> Self {
         let kind = match principal {
             Principal::Peer(_) => ActorKind::Ip,
@@ -105,7 +105,7 @@ impl Actor {
 impl AuditRecord {
     /// The leaf.
     pub fn to_line(&self) -> Vec<u8> {
-        // Only a map with keys that are no strings, or a writer that fails, can make this fail.
+        // This fails only for a map whose keys are not strings, or a failing writer: there is neither.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
@@ -118,15 +118,15 @@ impl AuditRecord {
     pub fn parse(line: &[u8]) -> Result<Self, InvalidRecord> {
         let record: Self = serde_json::from_slice(line).map_err(|error| InvalidRecord { reason: error.to_string() })?;
         if record.v != VERSION {
-            return Err(InvalidRecord { reason: format!("it has version {}, and {VERSION} is known", record.v) });
+            return Err(InvalidRecord { reason: format!("it has version {}, expected {VERSION}", record.v) });
         }
         Ok(record)
     }
 }
 
-/// Why bytes are no record.
+/// The reason why bytes are not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it is no audit record: {reason}")]
+#[error("not an audit record: {reason}")]
 pub struct InvalidRecord {
     reason: String,
 }
@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for Timestamp {
         let micros = clock::parse_micros(&text).and_then(|micros| u64::try_from(micros).ok());
         micros
             .map(|micros| Self(micros / 1000))
-            .ok_or_else(|| serde::de::Error::custom(format_args!("{text:?} is no moment in RFC 3339")))
+            .ok_or_else(|| serde::de::Error::custom(format_args!("{text:?} is not a time in RFC 3339")))
     }
 }
 

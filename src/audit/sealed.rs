@@ -1,4 +1,4 @@
-//! The keys of the audit log, sealed anew: under a new master key, or for the first time.
+//! The keys of the audit log, encrypted again under a new master key, or for the first time.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use ledge_identity::sealing::{Rekey, Rekeyed, Sealer, Survey};
 use super::key::{self, KeyError};
 use super::tags::{self, TagsError};
 
-/// The key that signs the log and those for its tags, in their folder.
+/// The key that signs the log and the keys for its tags, in their folder.
 #[derive(Debug, Clone)]
 pub struct AuditKeys {
     /// The folder of the log.
@@ -21,14 +21,14 @@ impl Rekey for AuditKeys {
     }
 
     fn rekey(&self, _: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String> {
-        // One that fails keeps none of the others from it.
+        // The signing key is encrypted even when keys for tags failed.
         let tags = tags::rekey(&self.folder, &self.sealer, done);
         *done += key::rekey(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
         tags.map_err(|error| error.to_string())
     }
 }
 
-/// Why nobody can say what is sealed.
+/// Reasons why the master keys cannot be told.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub enum SurveyError {
     Tags(#[from] TagsError),
 }
 
-/// Under which master keys the keys in the folder are, for one who only looks.
+/// Counts the keys in the folder by the master key that they are encrypted under. Reads only.
 pub fn survey(folder: &Path) -> Result<Survey, SurveyError> {
     let mut survey = Survey::default();
     key::survey(folder, &mut survey)?;

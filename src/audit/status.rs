@@ -1,4 +1,4 @@
-//! How the log does: what metrics, reports and commands say of it.
+//! The state of the audit log, for metrics, reports and commands, and between its parts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,67 +6,67 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use super::key::SignedCheckpoint;
 
-/// How many records a live copy may be behind before it loses some.
-const LIVE: usize = 4096;
+/// How many records a live copy may fall behind before it loses some.
+const LIVE_RECORDS_MAX: usize = 4096;
 
-/// How the log does.
+/// The state of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuditStatus {
     /// The first line of the log's checkpoints.
     pub origin: String,
-    /// What its checkpoints are checked with.
+    /// The verifier key of its checkpoints.
     pub verifier_key: String,
-    /// What is on the disk; not known until the log is open.
+    /// The log on the disk; unknown until the log is open.
     pub log: Option<LogFigures>,
-    /// What it may take, in bytes.
+    /// The largest size of the log, in bytes.
     pub quota: u64,
-    /// What is wrong with it; records are lost until it is put right.
+    /// The reason why it cannot be written. Records are lost until that is repaired.
     pub error: Option<String>,
-    /// What was found wrong with the log before this one.
+    /// The reason why the log before this one was not continued.
     pub alarm: Option<String>,
     /// Inference calls, and other events, that never became records, since the start.
     pub lost: (u64, u64),
-    /// How the copy on the platform does, where there is one.
+    /// The state of the copy on the platform, if there is one.
     pub sync: Option<SyncStatus>,
     pub copies: Vec<CopyStatus>,
 }
 
-/// What there is of the log on the disk.
+/// The log on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogFigures {
-    /// How many records are durable.
+    /// The number of durable records.
     pub size: u64,
     /// The first record that is still on this box.
     pub first: u64,
-    /// What it takes on the disk, in bytes.
+    /// The size on the disk, in bytes.
     pub bytes: u64,
 }
 
-/// How the copy of the log on the platform does.
+/// The state of the copy on the platform.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SyncStatus {
     pub url: String,
-    /// How many records of this log are there.
+    /// The number of records of this log on the platform.
     pub size: u64,
-    /// When that was last so, in milliseconds since the Unix epoch.
+    /// The time of the last contact, in milliseconds since the Unix epoch.
     pub at_ms: Option<u64>,
-    /// When the first record that is not there was written, in the same.
+    /// The time of the first record that is not there, in the same unit.
     pub waiting_since_ms: Option<u64>,
-    /// Why it does not go on.
+    /// The reason why it is not sent.
     pub error: Option<String>,
 }
 
-/// How a live copy does.
+/// The state of a live copy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CopyStatus {
-    /// `syslog` or `otlp`.
+    /// The name of its section below `[audit]`.
     pub name: &'static str,
     pub to: String,
     /// Records sent since the start.
     pub sent: u64,
     /// Records that were not sent since the start.
     pub lost: u64,
-    /// Why it does not go on.
+    /// The reason why it is not sent.
     pub error: Option<String>,
 }
 
@@ -82,48 +82,48 @@ pub struct LiveRecord {
     pub leaf: tlog_tiles::Hash,
     /// Its action, such as `model_loaded`.
     pub action: &'static str,
-    /// Whether somebody should look at it.
+    /// Whether it needs attention.
     pub is_warning: bool,
     /// The record itself: a line of JSON.
     pub line: Vec<u8>,
 }
 
-/// The head that the platform may have: of which log, and what was signed.
+/// A signed head that may be sent to the platform.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PublishedHead {
-    /// Which of the logs of this box.
+    /// The number of the log.
     pub generation: u32,
     pub checkpoint: SignedCheckpoint,
     /// When the last record of it was written, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Whether something of it should not wait for the next turn.
+    /// Whether it has records that should be sent at once.
     pub is_urgent: bool,
 }
 
-/// What the sync tells the writer.
+/// News of the sync for the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncNews {
     /// The platform has a log up to here.
     Has {
-        /// Which of the logs of this box.
+        /// The number of the log.
         generation: u32,
         size: u64,
     },
-    /// The platform has another history of this log: it must not go on.
+    /// The platform has another history of this log, which must not be continued.
     Forked {
-        /// Which of the logs of this box.
+        /// The number of the log.
         generation: u32,
     },
 }
 
-/// What the parts of the audit log know of each other. Clones share it.
+/// The state that the parts of the audit log share. Clones are handles to the same state.
 #[derive(Debug, Clone)]
 pub struct AuditState {
-    shared: Arc<Shared>,
+    shared: Arc<AuditStateInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AuditStateInner {
     status: Mutex<AuditStatus>,
     head: watch::Sender<Option<PublishedHead>>,
     live: broadcast::Sender<Arc<LiveRecord>>,
@@ -133,8 +133,8 @@ struct Shared {
 
 impl Default for AuditState {
     fn default() -> Self {
-        let (live, _) = broadcast::channel(LIVE);
-        let shared = Shared {
+        let (live, _) = broadcast::channel(LIVE_RECORDS_MAX);
+        let shared = AuditStateInner {
             status: Mutex::default(),
             head: watch::channel(None).0,
             live,
@@ -146,68 +146,68 @@ impl Default for AuditState {
 }
 
 impl AuditState {
-    /// How the log does.
+    /// The state of the log.
     pub fn status(&self) -> AuditStatus {
         self.lock().clone()
     }
 
-    /// Changes what is told.
+    /// Changes the state of the log.
     pub fn update(&self, change: impl FnOnce(&mut AuditStatus)) {
         change(&mut self.lock());
     }
 
-    /// Says what is wrong with the log now; gives what was before.
+    /// Sets the reason why the log cannot be written; returns the one before.
     pub fn set_error(&self, error: Option<String>) -> Option<String> {
         std::mem::replace(&mut self.lock().error, error)
     }
 
-    /// The signed heads, as they come.
+    /// Signed heads, as they are published.
     pub fn heads(&self) -> watch::Receiver<Option<PublishedHead>> {
         self.shared.head.subscribe()
     }
 
-    /// A head was signed.
+    /// Publishes a signed head.
     pub fn publish(&self, mut head: PublishedHead) {
         let synced = self.lock().sync.as_ref().map_or(0, |sync| sync.size);
         self.shared.head.send_modify(|last| {
-            // What could not wait then and was not sent since cannot wait now.
+            // Urgent records of the last head are still urgent if they were not sent since.
             head.is_urgent |= last.as_ref().is_some_and(|last| last.is_urgent && last.checkpoint.size > synced);
             *last = Some(head);
         });
     }
 
-    /// The records, as they become durable. Who is too slow is told how many were lost.
+    /// Records, as they become durable. A receiver that is too slow gets the number of those it lost.
     pub fn live(&self) -> broadcast::Receiver<Arc<LiveRecord>> {
         self.shared.live.subscribe()
     }
 
-    /// Whether somebody listens to the records.
+    /// Tells whether there is a receiver of records.
     pub fn is_listened_to(&self) -> bool {
         self.shared.live.receiver_count() > 0
     }
 
-    /// A record is durable.
+    /// Sends a durable record to the live copies.
     pub fn send_live(&self, record: Arc<LiveRecord>) {
         let _ = self.shared.live.send(record);
     }
 
-    /// The writer has done what there was to do.
+    /// Reports that the writer has finished a turn.
     pub fn turn(&self) {
         self.shared.turned.notify_waiters();
     }
 
-    /// Waits until the writer has done what there was to do, which it does at least once a second. Where its disk stands
-    /// still, and where its thread died, that is never.
+    /// Waits until the writer has finished a turn, which it does at least once a second, but never while its disk hangs
+    /// or after its thread died.
     pub async fn turned(&self) {
         self.shared.turned.notified().await;
     }
 
-    /// Tells the writer what became of the sync. It looks within a second.
+    /// Sends news of the sync to the writer, which takes them within a second.
     pub fn tell(&self, news: SyncNews) {
         self.shared.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
     }
 
-    /// What was told since it was last asked.
+    /// Takes the news since the last call.
     pub fn take_news(&self) -> Vec<SyncNews> {
         std::mem::take(&mut *self.shared.news.lock().unwrap_or_else(PoisonError::into_inner))
     }

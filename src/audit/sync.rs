@@ -1,7 +1,8 @@
 //! The copy of the log on the platform: each file of it, byte for byte, under `<url>/<device>/<generation>/`.
 //!
-//! At least once, in order, and without gaps: a checkpoint is put only when everything that it covers is there, and sending
-//! goes on where the checkpoint on the platform ends. A kill or a cut at any point costs a few requests and nothing else.
+//! Files are sent at least once, in order and without gaps: a checkpoint is put only when everything that it covers is
+//! there, and sending continues where the checkpoint on the platform ends. A kill or a power cut costs only a few
+//! requests.
 
 mod error;
 mod hint;
@@ -24,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::config::{SyncAddress, SyncConfig};
 use super::key::SignedCheckpoint;
-use super::layout::{FULL, TileKind, TilePath, WIDTH, entries, log_folder};
+use super::layout::{FULL_WIDTH, TILE_WIDTH, TileKind, TilePath, entries, log_folder};
 use super::local::{LocalLog, generations};
 use super::record::AuditRecord;
 use super::status::{AuditState, PublishedHead, SyncNews, SyncStatus};
@@ -34,27 +35,27 @@ use remote::{Remote, Server};
 use tiles::SignedLog;
 use upload::Upload;
 
-/// When it is sent.
-const PACE: Pace = Pace {
-    gather: Duration::from_secs(2),
-    apart: Duration::from_secs(10),
-    first_pause: Duration::from_secs(2),
-    longest_pause: Duration::from_mins(5),
+/// The times of sending.
+const UPLOAD_PACE: Pace = Pace {
+    gather_delay: Duration::from_secs(2),
+    interval_min: Duration::from_secs(10),
+    retry_pause_min: Duration::from_secs(2),
+    retry_pause_max: Duration::from_mins(5),
 };
 
-/// When it is sent, but for `interval_s`.
+/// The times of sending, besides `interval_s`.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// What is urgent, or fills a tile, waits this long for what comes with it.
-    gather: Duration,
-    /// It is not sent more often, however much is urgent: each time leaves files for tiles that are not whole.
-    apart: Duration,
-    /// The pause after a first failure.
-    first_pause: Duration,
-    longest_pause: Duration,
+    /// How long urgent records, and those that fill a tile, wait for others.
+    gather_delay: Duration,
+    /// The shortest time between two uploads, even of urgent records: each upload leaves files of partial tiles.
+    interval_min: Duration,
+    /// The pause after the first failure.
+    retry_pause_min: Duration,
+    retry_pause_max: Duration,
 }
 
-/// What is copied, and where to.
+/// The log to copy, and its destination.
 #[derive(Debug, Clone)]
 pub struct SyncSettings {
     /// The section `[audit.sync]`.
@@ -63,13 +64,13 @@ pub struct SyncSettings {
     pub folder: PathBuf,
     /// The name of this box.
     pub device: DeviceName,
-    /// What its checkpoints are checked with.
+    /// The verifier key of its checkpoints.
     pub verifier_key: String,
 }
 
 impl SyncConfig {
-    /// The server that is connected to, and whether by TLS. `None`: there is none.
-    pub fn destination(&self) -> Option<(HostPort, bool)> {
+    /// The server, and whether the connection is encrypted. `None`: the log stays here.
+    pub(super) fn server(&self) -> Option<(HostPort, bool)> {
         match self.url.as_ref()? {
             SyncAddress::Web(address) => Some((address.at.clone(), address.tls)),
             SyncAddress::Bucket { bucket, .. } => s3::server(self, bucket),
@@ -77,42 +78,42 @@ impl SyncConfig {
     }
 }
 
-/// Copies the log until the daemon stops; at once where it stays here.
+/// Copies the log until the daemon stops. Returns at once when the log stays here.
 pub async fn run(settings: SyncSettings, egress: Egress, state: AuditState, shutdown: Shutdown) {
     let server = match Server::of(&settings, &egress) {
         None => return,
         Some(Ok(server)) => server,
         Some(Err(error)) => {
-            tracing::error!(%error, "the audit log is not copied");
+            tracing::error!(%error, "cannot copy the audit log to the platform");
             return;
         }
     };
-    let task = Task::new(settings, server, state, PACE);
+    let task = SyncTask::new(settings, server, state, UPLOAD_PACE);
     tokio::select! {
         () = task.run() => {}
         () = shutdown.requested() => {}
     }
 }
 
-struct Task {
+struct SyncTask {
     settings: SyncSettings,
     server: Server,
     state: AuditState,
     hint: Hint,
     pace: Pace,
     backoff: Backoff,
-    /// Logs that need not be looked at any more: complete on the platform, or never to be.
+    /// Logs that are done: complete on the platform, or not to be copied.
     closed: BTreeSet<u32>,
-    /// What went wrong the last time, as it was told.
+    /// The last failure, as it was logged.
     failing: Option<String>,
 }
 
-impl Task {
+impl SyncTask {
     fn new(settings: SyncSettings, server: Server, state: AuditState, pace: Pace) -> Self {
         let url = settings.config.url.as_ref().map(ToString::to_string).unwrap_or_default();
         let hint = Hint::read(&settings.folder, &url);
         state.update(|status| status.sync = Some(SyncStatus { url, ..SyncStatus::default() }));
-        let (backoff, closed) = (Backoff::new(pace.first_pause, pace.longest_pause), BTreeSet::new());
+        let (backoff, closed) = (Backoff::new(pace.retry_pause_min, pace.retry_pause_max), BTreeSet::new());
         Self { settings, server, state, hint, pace, backoff, closed, failing: None }
     }
 
@@ -120,10 +121,11 @@ impl Task {
         let interval = self.settings.config.interval();
         let mut heads = self.state.heads();
         let mut due = Instant::now();
-        // Urgent records are not sent before, either.
+        // Urgent records are not sent earlier either.
         let mut earliest = due;
         let mut done = None;
-        self.tell_hint(&mut heads).await;
+        self.report_hint(&mut heads).await;
+
         loop {
             let head = heads.borrow_and_update().clone();
             let waiting = head.filter(|head| {
@@ -133,27 +135,29 @@ impl Task {
             let Some(head) = waiting else {
                 // The sender lives as long as `state`.
                 let _ = heads.changed().await;
-                due = due.max(Instant::now() + self.pace.gather.min(interval));
+                due = due.max(Instant::now() + self.pace.gather_delay.min(interval));
                 continue;
             };
-            self.note_waiting(&head).await;
-            let has_tile = head.checkpoint.size / WIDTH > self.hint.size(head.generation) / WIDTH;
+
+            self.report_waiting(&head).await;
+            let has_tile = head.checkpoint.size / TILE_WIDTH > self.hint.size(head.generation) / TILE_WIDTH;
             if (head.is_urgent || has_tile) && self.failing.is_none() {
-                due = due.min(earliest.max(Instant::now() + self.pace.gather));
+                due = due.min(earliest.max(Instant::now() + self.pace.gather_delay));
             }
             tokio::select! {
                 () = sleep_until(due) => {}
                 _ = heads.changed() => continue,
             }
-            let (begun, mut got_on) = (Instant::now(), false);
-            due = match self.bring(&head, &mut got_on).await {
+
+            let (begun, mut made_progress) = (Instant::now(), false);
+            due = match self.copy_up_to(&head, &mut made_progress).await {
                 Ok(()) => {
                     done = Some((head.generation, head.checkpoint.size));
                     self.succeeded(&head);
                     begun + interval.mul_f64(0.75 + random() / 4.0)
                 }
                 Err(error) => {
-                    if got_on {
+                    if made_progress {
                         self.backoff.reset();
                     }
                     let pause = self.backoff.pause(random());
@@ -161,12 +165,13 @@ impl Task {
                     Instant::now() + pause.max(error.retry_after().unwrap_or_default())
                 }
             };
-            earliest = begun + self.pace.apart;
+
+            earliest = begun + self.pace.interval_min;
         }
     }
 
-    /// The writer knows what the platform had without the network.
-    async fn tell_hint(&self, heads: &mut watch::Receiver<Option<PublishedHead>>) {
+    /// Tells the writer what the platform had at the last contact, which needs no network.
+    async fn report_hint(&self, heads: &mut watch::Receiver<Option<PublishedHead>>) {
         let Ok(head) = heads.wait_for(Option::is_some).await.map(|head| head.clone()) else { return };
         let Some(PublishedHead { generation, checkpoint, .. }) = head else { return };
         let size = self.hint.size(generation);
@@ -175,19 +180,21 @@ impl Task {
         }
     }
 
-    /// Brings the platform up to the head, and what came before it first.
-    async fn bring(&mut self, head: &PublishedHead, got_on: &mut bool) -> Result<(), SyncError> {
+    /// Uploads the older logs, then this one up to its head.
+    async fn copy_up_to(&mut self, head: &PublishedHead, made_progress: &mut bool) -> Result<(), SyncError> {
         let remote = Remote::open(&self.server, &self.settings).await?;
         for generation in self.older(head.generation).await? {
-            match self.bring_older(&remote, generation, got_on).await {
+            match self.copy_older(&remote, generation, made_progress).await {
                 Ok(()) => {}
-                // It is as it is, and the log of today does not wait for it.
-                Err(error) if error.is_of_one_log() => tracing::error!(%error, "an older audit log is not copied"),
+                // Another attempt would fail too, and the current log does not wait for it.
+                Err(error) if error.is_of_one_log() => {
+                    tracing::error!(%error, "cannot copy an older audit log to the platform");
+                }
                 Err(error) => return Err(error),
             }
             self.closed.insert(generation);
         }
-        self.upload(&remote, head.generation, head.checkpoint.clone(), got_on).await
+        self.upload(&remote, head.generation, head.checkpoint.clone(), made_progress).await
     }
 
     async fn older(&self, current: u32) -> Result<Vec<u32>, SyncError> {
@@ -199,20 +206,26 @@ impl Task {
         Ok(found)
     }
 
-    async fn bring_older(&mut self, remote: &Remote, generation: u32, got_on: &mut bool) -> Result<(), SyncError> {
+    async fn copy_older(
+        &mut self,
+        remote: &Remote,
+        generation: u32,
+        made_progress: &mut bool,
+    ) -> Result<(), SyncError> {
         let folder = log_folder(&self.settings.folder, generation);
         let local = LocalLog::open(&folder);
         let read = tokio::task::spawn_blocking(move || local.checkpoint()).await;
         let read = read.unwrap_or_else(|error| Err(std::io::Error::other(error)));
         let Some(note) = read.map_err(|error| SyncError::File { path: folder, error })? else { return Ok(()) };
+
         let head = SignedCheckpoint::open(&note, &self.settings.verifier_key)
             .map_err(|error| SyncError::Foreign { generation, reason: error.to_string() })?;
         if head.size == 0 || self.hint.size(generation) == head.size {
-            // The writer may remove it, also after a restart.
+            // The writer may remove its records, also after a restart.
             self.state.tell(SyncNews::Has { generation, size: head.size });
             return Ok(());
         }
-        self.upload(remote, generation, head, got_on).await
+        self.upload(remote, generation, head, made_progress).await
     }
 
     async fn upload(
@@ -220,12 +233,12 @@ impl Task {
         remote: &Remote,
         generation: u32,
         head: SignedCheckpoint,
-        got_on: &mut bool,
+        made_progress: &mut bool,
     ) -> Result<(), SyncError> {
         let size = head.size;
         let local = LocalLog::open(&log_folder(&self.settings.folder, generation));
         let log = SignedLog { generation, local, head: Arc::new(head), sent: 0 };
-        let mut upload = Upload { settings: &self.settings, remote, hint: &mut self.hint, got_on };
+        let mut upload = Upload { settings: &self.settings, remote, hint: &mut self.hint, made_progress };
         upload.send(log).await?;
         self.state.tell(SyncNews::Has { generation, size });
         Ok(())
@@ -243,26 +256,26 @@ impl Task {
         });
     }
 
-    /// Tells what is wrong, once.
+    /// Reports a failure; the same one is logged once.
     fn failed(&mut self, head: &PublishedHead, error: &SyncError) {
-        let gist = error.gist();
-        let is_new = self.failing.as_ref() != Some(&gist);
-        self.failing = Some(gist);
+        let summary = error.summary();
+        let is_new = self.failing.as_ref() != Some(&summary);
+        self.failing = Some(summary);
         self.update(|sync| sync.error = Some(error.to_string()));
         if let SyncError::Forked { .. } = error {
             self.closed.insert(head.generation);
             self.state.tell(SyncNews::Forked { generation: head.generation });
-            // What the next log has is not held up by it.
+            // The next log does not wait for this one.
             self.failing = None;
             self.update(|sync| sync.waiting_since_ms = None);
-            tracing::error!(%error, "the audit log is not copied");
+            tracing::error!(%error, "cannot copy the audit log to the platform");
         } else if is_new {
-            tracing::warn!(%error, "the audit log is not copied for now; it is tried again");
+            tracing::warn!(%error, "cannot copy the audit log to the platform, trying again");
         }
     }
 
-    /// Since when the platform lacks something.
-    async fn note_waiting(&mut self, head: &PublishedHead) {
+    /// Reports since when records wait for the platform.
+    async fn report_waiting(&mut self, head: &PublishedHead) {
         let known = self.hint.logs.get(&head.generation).copied();
         let size = known.map_or(0, |synced| synced.size);
         let is_noted = self.state.status().sync.is_some_and(|sync| sync.waiting_since_ms.is_some());
@@ -284,11 +297,11 @@ impl Task {
     }
 }
 
-/// When a record was written.
+/// The time of a record.
 fn written_at(log: &LocalLog, seq: u64) -> Option<u64> {
-    let place = seq % WIDTH;
-    let width = u16::try_from(place + 1).unwrap_or(FULL);
-    let bundle = log.tile(TilePath { kind: TileKind::Entries, index: seq / WIDTH, width }).ok()??;
+    let place = seq % TILE_WIDTH;
+    let width = u16::try_from(place + 1).unwrap_or(FULL_WIDTH);
+    let bundle = log.tile(TilePath { kind: TileKind::Entries, index: seq / TILE_WIDTH, width }).ok()??;
     let entries = entries(&bundle).ok()?;
     let record = AuditRecord::parse(entries.last()?).ok()?;
     Some(record.ts.0)

@@ -1,21 +1,21 @@
-//! The keys that tags are made with: one for each period, on this box alone.
+//! The keys that tags are made with: one for each period, on this box only.
 //!
-//! Each is a file, `tags/PERIOD.key`, which says for itself when its period begins and ends. The number of a period is the
+//! Each is a file, `tags/PERIOD.key`, which has the beginning and the end of its period. The number of a period is the
 //! day on which it begins, counted from 1970, or one more than that of the period before, whichever is greater: it only
 //! ever grows, whatever a clock does and whatever of the folder is lost.
 //!
 //! Clocks jump; boxes without a battery start in 1970. So there are two measures, the wall clock (never before what is
 //! known of the time, [`clock::FLOOR`]) and for how long this daemon has run:
 //!
-//! * A key is in use until the wall clock shows the end of its period, or until it was in use for as long as a period of
-//!   running time, if that comes first. A clock that goes back changes nothing. One that jumps to and fro ends a period at
-//!   most once for each period that it goes beyond the latest that it ever showed.
-//! * A key is destroyed once its period is over and the wall clock has shown for a whole day of running time that it was
-//!   kept for long enough; or once the daemon has run for as long as it is to be kept. A clock that is at 2100 for an hour
-//!   destroys nothing. One that is wrong for longer than a day cannot be told from one that is right.
+//! * A key is in use until the wall clock shows the end of its period, or until it was in use for as long as a period
+//!   of running time, if that comes first. A clock that goes back changes nothing. One that jumps to and fro ends a
+//!   period at most once for each period that it goes beyond the latest that it ever showed.
+//! * A key is destroyed once its period is over and the wall clock has shown for a whole day of running time that it
+//!   was kept for long enough; or once the daemon has run for as long as it is to be kept. A clock that is at 2100 for
+//!   an hour destroys nothing. One that is wrong for longer than a day cannot be told from one that is right.
 //!
-//! A destroyed key is overwritten, then removed. Flash memory and file systems that copy on write (btrfs, ZFS, snapshots)
-//! may keep the old blocks for a while all the same.
+//! A destroyed key is overwritten, then removed. Flash memory and file systems that copy on write (btrfs, ZFS,
+//! snapshots) may keep the old blocks for a while all the same.
 
 mod files;
 
@@ -33,34 +33,34 @@ use serde::{Deserialize, Serialize};
 
 use files::{Folder, KeyFile};
 
-/// The clock must agree for this long that a key is old enough, in milliseconds of running time.
-const AGREED: u64 = DAY;
+/// How long the wall clock must show that a key is old enough, in milliseconds of running time.
+const CLOCK_AGREEMENT_MS: u64 = DAY_MS;
 
-/// Running time is written down when it grew by this much, in milliseconds. A cut loses as much of it at most.
-const COUNTED: u64 = 10 * 60 * 1000;
+/// Running time is saved when it grew by this much, in milliseconds. A power cut loses at most this much of it.
+const RUNNING_TIME_SAVE_MS: u64 = 10 * 60 * 1000;
 
-const DAY: u64 = 24 * 60 * 60 * 1000;
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The day on which the calendar ends, in the year 9999: what lies beyond is no time.
+/// The last day of the calendar, in the year 9999.
 const LAST_DAY: u64 = 2_932_896;
 
-/// The keys of this box, as the one who writes the log holds them.
+/// The keys of this box, for the writer of the log.
 #[derive(Debug)]
 pub struct Tags {
     folder: Folder,
     period_ms: u64,
-    /// 0 is for ever.
+    /// 0: keys are kept for ever.
     keep_ms: u64,
     current: Arc<TagKey>,
-    list: List,
-    /// Running time that is in `list` and not yet on the disk.
+    list: KeyList,
+    /// Running time in `list` that is not on the disk yet.
     uncounted: u64,
     turned: Instant,
-    /// Whether it was told that a key cannot be destroyed.
+    /// Whether it was logged that a key cannot be destroyed.
     stuck: AtomicBool,
 }
 
-/// Why there are no keys, or why they stay as they were.
+/// Reasons why there are no keys, or why they stay as they were.
 #[derive(Debug, thiserror::Error)]
 pub enum TagsError {
     #[error("the keys for tags: {path}: {error}", path = path.display())]
@@ -71,36 +71,36 @@ pub enum TagsError {
     },
     #[error("the keys for tags: {path}: {error}", path = path.display())]
     Sealed { path: PathBuf, error: OpenError },
-    #[error("{path} holds no key for tags: restore it, or remove it", path = path.display())]
+    #[error("{path} holds no key for tags: restore it from a backup, or remove it", path = path.display())]
     Damaged { path: PathBuf },
 }
 
-/// What is known of the keys: `tags/list.json`. It is why a key that is gone is noticed, also across a restart.
+/// The list of the keys: `tags/list.json`. It shows when a key is gone, also after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct List {
-    /// The greatest number of a period that there ever was.
+struct KeyList {
+    /// The highest number of a period so far.
     last: u32,
-    keys: Vec<Known>,
+    keys: Vec<KeyEntry>,
     /// Events that may not be in the log yet.
     untold: Vec<AuditEvent>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Known {
+struct KeyEntry {
     period: u32,
     begins_ms: u64,
     ends_ms: u64,
-    /// For how long the daemon has run since it was made, or, when another has followed, since then.
+    /// How long the daemon has run since the key was made, or since the next key was made.
     ran_ms: u64,
-    /// For how long it has run since the clock says that the key is old enough.
+    /// How long the daemon has run since the clock shows that the key is old enough.
     due_ms: u64,
 }
 
 impl Tags {
-    /// Opens the keys in the folder `audit`; makes one if there is none for now. The events belong into the log; those
-    /// that may not have got there in the last run are among them.
+    /// Opens the keys in the folder `audit`, and makes one if there is none for now. The events are for the log, and
+    /// include those of the last run that may not be in it.
     pub fn open(
         audit: &Path,
         period_days: u32,
@@ -111,22 +111,25 @@ impl Tags {
         let folder = Folder::create(audit, sealer)?;
         let mut list = Self::read_list(&folder)?;
         let mut untold = std::mem::take(&mut list.untold);
-        untold.extend(adopt(&folder, &mut list)?);
+        untold.extend(adopt_unlisted(&folder, &mut list)?);
         list.untold = untold;
-        let days = |days: u32| u64::from(days) * DAY;
-        // Replaced by the first turn, which also writes down what was taken up just now.
+
+        let days = |days: u32| u64::from(days) * DAY_MS;
+        // The first turn replaces it, and saves the list.
         let current = Arc::new(TagKey::new(0, [0; 32]));
         let (period_ms, keep_ms) = (days(period_days.max(1)), days(keep_days));
+
         let mut tags = Self {
             folder,
             period_ms,
             keep_ms,
             current,
             list,
-            uncounted: COUNTED,
+            uncounted: RUNNING_TIME_SAVE_MS,
             turned: Instant::now(),
             stuck: AtomicBool::new(false),
         };
+
         let untold = tags.list.untold.clone();
         let events = tags.turn_after(now_ms, Duration::ZERO, untold)?;
         Ok((tags, events))
@@ -137,21 +140,21 @@ impl Tags {
         self.current.clone()
     }
 
-    /// Does what is due: begins a period, destroys what was kept for long enough, and notices keys that are gone (so it
-    /// obeys [`destroy`] within one turn). To be called every minute or so. The events belong into the log. When it
-    /// fails, the key in use stays the same, and the next turn tries again.
+    /// Begins a period, destroys keys that were kept long enough, and finds keys that are gone, such as after
+    /// [`destroy`]. To be called every minute or so. The events are for the log. If it fails, the key in use stays the
+    /// same, and the next turn tries again.
     pub fn turn(&mut self, now_ms: u64) -> Result<Vec<AuditEvent>, TagsError> {
         let elapsed = self.turned.elapsed();
         self.turned = Instant::now();
         self.turn_after(now_ms, elapsed, Vec::new())
     }
 
-    /// The events that were handed out are durable. Until this, or the next turn, another start hands them out again.
+    /// Notes that the returned events are durable. Until this, or the next turn, another start returns them again.
     pub fn told(&mut self) -> Result<(), TagsError> {
         if self.list.untold.is_empty() {
             return Ok(());
         }
-        let list = List { untold: Vec::new(), ..self.list.clone() };
+        let list = KeyList { untold: Vec::new(), ..self.list.clone() };
         self.save(list)
     }
 
@@ -161,16 +164,13 @@ impl Tags {
         elapsed: Duration,
         mut events: Vec<AuditEvent>,
     ) -> Result<Vec<AuditEvent>, TagsError> {
-        let now = clock::FLOOR.plausible_millis(now_ms).min(LAST_DAY * DAY);
+        let now = clock::FLOOR.plausible_millis(now_ms).min(LAST_DAY * DAY_MS);
         let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let mut list = self.list.clone();
         list.keys.retain(|key| {
             let is_there = self.folder.has(key.period);
             if !is_there {
-                tracing::warn!(
-                    period = key.period,
-                    "a key for tags is gone: what its tags stand for cannot be told any more"
-                );
+                tracing::warn!(period = key.period, "a key for tags is gone: its tags can no longer be resolved");
                 events.push(AuditEvent::TagKeyDestroyed { period: key.period });
             }
             is_there
@@ -181,18 +181,20 @@ impl Tags {
             let is_due = self.keep_ms > 0 && key.period != newest && now >= key.ends_ms.saturating_add(self.keep_ms);
             key.due_ms = if is_due { key.due_ms.saturating_add(elapsed) } else { 0 };
         }
-        let current = self.current_of(&mut list, now, &mut events)?;
+
+        let current = self.current_key(&mut list, now, &mut events)?;
         let newest = current.period();
         list.keys.retain(|key| {
-            let goes = key.period != newest && self.is_to_go(key) && self.destroyed(key.period);
+            let goes = key.period != newest && self.is_expired(key) && self.try_destroy(key.period);
             if goes {
                 events.push(AuditEvent::TagKeyDestroyed { period: key.period });
             }
             !goes
         });
+
         list.untold.clone_from(&events);
         self.uncounted = self.uncounted.saturating_add(elapsed);
-        if self.uncounted >= COUNTED || !same_but_counts(&list, &self.list) {
+        if self.uncounted >= RUNNING_TIME_SAVE_MS || !same_but_counts(&list, &self.list) {
             self.save(list)?;
         } else {
             self.list = list;
@@ -201,9 +203,14 @@ impl Tags {
         Ok(events)
     }
 
-    /// The key for now: the one of the last period, unless that is over.
-    fn current_of(&self, list: &mut List, now: u64, events: &mut Vec<AuditEvent>) -> Result<Arc<TagKey>, TagsError> {
-        // Where the last one is gone, those before it do not come into use again.
+    /// The key for now: that of the last period, unless the period is over.
+    fn current_key(
+        &self,
+        list: &mut KeyList,
+        now: u64,
+        events: &mut Vec<AuditEvent>,
+    ) -> Result<Arc<TagKey>, TagsError> {
+        // If the last key is gone, earlier ones are not used again.
         if let Some(newest) = list.keys.last_mut().filter(|newest| newest.period == list.last) {
             let period_ms = newest.ends_ms.saturating_sub(newest.begins_ms);
             let is_damaged = self.folder.is_aside(newest.period);
@@ -216,43 +223,43 @@ impl Tags {
             }
             newest.ran_ms = 0;
         }
-        let today = u32::try_from(now / DAY).unwrap_or(u32::MAX);
+
+        let today = u32::try_from(now / DAY_MS).unwrap_or(u32::MAX);
         let period = list.last.saturating_add(1).max(today);
         let ends_ms = now.saturating_add(self.period_ms);
         let file = self.folder.make(period, now, ends_ms)?;
         list.last = period;
-        list.keys.push(Known { period, begins_ms: now, ends_ms, ran_ms: 0, due_ms: 0 });
+        list.keys.push(KeyEntry { period, begins_ms: now, ends_ms, ran_ms: 0, due_ms: 0 });
         events.push(AuditEvent::TagKeyMade { period });
         Ok(Arc::new(file.tag_key()))
     }
 
-    /// Destroys a key. One that cannot be is told once, and tried again with each turn: it must not keep a period from
-    /// beginning.
-    fn destroyed(&self, period: u32) -> bool {
+    /// Destroys a key. A failure is logged once, and each turn tries again: it must not keep a period from beginning.
+    fn try_destroy(&self, period: u32) -> bool {
         match self.folder.destroy(period) {
             Ok(_) => true,
             Err(error) => {
                 if !self.stuck.swap(true, Ordering::Relaxed) {
-                    tracing::error!(period, %error, "a key for tags that is old enough cannot be destroyed");
+                    tracing::error!(period, %error, "cannot destroy a key for tags that is old enough");
                 }
                 false
             }
         }
     }
 
-    fn is_to_go(&self, key: &Known) -> bool {
-        self.keep_ms > 0 && (key.due_ms >= AGREED || key.ran_ms >= self.keep_ms)
+    fn is_expired(&self, key: &KeyEntry) -> bool {
+        self.keep_ms > 0 && (key.due_ms >= CLOCK_AGREEMENT_MS || key.ran_ms >= self.keep_ms)
     }
 
-    fn save(&mut self, list: List) -> Result<(), TagsError> {
+    fn save(&mut self, list: KeyList) -> Result<(), TagsError> {
         self.folder.save_list(&list)?;
         self.list = list;
         self.uncounted = 0;
         Ok(())
     }
 
-    fn read_list(folder: &Folder) -> Result<List, TagsError> {
-        match folder.read_list::<List>() {
+    fn read_list(folder: &Folder) -> Result<KeyList, TagsError> {
+        match folder.read_list::<KeyList>() {
             Ok(Some(mut list)) => {
                 list.keys.sort_by_key(|key| key.period);
                 return Ok(list);
@@ -260,26 +267,27 @@ impl Tags {
             Ok(None) => {}
             Err(TagsError::Damaged { path }) => {
                 let path = path.display();
-                tracing::error!(%path, "the list of the keys for tags is damaged: it is made anew of the keys that are there");
+                tracing::error!(%path, "the list of the keys for tags is damaged and is rebuilt from the keys in the folder");
             }
             Err(error) => return Err(error),
         }
-        // Those that are there are none that have just been made.
-        Ok(List { last: folder.periods()?.last().copied().unwrap_or(0), ..List::default() })
+        // The keys in the folder were not just made.
+        Ok(KeyList { last: folder.periods()?.last().copied().unwrap_or(0), ..KeyList::default() })
     }
 }
 
-/// Takes up the keys that are not in the list: it was lost, or a cut came between making a key and writing that down.
-fn adopt(folder: &Folder, list: &mut List) -> Result<Vec<AuditEvent>, TagsError> {
+/// Adds the keys that are not in the list: it was lost, or a power cut came after a key was made and before it was
+/// listed.
+fn adopt_unlisted(folder: &Folder, list: &mut KeyList) -> Result<Vec<AuditEvent>, TagsError> {
     let mut events = Vec::new();
     let before = list.last;
     for period in folder.periods()? {
-        // A damaged key is set aside, and destroyed when its time has come like any other.
+        // A damaged key is set aside, and destroyed as late as any other.
         let Some(KeyFile { begins_ms, ends_ms, .. }) = folder.read_or_set_aside(period)? else { continue };
         if list.keys.iter().any(|key| key.period == period) {
             continue;
         }
-        list.keys.push(Known { period, begins_ms, ends_ms, ran_ms: 0, due_ms: 0 });
+        list.keys.push(KeyEntry { period, begins_ms, ends_ms, ran_ms: 0, due_ms: 0 });
         if period > before {
             list.last = list.last.max(period);
             events.push(AuditEvent::TagKeyMade { period });
@@ -289,30 +297,30 @@ fn adopt(folder: &Folder, list: &mut List) -> Result<Vec<AuditEvent>, TagsError>
     Ok(events)
 }
 
-/// Whether nothing differs but how long the daemon has run.
-fn same_but_counts(one: &List, other: &List) -> bool {
-    let periods = |list: &List| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
+/// Tells whether two lists differ only in how long the daemon has run.
+fn same_but_counts(one: &KeyList, other: &KeyList) -> bool {
+    let periods = |list: &KeyList| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
     (one.last, &one.untold, periods(one)) == (other.last, &other.untold, periods(other))
 }
 
-/// Destroys the key of a period, also one that was set aside; whether there was one. A daemon that runs notices it within
-/// one turn, begins another period if the key was in use, and records it. When this returns, the names are gone for good;
-/// the blocks may not be, see above.
+/// Destroys the key of a period, also one that was set aside. Returns whether there was one. A running daemon finds it
+/// within one turn, begins another period if the key was in use, and records it. When this returns, the files are gone
+/// for good; for their blocks see above.
 pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
     Folder::of(audit, &Sealer::none()).destroy(period)
 }
 
-/// Seals every key under the current master key, where it is not.
+/// Encrypts every key under the current master key, unless it is already.
 pub(super) fn rekey(audit: &Path, sealer: &Sealer, done: &mut Rekeyed) -> Result<(), TagsError> {
     Folder::of(audit, sealer).rekey(done)
 }
 
-/// Under which master key each key is, for one who only looks.
+/// Counts the keys by the master key that they are encrypted under. Reads only.
 pub(super) fn survey(audit: &Path, survey: &mut Survey) -> Result<(), TagsError> {
     Folder::of(audit, &Sealer::none()).survey(survey)
 }
 
-/// All keys that there are, oldest first: for finding what a tag stands for.
+/// All existing keys, oldest first, to find the original of a tag.
 pub fn all(audit: &Path, sealer: &Sealer) -> Result<Vec<TagKey>, TagsError> {
     let folder = Folder::of(audit, sealer);
     let periods = folder.periods()?;

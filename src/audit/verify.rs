@@ -1,6 +1,6 @@
-//! Whether a log is whole: its head signed, its records those that the head stands for, none missing.
+//! Verifies a log: the head is signed, the records are those under the head, and none is missing.
 //!
-//! Nothing of what wrote the log is used but the verifier key. One pass, in memory that does not grow with the log.
+//! The verifier key is the only input besides the files. It is one pass, in memory that does not grow with the log.
 
 pub mod findings;
 pub mod summary;
@@ -17,54 +17,54 @@ use super::files::{FilesError, LogFiles};
 use super::key::{CheckpointError, SignedCheckpoint};
 use super::layout::{TileKind, TilePath, whole_entries};
 use super::record::AuditRecord;
-use findings::{Finding, Findings, Wrong};
+use findings::{Finding, FindingKind, Findings};
 use summary::Summary;
 use walk::Walk;
 
-/// No log has more records: a box that writes a million a second would need 2,000 years for it.
-pub const LARGEST: u64 = 1 << 56;
+/// The most records in a log: a box that writes a million a second would need 2,000 years for them.
+pub const RECORDS_MAX: u64 = 1 << 56;
 
-/// A log that is looked at.
+/// A log to verify.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct LogToVerify {
     pub files: LogFiles,
-    /// Which of the logs of its box it has to be, where the place says so.
+    /// The expected number of the log among those of its box, if its path names one.
     pub generation: Option<u32>,
-    /// What its checkpoint may be signed with.
+    /// The verifier keys of which one must fit its checkpoint.
     pub keys: Vec<String>,
 }
 
-/// Which logs of a box are looked at.
+/// The logs of a box to verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// One that was named. What lies beside it is nobody's business.
+    /// One that was named. Others next to it do not matter.
     One,
     /// All of them, the first one first: none may be missing.
     All,
 }
 
-/// What is known of a log after all of it was looked at.
+/// The result of verifying a log.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogReport {
     pub place: String,
     /// The first line of its checkpoint, once that was opened.
     pub origin: Option<String>,
-    /// What the checkpoint was opened with.
+    /// The verifier key that fits the checkpoint.
     pub verifier_key: Option<String>,
-    /// How many records are signed.
+    /// The number of signed records.
     pub size: u64,
-    /// The root hash that is signed.
+    /// The signed root hash.
     #[serde(serialize_with = "as_base64")]
     pub root: Option<Hash>,
-    /// The first record that is there: those before it were pruned.
+    /// The first record that exists. Earlier ones were pruned.
     pub first: u64,
-    /// How many records follow that are not signed yet.
+    /// The number of records after the head, which are not signed yet.
     pub unsigned: u64,
     /// The size of the earlier checkpoint that this log was found to contain.
     pub contains: Option<u64>,
     pub summary: Summary,
     pub findings: Vec<Finding>,
-    /// How many more things are wrong that are not listed.
+    /// The number of further findings that are not listed.
     pub more: u64,
 }
 
@@ -77,21 +77,21 @@ fn as_base64<S: Serializer>(hash: &Option<Hash>, serializer: S) -> Result<S::Ok,
 }
 
 impl LogReport {
-    /// The worst of what is wrong; `None` when the log is whole.
-    pub fn verdict(&self) -> Option<Wrong> {
+    /// The worst finding; `None` when the log is whole.
+    pub fn verdict(&self) -> Option<FindingKind> {
         self.findings.iter().map(|finding| finding.wrong).max()
     }
 }
 
-/// A root that a log has to have at a size.
+/// The root that a log must have at a size.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Point {
+pub(super) struct ExpectedRoot {
     size: u64,
     root: Hash,
     evidence: Evidence,
 }
 
-/// Who says so.
+/// The source of an expected root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     Checkpoint,
@@ -108,10 +108,9 @@ impl Evidence {
     }
 }
 
-/// Looks at all of the logs. `earlier` is a checkpoint that was opened with one of the keys: the log of its origin has to
-/// contain it.
+/// Verifies logs. `earlier` is a checkpoint that fits one of the keys: the log of its origin must contain it.
 pub async fn verify(
-    places: &[Place],
+    places: &[LogToVerify],
     scope: Scope,
     earlier: Option<&SignedCheckpoint>,
 ) -> Result<Vec<LogReport>, FilesError> {
@@ -124,27 +123,28 @@ pub async fn verify(
         };
         reports.push(verify_log(place, earlier, follower.as_ref()).await?);
     }
+
     let origins: BTreeSet<String> = reports.iter().filter_map(|report| report.origin.clone()).collect();
     if scope == Scope::All {
         for report in &mut reports {
             let previous = report.summary.begun.as_ref().and_then(|begun| begun.previous.as_ref());
             if let Some(previous) = previous.filter(|previous| !origins.contains(&previous.origin)) {
-                let what =
-                    format!("the log before it, {} with {} records, is not here", previous.origin, previous.size);
-                report.findings.push(Finding { wrong: Wrong::Gap, seq: None, what });
+                let what = format!("the log before it, {} with {} records, is missing", previous.origin, previous.size);
+                report.findings.push(Finding { wrong: FindingKind::Gap, seq: None, what });
             }
         }
     }
+
     if let (Some(earlier), Some(report)) = (earlier, reports.last_mut())
         && !origins.contains(&earlier.origin)
     {
-        let what = format!("the log {} is not here, of which the earlier checkpoint is", earlier.origin);
-        report.findings.push(Finding { wrong: Wrong::Tampered, seq: None, what });
+        let what = format!("the log {} of the earlier checkpoint is missing", earlier.origin);
+        report.findings.push(Finding { wrong: FindingKind::Tampered, seq: None, what });
     }
     Ok(reports)
 }
 
-/// What the first record of a log says of the log before; whether that record is right is seen when its log is looked at.
+/// The log before this one, according to its first record, which is checked when its own log is verified.
 async fn previous_of(files: &LogFiles) -> Result<Option<PreviousLog>, FilesError> {
     let first = TilePath { kind: TileKind::Entries, index: 0, width: 1 };
     let Some(bundle) = files.tile(first).await? else { return Ok(None) };
@@ -156,11 +156,11 @@ async fn previous_of(files: &LogFiles) -> Result<Option<PreviousLog>, FilesError
 }
 
 async fn verify_log(
-    place: &Place,
+    place: &LogToVerify,
     earlier: Option<&SignedCheckpoint>,
     follower: Option<&PreviousLog>,
 ) -> Result<LogReport, FilesError> {
-    let Place { files, generation, keys } = place;
+    let LogToVerify { files, generation, keys } = place;
     let mut report = LogReport {
         place: files.to_string(),
         origin: None,
@@ -174,13 +174,15 @@ async fn verify_log(
         findings: Vec::new(),
         more: 0,
     };
+
     let mut findings = Findings::default();
     let opened = if let Some(note) = files.checkpoint().await? {
         open(&note, keys, *generation, &mut findings)
     } else {
-        findings.push(Wrong::Gap, None, || "there is no checkpoint: nothing here is signed".to_owned());
+        findings.push(FindingKind::Gap, None, || "there is no checkpoint: nothing here is signed".to_owned());
         None
     };
+
     if let Some((checkpoint, key)) = opened {
         let points = points(&checkpoint, earlier, follower, files, &mut findings);
         let contains = earlier.filter(|earlier| earlier.origin == checkpoint.origin).map(|earlier| earlier.size);
@@ -193,19 +195,20 @@ async fn verify_log(
         check_pruned(&report, files, follower.is_none(), &mut findings);
         report.contains = contains.filter(|_| walked.contains);
     }
+
     (report.findings, report.more) = (findings.list, findings.more);
     Ok(report)
 }
 
-/// Whether the box removed what is missing at the beginning. A copy of the log has everything.
+/// Checks that the box removed the missing first records. A copy of the log has all records.
 fn check_pruned(report: &LogReport, files: &LogFiles, is_last: bool, findings: &mut Findings) {
     let LogReport { first, summary, .. } = report;
     let Some(last) = first.checked_sub(1) else { return };
     if !files.is_local() {
-        findings.push(Wrong::Gap, 0, || format!("records 0 to {last} are missing"));
+        findings.push(FindingKind::Gap, 0, || format!("records 0 to {last} are missing"));
     } else if is_last && summary.pruned_below < *first {
-        // Of a log that another one follows, no record may say so: it goes first, whatever that one is at.
-        findings.push(Wrong::Gap, 0, || {
+        // For a log that is followed by another one, the record of the removal is in that one.
+        findings.push(FindingKind::Gap, 0, || {
             format!(
                 "records 0 to {last} are missing, and no record says that the box pruned them (a power cut right \
                      after it did looks the same)"
@@ -231,62 +234,66 @@ fn open(
                 let as_placed = number.filter(|number| generation.is_none_or(|generation| generation == *number));
                 if as_placed.is_none() {
                     let wanted = generation.map_or_else(|| "N".to_owned(), |generation| generation.to_string());
-                    findings.push(Wrong::Tampered, None, || {
+                    findings.push(FindingKind::Tampered, None, || {
                         format!("the checkpoint is of another log: {}, expected {name}/{wanted}", checkpoint.origin)
                     });
                     return None;
                 }
-                if checkpoint.size > LARGEST {
-                    findings.push(Wrong::Tampered, None, || format!("no log has {} records", checkpoint.size));
+                if checkpoint.size > RECORDS_MAX {
+                    findings.push(FindingKind::Tampered, None, || {
+                        format!("the checkpoint has {} records, more than a log can have", checkpoint.size)
+                    });
                     return None;
                 }
                 return Some((checkpoint, key.clone()));
             }
-            // What the signature says is worth more than that another key has another name.
+            // A wrong signature says more than a key of another name.
             Err(error @ CheckpointError::Signature { .. }) => wrong = Some(error),
             Err(error) => wrong = wrong.or(Some(error)),
         }
     }
+
     let reason = wrong.map_or_else(|| "there is no key to check it with".to_owned(), |error| error.to_string());
-    findings.push(Wrong::Tampered, None, || format!("the checkpoint does not count: {reason}"));
+    findings.push(FindingKind::Tampered, None, || format!("the checkpoint is not valid: {reason}"));
     None
 }
 
-/// The roots that the log has to have on the way to its head, in order of size.
+/// The roots that the log must have below its head, in order of size.
 fn points(
     checkpoint: &SignedCheckpoint,
     earlier: Option<&SignedCheckpoint>,
     follower: Option<&PreviousLog>,
     files: &LogFiles,
     findings: &mut Findings,
-) -> Vec<Point> {
+) -> Vec<ExpectedRoot> {
     let mut points = Vec::new();
     let size = checkpoint.size;
     if let Some(earlier) = earlier.filter(|earlier| earlier.origin == checkpoint.origin) {
         if earlier.size > size {
             let (cut, before) = (earlier.size - size, earlier.size);
-            findings.push(Wrong::Tampered, size, || {
-                format!(
-                    "its end was cut off: {cut} records are missing of the {before} that the earlier checkpoint has"
-                )
+            findings.push(FindingKind::Tampered, size, || {
+                format!("its end was cut off: {cut} of the {before} records in the earlier checkpoint are missing")
             });
         } else {
-            points.push(Point { size: earlier.size, root: earlier.root, evidence: Evidence::Checkpoint });
+            points.push(ExpectedRoot { size: earlier.size, root: earlier.root, evidence: Evidence::Checkpoint });
         }
     }
+
     if let Some(previous) = follower.filter(|previous| previous.origin == checkpoint.origin) {
         if previous.size > size {
-            // A copy may have been behind when the box went over to another log; the box itself may not.
-            let wrong = if files.is_local() { Wrong::Tampered } else { Wrong::Gap };
+            // A copy may have been behind when the box began another log. The box itself cannot be.
+            let wrong = if files.is_local() { FindingKind::Tampered } else { FindingKind::Gap };
             findings.push(wrong, size, || {
-                format!("it ends here, and the log that follows says that {} records were signed", previous.size)
+                format!("it ends here, but the log that follows says that {} records were signed", previous.size)
             });
         } else if let Ok(root) = Hash::parse_hash(&previous.root) {
-            points.push(Point { size: previous.size, root, evidence: Evidence::NextLog });
+            points.push(ExpectedRoot { size: previous.size, root, evidence: Evidence::NextLog });
         } else {
-            findings.push(Wrong::Tampered, None, || "the log that follows names no hash for its root".to_owned());
+            findings
+                .push(FindingKind::Tampered, None, || "the log that follows has no valid root hash for it".to_owned());
         }
     }
+
     points.sort_by_key(|point| point.size);
     points
 }

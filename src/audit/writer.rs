@@ -1,7 +1,7 @@
-//! The thread that owns the log: it takes what was recorded, makes it durable, signs, and keeps within the quota.
+//! The thread that owns the log: it takes recorded events, makes them durable, signs, and keeps the quota.
 //!
-//! Nobody waits for it but those who ask for their records to be durable. Whatever it cannot write is counted, and a record
-//! says so as soon as one can be written.
+//! Only callers that ask for durable records wait for it. Events that it cannot write are counted, and a record reports
+//! them as soon as one can be written.
 
 mod append;
 mod clock_watch;
@@ -34,36 +34,36 @@ use losses::{Cause, Losses};
 use open::OpenLog;
 use room::{Limits, Room};
 
-/// Records wait this long for others, so that they share one fsync.
-const GROUP: Duration = Duration::from_millis(50);
+/// How long records wait for others, so that they share one fsync.
+const GROUP_COMMIT_DELAY: Duration = Duration::from_millis(50);
 
-/// The writer looks at its clocks this often when nothing is recorded. Also the longest that records go without a signed
-/// head over them.
-const TICK: Duration = Duration::from_secs(1);
+/// How often the writer checks the clocks when nothing is recorded. Also the longest that durable records wait for a
+/// signed head.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Calls are counted over this time.
-const MINUTE: Duration = Duration::from_mins(1);
+/// The time over which calls are counted for one record.
+const COUNTS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The keys for tags are looked at this often: one that was destroyed by hand is out of use within that time.
-const TAGS: Duration = Duration::from_secs(10);
+/// How often the keys for tags are checked. A key that was destroyed by hand is out of use within this time.
+const TAG_KEYS_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A log that does not open is tried again after this time.
-const RETRY: Duration = Duration::from_secs(10);
+/// The pause before another attempt to open the log.
+const OPEN_RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// Where nothing else is recorded for this long, a record says that the box is there: who looks at a fleet takes one that
-/// has been silent for longer than a day for lost.
-const IDLE: Duration = Duration::from_hours(24);
+/// How long nothing may be recorded before a record reports that the box runs. In a fleet, a box that is silent for
+/// longer than a day counts as lost.
+const IDLE_RECORD_INTERVAL: Duration = Duration::from_hours(24);
 
-/// After one log was found forked, the next one may be after this time, and twice it for each more.
-const FORK: Duration = Duration::from_hours(1);
+/// The pause after a forked log before another log may be replaced for that; doubled each time.
+const FORK_PAUSE_MIN: Duration = Duration::from_hours(1);
 
-/// The longest of these pauses.
-const LONGEST_FORK: Duration = Duration::from_hours(24);
+/// The longest pause after a forked log.
+const FORK_PAUSE_MAX: Duration = Duration::from_hours(24);
 
-/// How many events of the writer itself wait at most while the log cannot be written.
-const MOST_OWN: usize = 1000;
+/// How many events of the writer itself wait while the log cannot be written.
+const OWN_EVENTS_MAX: usize = 1000;
 
-/// What the writer works with.
+/// The writer.
 pub struct Writer {
     folder: PathBuf,
     device: DeviceName,
@@ -72,49 +72,49 @@ pub struct Writer {
     limits: Limits,
     queue: AuditQueue,
     state: AuditState,
-    /// Opens the keys, and seals those that are made.
+    /// Decrypts the keys, and encrypts new ones.
     sealer: Sealer,
     open: Option<OpenLog>,
     retry: Instant,
     losses: Losses,
     room: Room,
-    /// What the writer itself has to tell, and could not write yet.
+    /// Events of the writer itself that are not written yet.
     own: Vec<Entry>,
-    /// What was last said of things beside the log.
+    /// The last warning about something other than the log itself.
     warned: Option<String>,
     clock: ClockWatch,
     minute: Instant,
-    /// When the keys for tags are looked at.
+    /// When the keys for tags are checked next.
     tags_turn: Instant,
-    /// How many records of this log the platform has.
+    /// The number of records of this log that the platform has.
     synced: u64,
-    /// When something was last recorded.
+    /// When a record was last written.
     written: Instant,
     idle_after: Duration,
     /// The logs before this one that the platform has.
     complete: BTreeSet<u32>,
-    /// A log of which the platform has another history, until another one has begun.
+    /// The log of which the platform has another history, until another log has begun.
     forked: Option<u32>,
-    /// When another log may begin for that, and how long the next one has to wait: a server that answers anything must not
-    /// make a box begin one after the other.
+    /// When another log may begin for that, and the pause after it: a broken server must not make a box begin log after
+    /// log.
     fork_from: Instant,
     fork_pause: Duration,
     is_ending: bool,
 }
 
-/// Why records are lost now.
+/// Reasons why records are lost now.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(
-        "the audit log takes {bytes} bytes, and its quota is {quota}: nothing of it may be removed before it is copied to the platform (`audit.sync`), or a greater `audit.quota_mb` is set"
+        "the audit log has {bytes} bytes, and its quota is {quota}: records may be removed only after they are copied to the platform (`audit.sync`); restore the copy, or raise `audit.quota_mb`"
     )]
     Quota { bytes: u64, quota: u64 },
 }
 
 impl Writer {
-    /// A writer of what comes through `queue`.
+    /// A writer of the events in `queue`.
     pub fn new(
         config: &AuditConfig,
         device: &DeviceName,
@@ -141,29 +141,29 @@ impl Writer {
             own: Vec::new(),
             warned: None,
             clock: ClockWatch::new(now, clock::unix_millis()),
-            minute: now + MINUTE,
-            tags_turn: now + TAGS,
+            minute: now + COUNTS_INTERVAL,
+            tags_turn: now + TAG_KEYS_CHECK_INTERVAL,
             synced: 0,
             written: now,
-            idle_after: IDLE,
+            idle_after: IDLE_RECORD_INTERVAL,
             complete: BTreeSet::new(),
             forked: None,
             fork_from: now,
-            fork_pause: FORK,
+            fork_pause: FORK_PAUSE_MIN,
             is_ending: false,
         }
     }
 
-    /// Writes until the sink is closed. For a thread of its own: it waits for the disk.
+    /// Writes until the sink is closed. Needs a thread of its own, because it waits for the disk.
     pub fn run(mut self) {
         loop {
-            self.queue.wait(Instant::now() + TICK, false);
-            self.queue.wait(Instant::now() + GROUP, true);
+            self.queue.wait(Instant::now() + CLOCK_CHECK_INTERVAL, false);
+            self.queue.wait(Instant::now() + GROUP_COMMIT_DELAY, true);
             let batch = self.queue.take();
             let is_last = batch.is_last;
             self.turn(batch);
             if is_last {
-                // What came meanwhile: nobody waits for more.
+                // Events that arrived meanwhile. Nothing waits for later ones.
                 let batch = self.queue.take();
                 if !batch.entries.is_empty() || batch.lost.is_some() {
                     self.turn(batch);
@@ -180,19 +180,22 @@ impl Writer {
         if let Some(lost) = lost {
             self.losses.count(Cause::Queue, lost);
         }
+
         if now >= self.minute || is_last {
-            self.minute = now + MINUTE;
+            self.minute = now + COUNTS_INTERVAL;
             entries.extend(entries::of_counts(self.queue.take_counts(), now_ms));
             entries.extend(entries::of_features(self.queue.take_features(), now_ms));
             entries.extend(entries::of_denials(self.queue.take_untold(now, is_last), now_ms));
         }
         if let Some(by_ms) = self.clock.jump(now, now_ms) {
-            self.tell(now_ms, AuditEvent::ClockJumped { by_ms });
+            self.record_own(now_ms, AuditEvent::ClockJumped { by_ms });
         }
+
         if self.open.is_none() && (now >= self.retry || is_last) {
             self.open(now_ms);
         }
-        self.heed_news(now_ms);
+        self.apply_sync_news(now_ms);
+
         let written = match self.open.take() {
             None => {
                 self.lose(Cause::Log, &entries);
@@ -200,44 +203,46 @@ impl Writer {
             }
             Some(mut open) => {
                 let written = self.write(&mut open, entries, now, now_ms);
-                // Also after a failure: what is durable is to be signed, and nothing else is.
+                // Also after a failure: durable records are signed, and nothing else.
                 let signed = self.sign(&mut open, is_urgent || is_last, now, now_ms);
                 self.open = Some(open);
                 let is_written = written.is_ok();
                 match written.and(signed) {
-                    Ok(()) => self.works(),
-                    Err(error) => self.fail(&error.to_string()),
+                    Ok(()) => self.report_writable(),
+                    Err(error) => self.report_failure(&error.to_string()),
                 }
                 is_written
             }
         };
-        self.tell_status();
+
+        self.publish_status();
         self.state.turn();
         if written {
-            // Who no longer waits need not hear it.
+            // A caller may no longer wait.
             let _: Vec<_> = flushes.into_iter().map(|flush| flush.send(())).collect();
         }
     }
 
-    /// Something that the writer itself has to tell. It waits until it is written.
-    fn tell(&mut self, now_ms: u64, event: AuditEvent) {
-        let entry = own(now_ms, event);
-        if self.own.len() < MOST_OWN {
+    /// Records an event of the writer itself. It waits until it can be written.
+    fn record_own(&mut self, now_ms: u64, event: AuditEvent) {
+        let entry = own_entry(now_ms, event);
+        if self.own.len() < OWN_EVENTS_MAX {
             self.own.push(entry);
         } else {
             self.lose(Cause::Log, &[entry]);
         }
     }
 
-    /// Appends what there is room for, and makes it durable. `Ok` when every event is; calls may have been refused.
+    /// Appends the entries for which there is room, and makes them durable. `Ok`: every event is durable, though calls
+    /// may have been refused.
     fn write(&mut self, open: &mut OpenLog, entries: Vec<Entry>, now: Instant, now_ms: u64) -> Result<(), WriteError> {
-        self.turn_tags(open, now, now_ms);
+        self.check_tag_keys(open, now, now_ms);
         if entries.is_empty() && self.own.is_empty() && now.duration_since(self.written) >= self.idle_after {
-            self.tell(now_ms, AuditEvent::Idle);
+            self.record_own(now_ms, AuditEvent::Idle);
         }
         let mut rest = entries.into_iter();
         loop {
-            // The room is looked at for each part: a flood must not take more than there is.
+            // The room is checked for each part, so that a flood of events stays within the quota.
             let part: Vec<_> = rest.by_ref().take(self.limits.part()).collect();
             if let Err((cause, error)) = self.write_part(open, part, now, now_ms) {
                 self.lose(cause, rest.as_slice());
@@ -262,19 +267,22 @@ impl Writer {
             self.lose(Cause::Quota, &part);
             return Err((Cause::Quota, WriteError::Quota { bytes: open.log.bytes(), quota: self.limits.quota }));
         }
+
         let takes_calls = room == Room::Enough;
         let (taken, refused): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|entry| takes_calls || entries::calls(entry).is_none());
         if let Some(cause) = room.lacks() {
             self.lose(cause, &refused);
         }
+
         let due = self.losses.take_due(now, |cause| !self.is_ending && room.lacks() == Some(cause));
-        let told = due.iter().map(|(cause, lost)| own(now_ms, losses::event(*cause, *lost)));
+        let told = due.iter().map(|(cause, lost)| own_entry(now_ms, losses::event(*cause, *lost)));
         let lost = sum(&taken, now_ms);
         let all: Vec<_> = self.own.iter().cloned().chain(told).chain(taken).collect();
         if all.is_empty() {
             return Ok(());
         }
+
         match append(open, all, &self.queue) {
             Ok(Appended { live, left_out }) => {
                 self.written = now;
@@ -282,15 +290,15 @@ impl Writer {
                 self.losses.told(&due, now);
                 self.count(Cause::Log, left_out);
                 if let Err(error) = open.tags.told() {
-                    // They are told again by the next start.
-                    self.warn(format!("that the keys for tags are recorded cannot be kept: {error}"));
+                    // The next start records them again.
+                    self.warn(format!("cannot save that changes of the keys for tags are recorded: {error}"));
                 }
                 open.is_urgent |= live.iter().any(|record| record.is_warning);
                 self.send_live(live);
                 Ok(())
             }
             Err(error) => {
-                // What the writer has to tell waits for the next turn: it is not lost.
+                // Events of the writer itself wait for the next turn: they are not lost.
                 self.losses.put_back(due);
                 let cause = if error.is_full() { Cause::Disk } else { Cause::Log };
                 self.count(cause, lost);
@@ -300,33 +308,34 @@ impl Writer {
     }
 
     /// Changes the key for tags when its time is over.
-    fn turn_tags(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
+    fn check_tag_keys(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
         if now < self.tags_turn {
             return;
         }
-        self.tags_turn = now + TAGS;
+        self.tags_turn = now + TAG_KEYS_CHECK_INTERVAL;
         match open.tags.turn(now_ms) {
             Ok(events) => {
                 if !events.is_empty() {
                     self.queue.set_tag_key(Some(open.tags.current()));
                 }
                 for event in events {
-                    self.tell(now_ms, event);
+                    self.record_own(now_ms, event);
                 }
             }
-            // The key of before stays in use.
+            // The key stays in use.
             Err(error) => self.warn(error.to_string()),
         }
     }
 
-    /// Removes what may go where room is short, and finds what may be recorded.
+    /// Removes old records if room is short, and decides which events may be recorded.
     fn make_room(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
         if let Err(error) = self.prune(open, now_ms) {
-            self.warn(format!("records of the audit log cannot be removed: {error}"));
+            self.warn(format!("cannot remove old records of the audit log: {error}"));
         }
+
         let bytes = open.log.bytes();
         let room = match self.limits.room(bytes, room::free(&self.folder)) {
-            // Its first record is needed to bring those before it to the platform, and then they can go.
+            // Its first record is needed so that the older logs reach the platform and can be removed.
             Room::None if open.log.durable_size() == 0 => Room::EventsAlone(Cause::Quota),
             room => room,
         };
@@ -334,8 +343,9 @@ impl Writer {
         if let Some(cause) = room.lacks().filter(|cause| before.lacks() != Some(*cause)) {
             self.losses.begins(cause, now);
         }
+
         if enough != (before == Room::Enough) {
-            self.tell(now_ms, AuditEvent::SpaceChanged { what: "audit_log".into(), enough });
+            self.record_own(now_ms, AuditEvent::SpaceChanged { what: "audit_log".into(), enough });
             if enough {
                 tracing::info!("the audit log has room again");
             } else {
@@ -344,8 +354,8 @@ impl Writer {
         }
     }
 
-    /// Removes what has to go and may, the logs before this one first. A record of it comes before: who finds records
-    /// missing must find why.
+    /// Removes old records if necessary and allowed, those of older logs first. A record of the removal is written
+    /// before it, so that missing records are explained.
     fn prune(&mut self, open: &mut OpenLog, now_ms: u64) -> Result<(), LogError> {
         if !self.limits.is_over(open.log.bytes()) {
             return Ok(());
@@ -354,17 +364,19 @@ impl Writer {
         if !self.is_synced || is_complete {
             self.prune_older(open, self.is_synced, now_ms)?;
         }
+
         let log = &open.log;
         let removable = if self.is_synced { self.synced } else { log.durable_size() };
         let below = self.limits.prune_below(log.bytes(), log.first(), log.durable_size(), removable);
         let Some(below) = below.map(|below| log.prunable(below)).filter(|below| *below > log.first()) else {
-            // What the platform refused of an older log is nowhere but here: it goes when nothing else can.
+            // Older logs that the platform refused exist only here: they are removed when nothing else can be.
             return if self.synced > 0 { self.prune_older(open, false, now_ms) } else { Ok(()) };
         };
-        let pruned = own(now_ms, AuditEvent::RecordsPruned { below, synced: self.is_synced });
+
+        let pruned = own_entry(now_ms, AuditEvent::RecordsPruned { below, synced: self.is_synced });
         match append(open, vec![pruned.clone()], &self.queue) {
             Ok(Appended { live, .. }) => self.send_live(live),
-            // Where the disk is full, only what is removed makes room for it.
+            // On a full disk, only the removal makes room for this record.
             Err(error) if error.is_full() => self.own.push(pruned),
             Err(error) => return Err(error),
         }
@@ -373,19 +385,20 @@ impl Writer {
 
     fn prune_older(&mut self, open: &mut OpenLog, synced: bool, now_ms: u64) -> Result<(), LogError> {
         if open.log.prune_older()? > 0 {
-            self.tell(now_ms, AuditEvent::RecordsPruned { below: open.log.first(), synced });
+            self.record_own(now_ms, AuditEvent::RecordsPruned { below: open.log.first(), synced });
         }
         Ok(())
     }
 
-    /// Signs what is durable, when it has waited long enough.
+    /// Signs the durable records when they have waited long enough.
     fn sign(&mut self, open: &mut OpenLog, at_once: bool, now: Instant, now_ms: u64) -> Result<(), WriteError> {
         let signed = open.log.checkpoint().map(|checkpoint| checkpoint.size);
-        let is_due = at_once || now.duration_since(open.signed) >= TICK;
+        let is_due = at_once || now.duration_since(open.signed) >= CLOCK_CHECK_INTERVAL;
         // A log without records has no head.
         if signed.unwrap_or(0) == open.log.durable_size() || !is_due {
             return Ok(());
         }
+
         open.signed = now;
         let generation = open.log.generation();
         let checkpoint = open.log.sign(&open.key)?.clone();
@@ -410,35 +423,35 @@ impl Writer {
 
     fn count(&mut self, cause: Cause, lost: Lost) {
         if lost.events > 0 {
-            // Before anybody hears that what was recorded is durable.
+            // Before callers are told that their records are durable.
             self.queue.events_lost();
         }
         self.losses.count(cause, lost);
     }
 
-    /// The log is as it should be.
-    fn works(&mut self) {
+    /// Reports that the log can be written.
+    fn report_writable(&mut self) {
         if self.state.set_error(None).is_some() {
             tracing::info!("the audit log can be written again");
         }
     }
 
-    /// Says once what is wrong.
-    fn fail(&self, reason: &str) {
+    /// Reports why the log cannot be written; the same reason is logged once.
+    fn report_failure(&self, reason: &str) {
         if self.state.set_error(Some(reason.to_owned())).as_deref() != Some(reason) {
-            tracing::error!(reason, "the audit log cannot be written; what is lost of it is counted");
+            tracing::error!(reason, "the audit log cannot be written; lost records are counted");
         }
     }
 
-    /// Says once what goes wrong beside the log, which goes on.
+    /// Logs, once, a failure that does not stop the log.
     fn warn(&mut self, reason: String) {
         if self.warned.as_ref() != Some(&reason) {
-            tracing::error!(reason, "the audit log goes on, but not all is well with it");
+            tracing::error!(reason, "a part of the audit log failed; records are still written");
             self.warned = Some(reason);
         }
     }
 
-    fn tell_status(&self) {
+    fn publish_status(&self) {
         let lost = self.losses.total();
         self.state.update(|status| {
             status.lost = lost;
@@ -448,15 +461,15 @@ impl Writer {
         });
     }
 
-    /// What was lost is told here, at least.
+    /// Logs the losses since the start, which no record may report any more.
     fn end(self) {
         let (calls, events) = self.losses.total();
         if calls + events > 0 {
-            tracing::warn!(calls, events, "what the audit log did not record since the start");
+            tracing::warn!(calls, events, "events since the start that the audit log did not record");
         }
     }
 }
 
-fn own(at_ms: u64, event: AuditEvent) -> Entry {
+fn own_entry(at_ms: u64, event: AuditEvent) -> Entry {
     Entry { at_ms, what: Recorded::Event(Principal::Local, event) }
 }

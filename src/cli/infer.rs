@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt;
@@ -14,13 +14,14 @@ use ledge_base::memory_budget::Account;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_egress::DaemonConnection;
+use ledge_engine::pipeline::KINDS;
 use ledge_engine::pipeline::image::ImageFormat;
+use ledge_engine::pipeline::kind::{Kind, Row};
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
 use ledge_protocol::call::{self, BodyKind, InferenceCall};
-use ledge_protocol::decode::{self, ReplyFormat, Target};
-use ledge_protocol::encode;
+use ledge_protocol::decode::Target;
 use ledge_service::audit_event::AuditSink;
 use serde_json::{Map, Value};
 
@@ -191,27 +192,22 @@ async fn standalone(config: &Config, args: &InferArgs) -> anyhow::Result<Serving
 type FileAnswer = anyhow::Result<Value>;
 
 async fn ask(serving: &Serving, target: &Target, file: &Path) -> FileAnswer {
-    let content = Bytes::from(std::fs::read(file)?);
-    if ImageFormat::sniff(&content).is_some() {
-        let (target, form, arrived) = (target.clone(), BodyKind::Photograph, Instant::now());
-        let call = InferenceCall {
-            target,
-            body: content,
-            form,
-            priority: None,
-            deadline: None,
-            arrived,
-            account: Account::unlimited(),
-            views: ViewScope::ALL,
-        };
-        // Parsed from its text, as over HTTP, so that a score stays the shortest number that is the same f32.
-        return Ok(serde_json::from_slice(&call::answer(serving, call, &Principal::Local).await?.body)?);
+    let body = Bytes::from(std::fs::read(file)?);
+    let call = InferenceCall {
+        target: target.clone(),
+        form: BodyKind::sniffed(&body, None, None),
+        body,
+        priority: None,
+        deadline: None,
+        arrived: Instant::now(),
+        account: Account::unlimited(),
+        views: ViewScope::ALL,
+    };
+    let answer = call::answer(serving, call, &Principal::Local).await.map_err(|failure| anyhow!(failure.message))?;
+    if answer.header_length.is_some() {
+        bail!("the request asks for binary outputs: leave binary_data and binary_data_output out");
     }
-    let mut decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
-    decoded.request.features.views = ViewScope::ALL;
-    let answer = serving.infer(decoded.request, &Principal::Local).await?;
-    let encoded = encode::encode_response(&answer, decoded.id.as_deref(), &ReplyFormat::JSON)?;
-    Ok(serde_json::from_slice(&encoded.into_bytes())?)
+    Ok(serde_json::from_slice(&answer.body)?)
 }
 
 async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path, urgency: Urgency) -> FileAnswer {
@@ -256,8 +252,8 @@ impl Report<'_> {
             let mut line = Map::from_iter([("file".to_owned(), shown(file).into())]);
             match answer {
                 Ok(Value::Object(mut answer)) => {
-                    if let Some(labels) = answer.get_mut("labels").and_then(Value::as_array_mut) {
-                        labels.truncate(self.top);
+                    if let Some((kind, result)) = result_of(&mut answer) {
+                        (kind.shorten)(result, self.top);
                     }
                     line.extend(answer);
                 }
@@ -286,22 +282,27 @@ fn shown(file: &Path) -> String {
     file.display().to_string()
 }
 
+/// The result of a pipeline in an answer, with the pipeline's kind; none in an answer to tensors.
+fn result_of(answer: &mut Map<String, Value>) -> Option<(&'static Kind, &mut Value)> {
+    let kind = KINDS.iter().find(|kind| answer.contains_key(kind.member))?;
+    Some((kind, answer.get_mut(kind.member)?))
+}
+
 /// An answer as rows of score, text and time.
 fn rows(answer: FileAnswer, top: usize) -> Vec<(String, String, String)> {
-    let answer = match answer {
+    let mut answer = match answer {
         Ok(answer) => answer,
         Err(error) => return vec![(String::new(), format!("error: {error:#}"), String::new())],
     };
     let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_f64);
-    if let Some(labels) = answer.get("labels").and_then(Value::as_array) {
-        let time = answer.get("time_ms").map_or(0.0, |time| {
-            ["decode", "queue", "compute"].iter().filter_map(|part| number(time, part)).sum::<f64>()
-        });
-        let rows = labels.iter().take(top).enumerate().map(|(rank, label)| {
-            let text = label.get("label").and_then(Value::as_str).map(str::to_owned);
-            let text = text.unwrap_or_else(|| format!("class {}", label.get("index").unwrap_or(&Value::Null)));
+    let time = answer
+        .get("time_ms")
+        .map_or(0.0, |time| ["decode", "queue", "compute"].iter().filter_map(|part| number(time, part)).sum::<f64>());
+    if let Some((kind, result)) = answer.as_object_mut().and_then(result_of) {
+        (kind.shorten)(result, top);
+        let rows = (kind.rows)(result).into_iter().enumerate().map(|(rank, Row { score, text })| {
             let time = if rank == 0 { format!("{time:.1} ms") } else { String::new() };
-            (format!("{:.4}", number(label, "score").unwrap_or_default()), text, time)
+            (score.map(|score| format!("{score:.4}")).unwrap_or_default(), text, time)
         });
         return rows.collect();
     }

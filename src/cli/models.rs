@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
+use ledge_engine::pipeline::kind::Input;
 use ledge_models::repository::{Repository, RuntimeTrial};
 use ledge_models::serving::undeclared_features;
 use ledge_service::audit_event::AuditSink;
@@ -182,7 +183,7 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
         for reason in undeclared_features(&model, &registry) {
             writeln!(out, "  not declared {reason}")?;
         }
-        let image = model.config.pipeline.image_classification.is_some();
+        let image = model.config.pipeline.takes(Input::Photograph);
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
     }
     repository.unload_all(&Principal::Local).await;

@@ -43,7 +43,7 @@ impl Messaging {
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, has_platform: updates.is_some() };
-        let reporter = Reporter {
+        let status_reporter = Reporter {
             device,
             serving: serving.clone(),
             updates: updates.clone(),
@@ -66,7 +66,7 @@ impl Messaging {
             tokio::select! {
                 () = async {
                     ready.wait().await;
-                    reporter.run().await;
+                    status_reporter.run().await;
                 } => {}
                 () = stop.requested() => {}
             }

@@ -4,13 +4,14 @@
 //!
 //! Files, in reading order:
 //! * `address.rs`, `web_address.rs` - `HOST:PORT`, and addresses of web servers, as the configuration has them
+//! * `destination.rs` - the destinations that sections of the configuration name, and the checks of them
 //! * `policy.rs` - `[egress]`: destinations, their regions, and the contents that each may get
 //! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `Content`
 //! * `channel.rs` - a connection on which everything sent has one content, for an HTTP client
 //! * `tls.rs`, `tls_files.rs` - TLS as a client, and its files as a section of the configuration
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
 //! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else
-//! * `message_stream.rs` - a connection for messages without answers, as syslog needs it
+//! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
 //! * `counters.rs` - bytes sent to and received from each destination since the start
 //! * `stored_counts.rs` - the same since the installation, in one file
 //! * `ip_filter.rs` - the allow-list as addresses, for systemd's filter
@@ -32,6 +33,7 @@ mod counters;
 mod address;
 mod channel;
 mod daemon_connection;
+mod destination;
 mod http;
 pub mod ip_filter;
 mod stored_counts;
@@ -62,6 +64,7 @@ pub use channel::UNLISTED_DESTINATION;
 use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError, Download};
+pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
@@ -88,28 +91,29 @@ pub enum Purpose {
     Updates,
     /// The copy of the audit log on the platform.
     Audit,
-    /// The live copy of audit records by syslog.
-    Syslog,
-    /// The live copy of audit records by OpenTelemetry.
-    Otlp,
+    /// A live copy of the audit log, by its name.
+    LiveCopy(&'static str),
 }
 
 impl Purpose {
-    /// Every purpose.
-    pub const ALL: [Self; 5] = [Self::Mqtt, Self::Updates, Self::Audit, Self::Syslog, Self::Otlp];
+    /// Every purpose, where there are live copies of these names.
+    pub fn all(live_copies: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
+        let live_copies = live_copies.into_iter().map(Self::LiveCopy);
+        [Self::Mqtt, Self::Updates, Self::Audit].into_iter().chain(live_copies).collect()
+    }
 
     /// The contents that such a connection may carry, whatever the allow-list permits its destination.
     pub fn contents(self) -> &'static [Content] {
         match self {
             Self::Mqtt => &[Content::Protocol, Content::Answer, Content::Presence, Content::Report, Content::Call],
             Self::Updates => &[Content::Protocol, Content::Request],
-            Self::Audit | Self::Syslog | Self::Otlp => &[Content::Protocol, Content::Audit],
+            Self::Audit | Self::LiveCopy(_) => &[Content::Protocol, Content::Audit],
         }
     }
 
     /// True for connections that carry the audit log itself. They are recorded only when first, or after a failure.
     fn is_of_audit(self) -> bool {
-        matches!(self, Self::Audit | Self::Syslog | Self::Otlp)
+        matches!(self, Self::Audit | Self::LiveCopy(_))
     }
 
     /// The name in the audit log.
@@ -118,8 +122,7 @@ impl Purpose {
             Self::Mqtt => "mqtt",
             Self::Updates => "updates",
             Self::Audit => "audit",
-            Self::Syslog => "syslog",
-            Self::Otlp => "otlp",
+            Self::LiveCopy(name) => name,
         }
     }
 }
@@ -224,13 +227,6 @@ impl Egress {
         let zeros = |entry: &Allowed| (entry.host.clone(), (entry.region.to_string(), Arc::default()));
         let counters = Mutex::new(config.allow.iter().map(zeros).collect());
         Self(Arc::new(EgressState { config: config.clone(), audit, connect_timeout, counters }))
-    }
-
-    /// Checks that `config` allows a destination. Called when the configuration is read, so that a mistake is reported
-    /// then. The error says which lines to add.
-    pub fn check(config: &EgressConfig, host: &str, port: u16) -> Result<(), String> {
-        let to = HostPort::new(host, port).map_err(|error| error.to_string())?;
-        config.grant(&to).map(|_| ())
     }
 
     /// Connects, if the allow-list has the destination. Otherwise nothing is sent, not even a DNS query.

@@ -1,4 +1,4 @@
-//! A connection for messages without replies, as syslog needs it.
+//! A connection for messages without replies, such as those of syslog.
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit for an orderly end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An open connection to a syslog server, for records of the audit log.
+/// An open connection that carries records of the audit log.
 pub struct MessageStream {
     channel: Channel,
     write_timeout: Duration,
@@ -27,14 +27,19 @@ pub struct MessageStream {
 impl MessageStream {
     /// Connects, if the allow-list has the destination and permits it the audit log. A connection without TLS is
     /// refused unless the destination is this machine.
-    pub async fn open(egress: &Egress, to: &HostPort, tls: Option<TlsSettings>) -> Result<Self, EgressError> {
+    pub async fn open(
+        egress: &Egress,
+        to: &HostPort,
+        tls: Option<TlsSettings>,
+        purpose: Purpose,
+    ) -> Result<Self, EgressError> {
         if tls.is_none() && !to.host.is_loopback() {
             let reason = format!(
                 "records of the audit log are sent to {to} only over an encrypted connection: set up TLS for it"
             );
-            return Err(egress.denied(to.to_string(), Purpose::Syslog, reason));
+            return Err(egress.denied(to.to_string(), purpose, reason));
         }
-        let route = Route { to: to.clone(), tls, proxy: None, purpose: Purpose::Syslog, content: Content::Audit };
+        let route = Route { to: to.clone(), tls, proxy: None, purpose, content: Content::Audit };
         Ok(Self { channel: egress.channel(&route).await?, write_timeout: WRITE_TIMEOUT })
     }
 

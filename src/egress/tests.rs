@@ -72,15 +72,6 @@ fn what_is_not_in_the_allow_list_is_refused_without_dns_and_network() {
     assert!(catch_unwind(AssertUnwindSafe(|| connect("allowed.invalid", 1883).map(drop))).is_err());
 }
 
-#[test]
-fn a_destination_is_checked_before_there_is_a_connection() {
-    let config: EgressConfig = toml_check::parse("f", "[[allow]]\nhost = 'a:1'\nregion = 'eu'").unwrap();
-    assert_eq!(Egress::check(&config, "A", 1), Ok(()));
-    assert_eq!(Egress::check(&config, "localhost", 1883), Ok(()));
-    assert!(Egress::check(&config, "a", 2).unwrap_err().contains("`host = \"a:2\"`"));
-    assert!(Egress::check(&config, "a b", 1).unwrap_err().starts_with("expected \"HOST:PORT\""));
-}
-
 #[tokio::test]
 async fn this_box_is_reached_without_an_entry_and_audited() {
     let (egress, mut events) = egress("");

@@ -1,6 +1,6 @@
-//! The seam between Ledge and a runtime: plain data in, plain data out, on one thread at a time.
+//! The interface between Ledge and a runtime: plain data in, plain data out, on one thread at a time.
 //!
-//! Whatever crosses this seam could cross a process boundary too.
+//! All data that passes through this interface could pass through a process boundary too.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Both, in the order that `auto` tries them for an ONNX model: ONNX Runtime loads ten times faster.
+    /// All runtimes, in the order in which `auto` tries them for an ONNX model: ONNX Runtime loads ten times faster.
     pub const ALL: [Self; 2] = [Self::OnnxRuntime, Self::OpenVino];
 
     /// The name in the configuration and in answers.
@@ -50,7 +50,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether `runtime` reads this format at all.
+    /// Tells whether `runtime` reads this format at all.
     pub fn is_read_by(self, runtime: Runtime) -> bool {
         match runtime {
             Runtime::OnnxRuntime => self == Self::Onnx,
@@ -58,7 +58,7 @@ impl Format {
         }
     }
 
-    /// What people call it.
+    /// The common name of the format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Onnx => "ONNX",
@@ -76,35 +76,35 @@ pub struct ModelFiles {
     pub model: PathBuf,
     /// `model.bin` of an OpenVINO IR.
     pub weights: Option<PathBuf>,
-    /// The names of inputs and outputs in the file's order, where the file tells (ONNX). A runtime that knows several
-    /// names for one tensor takes these.
+    /// The names of inputs and outputs in the file's order, if the file has them (ONNX). A runtime that knows several
+    /// names for one tensor uses these.
     pub port_names: Option<PortNames>,
-    /// What callers could do to a runtime, where the file tells.
+    /// The harm that callers could do to a runtime, if the file shows it.
     pub dangers: Dangers,
 }
 
-/// What callers could do to a runtime by the numbers that they send. Known of ONNX files; of others, whether they have
-/// control flow.
+/// The harm that callers could do to a runtime with the numbers that they send. Known of ONNX files; of others only
+/// the control flow is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dangers {
-    /// Why a runtime may not run the model at all: what a caller sends would end the process, lead into its memory, or be
-    /// answered wrong.
+    /// The runtimes that may not run the model, with the reason: a caller's numbers would end the process, access its
+    /// memory, or get a wrong answer.
     pub refused: Vec<(Runtime, String)>,
-    /// The inputs whose numbers choose rows of a table, with how many rows it has.
+    /// The inputs that index rows of a table, with the number of its rows.
     pub rows: Vec<(String, i64)>,
-    /// The inputs that are multiplied by a matrix, with how long their last dimension must be for it.
+    /// The inputs that are multiplied by a matrix, with the length that their last dimension must have.
     pub widths: Vec<(String, i64)>,
-    /// The inputs by whose numbers whole numbers are divided.
+    /// The inputs that integers are divided by.
     pub divisors: Vec<Divisor>,
-    /// Whether the model has graphs within its graph, whose shapes its own do not tell.
+    /// Set for a model with subgraphs, whose shapes do not follow from its own.
     pub has_control_flow: bool,
 }
 
-/// A division of whole numbers by those of an input.
+/// A division of integers by an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divisor {
     pub input: String,
-    /// The input that has the numbers that are divided, where one has.
+    /// The input that is divided, if it is one.
     pub dividend: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl ModelFiles {
         Self { model: moved(&self.model), weights: self.weights.as_ref().map(moved), ..self.clone() }
     }
 
-    /// How long they are together, as far as they can be looked at.
+    /// The size of the files together in bytes, without those that cannot be read.
     pub fn bytes(&self) -> u64 {
         let files = [Some(&self.model), self.weights.as_ref()];
         files.into_iter().flatten().filter_map(|path| Some(path.metadata().ok()?.len())).sum()
@@ -126,7 +126,7 @@ impl ModelFiles {
 /// The names of a model's inputs and outputs, in the model's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortNames {
-    /// Inputs, initializers left out.
+    /// Inputs, without initializers.
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
 }
@@ -142,7 +142,15 @@ pub struct Port {
     pub shape: Vec<i64>,
 }
 
-/// What a model takes and gives.
+impl Port {
+    /// Tells whether a tensor of `shape` fits.
+    pub fn takes_shape(&self, shape: &[usize]) -> bool {
+        let mut dims = self.shape.iter().zip(shape);
+        self.shape.len() == shape.len() && dims.all(|(&dim, &side)| dim == -1 || usize::try_from(dim) == Ok(side))
+    }
+}
+
+/// The inputs and outputs of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signature {
     /// Inputs in the model's order.
@@ -151,25 +159,25 @@ pub struct Signature {
     pub outputs: Vec<Port>,
 }
 
-/// Why a runtime does not run a model. `Display` is one line for people; the runtime's own words are inside.
+/// A runtime did not load a model. `Display` is one line for people, with the runtime's own message in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// The runtime's shared library is not there or cannot be used.
+    /// The runtime's shared library does not exist or cannot be used.
     #[error("{runtime} is not available: {reason}")]
     RuntimeMissing {
         runtime: Runtime,
-        /// What was looked for, and what happened.
+        /// The file that was searched for, and what happened.
         reason: String,
     },
     #[error("{runtime} does not read {} files", format.as_str())]
     Format { runtime: Runtime, format: Format },
     #[error("{runtime} refused the model: {reason}")]
     Refused { runtime: Runtime, reason: String },
-    /// The runtime does not withstand what callers may send to this model.
+    /// Callers of this model could crash the runtime, or get wrong answers from it.
     #[error("{runtime} is not safe for this model: {reason}")]
     Danger {
         runtime: Runtime,
-        /// The operator, and what it does.
+        /// The operator, and the harm.
         reason: String,
     },
     /// The model has an input or output that Ledge cannot carry.
@@ -180,33 +188,33 @@ pub enum LoadError {
         port: &'static str,
         /// The name of the input or output.
         name: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
 }
 
-/// Why one run failed. The model stays loaded.
+/// One run failed. The model stays loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The values cannot be handed to the runtime: the caller's fault.
+    /// The values cannot be passed to the runtime: the caller's fault.
     #[error("input {name:?} {reason}")]
     Input {
         name: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
     #[error("{runtime} failed: {reason}")]
     Runtime { runtime: Runtime, reason: String },
-    /// The runtime gave an output that is not the tensor it announced.
+    /// The runtime returned an output that is not the tensor that the signature has.
     #[error("output {name:?} {reason}")]
     Output {
         name: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
 }
 
-/// What one run gave, and where its time went.
+/// The result of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
     /// The outputs asked for, in that order.
@@ -218,15 +226,15 @@ pub struct RunResult {
 /// The phases of one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ComputeTime {
-    /// Handing the inputs to the runtime.
+    /// Passing the inputs to the runtime.
     pub input: Duration,
     pub infer: Duration,
-    /// Taking the outputs from the runtime.
+    /// Copying the outputs from the runtime.
     pub output: Duration,
 }
 
 impl ComputeTime {
-    /// The phases, from the instants between them.
+    /// The phases, from the instants at their ends.
     pub fn between(start: Instant, staged: Instant, inferred: Instant, end: Instant) -> Self {
         Self { input: staged - start, infer: inferred - staged, output: end - inferred }
     }
@@ -242,15 +250,16 @@ pub trait Backend: Send {
     /// The runtime that runs it.
     fn runtime(&self) -> Runtime;
 
-    /// What it takes and gives.
+    /// The inputs and outputs of the model.
     fn signature(&self) -> &Signature;
 
-    /// Whether the next run begins at once. After a failed one it may begin with a repair, which can take as long as a load.
+    /// Tells whether the next run begins at once. After a failed run it may begin with a repair, which can take as long
+    /// as a load.
     fn is_sound(&self) -> bool {
         true
     }
 
-    /// Does now what the next run would have to begin with.
+    /// Does the repair now, before the next run.
     fn repair(&mut self) {}
 
     /// Runs the model once.
@@ -260,13 +269,13 @@ pub trait Backend: Send {
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError>;
 }
 
-/// How a model is to be loaded.
+/// The options of a load.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// Threads that the runtime may use for one run, the calling one included.
+    /// The threads that the runtime may use for one run, including the calling thread.
     pub threads: usize,
-    /// Where compiled models are kept between starts; `None` keeps none.
+    /// The folder that keeps compiled models between starts; `None` keeps none.
     pub cache_dir: Option<PathBuf>,
-    /// Whether the runtime is to take slower instructions where the CPU's own for int8 would give wrong sums, if it can.
+    /// Makes the runtime use slower instructions, if it can, on a CPU whose int8 instructions would give wrong sums.
     pub exact_int8: bool,
 }

@@ -7,24 +7,23 @@ use std::path::Path;
 use ledge_base::telemetry::system::CgroupLimits;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// What kind of core a hybrid CPU's core is.
+/// The kinds of cores of a hybrid CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CoreKind {
-    /// A fast core, or any core of a CPU whose cores are alike.
+    /// A fast core, or any core of a CPU with equal cores.
     Performance,
-    /// A core made to save power.
+    /// A slow core that saves power.
     Efficiency,
 }
 
 /// A logical core that this process may run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Core {
-    /// The system's number of it, as in `taskset -c`.
+    /// Its number in the system, as in `taskset -c`.
     pub cpu: usize,
     /// The lowest-numbered logical core of the same physical core.
     pub physical: usize,
     pub node: usize,
-    /// Fast or frugal.
     pub kind: CoreKind,
 }
 
@@ -32,7 +31,7 @@ pub struct Core {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Topology {
     pub cores: Vec<Core>,
-    /// How many cores' worth of time the control groups allow; `None` is no limit.
+    /// The CPU time that the control groups allow, in cores; `None` is no limit.
     pub quota: Option<f64>,
 }
 
@@ -43,8 +42,8 @@ impl Topology {
         Self::of(root, &allowed(), CgroupLimits::read(root).cpus)
     }
 
-    /// The topology that `root`/sys tells (`/` save in tests), of the cores in `allowed`. What it does not tell is taken
-    /// for the simplest: every core a physical one, on node 0, and fast.
+    /// Reads the topology of the cores in `allowed` from `root`/sys (`/` except in tests). Without an entry there, a
+    /// core is a physical one, on node 0, and fast.
     pub fn of(root: &Path, allowed: &[usize], quota: Option<f64>) -> Self {
         let devices = root.join("sys/devices");
         let list = |path: &Path| fs::read_to_string(path).ok().map(|text| parse_list(&text)).unwrap_or_default();
@@ -52,16 +51,17 @@ impl Topology {
         let atoms: BTreeSet<usize> = list(&devices.join("cpu_atom/cpus")).into_iter().collect();
         let cpu_folder = |cpu: usize| devices.join(format!("system/cpu/cpu{cpu}"));
         let capacity = |cpu| fs::read_to_string(cpu_folder(cpu).join("cpu_capacity")).ok()?.trim().parse::<u64>().ok();
-        let most = allowed.iter().filter_map(|&cpu| capacity(cpu)).max();
+        let fastest = allowed.iter().filter_map(|&cpu| capacity(cpu)).max();
         let nodes: Vec<(usize, Vec<usize>)> = list(&devices.join("system/node/has_cpu"))
             .into_iter()
             .map(|node| (node, list(&devices.join(format!("system/node/node{node}/cpulist")))))
             .collect();
+
         let core = |cpu: usize| {
             let siblings = list(&cpu_folder(cpu).join("topology/thread_siblings_list"));
-            // Under three quarters of the fastest: big cores of one chip differ by some per cent.
-            let slow = atoms.contains(&cpu)
-                || capacity(cpu).zip(most).is_some_and(|(own, most)| own.saturating_mul(4) < most.saturating_mul(3));
+            // Slow is less than three quarters of the fastest: fast cores of one chip differ by a few per cent.
+            let is_below = |(own, fastest): (u64, u64)| own.saturating_mul(4) < fastest.saturating_mul(3);
+            let slow = atoms.contains(&cpu) || capacity(cpu).zip(fastest).is_some_and(is_below);
             Core {
                 cpu,
                 physical: siblings.into_iter().min().unwrap_or(cpu),
@@ -69,26 +69,28 @@ impl Topology {
                 kind: if slow { CoreKind::Efficiency } else { CoreKind::Performance },
             }
         };
+
         let mut cores: Vec<Core> = allowed.iter().map(|&cpu| core(cpu)).collect();
         cores.sort_unstable_by_key(|core| core.cpu);
         Self { cores, quota }
     }
 
-    /// How many physical cores there are.
+    /// The number of physical cores.
     pub fn physical_cores(&self) -> usize {
         self.cores.iter().map(|core| core.physical).collect::<BTreeSet<_>>().len()
     }
 
     /// The logical cores that models run on.
     ///
-    /// `wanted` is how many; 0 leaves it to the machine: one a physical core, as arithmetic does not gain from the
-    /// second thread of a core, and no more than the quota pays for, since a throttled thread stands still in the
-    /// middle of a run. Fast cores first, then frugal ones, then the second threads; within that node by node, so that
-    /// a small budget stays on one node.
+    /// `wanted` is their number. 0 means one logical core for each physical one, because arithmetic gains nothing from
+    /// the second thread of a core, and no more than the quota allows, because a throttled thread stops in the middle
+    /// of a run. Fast cores come first, then slow ones, then second threads. Within these, cores come node by node, so
+    /// that a small budget stays on one node.
     pub fn budget(&self, wanted: usize) -> Vec<usize> {
         let mut order = self.cores.clone();
         order.sort_by_key(|core| (core.cpu != core.physical_first(&self.cores), core.kind, core.node, core.cpu));
-        let count = if wanted > 0 { wanted } else { self.physical_cores().min(self.quota.map_or(usize::MAX, whole)) };
+        let count =
+            if wanted > 0 { wanted } else { self.physical_cores().min(self.quota.map_or(usize::MAX, round_up)) };
         order.truncate(count.max(1));
         order.into_iter().map(|core| core.cpu).collect()
     }
@@ -102,14 +104,14 @@ impl Core {
     }
 }
 
-/// A quota of 1.5 cores pays for two threads that are busy three quarters of the time.
-fn whole(cores: f64) -> usize {
+/// Rounds up: a quota of 1.5 cores is enough for two threads that are busy three quarters of the time.
+fn round_up(cores: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "cores are few and positive")]
     let count = cores.ceil().clamp(1.0, 1024.0) as usize;
     count
 }
 
-/// The logical cores in this thread's affinity mask, ascending. Where the system does not say, as many as it has.
+/// The logical cores in this thread's affinity mask, ascending. If the system does not report it, all cores.
 pub fn allowed() -> Vec<usize> {
     let set = sched_getaffinity(None).ok();
     let cpus = |set: CpuSet| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect::<Vec<_>>();
@@ -117,8 +119,8 @@ pub fn allowed() -> Vec<usize> {
     if cpus.is_empty() { (0..ledge_base::telemetry::process::usable_cores()).collect() } else { cpus }
 }
 
-/// Restricts the calling thread, and the threads that it starts, to `cpus`. A system that refuses is told of once in
-/// the log by the caller; the models run all the same.
+/// Restricts the calling thread, and the threads that it starts, to `cpus`. The caller logs an error once, and models
+/// run without pinning.
 pub fn pin(cpus: &[usize]) -> std::io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
@@ -127,7 +129,7 @@ pub fn pin(cpus: &[usize]) -> std::io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// A list of numbers as the kernel writes it: `0-3,8,10-11`. What is not a number is passed over.
+/// Parses a list of numbers as the kernel writes it: `0-3,8,10-11`. Parts that are not numbers are ignored.
 pub fn parse_list(text: &str) -> Vec<usize> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',') {

@@ -1,5 +1,5 @@
-//! What the runtimes offer and their crates do not wrap. The only unsafe code besides `base/sys.rs`.
-#![expect(unsafe_code, reason = "the one place for it here; each block says why it is sound")]
+//! Functions of the runtimes that the Rust crates do not wrap. The only unsafe code besides `base/sys.rs`.
+#![expect(unsafe_code, reason = "the only file of the crate with it; each block says why it is sound")]
 
 use std::mem::ManuallyDrop;
 
@@ -7,17 +7,18 @@ use std::mem::ManuallyDrop;
 pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
     type Pointer = *mut openvino_sys::ov_output_const_port_t;
     const { assert!(size_of::<openvino::Node>() == size_of::<Pointer>()) };
-    // SAFETY: the version is pinned, and in it `Node` is a struct of one field, this pointer, without a `Drop` of its own;
-    // the assertion above fails to compile when that changes its size. The caller took the node out of circulation by
-    // wrapping it, so the pointer is freed once. It came from OpenVINO, whose library is loaded and never unloaded.
+    // SAFETY: the version is pinned, and in it `Node` is a struct of one field, this pointer, without a `Drop` of its
+    // own; the assertion above fails to compile when that changes its size. The caller wrapped the node in
+    // `ManuallyDrop` and does not use it again, so the pointer is freed once. It came from OpenVINO, whose library is
+    // loaded and never unloaded.
     unsafe {
         let pointer: Pointer = *std::ptr::from_mut::<openvino::Node>(&mut *node).cast();
         openvino_sys::ov_output_const_port_free(pointer);
     }
 }
 
-/// Makes a tensor of these strings for ONNX Runtime. The crate `ort` takes UTF-8 without a NUL alone; the runtime takes any
-/// bytes, and leaves it to each operator what they mean.
+/// Makes a tensor of these strings for ONNX Runtime. The crate `ort` accepts only UTF-8 without a NUL; the runtime
+/// accepts any bytes, and each operator interprets them.
 pub fn onnxruntime_strings<'s>(
     shape: &[usize],
     strings: impl ExactSizeIterator<Item = &'s [u8]>,
@@ -25,16 +26,17 @@ pub fn onnxruntime_strings<'s>(
     use ort::AsPointer as _;
     use ort::value::{DynTensor, TensorElementType};
     let allocator = ort::memory::Allocator::default();
-    let words = |error: ort::Error| error.message().to_owned();
-    let mut tensor = DynTensor::new(&allocator, TensorElementType::String, shape).map_err(words)?;
+    let message = |error: ort::Error| error.message().to_owned();
+    let mut tensor = DynTensor::new(&allocator, TensorElementType::String, shape).map_err(message)?;
     if ledge_base::tensor::element_count(shape) != Some(strings.len()) {
         return Err(format!("has {} strings for the shape {shape:?}", strings.len()));
     }
     for (index, string) in strings.enumerate() {
         let mut place = std::ptr::null_mut();
-        // SAFETY: the tensor was made above, of strings and with as many elements as there are strings, and nobody else has
-        // it. On success the runtime points `place` to `string.len()` bytes of that element, which nothing moves before the
-        // next call, and which do not overlap a string of ours. On failure it says so and nothing is written.
+        // SAFETY: the tensor was made above, of strings and with as many elements as there are strings, and nothing
+        // else refers to it. On success the runtime points `place` to `string.len()` bytes of that element, which
+        // nothing moves before the next call, and which do not overlap `string`. On failure it returns an error and
+        // nothing is written.
         unsafe {
             let made = ort::api().GetResizedStringTensorElementBuffer;
             onnxruntime_result(made(tensor.ptr_mut(), index, string.len(), &raw mut place))?;
@@ -44,15 +46,17 @@ pub fn onnxruntime_strings<'s>(
     Ok(tensor)
 }
 
-/// The strings of a tensor of ONNX Runtime, one behind the other, and where each begins. `count` is how many its shape has.
+/// The strings of a tensor of ONNX Runtime, one after the other, and the position where each begins. `count` is the
+/// number of elements of its shape.
 pub fn onnxruntime_string_bytes(value: &ort::value::DynValue, count: usize) -> Result<(Vec<u8>, Vec<usize>), String> {
     use ort::AsPointer as _;
     let mut length = 0;
-    // SAFETY: the value is alive as long as it is borrowed. The runtime checks that it holds strings, and writes one number.
+    // SAFETY: the value lives as long as it is borrowed. The runtime checks that it holds strings, and writes one
+    // number.
     unsafe { onnxruntime_result((ort::api().GetStringTensorDataLength)(value.ptr(), &raw mut length))? };
     let (mut bytes, mut starts) = (zeros::<u8>(length)?, zeros::<usize>(count)?);
-    // SAFETY: as above. The runtime checks both lengths against the tensor's before it writes, and writes no more than they
-    // say, to live buffers of that size.
+    // SAFETY: as above. The runtime compares both lengths with the tensor's before it writes, and writes no more than
+    // that, to live buffers of that size.
     unsafe {
         let content = ort::api().GetStringTensorContent;
         let copied = content(value.ptr(), bytes.as_mut_ptr().cast(), length, starts.as_mut_ptr(), count);
@@ -63,22 +67,22 @@ pub fn onnxruntime_string_bytes(value: &ort::value::DynValue, count: usize) -> R
 
 fn zeros<T: Copy + Default>(count: usize) -> Result<Vec<T>, String> {
     let mut zeros = Vec::new();
-    zeros.try_reserve_exact(count).map_err(|_| format!("has {count} elements, for which there is no memory"))?;
+    zeros.try_reserve_exact(count).map_err(|_| format!("does not fit into memory: it has {count} elements"))?;
     zeros.resize(count, T::default());
     Ok(zeros)
 }
 
-/// What a call of ONNX Runtime's came to.
+/// The result of a call of ONNX Runtime, from its status.
 ///
 /// # Safety
 ///
-/// The status is one that a call just returned, and nobody else has.
+/// A call just returned this status, and nothing else refers to it.
 unsafe fn onnxruntime_result(status: ort::sys::OrtStatusPtr) -> Result<(), String> {
     if status.0.is_null() {
         return Ok(());
     }
-    // SAFETY: a status that is not null is alive until it is released, which happens once, here; its message is a text that
-    // ends with a NUL and lives as long.
+    // SAFETY: a status that is not null lives until it is released, which happens once, here. Its message ends with a
+    // NUL and lives as long.
     unsafe {
         let message = std::ffi::CStr::from_ptr((ort::api().GetErrorMessage)(status.0)).to_string_lossy().into_owned();
         (ort::api().ReleaseStatus)(status.0);

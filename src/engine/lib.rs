@@ -1,15 +1,15 @@
-//! Runtimes: ONNX Runtime and OpenVINO behind one trait, and the pipeline from images to labels. All code that reads
-//! foreign bytes for a model is here.
+//! Runtimes: ONNX Runtime and OpenVINO behind one trait, and the pipelines from what callers send to answers. All code
+//! that reads foreign bytes for a model is here.
 //!
 //! Files, in reading order:
 //! * `backend.rs` - the trait `Backend`, signatures, options, errors of loads and runs
-//! * `foreign.rs` - functions of the runtimes that their crates do not wrap
+//! * `foreign.rs` - functions of the runtimes that the Rust crates do not wrap
 //! * `onnxruntime.rs` - ONNX Runtime behind `Backend`
 //! * `openvino.rs` - OpenVINO behind `Backend`
 //! * `onnx.rs` - facts that an ONNX file states, read without a runtime: names, external data
 //! * `onnx/` - `dangers.rs` finds operators that crash a runtime or corrupt its memory for some inputs
 //! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
-//! * `pipeline/` - images to tensors, and scores to labels; its `mod.rs` has the map
+//! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
 //!
 //! Invariants:
@@ -38,10 +38,10 @@ use std::sync::{Arc, OnceLock};
 
 use backend::{Backend, LoadError, LoadOptions, ModelFiles, Runtime};
 
-/// A copy of what a runtime made, if there is memory for it.
-fn copied<T: Copy>(elements: &[T]) -> Result<Vec<T>, String> {
+/// Copies the elements of an output, if there is memory for them. The error completes a sentence about the output.
+fn copy_elements<T: Copy>(elements: &[T]) -> Result<Vec<T>, String> {
     let mut copy = Vec::new();
-    let no_memory = |_| format!("has {} bytes, for which there is no memory", size_of_val(elements));
+    let no_memory = |_| format!("does not fit into memory: it has {} bytes", size_of_val(elements));
     copy.try_reserve_exact(elements.len()).map_err(no_memory)?;
     copy.extend_from_slice(elements);
     Ok(copy)
@@ -49,51 +49,51 @@ fn copied<T: Copy>(elements: &[T]) -> Result<Vec<T>, String> {
 
 /// The runtimes that this process can use. Clones share them.
 ///
-/// A runtime's library is loaded when its first model is: a box that needs one runtime does not carry the other.
+/// A runtime's library is loaded with its first model, so a box that needs one runtime does not load the other.
 #[derive(Debug, Clone)]
 pub struct Runtimes {
-    shared: Arc<Shared>,
+    inner: Arc<RuntimesInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RuntimesInner {
     folder: PathBuf,
-    /// Of those whose library lies elsewhere.
+    /// The folders of runtimes whose library is not in `folder`, by their names.
     own_folders: BTreeMap<&'static str, PathBuf>,
     onnxruntime: OnceLock<Result<onnxruntime::OnnxRuntime, String>>,
     openvino: OnceLock<Result<openvino::OpenVino, String>>,
 }
 
 impl Runtimes {
-    /// The runtimes whose shared libraries lie in `folder`.
+    /// Uses the shared libraries in `folder`.
     pub fn new(folder: PathBuf) -> Self {
         Self::with_own_folders(folder, &BTreeMap::new())
     }
 
-    /// The runtimes whose shared libraries lie in `folder`, but for those, by their names, that have a folder of their own.
+    /// Uses the shared libraries in `folder`, except for the runtimes in `own`, which maps names to folders.
     pub fn with_own_folders(folder: PathBuf, own: &BTreeMap<String, PathBuf>) -> Self {
         let own_folder = |runtime: Runtime| Some((runtime.as_str(), own.get(runtime.as_str())?.clone()));
         let own_folders = Runtime::ALL.into_iter().filter_map(own_folder).collect();
-        let shared = Shared { folder, own_folders, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
-        Self { shared: Arc::new(shared) }
+        let inner = RuntimesInner { folder, own_folders, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
+        Self { inner: Arc::new(inner) }
     }
 
-    /// The folders of those that have one of their own, by their names.
+    /// The folders of the runtimes that have their own, by their names.
     pub fn own_folders(&self) -> BTreeMap<String, PathBuf> {
-        self.shared.own_folders.iter().map(|(name, folder)| ((*name).to_owned(), folder.clone())).collect()
+        self.inner.own_folders.iter().map(|(name, folder)| ((*name).to_owned(), folder.clone())).collect()
     }
 
-    /// The runtime's shared library, or why there is none. Nothing is loaded.
+    /// Finds the runtime's shared library, without loading it.
     pub fn library(&self, runtime: Runtime) -> Result<PathBuf, String> {
         let stem = match runtime {
             Runtime::OnnxRuntime => "libonnxruntime.so",
             Runtime::OpenVino => "libopenvino_c.so",
         };
-        let folder = self.shared.own_folders.get(runtime.as_str()).unwrap_or(&self.shared.folder);
+        let folder = self.inner.own_folders.get(runtime.as_str()).unwrap_or(&self.inner.folder);
         newest_library(folder, stem).ok_or_else(|| format!("no {stem} in {} (runtimes.dir)", folder.display()))
     }
 
-    /// The names of the libraries, which tell versions apart: asking for a version would load them.
+    /// The file names of the libraries, which differ between versions. Asking for a version would load the library.
     pub fn libraries(&self) -> String {
         let name = |runtime| match self.library(runtime) {
             Ok(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -102,7 +102,7 @@ impl Runtimes {
         Runtime::ALL.map(name).join(" ")
     }
 
-    /// The version of `runtime`, or why it cannot be used. Loads its library.
+    /// The version of `runtime`, or the reason why it cannot be used. Loads its library.
     pub fn version(&self, runtime: Runtime) -> Result<&str, &str> {
         match runtime {
             Runtime::OnnxRuntime => self.onnxruntime().map(onnxruntime::OnnxRuntime::version),
@@ -130,16 +130,16 @@ impl Runtimes {
 
     fn onnxruntime(&self) -> Result<&onnxruntime::OnnxRuntime, &String> {
         let open = || onnxruntime::OnnxRuntime::open(&self.library(Runtime::OnnxRuntime)?);
-        self.shared.onnxruntime.get_or_init(open).as_ref()
+        self.inner.onnxruntime.get_or_init(open).as_ref()
     }
 
     fn openvino(&self) -> Result<&openvino::OpenVino, &String> {
         let open = || openvino::OpenVino::open(&self.library(Runtime::OpenVino)?);
-        self.shared.openvino.get_or_init(open).as_ref()
+        self.inner.openvino.get_or_init(open).as_ref()
     }
 }
 
-/// The file in `folder` named `stem`, or with the highest version behind it (`stem.1.31.1`).
+/// Finds the file in `folder` that is named `stem`, or that has the highest version after it (`stem.1.31.1`).
 fn newest_library(folder: &Path, stem: &str) -> Option<PathBuf> {
     let version = |name: &str| -> Option<Vec<u64>> {
         let rest = name.strip_prefix(stem)?;
@@ -153,7 +153,7 @@ fn newest_library(folder: &Path, stem: &str) -> Option<PathBuf> {
     Some(folder.join(newest))
 }
 
-/// A runtime's message on one line: runs of white space, line breaks included, become one space.
+/// Puts a runtime's message on one line: each run of white space becomes one space.
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

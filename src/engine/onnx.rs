@@ -1,9 +1,9 @@
-//! What an ONNX file says about itself, read without a runtime.
+//! Reads an ONNX file without a runtime.
 //!
-//! Only the parts that Ledge needs are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept.
-//! Three things hang on it: external data outside the model's folder is refused before a runtime opens it, the inputs and
-//! outputs get the names that the file gives them, whichever runtime runs it, and no runtime gets a model in which it does
-//! not withstand what a caller sends (`dangers.rs`).
+//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept. Three
+//! things depend on it: external data outside the model's folder is refused before a runtime opens it, inputs and
+//! outputs have the names of the file in every runtime, and no runtime gets a model whose callers could crash it
+//! (`dangers.rs`).
 
 mod dangers;
 
@@ -13,14 +13,14 @@ use prost::Message;
 
 use crate::backend::{Dangers, PortNames};
 
-/// Why a file is not a model that Ledge opens.
+/// A file is not a model that Ledge opens.
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
     #[error("is not an ONNX model, or is cut off: {0}")]
     Decode(#[from] prost::DecodeError),
     #[error("is not an ONNX model: it has no graph")]
     NoGraph,
-    /// A tensor's data lies outside the model's folder, or at an address of the process.
+    /// A tensor's data is outside the model's folder, or at an address in the memory of the process.
     #[error("refers to external data at {location:?}, outside its own folder")]
     ExternalDataOutside {
         /// The location as written in the file.
@@ -68,7 +68,7 @@ struct FunctionProto {
     node: Vec<NodeProto>,
     #[prost(string, tag = "10")]
     domain: String,
-    /// The attributes that have a default.
+    /// The attributes with a default.
     #[prost(message, repeated, tag = "11")]
     attribute_proto: Vec<AttributeProto>,
 }
@@ -171,16 +171,16 @@ struct TensorTypeProto {
     elem_type: i32,
 }
 
-/// What an ONNX file says about itself.
+/// The facts that Ledge needs about an ONNX file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OnnxSummary {
-    /// The names of its inputs (initializers left out) and outputs.
+    /// The names of its inputs, without initializers, and of its outputs.
     pub port_names: PortNames,
-    /// Files that hold some of its weights, as paths within its folder.
+    /// The files with some of its weights, as paths within its folder.
     pub external_data: Vec<PathBuf>,
-    /// Its operator sets: domain (empty for the standard one) and version.
+    /// Its operator sets: the domain (empty for the standard one) and the version.
     pub operator_sets: Vec<(String, i64)>,
-    /// What callers could do to a runtime.
+    /// The harm that callers could do to a runtime.
     pub dangers: Dangers,
 }
 
@@ -188,7 +188,7 @@ pub struct OnnxSummary {
 pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     let model = ModelProto::decode(bytes)?;
     let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
-    let dangers = dangers::of(&model);
+    let dangers = dangers::find(&model);
     let external_data = external_data(&model)?;
     let is_input = |name: &&str| !graph.initializer.iter().any(|tensor| tensor.name == **name);
     Ok(OnnxSummary {
@@ -202,7 +202,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     })
 }
 
-/// Reads a model for the fuzzers; true when it can be read. The files that it names are in its folder.
+/// Reads a model for the fuzzers; true if it can be read. The files that it names are in its folder.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -236,7 +236,7 @@ fn collect_from_graph<'a>(graph: &'a GraphProto, locations: &mut Vec<&'a str>) {
     graph.node.iter().for_each(|node| collect_from_attributes(&node.attribute, locations));
 }
 
-// Graphs nest in attributes; prost refuses to decode deeper than 100 levels, so this recursion is bounded too.
+// Attributes contain graphs. prost refuses to decode more than 100 levels, which bounds this recursion.
 fn collect_from_attributes<'a>(attributes: &'a [AttributeProto], locations: &mut Vec<&'a str>) {
     for attribute in attributes {
         attribute.t.iter().chain(&attribute.tensors).for_each(|tensor| collect_from_tensor(tensor, locations));
@@ -251,14 +251,14 @@ fn collect_from_sparse<'a>(tensor: &'a SparseTensorProto, locations: &mut Vec<&'
 }
 
 fn collect_from_tensor<'a>(tensor: &'a TensorProto, locations: &mut Vec<&'a str>) {
-    // A runtime takes any entry called "location"; `data_location` is not looked at, as some runtimes ignore it too.
+    // A runtime uses any entry with the key "location". `data_location` is ignored, as some runtimes ignore it.
     locations.extend(tensor.external_data.iter().filter(|entry| entry.key == "location").map(|e| e.value.as_str()));
 }
 
-/// In a location, both runtimes take it for a mark: the offset is then an address in the memory of the process.
+/// In a location it makes both runtimes take the offset for an address in the memory of the process.
 const MEMORY_ADDRESS: &str = "_ORT_MEM_ADDR_";
 
-/// The path of `location` within the model's folder. Links are for whoever opens it.
+/// The path of `location` within the model's folder. Symbolic links are checked when the file is opened.
 fn path_beside(location: &str) -> Result<PathBuf, OnnxError> {
     let path = Path::new(location);
     let is_beside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));

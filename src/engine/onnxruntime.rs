@@ -1,4 +1,4 @@
-//! ONNX Runtime. The only code that knows the crate `ort`.
+//! ONNX Runtime behind `Backend`. Only this file and `foreign.rs` use the crate `ort`.
 
 use std::path::Path;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use super::backend::{
 };
 use super::foreign;
 
-/// The runtime's library, loaded; one a process.
+/// The loaded library of the runtime. A process has one.
 #[derive(Debug, Clone)]
 pub struct OnnxRuntime {
     environment: Environment,
@@ -30,16 +30,16 @@ pub struct OnnxRuntime {
 impl OnnxRuntime {
     /// Loads the shared library at `library`.
     ///
-    /// The library and its one environment live until the process ends, as ONNX Runtime asks.
+    /// The library and its one environment live until the process ends, as ONNX Runtime requires.
     pub fn open(library: &Path) -> Result<Self, String> {
-        // Nothing leaves the box: rather no runtime than one that calls home.
+        // Nothing may leave the box, so a runtime that would send telemetry is refused.
         if std::env::var_os(sys::NO_TELEMETRY_VARIABLE).is_none_or(|value| value != "1") {
             return Err(format!(
-                "{} is not 1, and without it ONNX Runtime sends telemetry",
+                "ONNX Runtime would send telemetry: set {}=1 in its environment",
                 sys::NO_TELEMETRY_VARIABLE
             ));
         }
-        // It says at each start for which older version it was made. This one is pinned, and tested with it.
+        // The crate warns at each start that it was made for an older version. This version is pinned and tested.
         let silent = tracing::subscriber::NoSubscriber::default();
         let environment = tracing::subscriber::with_default(silent, || ort::init_from(library))
             .map_err(|error| error.to_string())?
@@ -47,12 +47,12 @@ impl OnnxRuntime {
             .with_telemetry(false)
             .build()
             .map_err(|error| error.message().to_owned())?;
-        // Below a warning it tells its optimizer's every pass, two hundred lines a model.
+        // At lower levels it logs each pass of its optimizer, two hundred lines a model.
         environment.set_log_level(LogLevel::Warning);
         Ok(Self { environment, version: version_in_name(library, "libonnxruntime.so.") })
     }
 
-    /// The version, as the library's file name tells.
+    /// The version in the library's file name.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -75,23 +75,23 @@ impl OnnxRuntime {
     }
 
     fn session(&self, model: &Path, options: &LoadOptions) -> Result<Session, String> {
-        let words = |error: ort::Error<SessionBuilder>| error.message().to_owned();
+        let message = |error: ort::Error<SessionBuilder>| error.message().to_owned();
         let builder = Session::builder(&self.environment).map_err(|error| error.message().to_owned())?;
-        let builder = builder.with_intra_threads(options.threads).map_err(words)?;
-        let builder = builder.with_inter_threads(1).map_err(words)?;
-        // A thread that waits by spinning takes a core from the next model: nothing here may use CPU when idle.
-        let builder = builder.with_intra_op_spinning(false).map_err(words)?;
-        let mut builder = builder.with_inter_op_spinning(false).map_err(words)?;
-        // Unsigned weights, whose products are added in 32 bits. Never with VNNI, where the same entry takes twice as long
-        // for nothing.
+        let builder = builder.with_intra_threads(options.threads).map_err(message)?;
+        let builder = builder.with_inter_threads(1).map_err(message)?;
+        // A thread that waits by spinning takes a core from the next model. Nothing here may use CPU time when idle.
+        let builder = builder.with_intra_op_spinning(false).map_err(message)?;
+        let mut builder = builder.with_inter_op_spinning(false).map_err(message)?;
+        // Makes weights unsigned, so that their products are added in 32 bits. Not set with VNNI, where the same entry
+        // takes twice as long and changes nothing.
         if options.exact_int8 && Int8::here() == Int8::Saturates {
-            builder = builder.with_config_entry("session.x64quantprecision", "1").map_err(words)?;
+            builder = builder.with_config_entry("session.x64quantprecision", "1").map_err(message)?;
         }
         builder.commit_from_file(model).map_err(|error| error.message().to_owned())
     }
 }
 
-/// The part of a library's file name behind `prefix`, or `unknown`.
+/// The part of a library's file name after `prefix`, or `unknown`.
 pub(super) fn version_in_name(library: &Path, prefix: &str) -> String {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
     name.strip_prefix(prefix).unwrap_or("unknown").to_owned()
@@ -103,7 +103,8 @@ fn port(kind: &'static str, name: &str, value_type: &ValueType) -> Result<Port, 
     let ValueType::Tensor { ty, shape, .. } = value_type else {
         return Err(refused(format!("is a {value_type}, not a tensor")));
     };
-    let datatype = datatype(*ty).ok_or_else(|| refused(format!("has the datatype {ty}, which the protocol lacks")))?;
+    let datatype =
+        datatype(*ty).ok_or_else(|| refused(format!("has the datatype {ty}, which the protocol does not support")))?;
     Ok(Port { name: name.to_owned(), datatype, shape: shape.iter().map(|&dim| dim.max(-1)).collect() })
 }
 
@@ -130,31 +131,32 @@ fn datatype(element: TensorElementType) -> Option<DataType> {
 struct OnnxRuntimeBackend {
     session: Session,
     signature: Signature,
-    /// The places of the inputs by whose numbers whole ones are divided, and of those that are, where they are inputs.
+    /// The positions of the inputs that integers are divided by, each with the position of the dividend if it is an
+    /// input.
     divisors: Vec<(usize, Option<usize>)>,
 }
 
 fn divisors(found: &[Divisor], signature: &Signature) -> Result<Vec<(usize, Option<usize>)>, LoadError> {
-    let place = |name: &str| signature.inputs.iter().position(|port| port.name == name);
-    let places = |Divisor { input, dividend }: &Divisor| {
-        let reason = || format!("divides by {input:?}, which is no input");
+    let position = |name: &str| signature.inputs.iter().position(|port| port.name == name);
+    let positions = |Divisor { input, dividend }: &Divisor| {
+        let reason = || format!("divides integers by {input:?}, which is not one of its inputs");
         let divisor =
-            place(input).ok_or_else(|| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: reason() })?;
-        Ok((divisor, dividend.as_deref().and_then(place)))
+            position(input).ok_or_else(|| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: reason() })?;
+        Ok((divisor, dividend.as_deref().and_then(position)))
     };
-    found.iter().map(places).collect()
+    found.iter().map(positions).collect()
 }
 
-/// Refuses the division of the least whole number by -1, for which the CPU ends the process. Of a dividend that the model
-/// computes nothing is known, so there no -1 is taken.
+/// Refuses to divide the smallest integer by -1, for which the CPU ends the process. The value of a computed dividend
+/// is not known, so no -1 is accepted for one.
 fn check_division(divisor: &Tensor, dividend: Option<&Tensor>) -> Result<(), String> {
-    fn is_found<T: Element + Pod + PartialEq>(tensor: &Tensor, number: T) -> bool {
+    fn contains<T: Element + Pod + PartialEq>(tensor: &Tensor, number: T) -> bool {
         tensor.elements::<T>().is_some_and(|numbers| numbers.contains(&number))
     }
-    let divides_by_minus_one = is_found(divisor, -1_i64) || is_found(divisor, -1_i32);
-    let has_least = dividend.is_none_or(|dividend| is_found(dividend, i64::MIN) || is_found(dividend, i32::MIN));
-    if divides_by_minus_one && has_least {
-        return Err("has a -1, by which the least whole number cannot be divided".to_owned());
+    let divides_by_minus_one = contains(divisor, -1_i64) || contains(divisor, -1_i32);
+    let has_smallest = dividend.is_none_or(|dividend| contains(dividend, i64::MIN) || contains(dividend, i32::MIN));
+    if divides_by_minus_one && has_smallest {
+        return Err("is a divisor and contains -1, by which the smallest integer cannot be divided".to_owned());
     }
     Ok(())
 }
@@ -174,9 +176,10 @@ impl Backend for OnnxRuntimeBackend {
             let (Some(numbers), Some(port)) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else {
                 continue;
             };
-            let dividend = dividend.and_then(|place| inputs.get(place));
+            let dividend = dividend.and_then(|position| inputs.get(position));
             check_division(numbers, dividend).map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
         }
+
         let values = self
             .signature
             .inputs
@@ -195,11 +198,13 @@ impl Backend for OnnxRuntimeBackend {
                     .map_err(|reason| RunError::Input { name: port.name.clone(), reason: reason.message().into() })
             })
             .collect::<Result<Vec<SessionInputValue<'_>>, _>>()?;
+
         let staged = Instant::now();
         let answers = self.session.run(views.as_slice()).map_err(|error| RunError::Runtime {
             runtime: Runtime::OnnxRuntime,
             reason: super::one_line(error.message()),
         })?;
+
         let inferred = Instant::now();
         let outputs = outputs
             .iter()
@@ -217,7 +222,7 @@ impl Backend for OnnxRuntimeBackend {
     }
 }
 
-/// An input in the form that ONNX Runtime reads, borrowed from the tensor where alignment allows.
+/// An input in the form that ONNX Runtime reads, borrowed from the tensor if its alignment allows that.
 enum Value<'a> {
     Numbers(Numbers<'a>, &'a [usize]),
     Strings(DynTensor),
@@ -304,11 +309,11 @@ fn element_type(value: &DynValue) -> Result<DataType, String> {
 
 fn extract_numbers<T: PrimitiveTensorElementType + Element>(value: &DynValue) -> Result<Tensor, String> {
     let shape = shape(value)?;
-    // An empty tensor may have no memory at all behind it.
+    // The pointer of an empty tensor may be null.
     let elements = if shape.contains(&0) {
         Vec::new()
     } else {
-        super::copied(value.try_extract_tensor::<T>().map_err(|error| error.message().to_owned())?.1)?
+        super::copy_elements(value.try_extract_tensor::<T>().map_err(|error| error.message().to_owned())?.1)?
     };
     Tensor::from_vec(shape, elements).map_err(|error| error.to_string())
 }

@@ -7,12 +7,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::toml_check::{from_text, in_range};
+use ledge_part::check::Check;
 use ledge_part::handler_context::BodyLimits;
+use ledge_part::section::{DoctorContext, Section};
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::browser::HostName;
 use super::tls::config::HttpTlsConfig;
+use crate::doctor;
 
 /// The longest path of a Unix socket on Linux, in bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -91,12 +94,6 @@ impl HttpConfig {
         Duration::from_millis(self.write_timeout_ms)
     }
 
-    /// Makes relative paths relative to `root`: those of Unix sockets, and of the files for TLS.
-    pub fn resolve(&mut self, root: &Path) {
-        self.resolve_sockets(root);
-        self.tls.resolve(root);
-    }
-
     /// Makes the paths of Unix sockets relative to `root`.
     pub fn resolve_sockets(&mut self, root: &Path) {
         for address in &mut self.listen {
@@ -114,49 +111,7 @@ impl HttpConfig {
         })
     }
 
-    /// The mistakes in a section whose values are well-formed: the key within the section, and what to do about it.
-    pub fn problems(&self) -> Vec<(String, String)> {
-        let mut problems = Vec::new();
-        if self.listen.is_empty() {
-            problems.push(("listen".into(), "is empty: add at least one address".into()));
-        }
-
-        for (index, address) in self.listen.iter().enumerate() {
-            let problem = if self.listen.iter().take(index).any(|earlier| earlier.conflicts_with(address)) {
-                format!("{address} is named twice")
-            } else {
-                match address {
-                    ListenAddress::Tcp(tcp) if is_beyond_loopback(tcp) => format!(
-                        "{tcp} can be reached from the network without encryption: set it to https://{tcp} with a \
-                         certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
-                        port = tcp.port(),
-                    ),
-                    ListenAddress::Unix(path) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
-                        format!(
-                            "the path {} is longer than {SOCKET_PATH_BYTES_MAX} bytes, the limit for a Unix socket",
-                            path.display()
-                        )
-                    }
-                    _ => continue,
-                }
-            };
-            problems.push((format!("listen[{index}]"), problem));
-        }
-
-        if self.max_memory_bytes < self.max_body_bytes {
-            let reason = format!(
-                "is smaller than http.max_body_bytes ({}), so the largest body would always be refused: set it to a \
-                 multiple of http.max_body_bytes",
-                self.max_body_bytes
-            );
-            problems.push(("max_memory_bytes".into(), reason));
-        }
-        problems
-            .extend(self.tls.problems(self.serves_tls()).into_iter().map(|(key, problem)| (key.to_owned(), problem)));
-        problems
-    }
-
-    /// The most files that connections have open, over TCP and Unix sockets together.
+    /// How many files connections may have open, over TCP and over Unix sockets.
     pub fn open_files_max(&self) -> u64 {
         2 * self.max_connections as u64
     }
@@ -312,6 +267,58 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListenA
     }
 
     deserializer.deserialize_any(OneOrMany)
+}
+
+impl Section for HttpConfig {
+    fn resolve(&mut self, root: &Path) {
+        self.resolve_sockets(root);
+        self.tls.resolve(root);
+    }
+
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        if self.listen.is_empty() {
+            problems.push(("listen".into(), "is empty: add at least one address".into()));
+        }
+
+        for (index, address) in self.listen.iter().enumerate() {
+            let problem = if self.listen.iter().take(index).any(|earlier| earlier.conflicts_with(address)) {
+                format!("{address} is named twice")
+            } else {
+                match address {
+                    ListenAddress::Tcp(tcp) if is_beyond_loopback(tcp) => format!(
+                        "{tcp} can be reached from the network without encryption: set it to https://{tcp} with a \
+                         certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
+                        port = tcp.port(),
+                    ),
+                    ListenAddress::Unix(path) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
+                        format!(
+                            "the path {} is longer than {SOCKET_PATH_BYTES_MAX} bytes, the limit for a Unix socket",
+                            path.display()
+                        )
+                    }
+                    _ => continue,
+                }
+            };
+            problems.push((format!("listen[{index}]"), problem));
+        }
+
+        if self.max_memory_bytes < self.max_body_bytes {
+            let reason = format!(
+                "is smaller than http.max_body_bytes ({}), so the largest body would always be refused: set it to a \
+                 multiple of http.max_body_bytes",
+                self.max_body_bytes
+            );
+            problems.push(("max_memory_bytes".into(), reason));
+        }
+        problems
+            .extend(self.tls.problems(self.serves_tls()).into_iter().map(|(key, problem)| (key.to_owned(), problem)));
+        problems
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::https(self, context).into_iter().chain(doctor::local_access(self)).collect()
+    }
 }
 
 #[cfg(test)]

@@ -34,17 +34,21 @@ pub async fn infer(
     let (parts, body) = request.into_parts();
     let target = target(&path)?;
     let arrived = Instant::now();
-    if body::is_large(&parts.headers) {
-        let priority = CallHeaders::read(&parts.headers, arrived)?.priority;
-        if let Some(refused) = app.serving().refusal(&target.model, target.version, priority, &principal) {
+    let terms = CallHeaders::read(&parts.headers, arrived).and_then(|terms| {
+        // A large body is not read for a call that has no place in the queue.
+        let is_large = body::is_large(&parts.headers);
+        let refused = || app.serving().refusal(&target.model, target.version, terms.priority, &principal);
+        is_large.then(refused).flatten().map_or(Ok(terms), |refused| Err(refused.into()))
+    });
+    let CallHeaders { priority, deadline } = match terms {
+        Ok(terms) => terms,
+        Err(failure) => {
             body::discard_unless_expected(&parts.headers, body, app.context().limits()).await;
-            return Err(refused.into());
+            return Err(failure);
         }
-    }
-
+    };
     let ReceivedBody { bytes: body, account } = body::read(&parts, body, app.context()).await?;
     let form = BodyKind::of(content_type(&parts.headers), header_length(&parts.headers)?);
-    let CallHeaders { priority, deadline } = CallHeaders::read(&parts.headers, arrived)?;
     let call = InferenceCall {
         target,
         body,

@@ -1,32 +1,12 @@
 //! `[http]`, and TLS as a part of the daemon. The server itself is not a part: it serves all parts.
 
 use std::fmt;
-use std::path::Path;
 
-use ledge_egress::EgressConfig;
 use ledge_identity::access::Access;
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
 use ledge_part::{Environment, Part};
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::config::HttpConfig;
-use crate::doctor;
 use crate::tls::{self, ServerTls};
-
-impl Section for HttpConfig {
-    fn resolve(&mut self, root: &Path) {
-        self.resolve(root);
-    }
-
-    fn problems(&self, _egress: &EgressConfig) -> Vec<(String, String)> {
-        self.problems()
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::https(self, context).into_iter().chain(doctor::local_access(self)).collect()
-    }
-}
 
 impl Part for ServerTls {
     fn name(&self) -> &'static str {

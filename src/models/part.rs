@@ -1,7 +1,6 @@
 //! The models as a part of the daemon.
 
 use std::fmt;
-use std::path::Path;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -11,16 +10,9 @@ use ledge_part::section::Section;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
-use crate::repository::config::RepositoryConfig;
 use crate::repository::{UNLOADED_REASON, VersionState};
 use crate::serving::Serving;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
-
-impl Section for RepositoryConfig {
-    fn resolve(&mut self, root: &Path) {
-        self.resolve(root);
-    }
-}
 
 impl Section for ServingConfig {}
 

@@ -5,8 +5,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use ledge_base::names::DeviceName;
-use ledge_part::api_error::ErrorBody;
-use ledge_protocol::call::{CallAnswer, CallError, HEADER_LENGTH};
+use ledge_part::api_error::{ApiError, ErrorBody};
+use ledge_protocol::call::{CallAnswer, HEADER_LENGTH};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::client::packet::{Message, Properties, Qos};
@@ -41,33 +41,10 @@ pub struct ReturnPath {
     pub duplicate: bool,
 }
 
-/// The reason why there is no result, with a status as in HTTP.
-#[derive(Debug, Clone)]
-pub struct StatusError {
-    pub status: u16,
-    /// The text for the caller.
-    pub message: String,
-    /// The time in seconds after which to try again, if that can help.
-    pub retry_after_s: Option<u64>,
-}
-
-impl StatusError {
-    /// An error for which trying again does not help.
-    pub fn new(status: u16, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), retry_after_s: None }
-    }
-}
-
-impl From<CallError> for StatusError {
-    fn from(error: CallError) -> Self {
-        Self { retry_after_s: error.retry_after_s(), ..Self::new(error.status(), error.to_string()) }
-    }
-}
-
 /// The body of an answer without a result. The status and id are for clients of 3.1.1, which have no properties.
-fn error_body(failure: &StatusError, request: &[u8]) -> Bytes {
+fn error_body(failure: &ApiError, request: &[u8]) -> Bytes {
     let id = id_of(request);
-    ErrorBody { error: &failure.message, status: Some(failure.status), id: id.as_deref() }.to_json().into()
+    ErrorBody { error: &failure.message, status: Some(failure.status.as_u16()), id: id.as_deref() }.to_json().into()
 }
 
 impl ReturnPath {
@@ -87,8 +64,8 @@ impl ReturnPath {
     }
 
     /// The message with an error. `request` is the failed request, whose id the answer repeats.
-    pub fn failure(&self, device: &DeviceName, failure: &StatusError, request: &[u8]) -> Message {
-        let mut message = self.message(device, failure.status, error_body(failure, request));
+    pub fn failure(&self, device: &DeviceName, failure: &ApiError, request: &[u8]) -> Message {
+        let mut message = self.message(device, failure.status.as_u16(), error_body(failure, request));
         if let Some(seconds) = failure.retry_after_s {
             message.properties.user.push(("retry-after".to_owned(), seconds.to_string()));
         }
@@ -112,7 +89,7 @@ impl ReturnPath {
 }
 
 /// Replaces an answer that cannot be sent by an error. `false`: it is an error already.
-pub fn replace(message: &mut Message, failure: &StatusError) -> bool {
+pub fn replace(message: &mut Message, failure: &ApiError) -> bool {
     if status(message).is_none_or(|status| status >= 400) {
         return false;
     }
@@ -182,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_error_says_its_status_and_the_id_of_its_request_in_the_body_too() {
-        let failure = StatusError { retry_after_s: Some(3), ..StatusError::new(429, "too \"many\"") };
+        let failure = ApiError { retry_after_s: Some(3), ..ApiError::with_code(429, "too \"many\"") };
         let message = path().failure(&"box".parse().unwrap(), &failure, br#"{"inputs": [], "id": "a\"b"}binary"#);
         assert_eq!(&message.payload[..], br#"{"error":"too \"many\"","status":429,"id":"a\"b"}"#);
         let user = |name| message.properties.user(name);
@@ -197,7 +174,7 @@ mod tests {
         let cache = Some(ledge_models::serving::request::CacheOutcome::Hit);
         let answered =
             CallAnswer { body: "{}..".into(), header_length: Some(2), version: 3.try_into().unwrap(), cache };
-        let failure = StatusError { retry_after_s: Some(3), ..StatusError::new(429, "no") };
+        let failure = ApiError { retry_after_s: Some(3), ..ApiError::with_code(429, "no") };
         let messages = [path().answer(&device, answered), path().failure(&device, &failure, b"")];
         let mut sent = std::collections::BTreeSet::from(["correlation data".to_owned(), "content type".to_owned()]);
         for message in messages {

@@ -12,12 +12,11 @@ use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;
 use ledge_identity::access::ViewScope;
 use ledge_models::serving::Serving;
-use ledge_models::status;
 use ledge_protocol::Target;
 use ledge_protocol::call::{self, BodyKind, CallAnswer, INLINE_JSON_BYTES_MAX, InferenceCall};
 use ledge_service::off_thread::blocking;
 
-use super::answer::{self, ReturnPath, StatusError};
+use super::answer::{self, ReturnPath};
 use super::bindings::{Binding, Extracted, Origin, PushRows, entities, join_keys, push_rows, request_of_rows};
 use super::client::packet::{Message, Qos};
 use super::client::session::Delivery;
@@ -25,6 +24,7 @@ use super::held_bytes::HeldBytesGuard;
 use super::push::{self, PushError, Pusher};
 use super::request::{UnansweredReason, principal};
 use super::topics::TopicName;
+use ledge_part::api_error::ApiError;
 
 /// A message for one binding.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct BindingOutcome {
     /// The message to publish: the answer, or the error where the binding publishes errors.
     pub message: Option<Message>,
     /// The reason why there is no result.
-    pub failure: Option<StatusError>,
+    pub failure: Option<ApiError>,
     /// Set when its delivery stays unsettled, so that the broker delivers it again.
     pub unsettled: bool,
     /// Counts the message as memory in use until its answer is published.
@@ -113,13 +113,13 @@ impl BindingMessage {
         device: &DeviceName,
         now: Instant,
         held: HeldBytesGuard,
-    ) -> Result<Self, StatusError> {
+    ) -> Result<Self, ApiError> {
         let publish = binding.model().map(|(model, publish)| publish.fill(captures, device, model)).transpose();
         Ok(Self {
             binding: binding.clone(),
             source: message.topic.clone(),
             captures: captures.iter().map(|&capture| capture.to_owned()).collect(),
-            publish: publish.map_err(|error| StatusError::new(400, error.to_string()))?,
+            publish: publish.map_err(|error| ApiError::with_code(400, error.to_string()))?,
             payload: message.payload.clone(),
             content_type: message.properties.content_type.clone(),
             arrived: now,
@@ -154,11 +154,7 @@ impl BindingMessage {
     }
 
     /// Checks only the push.
-    pub async fn dry_run_push(
-        self,
-        serving: &Serving,
-        device: &DeviceName,
-    ) -> (Option<DryRunRows>, Option<StatusError>) {
+    pub async fn dry_run_push(self, serving: &Serving, device: &DeviceName) -> (Option<DryRunRows>, Option<ApiError>) {
         match self.check_push(serving, device).await {
             Ok(tried) => (tried.map(|(rows, _)| rows), None),
             Err((tried, failure)) => (tried, Some(failure)),
@@ -169,7 +165,7 @@ impl BindingMessage {
         &self,
         serving: &Serving,
         device: &DeviceName,
-    ) -> Result<Option<(DryRunRows, Columns)>, (Option<DryRunRows>, StatusError)> {
+    ) -> Result<Option<(DryRunRows, Columns)>, (Option<DryRunRows>, ApiError)> {
         let rows = self.rows(serving, device).await.map_err(|failure| (None, failure))?;
         let Some(BindingRows { push, entities, unused, .. }) = rows else { return Ok(None) };
         let columns = push.columns.clone();
@@ -182,7 +178,7 @@ impl BindingMessage {
         }
     }
 
-    fn outcome(self, result: Result<Option<CallAnswer>, StatusError>, device: &DeviceName) -> BindingOutcome {
+    fn outcome(self, result: Result<Option<CallAnswer>, ApiError>, device: &DeviceName) -> BindingOutcome {
         let config = self.binding.config();
         let path = self.publish.clone().map(|topic| ReturnPath {
             topic,
@@ -223,7 +219,7 @@ impl BindingMessage {
         Ok(Some(rows.entities))
     }
 
-    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<BindingRows>, StatusError> {
+    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<BindingRows>, ApiError> {
         let Some(target) = self.binding.config().target() else { return Ok(None) };
         let views = serving.features().registry().targets(&target).map_err(|error| push::failure(&error))?;
         let for_rows = views.clone();
@@ -240,7 +236,7 @@ impl BindingMessage {
         &self,
         device: &DeviceName,
         extract: impl FnOnce(&Binding, &Bytes, Origin<'_>) -> Result<T, super::bindings::BindingError> + Send + 'static,
-    ) -> Result<T, StatusError> {
+    ) -> Result<T, ApiError> {
         let (binding, payload, captures) = (self.binding.clone(), self.payload.clone(), self.captures.clone());
         let device = device.clone();
         let waited = i64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(i64::MAX);
@@ -256,7 +252,7 @@ impl BindingMessage {
         serving: &Serving,
         device: &DeviceName,
         pushed: Option<Columns>,
-    ) -> Result<Option<CallAnswer>, StatusError> {
+    ) -> Result<Option<CallAnswer>, ApiError> {
         let config = self.binding.config();
         let Some((model, _)) = self.binding.model() else { return Ok(None) };
         let content_type = self.content_type.clone();
@@ -289,12 +285,12 @@ impl BindingMessage {
         let (binding, body) = (self.binding.clone(), answered.body.clone());
         let json = if config.select.is_some() { body.len() } else { 0 };
         let selected = parse(json, move || binding.answer(&body)).await;
-        answered.body = selected.map_err(|error| StatusError::new(500, error.to_string()))?;
+        answered.body = selected.map_err(|error| ApiError::with_code(500, error.to_string()))?;
         Ok(Some(answered))
     }
 
     /// The entity keys of a message that is not pushed.
-    async fn entities(&self, registry: Arc<Registry>, device: &DeviceName) -> Result<Columns, StatusError> {
+    async fn entities(&self, registry: Arc<Registry>, device: &DeviceName) -> Result<Columns, ApiError> {
         if self.binding.config().entities.is_empty() {
             return Ok(Columns::new());
         }
@@ -308,9 +304,9 @@ impl BindingMessage {
         model: &ModelName,
         rows: Vec<(String, Vec<serde_json::Value>)>,
         entities: Columns,
-    ) -> Result<Bytes, StatusError> {
+    ) -> Result<Bytes, ApiError> {
         let model = serving.repository().pin(model, self.binding.config().version);
-        let model = model.map_err(|error| StatusError::new(status::of_pin(&error), error.to_string()))?;
+        let model = model?;
         // The entity keys may be there only for the push.
         let unused = !rows.is_empty() && !model.config.has_features();
         let entities = if unused { Columns::new() } else { entities };
@@ -319,8 +315,8 @@ impl BindingMessage {
     }
 }
 
-fn bad_request(error: &dyn std::fmt::Display) -> StatusError {
-    StatusError::new(400, error.to_string())
+fn bad_request(error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::with_code(400, error.to_string())
 }
 
 /// Does `work` on so many bytes of JSON; a large amount on another thread, since it would delay all other messages

@@ -9,8 +9,8 @@ use ledge_identity::access::Permission;
 use ledge_identity::authentication::{Authenticator, Caller, CredentialError, Lacking, Proof, RequestPermit};
 use ledge_service::audit_event::AuditSink;
 
-use super::answer::StatusError;
 use super::client::packet::Properties;
+use ledge_part::api_error::ApiError;
 
 /// The user property with an API key, as in HTTP's header: `Bearer ledge_...`.
 const AUTHORIZATION_PROPERTY: &str = "authorization";
@@ -54,13 +54,13 @@ pub fn admit(
     key: Option<&PresentedKey>,
     model: Option<&ModelName>,
     now: Instant,
-) -> Result<(Caller, RequestPermit), (Principal, StatusError)> {
+) -> Result<(Caller, RequestPermit), (Principal, ApiError)> {
     let presented = key.map(|key| key.0.as_bytes());
     let caller = authenticator.mqtt_caller(sender.clone(), presented).map_err(|refused| {
         let failure = match &refused {
             CredentialError::TooMany { wait } => later(refused.to_string(), *wait),
-            CredentialError::Unreadable => StatusError::new(503, refused.to_string()),
-            _ => StatusError::new(401, refused.to_string()),
+            CredentialError::Unreadable => ApiError::with_code(503, refused.to_string()),
+            _ => ApiError::with_code(401, refused.to_string()),
         };
         (sender.clone(), failure)
     })?;
@@ -78,26 +78,27 @@ pub fn admit(
     }
 }
 
-fn denied(caller: &Caller, lacking: Lacking) -> StatusError {
+fn denied(caller: &Caller, lacking: Lacking) -> ApiError {
     let (principal, is_known) = (&caller.principal, caller.proof != Proof::None);
     match (lacking, is_known) {
         (Lacking::Permission, true) => {
-            StatusError::new(403, format!("{principal} may not call models: this needs the role infer or admin"))
+            ApiError::with_code(403, format!("{principal} may not call models: this needs the role infer or admin"))
         }
-        (Lacking::Model, true) => {
-            StatusError::new(403, format!("{principal} may not call this model: it is not in the list of its models"))
-        }
+        (Lacking::Model, true) => ApiError::with_code(
+            403,
+            format!("{principal} may not call this model: it is not in the list of its models"),
+        ),
         (_, false) => {
             let message = "callers over MQTT without an API key may not call this model (access.mqtt): send a key in \
                            the user property authorization, as Bearer ledge_...";
-            StatusError::new(401, message)
+            ApiError::with_code(401, message)
         }
     }
 }
 
-fn later(message: String, wait: Duration) -> StatusError {
+fn later(message: String, wait: Duration) -> ApiError {
     let retry_after_s = wait.as_millis().div_ceil(1000).max(1).try_into().ok();
-    StatusError { retry_after_s, ..StatusError::new(429, message) }
+    ApiError { retry_after_s, ..ApiError::with_code(429, message) }
 }
 
 #[cfg(test)]
@@ -137,7 +138,9 @@ mod tests {
         let ask = |key: Option<&str>, model: &str| {
             let (key, model) = (key.and_then(with_key), model.parse().unwrap());
             let admitted = admit(&authenticator, &audit, &sender, key.as_ref(), Some(&model), Instant::now());
-            admitted.map(|(caller, _)| caller.principal.to_string()).map_err(|(who, why)| (who.to_string(), why.status))
+            admitted
+                .map(|(caller, _)| caller.principal.to_string())
+                .map_err(|(who, why)| (who.to_string(), why.status.as_u16()))
         };
         let (broker, refused) = ("mqtt:till/answers", |who: &str, status| Err((who.to_owned(), status)));
         assert_eq!(ask(None, "open"), Ok(broker.to_owned()));

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{HostPort, TlsFiles};
+use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
+use ledge_part::section::Section;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
@@ -114,65 +115,6 @@ impl MqttConfig {
     pub fn report_interval(&self) -> Duration {
         Duration::from_secs(self.report_interval_s)
     }
-
-    /// Makes relative paths relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
-        if let Some(file) = &mut self.password_file {
-            file.resolve(root);
-        }
-        self.tls.resolve(root);
-    }
-
-    /// The mistakes among well-formed values: the key within the section, and what to do about it.
-    pub fn problems(&self) -> Vec<(String, String)> {
-        let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
-        if let Some(broker) = &self.broker {
-            if !broker.tls && !broker.at.host.is_loopback() && !self.allow_plaintext {
-                let at = HostPort { port: MQTTS_PORT, ..broker.at.clone() };
-                let tls = BrokerAddress { at, tls: true };
-                wrong(
-                    "broker",
-                    format!(
-                        "{broker} is not encrypted, so others on the network can read the messages and the password: \
-                         use {tls}, or set mqtt.allow_plaintext = true if the network is trusted"
-                    ),
-                );
-            }
-            for (key, file) in self.tls.keys() {
-                if !broker.tls && file.is_some() {
-                    wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));
-                }
-            }
-        }
-
-        for (key, text) in [("user", &self.user), ("client_id", self.client_id.as_ref().unwrap_or(&String::new()))] {
-            if text.len() > TEXT_MAX_BYTES || text.contains(char::is_control) {
-                wrong(key, format!("is longer than {TEXT_MAX_BYTES} bytes or has a control character"));
-            }
-        }
-        if self.password_file.is_some() && self.user.is_empty() {
-            wrong("password_file", "is a password without a user: set mqtt.user".into());
-        }
-
-        match (&self.tls.certificate_file, &self.tls.key_file) {
-            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into()),
-            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
-            _ => {}
-        }
-
-        // The largest message must fit when no other is in progress.
-        if self.max_memory_bytes < self.max_payload_bytes.saturating_add(PAYLOAD_OVERHEAD_BYTES) {
-            let largest = self.max_payload_bytes;
-            wrong(
-                "max_memory_bytes",
-                format!("must be {PAYLOAD_OVERHEAD_BYTES} more than mqtt.max_payload_bytes, which is {largest}"),
-            );
-        }
-
-        problems.extend(bindings::problems(&self.bindings));
-        problems
-    }
 }
 
 /// The registered port of MQTT.
@@ -249,6 +191,73 @@ impl Serialize for BrokerAddress {
 impl<'de> Deserialize<'de> for BrokerAddress {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
+    }
+}
+
+impl Section for MqttConfig {
+    fn resolve(&mut self, root: &Path) {
+        if let Some(file) = &mut self.password_file {
+            file.resolve(root);
+        }
+        self.tls.resolve(root);
+    }
+
+    fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
+        if let Some(broker) = &self.broker {
+            for (key, file) in self.tls.keys() {
+                if !broker.tls && file.is_some() {
+                    wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));
+                }
+            }
+        }
+
+        for (key, text) in [("user", &self.user), ("client_id", self.client_id.as_ref().unwrap_or(&String::new()))] {
+            if text.len() > TEXT_MAX_BYTES || text.contains(char::is_control) {
+                wrong(key, format!("is longer than {TEXT_MAX_BYTES} bytes or has a control character"));
+            }
+        }
+        if self.password_file.is_some() && self.user.is_empty() {
+            wrong("password_file", "is a password without a user: set mqtt.user".into());
+        }
+
+        match (&self.tls.certificate_file, &self.tls.key_file) {
+            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into()),
+            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
+            _ => {}
+        }
+
+        // The largest message must fit when no other is in progress.
+        if self.max_memory_bytes < self.max_payload_bytes.saturating_add(PAYLOAD_OVERHEAD_BYTES) {
+            let largest = self.max_payload_bytes;
+            wrong(
+                "max_memory_bytes",
+                format!("must be {PAYLOAD_OVERHEAD_BYTES} more than mqtt.max_payload_bytes, which is {largest}"),
+            );
+        }
+
+        problems.extend(bindings::problems(&self.bindings));
+        problems
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let destination = |broker: &BrokerAddress| {
+            let at = HostPort { port: MQTTS_PORT, ..broker.at.clone() };
+            let tls = BrokerAddress { at, tls: true };
+            let plaintext_problem = format!(
+                "{broker} is not encrypted, so others on the network can read the messages and the password: use {tls}, \
+                 or set mqtt.allow_plaintext = true if the network is trusted"
+            );
+            ConfiguredDestination {
+                key: "broker".into(),
+                at: broker.at.clone(),
+                proxy: None,
+                is_encrypted: broker.tls,
+                plaintext_problem: (!self.allow_plaintext).then_some(plaintext_problem),
+            }
+        };
+        self.broker.iter().map(destination).collect()
     }
 }
 

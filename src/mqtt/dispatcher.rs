@@ -17,7 +17,7 @@ use ledge_updates::Updates;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::binding_messages::LimitedBinding;
-use super::answer::{self, ReturnPath, StatusError};
+use super::answer::{self, ReturnPath};
 use super::bindings::{Binding, Bindings};
 use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, ReceivedMessage};
 use super::client::session::{Delivery, Event, NextPacket, Outbound, Session};
@@ -27,6 +27,7 @@ use super::push::Pusher;
 use super::request::{Request, UnansweredReason, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
+use ledge_part::api_error::ApiError;
 
 /// Messages in progress from which on no more packets are read. They end by themselves, so reading goes on soon.
 ///
@@ -91,7 +92,7 @@ pub struct FinishedMessage {
     answer: Option<Message>,
     held: Option<HeldBytesGuard>,
     /// The binding that failed, and the error.
-    failed: Option<(Arc<Binding>, StatusError)>,
+    failed: Option<(Arc<Binding>, ApiError)>,
     /// Set for a success without an answer: the rows are pushed, and no model is called.
     pushed: bool,
 }
@@ -109,7 +110,7 @@ impl Drop for FinishGuard {
         let Some(mut finished) = self.finished.take() else { return };
         if let (None, Some((path, device))) = (&finished.answer, &self.path) {
             let error =
-                StatusError::new(500, "internal error: the call ended without an answer; see the log of the box");
+                ApiError::with_code(500, "internal error: the call ended without an answer; see the log of the box");
             finished.answer = Some(path.failure(device, &error, &[]));
         }
         let _ = self.results.send(finished);
@@ -280,7 +281,7 @@ impl Dispatcher {
     }
 
     /// The refusal of a message before it is read: it is too large, or memory is full.
-    fn refusal(&self, received: &ReceivedMessage) -> Option<StatusError> {
+    fn refusal(&self, received: &ReceivedMessage) -> Option<ApiError> {
         too_large(received, self.limits.payload_bytes).or_else(|| (self.free_memory() == 0).then(overload))
     }
 
@@ -386,7 +387,7 @@ impl Dispatcher {
             }
             if let Some((binding, failure)) = failed {
                 if answer.is_none() {
-                    self.statistics.answered(failure.status);
+                    self.statistics.answered(failure.status.as_u16());
                 }
                 self.log_binding_failure(&binding, &failure, now);
             }
@@ -441,7 +442,8 @@ impl Dispatcher {
                 NextPacket::TooLarge(Outbound { mut message, content, settles }) => {
                     let bytes = message.payload.len();
                     let text = format!("the answer has {bytes} bytes, and the broker accepts no packet of that size");
-                    if self.takes_errors(&message.topic) && answer::replace(&mut message, &StatusError::new(413, text))
+                    if self.takes_errors(&message.topic)
+                        && answer::replace(&mut message, &ApiError::with_code(413, text))
                     {
                         self.session.publish(Outbound { message, content, settles });
                         continue;

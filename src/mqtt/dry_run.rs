@@ -9,13 +9,13 @@ use ledge_base::principal::Principal;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 
-use super::answer::StatusError;
 use super::binding_message::{BindingMessage, Dismissal, DryRunRows};
 use super::bindings::{Binding, BindingConfig, Bindings};
 use super::client::packet::{Message, PacketId, Properties, Qos, ReceivedMessage};
 use super::held_bytes::HeldBytes;
 use super::request::{Request, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
+use ledge_part::api_error::ApiError;
 
 /// A box without a broker.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl DryRun<'_> {
     async fn binding_message(&self, received: ReceivedMessage) -> Vec<DryRunResult> {
         let refusal = too_large(&received, self.max_payload);
         let message = received.message;
-        let problem = |failure: &StatusError| format!("{} (status {})", failure.message, failure.status);
+        let problem = |failure: &ApiError| format!("{} (status {})", failure.message, failure.status.as_u16());
         let mut results = Vec::new();
 
         for (binding, captures) in self.bindings.matching(&message.topic) {

@@ -1,33 +1,15 @@
 //! MQTT as a part of the daemon.
 
 use std::fmt;
-use std::path::Path;
 
 use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_egress::{Egress, EgressConfig, HostPort};
 use ledge_identity::access::Access;
 use ledge_part::Part;
-use ledge_part::section::Section;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::config::MqttConfig;
 use crate::metrics;
 
-impl Section for MqttConfig {
-    fn resolve(&mut self, root: &Path) {
-        self.resolve(root);
-    }
-
-    fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
-        let denied = self.broker.as_ref().and_then(|broker| {
-            let HostPort { host, port } = &broker.at;
-            Egress::check(egress, &host.to_string(), *port).err().map(|how| ("broker".to_owned(), how))
-        });
-        self.problems().into_iter().chain(denied).collect()
-    }
-}
-
-/// The connection to the broker as a part.
+/// The connection to the broker, for the other parts.
 #[derive(Debug)]
 pub struct MqttPart {
     /// `None` where no broker is configured.

@@ -21,7 +21,7 @@ use ledge_models::status;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::Semaphore;
 
-use super::answer::StatusError;
+use ledge_part::api_error::ApiError;
 
 /// The time and the pauses of retries.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ pub struct Pusher {
 #[derive(Debug)]
 pub enum PushError {
     /// It failed, and is not retried.
-    Failed(StatusError),
+    Failed(ApiError),
     /// The daemon stops: the next one retries it.
     Stopped,
 }
@@ -123,12 +123,14 @@ fn is_retryable(error: &FeatureError) -> bool {
 }
 
 /// An error of the store, for the caller and for the log.
-pub fn failure(error: &FeatureError) -> StatusError {
-    StatusError::new(status::of_features(error), error.to_string())
+pub fn failure(error: &FeatureError) -> ApiError {
+    ApiError::with_code(status::of_features(error), error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use ledge_part::api_error::StatusCode;
+
     use super::*;
 
     fn rebuilding() -> FeatureError {
@@ -164,7 +166,10 @@ mod tests {
                 async { Err(rebuilding()) }
             })
             .await;
-        assert!(matches!(end, Err(PushError::Failed(StatusError { status: 503, .. }))), "{end:?}");
+        assert!(
+            matches!(end, Err(PushError::Failed(ApiError { status: StatusCode::SERVICE_UNAVAILABLE, .. }))),
+            "{end:?}"
+        );
         // The last pause would have ended after the time is up.
         assert!(attempts > 1 && begun.elapsed() >= Duration::from_millis(40 - 4), "{:?}", begun.elapsed());
         attempts = 0;
@@ -174,7 +179,7 @@ mod tests {
                 async { Err(FeatureError::Value { column: "temp".into(), row: 0, reason: "no number".into() }) }
             })
             .await;
-        assert!(matches!(end, Err(PushError::Failed(StatusError { status: 400, .. }))), "{end:?}");
+        assert!(matches!(end, Err(PushError::Failed(ApiError { status: StatusCode::BAD_REQUEST, .. }))), "{end:?}");
         assert_eq!(attempts, 1);
     }
 

@@ -15,11 +15,12 @@ use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::{Target, parse_header_length};
 use ledge_service::audit_event::AuditSink;
 
-use super::answer::{ReturnPath, STATUS_PROPERTY, StatusError};
+use super::answer::{ReturnPath, STATUS_PROPERTY};
 use super::bindings::Binding;
 use super::caller::{self, PresentedKey};
 use super::client::packet::{Message, Properties, ReceivedMessage};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TOPIC_ROOT, TopicFilter, TopicName};
+use ledge_part::api_error::ApiError;
 
 /// Allowance for the topic and the properties of a message besides its payload, in bytes.
 pub const MESSAGE_HEAD_BYTES: usize = 64 << 10;
@@ -30,7 +31,7 @@ const CALLER_NAME_MAX_BYTES: usize = 256;
 /// A message to a topic for inference calls.
 #[derive(Debug)]
 pub struct Request {
-    call: Result<InferenceCall, StatusError>,
+    call: Result<InferenceCall, ApiError>,
     /// The payload, in which an error looks for the id.
     body: Bytes,
     principal: Principal,
@@ -64,7 +65,7 @@ impl Request {
         route: Result<InferRoute, InvalidRoute>,
         received: ReceivedMessage,
         arrived: Instant,
-        refusal: Option<StatusError>,
+        refusal: Option<ApiError>,
     ) -> Result<Self, UnansweredReason> {
         let ReceivedMessage { message, duplicate, .. } = received;
         let Message { payload: body, qos, retain, properties, .. } = message;
@@ -80,7 +81,7 @@ impl Request {
         let (principal, key) = (principal(&topic), PresentedKey::of(&properties));
         let call = match (refusal, route) {
             (Some(refusal), _) => Err(refusal),
-            (None, Err(invalid)) => Err(StatusError::new(404, invalid.to_string())),
+            (None, Err(invalid)) => Err(ApiError::with_code(404, invalid.to_string())),
             (None, Ok(route)) => {
                 let target = Target { model: route.model, version: route.version };
                 call(target, body.clone(), &properties, arrived)
@@ -145,33 +146,33 @@ impl Request {
     pub async fn run(self, serving: &Serving, device: &DeviceName) -> (Message, u16) {
         let _place = self.place;
         let answered = match self.call {
-            Ok(call) => call::answer(serving, call, &self.principal).await.map_err(StatusError::from),
+            Ok(call) => call::answer(serving, call, &self.principal).await,
             Err(failure) => Err(failure),
         };
         match answered {
             Ok(answered) => (self.path.answer(device, answered), 200),
-            Err(failure) => (self.path.failure(device, &failure, &self.body), failure.status),
+            Err(failure) => (self.path.failure(device, &failure, &self.body), failure.status.as_u16()),
         }
     }
 }
 
 /// The refusal of a message for its size, before it is read.
-pub fn too_large(received: &ReceivedMessage, max_payload: usize) -> Option<StatusError> {
+pub fn too_large(received: &ReceivedMessage, max_payload: usize) -> Option<ApiError> {
     let payload = received.message.payload.len();
     // A packet that was skipped only for lack of memory is within the limit for the payload.
     let size =
         received.oversized.filter(|packet| *packet > max_payload.saturating_add(MESSAGE_HEAD_BYTES)).unwrap_or(payload);
     if size > max_payload {
         let message = format!("the message has {size} bytes, more than {max_payload} (mqtt.max_payload_bytes)");
-        return Some(StatusError::new(413, message));
+        return Some(ApiError::with_code(413, message));
     }
     received.oversized.map(|_| overload())
 }
 
 /// The refusal of a message for which there is no memory now.
-pub fn overload() -> StatusError {
+pub fn overload() -> ApiError {
     let message = "out of memory for messages (mqtt.max_memory_bytes); retry after 1 s";
-    StatusError { retry_after_s: Some(1), ..StatusError::new(429, message) }
+    ApiError { retry_after_s: Some(1), ..ApiError::with_code(429, message) }
 }
 
 /// The caller, named by the topic that distinguishes callers, or by the digest of a long one.
@@ -197,12 +198,12 @@ fn response_topic(text: &str) -> Result<TopicName, UnansweredReason> {
     if own.is_some_and(|own| !is_result(own)) { Err(UnansweredReason::ForbiddenResponseTopic) } else { Ok(topic) }
 }
 
-fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) -> Result<InferenceCall, StatusError> {
+fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) -> Result<InferenceCall, ApiError> {
     let bad =
-        |error: &dyn std::fmt::Display, name: &str| StatusError::new(400, format!("user property {name}: {error}"));
+        |error: &dyn std::fmt::Display, name: &str| ApiError::with_code(400, format!("user property {name}: {error}"));
     let length = properties.user(HEADER_LENGTH);
     let length = length.map(|text| parse_header_length(text.as_bytes())).transpose();
-    let length = length.map_err(|error| StatusError::new(400, error.to_string()))?;
+    let length = length.map_err(|error| ApiError::with_code(400, error.to_string()))?;
     let priority = properties.user("priority").map(str::parse::<Priority>).transpose();
     let priority = priority.map_err(|error| bad(&error, "priority"))?;
     let form = BodyKind::sniffed(&body, properties.content_type.as_deref(), length);
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_request_that_cannot_be_read_is_answered_with_the_reason() {
-        let status = |topic, message| read(topic, message).unwrap().call.unwrap_err().status;
+        let status = |topic, message| read(topic, message).unwrap().call.unwrap_err().status.as_u16();
         assert_eq!(status("ledge/v1/box/infer/a/b", answering_to("r")), 404);
         for (name, value) in [("priority", "urgent"), (HEADER_LENGTH, "-1"), ("Inference-Header-Content-Length", "x")] {
             let user = vec![(name.to_owned(), value.to_owned())];

@@ -1,6 +1,5 @@
 //! The access of callers, as a part of the daemon.
 
-use ledge_egress::EgressConfig;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::authentication::Authenticator;
 
@@ -8,7 +7,7 @@ use crate::section::Section;
 use crate::{Environment, Part};
 
 impl Section for AccessConfig {
-    fn problems(&self, _egress: &EgressConfig) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<(String, String)> {
         self.problems()
     }
 }

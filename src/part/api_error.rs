@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+pub use axum::http::StatusCode;
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use ledge_base::memory_budget::NoRoom;
 use schemars::JsonSchema;
@@ -85,5 +86,24 @@ impl<'a> ErrorBody<'a> {
 
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_else(|_| br#"{"error":"internal error"}"#.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_body_is_json_whatever_the_message() {
+        let body = ErrorBody::new("input 'a\"b\u{0}\n' é").to_json();
+        let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(value, serde_json::json!({"error": "input 'a\"b\u{0}\n' é"}));
+    }
+
+    #[test]
+    fn nobody_is_told_to_come_back_too_early() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::metrics::{Labels, family};
 use crate::section::{DoctorContext, Section};
 
 impl Section for EgressConfig {
-    fn problems(&self, _egress: &EgressConfig) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<(String, String)> {
         self.problems()
     }
 

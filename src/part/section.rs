@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ledge_base::telemetry::logging::LogConfig;
-use ledge_egress::EgressConfig;
+use ledge_egress::{ConfiguredDestination, EgressConfig};
 use ledge_identity::device::DeviceConfig;
 use ledge_identity::sealing::EncryptionConfig;
 use serde_json::Value;
@@ -18,8 +18,13 @@ pub trait Section: Debug + Send + Sync {
     /// Makes relative paths relative to `root`.
     fn resolve(&mut self, _root: &Path) {}
 
-    /// The mistakes in a section whose values are well-formed: the key within the section, and what to do about it.
-    fn problems(&self, _egress: &EgressConfig) -> Vec<(String, String)> {
+    /// The mistakes in it although each value is well-formed: the key within the section, and what to do about it.
+    fn problems(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// The destinations that it names. Those that `[egress]` does not allow, or that must be encrypted, are mistakes.
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
         Vec::new()
     }
 

@@ -5,21 +5,19 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::log_limiter::LogLimiter;
-use ledge_base::memory_budget::{Account, NoRoom};
+use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelVersion;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::image::ImageFormat;
-use ledge_features::online::bytes_of;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::Serving;
 use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
-use ledge_models::serving::{Serving, ServingError};
-use ledge_models::status;
-use ledge_part::api_error::{ApiError, whole_seconds};
+use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
 use super::decode::{DecodedRequest, Target, decode_within};
-use super::encode::encode_within;
+use super::encode::encode_counted;
 use super::error::ProtocolError;
 use super::photograph::PhotographAnswer;
 
@@ -85,7 +83,7 @@ impl BodyKind {
 /// The answer to a call.
 #[derive(Debug, Clone)]
 pub struct CallAnswer {
-    /// The protocol's answer, or the labels of a photograph.
+    /// The protocol's answer, or the pipeline's result for a photograph.
     pub body: Bytes,
     /// The length of the JSON at its beginning when binary data follow it.
     pub header_length: Option<usize>,
@@ -94,59 +92,8 @@ pub struct CallAnswer {
     pub cache: Option<CacheOutcome>,
 }
 
-/// Reason why a call was not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// The request is invalid, or its answer cannot be written in the requested form.
-    #[error(transparent)]
-    Protocol(#[from] ProtocolError),
-    #[error(transparent)]
-    Serving(#[from] ServingError),
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-    #[error(
-        "the body is a photograph: send it with 'Content-Type: {content_type}', as in curl --data-binary @photo \
-         -H 'Content-Type: {content_type}'"
-    )]
-    UnmarkedPhotograph { content_type: &'static str },
-    /// The fields of a web form, as `curl -F` sends them.
-    #[error(
-        "the body is a form (multipart/form-data): send the photograph itself as the body, as in \
-         curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg'"
-    )]
-    FormData,
-}
-
-impl CallError {
-    /// The HTTP status; answers over MQTT carry the same number.
-    pub fn status(&self) -> u16 {
-        match self {
-            Self::Protocol(error) => error.status(),
-            Self::Serving(error) => status::of_serving(error),
-            Self::NoRoom(_) => 503,
-            Self::UnmarkedPhotograph { .. } => 400,
-            Self::FormData => 415,
-        }
-    }
-
-    /// Seconds after which another try may succeed; `None` for a call that will fail again.
-    pub fn retry_after_s(&self) -> Option<u64> {
-        match self {
-            Self::Serving(error) => error.retry_after().map(whole_seconds),
-            Self::NoRoom(_) | Self::Protocol(ProtocolError::NoRoom(_)) => Some(whole_seconds(NoRoom::RETRY_AFTER)),
-            Self::Protocol(_) | Self::UnmarkedPhotograph { .. } | Self::FormData => None,
-        }
-    }
-}
-
-impl From<CallError> for ApiError {
-    fn from(error: CallError) -> Self {
-        Self { retry_after_s: error.retry_after_s(), ..Self::with_code(error.status(), error.to_string()) }
-    }
-}
-
 /// Answers a call, and logs its caller, model and result.
-pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, CallError> {
+pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
     let (model, arrived, mut id) = (call.target.model.clone(), call.arrived, None);
     let answered = match call.form {
         BodyKind::Photograph => photograph(serving, call, principal).await,
@@ -159,7 +106,7 @@ pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principa
             tracing::debug!(%model, %version, %principal, request_id, latency_us, status = 200, "answered");
         }
         Err(error) => {
-            let (status, reason) = (error.status(), error.to_string());
+            let (status, reason) = (error.status.as_u16(), error.message.as_str());
             // A fault of the box is logged, but at a limited rate; a fault of the caller is only reported to the
             // caller.
             if status >= 500
@@ -181,10 +128,10 @@ fn log_permit(status: u16) -> Option<u64> {
     limiter.take(("call", status.into()), Instant::now())
 }
 
-async fn photograph(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, CallError> {
+async fn photograph(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
     let InferenceCall { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
     let request = PhotographRequest { model, version, photograph, deadline, priority, account };
-    let answer = serving.classify(request, principal).await?;
+    let answer = serving.infer_photograph(request, principal).await?;
     let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?.into();
     let response = answer.response;
@@ -197,32 +144,41 @@ async fn tensors(
     header_length: Option<usize>,
     principal: &Principal,
     told_id: &mut Option<String>,
-) -> Result<CallAnswer, CallError> {
+) -> Result<CallAnswer, ApiError> {
     let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
     let is_form = is_form_data(&call.body);
     let (priority, deadline, account, views) = (call.priority, call.deadline, call.account, call.views);
     let decoded = decode(call.target, call.body, header_length, call.arrived, &account).await;
     let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match looks_like {
-        Some(format) => CallError::UnmarkedPhotograph { content_type: format.content_type() },
-        None if is_form => CallError::FormData,
+        Some(format) => unmarked_photograph(format.content_type()),
+        None if is_form => form_data(),
         None => error.into(),
     })?;
     told_id.clone_from(&id);
     request.priority = request.priority.or(priority);
     request.features.views = views;
     request.deadline = [deadline, request.deadline].into_iter().flatten().min();
-    let cells = || account.take(bytes_of(&request.features.entities) + bytes_of(&request.features.given));
-    let _cells = if request.features.is_empty() { None } else { Some(cells()?) };
-    let mut hold = account.take(serving.output_bytes(&request))?;
+
     let response = serving.infer(request, principal).await?;
-    hold.resize(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
-    let outputs = hold.bytes();
-    let encoded = encode_within(&response, id.as_deref(), &reply, &mut hold)?;
-    hold.cover(outputs + encoded.content_length())?;
-    let header_length = encoded.header_length;
-    let body = encoded.into_bytes();
-    hold.resize(body.len())?;
-    Ok(CallAnswer { body: hold.keep(body), header_length, version: response.version, cache: response.cache })
+    let (version, cache) = (response.version, response.cache);
+    let encoded = encode_counted(response, id.as_deref(), &reply)?;
+    Ok(CallAnswer { header_length: encoded.header_length, body: encoded.into_bytes()?, version, cache })
+}
+
+/// The answer to a photograph in the place of a request. It says how to send one.
+fn unmarked_photograph(content_type: &str) -> ApiError {
+    let message = format!(
+        "the body is a photograph: send it with 'Content-Type: {content_type}', as in curl --data-binary @photo \
+         -H 'Content-Type: {content_type}'"
+    );
+    ApiError::new(StatusCode::BAD_REQUEST, message)
+}
+
+/// The answer to the fields of a web form, as `curl -F` sends them.
+fn form_data() -> ApiError {
+    let message = "the body is a form (multipart/form-data): send the photograph itself as the body, as in \
+                   curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg'";
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
 }
 
 /// True when a body begins like the parts of a form (RFC 7578): with a boundary and a content disposition.
@@ -250,24 +206,7 @@ async fn decode(
 
 #[cfg(test)]
 mod tests {
-    use ledge_part::api_error::ErrorBody;
-    use std::time::Duration;
-
     use super::*;
-
-    #[test]
-    fn an_error_body_is_json_whatever_the_message() {
-        let body = ErrorBody::new("input 'a\"b\u{0}\n' é").to_json();
-        let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(value, serde_json::json!({"error": "input 'a\"b\u{0}\n' é"}));
-    }
-
-    #[test]
-    fn nobody_is_told_to_come_back_too_early() {
-        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
-            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
-        }
-    }
 
     #[test]
     fn a_form_is_known_by_its_first_part() {

@@ -91,6 +91,7 @@ pub fn decode_within(
             deadline: None,
             priority: None,
             features: FeatureRequest::default(),
+            account: account.clone(),
         };
         return Ok(DecodedRequest { id: None, request, reply: ReplyFormat::BINARY });
     }
@@ -124,6 +125,7 @@ pub fn decode_within(
             values_wanted: parameters.feature_values.unwrap_or(false),
             views: ViewScope::default(),
         },
+        account: account.clone(),
     };
     Ok(DecodedRequest { id, request, reply })
 }

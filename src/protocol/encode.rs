@@ -18,13 +18,15 @@ use super::error::{ProtocolError, excerpt};
 use super::used_features::{UsedFeatureCells, UsedFeatures};
 
 /// An answer ready to be sent.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Encoded {
     /// For the header `Inference-Header-Content-Length`: the length of the JSON in bytes. `Some` when any output is
     /// binary; the content type is then `application/octet-stream`.
     pub header_length: Option<usize>,
     /// The body in pieces: the JSON, then each binary output, whose bytes are shared and not copied.
     pub chunks: Vec<Bytes>,
+    /// Memory of the outputs and of the JSON.
+    memory: Hold,
 }
 
 impl Encoded {
@@ -33,30 +35,49 @@ impl Encoded {
         self.chunks.iter().map(Bytes::len).sum()
     }
 
-    /// The body in one piece; copied unless it is one already.
-    pub fn into_bytes(self) -> Bytes {
-        match <[Bytes; 1]>::try_from(self.chunks) {
+    /// The body in one piece, copied unless it is one already. It counts until its last clone is dropped.
+    pub fn into_bytes(self) -> Result<Bytes, NoRoom> {
+        let length = self.content_length();
+        let Self { chunks, mut memory, .. } = self;
+        let body = match <[Bytes; 1]>::try_from(chunks) {
             Ok([json]) => json,
-            Err(chunks) => chunks.concat().into(),
-        }
+            Err(chunks) => {
+                // The pieces are there besides their copy.
+                let binary = chunks.iter().skip(1).map(Bytes::len).sum::<usize>();
+                memory.cover(binary + length)?;
+                chunks.concat().into()
+            }
+        };
+        memory.resize(length)?;
+        Ok(memory.keep(body))
     }
 }
 
-/// Encodes the answer to an inference call: key order and flat, row-major data as Triton's.
+/// Encodes the answer to an inference call, whose memory goes on counting as that of the bytes.
+pub fn encode_counted(
+    mut response: InferResponse,
+    id: Option<&str>,
+    format: &ReplyFormat,
+) -> Result<Encoded, ProtocolError> {
+    let memory = std::mem::replace(&mut response.memory, Account::unlimited().hold());
+    encode_within(&response, id, format, memory)
+}
+
+/// Encodes the answer to an inference call without a limit of memory.
 pub fn encode_response(
     response: &InferResponse,
     id: Option<&str>,
     format: &ReplyFormat,
 ) -> Result<Encoded, ProtocolError> {
-    encode_within(response, id, format, &mut Account::unlimited().hold())
+    encode_within(response, id, format, Account::unlimited().hold())
 }
 
-/// [`encode_response`] within the memory budget: `hold` grows by the JSON.
-pub fn encode_within(
+/// Writes key order and flat, row-major data as Triton does. `memory` grows by the JSON.
+fn encode_within(
     response: &InferResponse,
     id: Option<&str>,
     format: &ReplyFormat,
-    hold: &mut Hold,
+    mut memory: Hold,
 ) -> Result<Encoded, ProtocolError> {
     let mut binary = Vec::new();
     let mut outputs = Vec::with_capacity(response.outputs.len());
@@ -83,11 +104,11 @@ pub fn encode_within(
         features: (!response.features.is_empty()).then_some(UsedFeatures(&response.features)),
     };
 
-    let beside = hold.bytes();
+    let beside = memory.bytes();
     // Without memory for the estimate, the actual text may still fit.
     let mut json = Vec::new();
     let _ = json.try_reserve_exact(estimate);
-    let mut counted = CountedJson { json, covered: 0, beside, hold };
+    let mut counted = CountedJson { json, covered: 0, beside, memory: &mut memory };
     serde_json::to_writer(&mut counted, &body).map_err(|error| {
         // The writer fails for nothing else.
         if error.is_io() { NoRoom.into() } else { ProtocolError::Encode { reason: error.to_string() } }
@@ -98,7 +119,7 @@ pub fn encode_within(
     let mut chunks = Vec::with_capacity(1 + binary.len());
     chunks.push(Bytes::from(json));
     chunks.append(&mut binary);
-    Ok(Encoded { header_length, chunks })
+    Ok(Encoded { header_length, chunks, memory })
 }
 
 /// A JSON buffer that is counted against the memory budget as it grows.
@@ -106,9 +127,9 @@ struct CountedJson<'h> {
     json: Vec<u8>,
     /// Length up to which it is already counted.
     covered: usize,
-    /// Bytes that the hold has besides the JSON.
+    /// Bytes that it has besides the JSON.
     beside: usize,
-    hold: &'h mut Hold,
+    memory: &'h mut Hold,
 }
 
 impl Write for CountedJson<'_> {
@@ -119,8 +140,8 @@ impl Write for CountedJson<'_> {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let length = self.json.len() + bytes.len();
         if length > self.covered {
-            self.hold.cover(self.beside + length).map_err(io::Error::other)?;
-            self.covered = self.hold.bytes() - self.beside;
+            self.memory.cover(self.beside + length).map_err(io::Error::other)?;
+            self.covered = self.memory.bytes() - self.beside;
         }
         self.json.try_reserve(bytes.len())?;
         self.json.extend_from_slice(bytes);
@@ -238,7 +259,7 @@ mod tests {
         let encoded = encode(tensor, Some("a\"b"), &ReplyFormat::JSON).unwrap();
         assert_eq!(encoded.header_length, None);
         let expected = r#"{"id":"a\"b","model_name":"m","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[2,1],"data":[1.0,0.1]}]}"#;
-        assert_eq!(encoded.into_bytes(), expected);
+        assert_eq!(encoded.into_bytes().unwrap(), expected);
     }
 
     #[test]
@@ -250,7 +271,7 @@ mod tests {
         assert_eq!((encoded.header_length, &encoded.chunks[0][..]), (Some(expected.len()), expected.as_bytes()));
         assert_eq!(encoded.chunks[1].as_ptr(), bytes.as_ptr());
         assert_eq!(encoded.content_length(), expected.len() + 8);
-        assert_eq!(encoded.into_bytes().slice(expected.len()..), bytes);
+        assert_eq!(encoded.into_bytes().unwrap().slice(expected.len()..), bytes);
     }
 
     #[test]

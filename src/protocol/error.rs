@@ -244,7 +244,10 @@ impl ProtocolError {
 
 impl From<ProtocolError> for ApiError {
     fn from(error: ProtocolError) -> Self {
-        Self::with_code(error.status(), error.to_string())
+        match error {
+            ProtocolError::NoRoom(error) => error.into(),
+            error => Self::with_code(error.status(), error.to_string()),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelVersion;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
@@ -122,6 +123,7 @@ pub(super) fn response(outputs: Tensors) -> InferResponse {
         timings: Timings::default(),
         cache: None,
         features: Vec::new(),
+        memory: Account::unlimited().hold(),
     }
 }
 
@@ -130,7 +132,7 @@ pub(super) fn back(tensors: &Tensors, format: &ReplyFormat) -> Result<Tensors, P
     let encoded = encode_response(&response(tensors.clone()), None, format)?;
     let header_length = encoded.header_length;
     let length = encoded.content_length();
-    let mut body = encoded.into_bytes().to_vec();
+    let mut body = encoded.into_bytes()?.to_vec();
     assert_eq!(body.len(), length);
     // A model's name has no quotes, so the first match is the key.
     let (from, to) = (&br#""outputs":"#[..], &br#""inputs":"#[..]);

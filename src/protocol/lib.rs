@@ -11,7 +11,7 @@
 //! * `decode.rs`, `decode/` - an inference request from its bytes; the folder has tests
 //! * `used_features.rs` - the feature values that an answer reports as used
 //! * `encode.rs` - an inference response to bytes
-//! * `photograph.rs` - the answer to an image: labels and scores
+//! * `photograph.rs` - the answer to an image: the result of the model's pipeline
 //! * `metadata/` - documents about servers and models as Triton writes them: `model_config.rs`, `repository.rs`,
 //!   `statistics.rs`
 //! * `error.rs` - reasons why a message is refused, in the words that the client gets

@@ -1,24 +1,38 @@
 //! The answer to a photograph: labels and scores. The same over HTTP and on the command line.
 
-use ledge_engine::pipeline::classification::Label;
-use ledge_models::serving::Classified;
-use ledge_models::serving::request::Timings;
-use schemars::{JsonSchema, Schema, schema_for};
-use serde::Serialize;
+use std::collections::BTreeMap;
 
-/// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`.
+use ledge_engine::pipeline::KINDS;
+use ledge_engine::pipeline::kind::Input;
+use ledge_models::serving::PhotographResponse;
+use ledge_models::serving::request::Timings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`, with the member of the pipeline's kind
+/// in the place of `labels`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct PhotographAnswer<'a> {
     model_name: &'a str,
     model_version: String,
     runtime: &'static str,
-    labels: &'a [Label],
+    #[serde(flatten)]
+    #[schemars(skip)]
+    result: BTreeMap<&'static str, &'a RawValue>,
     time_ms: TimeMs,
 }
 
-/// The form of such an answer, as JSON Schema.
+/// The form of such an answer, as JSON Schema, with the members of all kinds.
 pub fn schema() -> Schema {
-    schema_for!(PhotographAnswer<'static>)
+    let mut generator = SchemaGenerator::default();
+    let photographs = KINDS.iter().filter(|kind| kind.input == Input::Photograph);
+    let members: Vec<_> = photographs.map(|kind| (kind.member, (kind.schema)(&mut generator))).collect();
+    let mut schema = generator.into_root_schema_for::<PhotographAnswer<'static>>();
+    if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+        properties.extend(members.into_iter().map(|(member, schema)| (member.to_owned(), schema.to_value())));
+    }
+    schema
 }
 
 /// Time spent in each part, in milliseconds.
@@ -38,13 +52,58 @@ impl From<Timings> for TimeMs {
 
 impl<'a> PhotographAnswer<'a> {
     /// The answer in its written form.
-    pub fn new(answer: &'a Classified) -> Self {
+    pub fn new(answer: &'a PhotographResponse) -> Self {
         Self {
             model_name: answer.response.model.as_str(),
             model_version: answer.response.version.to_string(),
             runtime: answer.response.runtime.as_str(),
-            labels: &answer.labels,
+            result: BTreeMap::from([(answer.kind.member, &*answer.result)]),
             time_ms: answer.response.timings.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ledge_base::memory_budget::Account;
+    use ledge_base::names::ModelVersion;
+    use ledge_engine::backend::Runtime;
+    use ledge_models::serving::request::InferResponse;
+
+    use super::*;
+
+    #[test]
+    fn the_result_is_written_as_it_is_between_the_runtime_and_the_times() {
+        let ms = Duration::from_millis;
+        let response = InferResponse {
+            model: "m".parse().unwrap(),
+            version: "2".parse::<ModelVersion>().unwrap(),
+            runtime: Runtime::OpenVino,
+            outputs: Vec::new(),
+            timings: Timings { decode: ms(7), queue: ms(0), compute: Duration::from_micros(1500) },
+            cache: None,
+            features: Vec::new(),
+            memory: Account::unlimited().hold(),
+        };
+        let result = RawValue::from_string(r#"[{"label":null,"score":0.1}]"#.to_owned()).unwrap();
+        let kind = KINDS.iter().find(|kind| kind.member == "labels").unwrap();
+        let answer = PhotographResponse { response, kind, result };
+
+        let expected = concat!(
+            r#"{"model_name":"m","model_version":"2","runtime":"openvino","labels":[{"label":null,"score":0.1}],"#,
+            r#""time_ms":{"decode":7.0,"queue":0.0,"compute":1.5}}"#
+        );
+        assert_eq!(serde_json::to_string(&PhotographAnswer::new(&answer)).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_schema_has_the_member_of_each_kind() {
+        let schema = schema().to_value();
+        for kind in KINDS {
+            assert!(schema["properties"][kind.member].is_object(), "{schema}");
+        }
+        assert!(schema["properties"].get("result").is_none(), "{schema}");
     }
 }

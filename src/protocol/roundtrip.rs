@@ -79,7 +79,7 @@ fn elements(tensor: &Tensor) -> Vec<String> {
         outputs: Vec<Output>,
     }
     let response = super::fuzz::response(vec![("T".into(), tensor.clone())]);
-    let body = super::encode::encode_response(&response, None, &ReplyFormat::JSON).unwrap().into_bytes();
+    let body = super::encode::encode_response(&response, None, &ReplyFormat::JSON).unwrap().into_bytes().unwrap();
     let response: Response = serde_json::from_slice(&body).unwrap();
     response.outputs[0].data.iter().map(|element| element.get().to_owned()).collect()
 }

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::doctor;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
+use ledge_part::check::Check;
+use ledge_part::section::{DoctorContext, Section};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The source of signed updates, and the limits on them.
@@ -114,36 +117,42 @@ impl RepositoryAddress {
 }
 
 impl UpdatesConfig {
-    /// Makes every path relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
+    /// Returns [`Self::poll_interval_s`] as a duration.
+    pub fn poll_interval(&self) -> Duration {
+        Duration::from_secs(self.poll_interval_s)
+    }
+}
+
+impl Section for UpdatesConfig {
+    fn resolve(&mut self, root: &Path) {
         for path in [&mut self.path, &mut self.root_file] {
             *path = root.join(&path).components().collect();
         }
         self.tls.resolve(root);
     }
 
-    /// Returns [`Self::poll_interval_s`] as a duration.
-    pub fn poll_interval(&self) -> Duration {
-        Duration::from_secs(self.poll_interval_s)
-    }
-
-    /// Returns mistakes that are left when each value is well-formed: the key within the section, and what to do about
-    /// it.
-    pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let TlsFiles { certificate_file, key_file, .. } = &self.tls;
         if certificate_file.is_some() != key_file.is_some() {
             problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
         }
-        let Some(address @ RepositoryAddress::Http { at, .. }) = &self.repository else { return problems };
-        if address.is_exposed() {
-            let problem = "is not encrypted: anybody on the network can see what this box runs; use https://";
-            problems.push(("repository".into(), problem.into()));
-        }
-        for (key, to) in [("repository", Some(at)), ("proxy", self.proxy.as_ref())] {
-            let denied = to.and_then(|HostPort { host, port }| Egress::check(egress, &host.to_string(), *port).err());
-            problems.extend(denied.map(|how| (key.to_owned(), how)));
-        }
         problems
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let Some(RepositoryAddress::Http { tls, at, .. }) = &self.repository else { return Vec::new() };
+        let problem = "is not encrypted: anybody on the network can see what this box runs; use https://";
+        vec![ConfiguredDestination {
+            key: "repository".into(),
+            at: at.clone(),
+            proxy: self.proxy.as_ref().map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
+            is_encrypted: *tls,
+            plaintext_problem: Some(problem.into()),
+        }]
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
     }
 }

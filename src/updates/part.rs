@@ -1,38 +1,19 @@
 //! Updates as a part of the daemon.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use ledge_base::clock;
-use ledge_egress::EgressConfig;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::Rekey;
 use ledge_part::Part;
-use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{DoctorContext, Section};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::Updates;
-use crate::config::UpdatesConfig;
 use crate::http::{ROUTES, ServedUpdates, visible};
-use crate::{doctor, metrics};
-
-impl Section for UpdatesConfig {
-    fn resolve(&mut self, root: &Path) {
-        self.resolve(root);
-    }
-
-    fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
-        self.problems(egress)
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::checks(self, context)
-    }
-}
+use crate::metrics;
 
 /// Updates as a part. The updater itself has a thread of its own.
 pub struct UpdatesPart {

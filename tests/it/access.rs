@@ -126,7 +126,7 @@ fn a_key_that_is_not_good_is_told_why_and_falls_back_to_nothing() {
     let daemon = root.start();
     let wrong = format!("{}{}", &good[..15], "A".repeat(43));
     for (key, told) in
-        [(&*revoked, "revoked"), (&*wrong, "not known"), ("ledge_x", "malformed"), ("hunter2", "malformed")]
+        [(&*revoked, "revoked"), (&*wrong, "unknown API key"), ("ledge_x", "malformed"), ("hunter2", "malformed")]
     {
         // Without a key this caller would be answered.
         let refused = infer(&daemon, key, "add_sub");

@@ -8,6 +8,7 @@ use ledge::audit_event::sink::Recorded;
 use ledge::audit_event::{AuditQueue, AuditSink};
 use ledge::config::Config;
 use ledge::daemon::standalone_serving;
+use ledge::memory_budget::Account;
 use ledge::names::{ModelName, ModelVersion};
 use ledge::principal::Principal;
 use ledge::repository::{
@@ -125,6 +126,7 @@ pub fn request(input: &str, row: &[f32], version: Option<u64>) -> InferRequest {
         deadline: None,
         priority: None,
         features: FeatureRequest::default(),
+        account: Account::unlimited(),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ledge::audit::layout::{FULL, TileKind, TilePath, log_folder, whole_entries};
+use ledge::audit::layout::{FULL_WIDTH, TileKind, TilePath, log_folder, whole_entries};
 use ledge::audit::local::{LocalLog, generations};
 use ledge::audit::record::AuditRecord;
 use ledge::audit_event::AuditEvent;
@@ -22,7 +22,7 @@ pub fn audit(root: &TestRoot) -> PathBuf {
 
 /// The file of a tile of records.
 pub fn tile(root: &TestRoot, generation: u32, index: u64) -> PathBuf {
-    TilePath { kind: TileKind::Entries, index, width: FULL }.local(&log_folder(&audit(root), generation))
+    TilePath { kind: TileKind::Entries, index, width: FULL_WIDTH }.local(&log_folder(&audit(root), generation))
 }
 
 /// The whole records of a log that are on the disk.
@@ -235,9 +235,9 @@ fn a_cut_tail_is_an_alarm_and_another_log_begins_once() {
         status["alarm"].is_string() && status["origin"].as_str().is_some_and(|origin| origin.ends_with("/2"))
     });
     let line = daemon
-        .wait_for_log_since_start("the audit log does not go on; what there is of it is kept, and another one begins");
+        .wait_for_log_since_start("the audit log cannot be continued: it is kept as it is, and another one begins");
     assert_eq!((&line["level"], &line["cause"]), (&json!("ERROR"), &json!("damaged")), "{line}");
-    let words = format!("it has {} records, and its checkpoint says {size}", size - 1);
+    let words = format!("it has {} records, but its checkpoint has {size}", size - 1);
     assert!(told["alarm"].as_str().unwrap().contains(&words), "{told}");
     assert!(told["error"].is_null(), "{told}");
     let metrics = String::from_utf8(client.get("/metrics").body).unwrap();

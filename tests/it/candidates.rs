@@ -186,13 +186,13 @@ async fn photographs_are_mirrored_too() {
         priority: None,
         account: Account::unlimited(),
     };
-    let answer = own.serving.classify(photograph.clone(), &Principal::Local).await.unwrap();
+    let answer = own.serving.infer_photograph(photograph.clone(), &Principal::Local).await.unwrap();
     assert_eq!(answer.response.version, version(1));
     let observed = until(&observations, |seen| seen.candidate.requests == 1).await;
     assert_eq!((observed.agreed, observed.disagreed, observed.candidate.errors), (1, 0, 0));
     own.candidate(&release, CandidateShare::Canary(1.0)).await;
-    let canary = own.serving.classify(photograph, &Principal::Local).await.unwrap();
-    assert_eq!((canary.response.version, &canary.labels), (version(2), &answer.labels));
+    let canary = own.serving.infer_photograph(photograph, &Principal::Local).await.unwrap();
+    assert_eq!((canary.response.version, canary.result.get()), (version(2), answer.result.get()));
     own.end().await;
 }
 

@@ -118,7 +118,7 @@ fn a_user_who_has_left_keeps_no_box_from_starting() {
     assert!(checked.status.success() && text(&checked.stdout) == "ok\n", "{checked:?}");
     let warned = text(&checked.stderr);
     assert!(warned.contains("access.users[0].user: there is no user \"gone\""), "{warned}");
-    assert!(warned.contains("write the number"), "{warned}");
+    assert!(warned.contains("give the number"), "{warned}");
     let daemon = root.start();
     daemon.wait_for_log_since_start("the configuration names something that does not exist");
 }

@@ -91,7 +91,7 @@ fn each_key_that_is_not_good_gets_its_own_answer_and_a_record() {
         told(key, "malformed", &mut address);
     }
     for key in &unknown {
-        told(key, "not known", &mut address);
+        told(key, "unknown API key", &mut address);
     }
     told(&expired, "expired", &mut address);
     told(&revoked, "revoked", &mut address);

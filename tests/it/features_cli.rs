@@ -77,9 +77,15 @@ fn what_is_pushed_from_the_command_line_is_listed_shown_and_read() {
 
     for (arguments, reason) in [
         (&["get", "driver_stats", "--entity", "driver_id=x"][..], "driver_id: \"x\" is not a valid Int64"),
-        (&["get", "driver_stats", "--entity", "id=1"], "no entity has the join key 'id'; existing join keys: driver_id, line"),
+        (
+            &["get", "driver_stats", "--entity", "id=1"],
+            "no entity has the join key 'id'; existing join keys: driver_id, line",
+        ),
         (&["get", "absent:x", "--entity", "driver_id=1"], "Feature view absent does not exist"),
-        (&["push", "absent", "x=1"], "feature view 'absent' does not exist; existing feature views: driver_stats, kinds, pairs"),
+        (
+            &["push", "absent", "x=1"],
+            "feature view 'absent' does not exist; existing feature views: driver_stats, kinds, pairs",
+        ),
         (
             &["push", "driver_stats", "driver_id=1", "rate=1"],
             "has no column 'rate'; existing columns: driver_id, conv_rate, trips",

@@ -48,6 +48,7 @@ mod limits;
 mod managed;
 mod oip;
 mod other_users;
+mod pipelines;
 mod private_files;
 mod quantized;
 mod right_answers;

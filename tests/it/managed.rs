@@ -65,10 +65,7 @@ async fn a_managed_model_comes_from_its_release_and_nobody_else_may_touch_it() {
     repository.refresh(&Principal::Local).await.unwrap();
 
     let live = own.live();
-    assert_eq!(
-        (live.version, live.labels["OUT"].as_slice()),
-        (version(2), ["cat", "dog"].map(String::from).as_slice())
-    );
+    assert_eq!((live.version, &*live.labels["OUT"]), (version(2), &["cat", "dog"].map(String::from)[..]));
     assert!(live.memory_bytes() > 0);
     assert_eq!(repository.managed(&name()).unwrap().fault, None);
     assert!(repository.pin(&name(), Some(version(7))).is_err());

@@ -254,7 +254,7 @@ fn a_box_cannot_write_to_the_log_of_another() {
     let mut of = box_behind(&authority, "box-2", server.port);
     of.grow(1);
     let error = of.sync().error.unwrap();
-    assert!(error.contains("status 403") && error.contains("does its certificate name it"), "{error}");
+    assert!(error.contains("status 403") && error.contains("does the certificate name this box"), "{error}");
     assert_eq!(files_below(&folder.path().join("boxes/audit")), BTreeMap::new());
 }
 

@@ -2,151 +2,126 @@
 
 mod message;
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
-use ledge_base::backoff::{Backoff, random};
 use ledge_base::clock;
 use ledge_base::names::DeviceName;
 use ledge_base::secret::SecretFile;
-use ledge_egress::{
-    AuditClient, Egress, EgressError, HttpAnswer, HttpClient, HttpError, HttpSettings, Purpose, TlsSettings, WebAddress,
-};
-use ledge_service::shutdown::Shutdown;
-use tokio::time::{Instant, timeout};
+use ledge_base::toml_check::{empty_if_none, none_if_empty};
+use ledge_egress::{AuditClient, Egress, HttpClient, TlsFiles, WebAddress};
+use serde::{Deserialize, Serialize};
 
-use super::super::status::LiveRecord;
-use super::{AT_ONCE, FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
+use super::{Acknowledged, Address, Delivery, Disclosure, LiveCopy, Requester, SendError};
+use crate::status::LiveRecord;
 
-/// How long records of this copy's own connections wait for others. A server that ends the connection after each request
-/// makes one of them with each request: they must not go round in a circle.
-const OWN_COMPANY: Duration = Duration::from_mins(1);
+/// The most characters of a refusal that messages repeat.
+const REFUSAL_CHARACTERS_MAX: usize = 200;
 
-/// Where the copy goes.
-pub(super) struct Otlp {
+/// A collector that each record is also sent to at once, as a log of OpenTelemetry (OTLP/HTTP). It may lose some.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OtlpConfig {
+    /// The address of the collector's logs, such as `https://HOST:4318/v1/logs`; `None`: records are not sent by OTLP.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub url: Option<WebAddress>,
+    /// The file with a token for `Authorization: Bearer`.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub token_file: Option<SecretFile>,
+    /// The section `[audit.otlp.tls]`.
+    pub tls: TlsFiles,
+}
+
+impl LiveCopy for OtlpConfig {
+    fn name(&self) -> &'static str {
+        "otlp"
+    }
+
+    fn address_key(&self) -> &'static str {
+        "url"
+    }
+
+    fn address(&self) -> Option<Address> {
+        self.url.as_ref().map(Address::of_web)
+    }
+
+    fn encryption_advice(&self) -> &'static str {
+        "use https://"
+    }
+
+    fn tls(&self) -> &TlsFiles {
+        &self.tls
+    }
+
+    fn resolve(&mut self, root: &Path) {
+        self.tls.resolve(root);
+        if let Some(file) = &mut self.token_file {
+            file.resolve(root);
+        }
+    }
+
+    fn disclosure(&self) -> Disclosure {
+        Disclosure {
+            protocol: "OTLP",
+            beside_records: None,
+            request_headers: &[("authorization", "for a collector: the token of audit.otlp.token_file")],
+        }
+    }
+
+    fn delivery(&self, address: &Address, device: &DeviceName, egress: &Egress) -> Delivery {
+        let path = self.url.as_ref().map_or_else(|| "/".to_owned(), |url| url.path.clone());
+        let client = HttpClient::for_audit(egress.clone(), self.http_settings(address), self.purpose());
+        Delivery::Requests(Box::new(Otlp { client, path, token: self.token_file.clone(), device: device.to_string() }))
+    }
+}
+
+/// Sends requests to the collector.
+struct Otlp {
     client: AuditClient,
     path: String,
-    is_safe: bool,
     token: Option<SecretFile>,
     device: String,
 }
 
-/// Why records were not taken.
-enum Failure {
-    /// Another try may do better, not before a time if the server says so.
-    Passing(String, Option<Duration>),
-    /// What is not allowed stays so.
-    Denied(String),
-    /// Another try would do no better.
-    Final(String),
+impl Requester for Otlp {
+    fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<Acknowledged, SendError>> {
+        Box::pin(self.post(records))
+    }
 }
 
 impl Otlp {
-    pub fn new(
-        url: &WebAddress,
-        tls: TlsSettings,
-        token: Option<SecretFile>,
-        device: &DeviceName,
-        egress: Egress,
-    ) -> Self {
-        let settings = HttpSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: None };
-        let client = HttpClient::for_audit(egress, settings, Purpose::Otlp);
-        let is_safe = url.tls || url.at.host.is_loopback();
-        Self { client, path: url.path.clone(), is_safe, token, device: device.to_string() }
-    }
-
-    /// Sends until the daemon stops.
-    pub async fn run(self, mut feed: Feed, shutdown: Shutdown) {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        loop {
-            let pause = tokio::select! {
-                pause = self.send_next(&mut feed, &mut backoff) => pause,
-                () = shutdown.requested() => {
-                    feed.take_up();
-                    // What does not go is lost, as is what comes after.
-                    let _ = timeout(LAST, self.send_batch(&mut feed)).await;
-                    return;
-                }
-            };
-            let Some(pause) = pause else { continue };
-            tokio::select! {
-                () = feed.gather(Instant::now() + pause) => {}
-                () = shutdown.requested() => return,
-            }
-        }
-    }
-
-    /// Waits for records and sends them; for how long to wait before the next, if it did not go well.
-    async fn send_next(&self, feed: &mut Feed, backoff: &mut Backoff) -> Option<Duration> {
-        feed.gather_company(OWN_COMPANY, is_own).await;
-        match self.send_batch(feed).await {
-            Ok(()) => {
-                feed.is_well();
-                backoff.reset();
-                None
-            }
-            Err(Failure::Final(reason)) => {
-                // These records are at fault, or the settings: the next ones may do better, and nobody is served by waiting.
-                let records = feed.backlog.len().min(AT_ONCE);
-                feed.sent(records, records as u64);
-                feed.failed(&reason);
-                Some(backoff.pause(random()))
-            }
-            Err(Failure::Denied(reason)) => {
-                backoff.give_way();
-                feed.failed(&reason);
-                Some(backoff.pause(random()))
-            }
-            Err(Failure::Passing(reason, after)) => {
-                feed.failed(&reason);
-                Some(backoff.pause(random()).max(after.unwrap_or_default()))
-            }
-        }
-    }
-
-    /// Sends the oldest records that wait.
-    async fn send_batch(&self, feed: &mut Feed) -> Result<(), Failure> {
-        let records = feed.waiting(AT_ONCE);
-        if records.is_empty() {
-            return Ok(());
-        }
-        let answer = self.post(&records).await?;
-        let refused = message::refused(&answer.body).min(records.len() as u64);
-        feed.sent(records.len(), refused);
-        Ok(())
-    }
-
-    async fn post(&self, records: &[Arc<LiveRecord>]) -> Result<HttpAnswer, Failure> {
-        if !self.is_safe {
-            let reason = "records of the audit log leave this machine only over https://".to_owned();
-            return Err(Failure::Denied(reason));
-        }
+    async fn post(&self, records: &[Arc<LiveRecord>]) -> Result<Acknowledged, SendError> {
         let body = message::body(&self.device, records, clock::unix_millis());
-        let body = body.map_err(|error| Failure::Final(error.to_string()))?;
+        let body = body.map_err(|error| SendError::Refused { reason: error.to_string() })?;
         let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         headers.extend(self.authorization().await?);
-        let answer = self.client.post(&self.path, &headers, Bytes::from(body)).await.map_err(of_http)?;
+
+        let answer = self.client.post(&self.path, &headers, Bytes::from(body)).await?;
         match answer.status {
-            200..=299 => Ok(answer),
+            200..=299 => Ok(Acknowledged { refused: message::refused(&answer.body) }),
             // OTLP, section "Retryable Response Codes".
             429 | 502 | 503 | 504 => {
                 let reason = format!("the collector takes no records now (status {})", answer.status);
-                Err(Failure::Passing(reason, answer.retry_after))
+                Err(SendError::Temporary { reason, retry_after: answer.retry_after })
             }
             status => {
-                let said: String = String::from_utf8_lossy(&answer.body).chars().take(200).collect();
-                Err(Failure::Final(format!("the collector refuses records (status {status}): {said:?}")))
+                let body = String::from_utf8_lossy(&answer.body);
+                let refusal: String = body.chars().take(REFUSAL_CHARACTERS_MAX).collect();
+                Err(SendError::Refused {
+                    reason: format!("the collector refuses records (status {status}): {refusal:?}"),
+                })
             }
         }
     }
 
-    /// The token, read anew: it may have been replaced.
-    async fn authorization(&self) -> Result<Option<(HeaderName, HeaderValue)>, Failure> {
+    /// The token, read again each time: it may have been replaced.
+    async fn authorization(&self) -> Result<Option<(HeaderName, HeaderValue)>, SendError> {
         let Some(file) = self.token.clone() else { return Ok(None) };
-        let passing = |reason: String| Failure::Passing(reason, None);
+        let temporary = |reason: String| SendError::Temporary { reason, retry_after: None };
         let read = tokio::task::spawn_blocking(move || {
             let token = file.read_text().map_err(|error| error.to_string())?;
             let value = HeaderValue::try_from(format!("Bearer {token}"));
@@ -154,23 +129,7 @@ impl Otlp {
             value.set_sensitive(true);
             Ok(value)
         });
-        let value = read.await.map_err(|error| passing(error.to_string()))?.map_err(passing)?;
+        let value = read.await.map_err(|error| temporary(error.to_string()))?.map_err(temporary)?;
         Ok(Some((AUTHORIZATION, value)))
     }
-}
-
-fn of_http(error: HttpError) -> Failure {
-    match error {
-        HttpError::Connect(EgressError::Denied { reason }) => Failure::Denied(reason),
-        error @ (HttpError::Connect(_) | HttpError::Exchange { .. } | HttpError::Stalled { .. }) => {
-            Failure::Passing(error.to_string(), None)
-        }
-        error @ (HttpError::Redirect { .. } | HttpError::Answer { .. }) => Failure::Final(error.to_string()),
-    }
-}
-
-/// Whether a record tells of a connection of such a copy.
-pub(super) fn is_own(record: &LiveRecord) -> bool {
-    let purpose = b"\"purpose\":\"otlp\"";
-    record.action == "connection_opened" && record.line.windows(purpose.len()).any(|window| window == purpose)
 }

@@ -1,120 +1,94 @@
-//! The live copy by syslog: RFC 5424 messages over TLS (RFC 5425), or over plain TCP on this machine (RFC 6587), each with
-//! its length before it.
+//! The live copy by syslog: RFC 5424 messages over TLS (RFC 5425), or over plain TCP on this machine (RFC 6587), each
+//! with its length before it.
 
-use std::io;
-use std::time::Duration;
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ledge_base::backoff::{Backoff, random};
 use ledge_base::clock;
 use ledge_base::names::DeviceName;
-use ledge_egress::{Egress, EgressError, HostPort, MessageStream, TlsSettings};
-use ledge_service::shutdown::Shutdown;
-use tokio::time::{Instant, timeout};
+use ledge_base::toml_check::{empty_if_none, none_if_empty};
+use ledge_egress::{Egress, HostPort, TlsFiles};
+use serde::{Deserialize, Serialize};
 
-use super::super::status::LiveRecord;
-use super::{AT_ONCE, FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
+use super::{Address, Delivery, Disclosure, Framer, LiveCopy};
+use crate::status::LiveRecord;
 
 /// "Log audit" (RFC 5424, section 6.2.1).
 const FACILITY: u8 = 13;
 const WARNING: u8 = 4;
 const INFORMATIONAL: u8 = 6;
 
-/// A connection that lasted for so long was a good one. After a shorter one the pauses go on to grow: each connection is
-/// a record itself.
-const LASTING: Duration = Duration::from_secs(30);
-
-/// How long a server gets to object to a connection.
-const OBJECTION: Duration = Duration::from_secs(1);
-
-/// A message is in UTF-8 when it begins with this (RFC 5424, section 6.4). Not needed for ASCII.
+/// The beginning of a message in UTF-8 (RFC 5424, section 6.4). Not needed for ASCII.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Where the copy goes.
-pub(super) struct Syslog {
-    to: HostPort,
-    tls: Option<TlsSettings>,
+/// A server that each record is also sent to at once, by syslog (RFC 5424 over RFC 5425). It may lose some.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyslogConfig {
+    /// The server; `None`: records are not sent by syslog.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub to: Option<HostPort>,
+    pub encrypted: bool,
+    /// The section `[audit.syslog.tls]`.
+    pub tls: TlsFiles,
+}
+
+impl Default for SyslogConfig {
+    fn default() -> Self {
+        Self { to: None, encrypted: true, tls: TlsFiles::default() }
+    }
+}
+
+impl LiveCopy for SyslogConfig {
+    fn name(&self) -> &'static str {
+        "syslog"
+    }
+
+    fn address_key(&self) -> &'static str {
+        "to"
+    }
+
+    fn address(&self) -> Option<Address> {
+        let at = self.to.clone()?;
+        Some(Address { text: at.to_string(), at, is_encrypted: self.encrypted })
+    }
+
+    fn encryption_advice(&self) -> &'static str {
+        "set audit.syslog.encrypted"
+    }
+
+    fn tls(&self) -> &TlsFiles {
+        &self.tls
+    }
+
+    fn resolve(&mut self, root: &Path) {
+        self.tls.resolve(root);
+    }
+
+    fn disclosure(&self) -> Disclosure {
+        Disclosure { protocol: "syslog", beside_records: Some("the process id"), request_headers: &[] }
+    }
+
+    fn delivery(&self, _: &Address, device: &DeviceName, _: &Egress) -> Delivery {
+        Delivery::Stream(Box::new(Syslog { device: device.to_string() }))
+    }
+}
+
+/// Makes the messages.
+struct Syslog {
     device: String,
-    egress: Egress,
+}
+
+impl Framer for Syslog {
+    /// RFC 5425, section 4.3.1, and RFC 6587, section 3.4.1: the length before the message says where it ends.
+    fn frame(&self, record: &LiveRecord) -> Vec<u8> {
+        let message = self.message(record);
+        [format!("{} ", message.len()).as_bytes(), &message].concat()
+    }
 }
 
 impl Syslog {
-    pub fn new(to: HostPort, tls: Option<TlsSettings>, device: &DeviceName, egress: Egress) -> Self {
-        Self { to, tls, device: device.to_string(), egress }
-    }
-
-    /// Sends until the daemon stops.
-    pub async fn run(self, mut feed: Feed, shutdown: Shutdown) {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        loop {
-            let opened = tokio::select! {
-                opened = MessageStream::open(&self.egress, &self.to, self.tls.clone()) => opened,
-                () = shutdown.requested() => return,
-            };
-            match opened {
-                Ok(mut stream) => {
-                    let since = Instant::now();
-                    tokio::select! {
-                        error = self.send_on(&mut stream, &mut feed) => feed.failed(&error.to_string()),
-                        () = shutdown.requested() => {
-                            feed.take_up();
-                            // What does not go is lost, as is what comes after.
-                            let _ = timeout(LAST, self.send_all(&mut stream, &mut feed)).await;
-                            return stream.close().await;
-                        }
-                    }
-                    if since.elapsed() >= LASTING {
-                        backoff.reset();
-                    }
-                }
-                Err(error) => {
-                    // What is not allowed stays so for as long as this daemon runs.
-                    if matches!(error, EgressError::Denied { .. }) {
-                        backoff.give_way();
-                    }
-                    feed.failed(&error.to_string());
-                }
-            }
-            let pause = Instant::now() + backoff.pause(random());
-            tokio::select! {
-                () = feed.gather(pause) => {}
-                () = shutdown.requested() => return,
-            }
-        }
-    }
-
-    /// Sends what comes until the connection is over.
-    async fn send_on(&self, stream: &mut MessageStream, feed: &mut Feed) -> io::Error {
-        // A server that does not take our certificate says so after the handshake (TLS 1.3): what was sent by then is lost.
-        tokio::select! {
-            error = stream.ended() => return error,
-            () = feed.gather(Instant::now() + OBJECTION) => feed.is_well(),
-        }
-        loop {
-            if let Err(error) = self.send_all(stream, feed).await {
-                return error;
-            }
-            tokio::select! {
-                error = stream.ended() => return error,
-                () = feed.more() => {}
-            }
-        }
-    }
-
-    async fn send_all(&self, stream: &mut MessageStream, feed: &mut Feed) -> io::Result<()> {
-        loop {
-            let records = feed.waiting(AT_ONCE);
-            if records.is_empty() {
-                return Ok(());
-            }
-            let frames: Vec<u8> = records.iter().flat_map(|record| frame(&self.message(record))).collect();
-            stream.send(&frames).await?;
-            feed.sent(records.len(), 0);
-            feed.take_up();
-        }
-    }
-
     /// RFC 5424, section 6: `<PRI>1 TIMESTAMP HOSTNAME APP-NAME PROCID MSGID [STRUCTURED-DATA] MSG`.
     fn message(&self, record: &LiveRecord) -> Vec<u8> {
         let severity = if record.is_warning { WARNING } else { INFORMATIONAL };
@@ -122,9 +96,9 @@ impl Syslog {
         let at = clock::rfc3339_micros(i64::try_from(record.at_ms).unwrap_or(i64::MAX).saturating_mul(1000));
         let head = format!(
             "<{priority}>1 {at} {host} ledge {process} {id} [ledge@32473 log=\"{log}\" seq=\"{seq}\" leaf=\"{leaf}\" lossy=\"true\"] ",
-            host = name(&self.device, 255),
+            host = header_field(&self.device, 255),
             process = std::process::id(),
-            id = name(record.action, 32),
+            id = header_field(record.action, 32),
             log = escaped(&record.origin),
             seq = record.seq,
             leaf = STANDARD.encode(record.leaf.0),
@@ -138,15 +112,11 @@ impl Syslog {
     }
 }
 
-/// RFC 5425, section 4.3.1, and RFC 6587, section 3.4.1: the length before the message says where it ends.
-fn frame(message: &[u8]) -> Vec<u8> {
-    [format!("{} ", message.len()).as_bytes(), message].concat()
-}
-
-/// A field of the header: printable ASCII without spaces, of at most `most` characters; `-` is none (section 6).
-fn name(text: &str, most: usize) -> String {
-    let name: String = text.chars().filter(char::is_ascii_graphic).take(most).collect();
-    if name.is_empty() { "-".to_owned() } else { name }
+/// A field of the header: printable ASCII without spaces, of at most `max_length` characters. `-` stands for no value
+/// (section 6).
+fn header_field(text: &str, max_length: usize) -> String {
+    let field: String = text.chars().filter(char::is_ascii_graphic).take(max_length).collect();
+    if field.is_empty() { "-".to_owned() } else { field }
 }
 
 /// The value of a parameter (section 6.3.3).
@@ -168,10 +138,7 @@ mod tests {
     use super::*;
 
     fn copy() -> Syslog {
-        let device = "box-7".parse().unwrap();
-        let egress =
-            Egress::new(&ledge_egress::EgressConfig::default(), ledge_service::audit_event::AuditSink::to_nowhere());
-        Syslog::new("127.0.0.1:6514".parse().unwrap(), None, &device, egress)
+        Syslog { device: "box-7".into() }
     }
 
     fn record(line: &str) -> LiveRecord {
@@ -198,7 +165,8 @@ mod tests {
                  lossy=\"true\"] {{\"seq\":41}}"
             )
         );
-        assert_eq!(frame(b"abc"), b"3 abc");
+        let frame = copy().frame(&record("{\"seq\":41}\n"));
+        assert_eq!(frame, format!("{} {message}", message.len()).into_bytes());
         let plain = copy().message(&LiveRecord { is_warning: false, ..record("\u{e9}") });
         assert!(plain.starts_with(b"<110>1 ") && plain.ends_with(b" \xef\xbb\xbf\xc3\xa9"));
     }
@@ -217,9 +185,9 @@ mod tests {
         }
 
         #[test]
-        fn a_field_is_never_empty_and_has_no_spaces(text: String, most in 1..256_usize) {
-            let name = name(&text, most);
-            prop_assert!((1..=most).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic()));
+        fn a_field_is_never_empty_and_has_no_spaces(text: String, max_length in 1..256_usize) {
+            let field = header_field(&text, max_length);
+            prop_assert!((1..=max_length).contains(&field.len()) && field.bytes().all(|byte| byte.is_ascii_graphic()));
         }
     }
 }

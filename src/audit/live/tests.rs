@@ -6,8 +6,10 @@ use ledge_egress::EgressConfig;
 use ledge_service::audit_event::AuditSink;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 
 use super::*;
+use crate::status::CopyStatus;
 
 /// Copies that run, and what they are fed with.
 struct Copies {
@@ -177,7 +179,8 @@ async fn nothing_goes_unencrypted_beyond_this_machine() {
     copies.until("a refusal", |copy| copy.error.as_ref().is_some_and(|error| error.contains("https://"))).await;
 }
 
-/// A collector that answers one request after the other, each with a line of `answers`, and keeps how many records came.
+/// A collector that answers one request after the other, each with a line of `answers`, and keeps how many records
+/// came.
 async fn collector(answers: &'static [&'static str]) -> (u16, Arc<Mutex<Vec<usize>>>) {
     let (listener, port) = listener().await;
     let seen = Arc::<Mutex<Vec<usize>>>::default();
@@ -240,13 +243,33 @@ async fn what_its_own_connections_record_makes_no_circle() {
     let mut feed = Feed::new(&state, "otlp", "x".to_owned());
     let mut copies = Copies { state, shutdown: Shutdown::default(), next: 0 };
     copies.send_line(1, "connection_opened", br#"{"action":"connection_opened","purpose":"otlp"}"#);
-    let (begun, own_company) = (Instant::now(), Duration::from_millis(1500));
-    feed.gather_company(own_company, otlp::is_own).await;
+    let (begun, delay) = (Instant::now(), Duration::from_millis(1500));
+    let is_own = |record: &LiveRecord| requests::is_own(record, "otlp");
+    feed.receive_batch(delay, is_own).await;
     assert_eq!(feed.backlog.len(), 1);
-    assert!(begun.elapsed() >= own_company);
-    // In company they go as fast as others.
+    assert!(begun.elapsed() >= delay);
+    // Together with others they are sent as fast as those.
     copies.send(1);
     let far = Duration::from_hours(1);
-    tokio::time::timeout(Duration::from_secs(30), feed.gather_company(far, otlp::is_own)).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), feed.receive_batch(far, is_own)).await.unwrap();
     assert_eq!(feed.backlog.len(), 2);
+}
+
+#[test]
+fn each_live_copy_is_a_section_and_its_address_switches_it_off() {
+    let config = AuditConfig::default();
+    let sections = serde_json::to_value(&config).unwrap();
+    let mut names = Vec::new();
+    for copy in config.live_copies() {
+        let (name, key) = (copy.name(), copy.address_key());
+        assert_eq!(sections[name][key].as_str(), Some(""), "audit.{name}.{key}");
+        assert!(sections[name]["tls"].is_object(), "audit.{name}.tls");
+        assert!(
+            copy.address().is_none()
+                && AuditConfig::settings_without_copies().contains(&format!("audit.{name}.{key}=\"\""))
+        );
+        names.push(name);
+    }
+    let unique: std::collections::BTreeSet<_> = names.iter().collect();
+    assert_eq!(unique.len(), names.len(), "{names:?}");
 }

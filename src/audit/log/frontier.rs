@@ -1,8 +1,8 @@
-//! The right edge of the tree: what is needed to append and to know the root.
+//! The right edge of the tree: the hashes needed to append records and to compute the root.
 
 use tlog_tiles::{EMPTY_HASH, Hash, node_hash};
 
-use super::super::layout::{HEIGHT, WIDTH};
+use super::super::layout::{TILE_HEIGHT, TILE_WIDTH};
 
 /// The partial tile at the right of each level.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -11,11 +11,11 @@ pub struct Frontier {
     levels: Vec<Vec<Hash>>,
 }
 
-/// Hashes that came to the levels, the lowest first.
+/// Hashes that were added to the levels, the lowest level first.
 pub type Grown = Vec<Vec<Hash>>;
 
 impl Frontier {
-    /// How many leaves the tree has.
+    /// The number of leaves.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -25,9 +25,9 @@ impl Frontier {
         self.levels.get(usize::from(level)).map_or(&[], Vec::as_slice)
     }
 
-    /// The edge of a tree of whole tiles, from the partial tiles of its levels. That of level 0 is empty.
+    /// The edge of a tree of whole tiles, from the partial tiles of its levels. The tile of level 0 is empty.
     pub fn of_tiles(tiles: u64, levels: Vec<Vec<Hash>>) -> Self {
-        Self { size: tiles * WIDTH, levels }
+        Self { size: tiles * TILE_WIDTH, levels }
     }
 
     /// Appends a leaf.
@@ -38,7 +38,7 @@ impl Frontier {
 
     /// Appends a whole tile of leaves, by its hash. The tree consists of whole tiles.
     pub fn push_tile(&mut self, hash: Hash, grown: &mut Grown) {
-        self.size += WIDTH;
+        self.size += TILE_WIDTH;
         self.push_at(1, hash, grown);
     }
 
@@ -46,7 +46,7 @@ impl Frontier {
         at(grown, level).push(hash);
         let tile = at(&mut self.levels, level);
         tile.push(hash);
-        if tile.len() >= 1 << HEIGHT {
+        if tile.len() >= 1 << TILE_HEIGHT {
             let whole = subtree(tile);
             tile.clear();
             self.push_at(level + 1, whole, grown);
@@ -55,7 +55,7 @@ impl Frontier {
 
     /// The root hash (RFC 6962).
     pub fn root(&self) -> Hash {
-        // The whole subtrees that make up the tree, from the right and the smallest on.
+        // The tree consists of whole subtrees: from the right, the smallest first.
         let mut root: Option<Hash> = None;
         for tile in &self.levels {
             let mut end = tile.len();
@@ -70,7 +70,7 @@ impl Frontier {
     }
 }
 
-/// Level `level`, which is made with those below it.
+/// Level `level`, added together with those below it if it is missing.
 #[expect(clippy::indexing_slicing, reason = "the level was made")]
 fn at(levels: &mut Vec<Vec<Hash>>, level: usize) -> &mut Vec<Hash> {
     if levels.len() <= level {
@@ -79,7 +79,7 @@ fn at(levels: &mut Vec<Vec<Hash>>, level: usize) -> &mut Vec<Hash> {
     &mut levels[level]
 }
 
-/// The hash above neighbours; a power of two of them.
+/// The hash over neighbouring hashes, whose number is a power of two.
 pub fn subtree(hashes: &[Hash]) -> Hash {
     let mut hashes = hashes.to_vec();
     while hashes.len() > 1 {

@@ -1,32 +1,33 @@
-//! The hashes of a log, as a start reads them: from their files, and where those are wrong from the records.
+//! Reads the hashes of a log at a start: from their files, or from the records where the files are wrong.
 
 use std::path::Path;
 
 use tlog_tiles::{Hash, record_hash};
 
-use super::super::layout::{HEIGHT, TileKind, TilePath, WIDTH, entries};
+use super::super::layout::{TILE_HEIGHT, TILE_WIDTH, TileKind, TilePath, entries};
 use super::super::local;
 use super::LogError;
 use super::frontier::{Frontier, Grown, subtree};
 use super::inspect::entries_path;
 
-/// The levels of tiles that a tree of 2^64 leaves has.
-pub const LEVELS: u8 = 64 / HEIGHT;
+/// The number of levels of tiles in a tree of 2^64 leaves.
+pub const LEVELS: u8 = 64 / TILE_HEIGHT;
 
 /// The file of hashes of a level with an index.
 pub fn hashes_path(level: u8, index: u64) -> TilePath {
     TilePath { kind: TileKind::Hashes(level), index, width: 1 }
 }
 
-/// The edge of so many whole tiles of records, as the hashes on the disk have it. `None` when files are missing or short.
+/// The edge of a tree of `tiles` whole tiles of records, from the hashes on the disk. `None`: files are missing or
+/// short.
 pub fn frontier(folder: &Path, tiles: u64) -> Result<Option<Frontier>, LogError> {
     let mut levels = vec![Vec::new()];
     let mut count = tiles;
     for level in 1..LEVELS {
-        let (whole, width) = (count / WIDTH, count % WIDTH);
+        let (whole, width) = (count / TILE_WIDTH, count % TILE_WIDTH);
         for index in 0..whole {
             let path = hashes_path(level, index).local(folder);
-            if std::fs::metadata(&path).map_or(0, |about| about.len()) != WIDTH * 32 {
+            if std::fs::metadata(&path).map_or(0, |about| about.len()) != TILE_WIDTH * 32 {
                 return Ok(None);
             }
         }
@@ -38,19 +39,19 @@ pub fn frontier(folder: &Path, tiles: u64) -> Result<Option<Frontier>, LogError>
     Ok(Some(Frontier::of_tiles(tiles, levels)))
 }
 
-/// The same, as the records have it, and the hashes of all levels but the lowest. Of records before the tile `first`, which
-/// were pruned, the hashes that the disk has are taken. When a tile has neither: that tile.
+/// The same edge, computed from the records, and the hashes of all levels above the lowest. For tiles before `first`,
+/// whose records were pruned, the hashes on the disk are used. If a tile has neither, the inner error is that tile.
 pub fn rebuild(folder: &Path, first: u64, tiles: u64) -> Result<Result<(Frontier, Grown), u64>, LogError> {
     let (mut edge, mut grown) = (Frontier::default(), Grown::new());
     let mut pruned: (Option<u64>, Vec<Hash>) = (None, Vec::new());
     for tile in 0..tiles {
         let hash = if tile < first {
-            let index = tile / WIDTH;
+            let index = tile / TILE_WIDTH;
             if pruned.0 != Some(index) {
                 let content = read(&hashes_path(1, index).local(folder))?.unwrap_or_default();
                 pruned = (Some(index), first_hashes(&content, content.len() as u64 / 32).unwrap_or_default());
             }
-            pruned.1.get(usize::try_from(tile % WIDTH).unwrap_or(usize::MAX)).copied()
+            pruned.1.get(usize::try_from(tile % TILE_WIDTH).unwrap_or(usize::MAX)).copied()
         } else {
             whole_tile(folder, tile)?.map(|leaves| subtree(&leaves))
         };
@@ -60,20 +61,20 @@ pub fn rebuild(folder: &Path, first: u64, tiles: u64) -> Result<Result<(Frontier
     Ok(Ok((edge, grown)))
 }
 
-/// The leaves of a whole tile of records; `None` when it is not.
+/// The leaves of a tile of records; `None` when it is not whole.
 pub fn whole_tile(folder: &Path, index: u64) -> Result<Option<Vec<Hash>>, LogError> {
     let bundle = read(&entries_path(index).local(folder))?.unwrap_or_default();
     let entries = entries(&bundle).unwrap_or_default();
-    Ok((entries.len() as u64 == WIDTH).then(|| entries.into_iter().map(record_hash).collect()))
+    Ok((entries.len() as u64 == TILE_WIDTH).then(|| entries.into_iter().map(record_hash).collect()))
 }
 
-/// The first hashes of a file; `None` when it has fewer.
+/// The first `count` hashes of a file; `None` when it has fewer.
 fn first_hashes(content: &[u8], count: u64) -> Option<Vec<Hash>> {
     let (hashes, _) = content.as_chunks();
     Some(hashes.get(..usize::try_from(count).ok()?)?.iter().copied().map(Hash).collect())
 }
 
-/// A file that may not be there.
+/// Reads a file that may not exist.
 pub fn read(path: &Path) -> Result<Option<Vec<u8>>, LogError> {
     local::read(path).map_err(LogError::at(path))
 }

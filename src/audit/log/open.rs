@@ -1,4 +1,4 @@
-//! The start of a log: the last one goes on, or another one begins.
+//! The start: the last log continues, or another one begins.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -8,11 +8,11 @@ use ledge_base::names::DeviceName;
 use ledge_service::audit_event::PreviousLog;
 
 use super::super::key::{AuditKey, origin};
-use super::super::layout::{WIDTH, log_folder};
+use super::super::layout::{TILE_WIDTH, log_folder};
 use super::super::local;
 use super::files;
 use super::frontier::{Frontier, Grown};
-use super::inspect::{self, Found, Verdict, encoded};
+use super::inspect::{self, SoundLog, Verdict, encoded};
 use super::{Begun, Log, LogError, Opened};
 
 impl Log {
@@ -24,13 +24,14 @@ impl Log {
             let begun = Begun { cause: "new", reason: None, previous: None };
             return Self::begin(audit, 1, device, lock, begun);
         };
+
         match inspect::inspect(audit, *last, device, key)? {
-            Verdict::Sound(found) => Self::take_up(audit, *last, device, lock, *found),
-            Verdict::Left { cause, reason, previous } => {
+            Verdict::Sound(found) => Self::adopt(audit, *last, device, lock, *found),
+            Verdict::Unsound { cause, reason, previous } => {
                 let begun = Begun { cause, reason: Some(reason), previous: Some(previous) };
                 Self::begin(audit, last + 1, device, lock, begun)
             }
-            // A daemon was killed when it had just begun this one, for a reason that the one before still shows.
+            // A daemon was killed right after it had begun this log. The log before it still shows the reason.
             Verdict::Empty => {
                 let begun = why_begun(audit, before, device, key)?;
                 Self::begin(audit, *last, device, lock, begun)
@@ -38,7 +39,7 @@ impl Log {
         }
     }
 
-    /// Leaves this log as it is, and begins another one after it. What was not committed is gone.
+    /// Leaves this log as it is, and begins another one after it. Records that were not committed are dropped.
     pub fn begin_another(self, cause: &'static str, device: &DeviceName) -> Result<Opened, LogError> {
         let (size, root) = self.checkpoint.as_ref().map_or((0, None), |head| (head.size, Some(head.root)));
         let previous = PreviousLog { origin: self.origin, size, root: encoded(root), found: self.durable.size() };
@@ -53,34 +54,35 @@ impl Log {
         Ok(Opened { log: Self::new(audit, generation, device, lock)?, begun: Some(begun) })
     }
 
-    fn take_up(
+    fn adopt(
         audit: &Path,
         generation: u32,
         device: &DeviceName,
         lock: File,
-        found: Found,
+        found: SoundLog,
     ) -> Result<Opened, LogError> {
         let folder = log_folder(audit, generation);
         if found.torn > 0 {
-            tracing::warn!(bytes = found.torn, "the audit log ends with a record that is not whole: it is cut off");
+            tracing::warn!(bytes = found.torn, "the audit log ends with an incomplete record, which is cut off");
         }
         if found.rebuilt.is_some() {
-            tracing::warn!("hashes of the audit log were damaged: they are made anew of its records");
+            tracing::warn!("hashes of the audit log were damaged and are computed again from its records");
         }
-        let edge = files::take_up(&folder, &found)?;
+
+        let edge = files::adopt(&folder, &found)?;
         let mut log = Self::new(audit, generation, device, lock)?;
         log.checkpoint = found.checkpoint;
-        log.first = found.first * WIDTH;
+        log.first = found.first * TILE_WIDTH;
         log.tail = found.tail;
         log.edge = edge.clone();
         log.durable = edge;
         Ok(Opened { log, begun: None })
     }
 
-    /// An empty log in a folder that is there.
+    /// An empty log in a folder that exists.
     fn new(audit: &Path, generation: u32, device: &DeviceName, lock: File) -> Result<Self, LogError> {
         let folder = log_folder(audit, generation);
-        // What cannot be removed is in nobody's way.
+        // Leftovers that cannot be removed do no harm.
         let _ = durable::remove_leftovers(&folder);
         let logs = audit.join("logs");
         Ok(Self {
@@ -114,17 +116,17 @@ fn take_lock(audit: &Path) -> Result<File, LogError> {
     }
 }
 
-/// Why a log begins, by the logs before it.
+/// The reason why a log begins, from the logs before it.
 fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<Begun, LogError> {
     for generation in before.iter().rev() {
         match inspect::inspect(audit, *generation, device, key)? {
             Verdict::Empty => {}
-            // Only what the platform has can be wrong with it.
+            // This log is sound, so the copy on the platform must have been the reason.
             Verdict::Sound(found) => {
                 let previous = Some(found.previous(origin(device, *generation)));
                 return Ok(Begun { cause: "forked", reason: None, previous });
             }
-            Verdict::Left { cause, reason, previous } => {
+            Verdict::Unsound { cause, reason, previous } => {
                 return Ok(Begun { cause, reason: Some(reason), previous: Some(previous) });
             }
         }

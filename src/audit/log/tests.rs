@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use tlog_tiles::{EMPTY_HASH, HashReader, Tile, node_hash, tree_hash};
 
 use super::*;
-use crate::layout::{FULL, HEIGHT, TileKind, TilePath, changed, entries};
+use crate::layout::{FULL_WIDTH, TILE_HEIGHT, TileKind, TilePath, changed, entries};
 use crate::local::{LocalLog, generations};
 use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
@@ -50,7 +50,7 @@ impl Disk {
 
     /// A file of the first log.
     fn file(&self, kind: TileKind, index: u64) -> PathBuf {
-        TilePath { kind, index, width: FULL }.local(&self.log(1))
+        TilePath { kind, index, width: FULL_WIDTH }.local(&self.log(1))
     }
 
     fn log(&self, generation: u32) -> PathBuf {
@@ -162,12 +162,13 @@ struct Files {
 impl HashReader for Files {
     fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
         let hash = |index: &u64| {
-            let tile = Tile::from_index(HEIGHT, *index);
-            let count = (self.size >> (8 * tile.level())) - tile.level_index() * WIDTH;
-            let width = u16::try_from(count.min(WIDTH)).unwrap();
+            let tile = Tile::from_index(TILE_HEIGHT, *index);
+            let count = (self.size >> (8 * tile.level())) - tile.level_index() * TILE_WIDTH;
+            let width = u16::try_from(count.min(TILE_WIDTH)).unwrap();
             let path = TilePath { kind: TileKind::Hashes(tile.level()), index: tile.level_index(), width };
             let content = self.log.tile(path).unwrap().unwrap_or_else(|| panic!("there is no {}", path.path()));
-            Tile::new(HEIGHT, tile.level(), tile.level_index(), width.into(), false).hash_at_index(&content, *index)
+            Tile::new(TILE_HEIGHT, tile.level(), tile.level_index(), width.into(), false)
+                .hash_at_index(&content, *index)
         };
         indexes.iter().map(hash).collect()
     }
@@ -185,12 +186,12 @@ fn check(log: &Log) {
     for tile in changed(0, size) {
         let content = local.tile(tile).unwrap();
         let is_lowest = matches!(tile.kind, TileKind::Entries | TileKind::Hashes(0));
-        if is_lowest && tile.index * WIDTH < first {
+        if is_lowest && tile.index * TILE_WIDTH < first {
             assert_eq!(content, None, "{}", tile.path());
             continue;
         }
         let content = content.unwrap_or_else(|| panic!("there is no {}", tile.path()));
-        let seqs = (tile.index * WIDTH..).take(tile.width.into());
+        let seqs = (tile.index * TILE_WIDTH..).take(tile.width.into());
         match tile.kind {
             TileKind::Entries => assert_eq!(entries(&content).unwrap(), seqs.map(record).collect::<Vec<_>>()),
             TileKind::Hashes(0) => {
@@ -251,8 +252,8 @@ fn only_what_is_durable_is_signed() {
     assert_eq!((log.size(), log.durable_size(), log.sign(&disk.key).unwrap().size), (11, 10, 10));
     log.commit().unwrap();
     assert_eq!((log.durable_size(), log.sign(&disk.key).unwrap().size), (11, 11));
-    let too_long = vec![b'x'; LONGEST + 1];
-    assert!(matches!(log.append(&too_long), Err(LogError::TooLong { length }) if length == LONGEST + 1));
+    let too_long = vec![b'x'; RECORD_BYTES_MAX + 1];
+    assert!(matches!(log.append(&too_long), Err(LogError::TooLong { length }) if length == RECORD_BYTES_MAX + 1));
     assert_eq!(log.size(), 11);
 }
 
@@ -293,8 +294,8 @@ fn one_who_reads_while_records_come_finds_every_head_whole() {
             assert!(head.size >= last);
             let files = Files { log: local.clone(), size: head.size };
             assert_eq!(tree_hash(head.size, &files).unwrap(), head.root);
-            let index = (head.size - 1) / WIDTH;
-            let width = u16::try_from(head.size - index * WIDTH).unwrap();
+            let index = (head.size - 1) / TILE_WIDTH;
+            let width = u16::try_from(head.size - index * TILE_WIDTH).unwrap();
             let bundle = local.tile(TilePath { kind: TileKind::Entries, index, width }).unwrap().unwrap();
             assert_eq!(entries(&bundle).unwrap().last().unwrap(), &record(head.size - 1));
             last = head.size;

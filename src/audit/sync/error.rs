@@ -1,4 +1,4 @@
-//! Why the copy of the log does not go on, in words for whoever looks after the platform.
+//! Reasons why the log is not copied, in words for those who run the platform.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,30 +9,27 @@ use ledge_egress::HttpError;
 
 use crate::key::CheckpointError;
 
-/// Why the copy of the log does not go on.
+/// Reasons why the log is not copied.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     #[error("audit.sync: {reason}")]
-    Settings {
-        /// What is wrong with them.
-        reason: String,
-    },
+    Settings { reason: String },
     #[error("audit.sync: {0}")]
     Secret(#[from] SecretError),
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The platform does not do what it is asked.
+    /// The platform refuses a request.
     #[error("{at} answers {request} with status {status}{code}{hint}", code = in_brackets(code.as_ref()))]
     Status {
         /// `HOST:PORT`.
         at: String,
-        /// `PUT` or `GET`, and what was asked for.
+        /// `PUT` or `GET`, and the path.
         request: String,
         status: u16,
-        /// The word of an S3 server for it.
+        /// The error code of an S3 server.
         code: Option<String>,
         hint: &'static str,
-        /// After what time another try is worth it, where the server says it.
+        /// The pause before another attempt, if the server names one.
         retry_after: Option<Duration>,
     },
     /// A file on this box cannot be read or written.
@@ -42,60 +39,57 @@ pub enum SyncError {
         path: PathBuf,
         error: io::Error,
     },
-    /// What the platform lacks is not on this box any more.
+    /// Records that the platform lacks were removed from this box.
     #[error(
-        "the platform has the first {size} records of log {generation}, and {path}, which comes next, is not on this box any more: put the files of the log back on the platform from a backup"
+        "the platform has the first {size} records of log {generation}, and {path}, which comes next, is no longer on this box: restore the files of the log on the platform from a backup"
     )]
     Missing {
-        /// Which of the logs of this box.
+        /// The number of the log.
         generation: u32,
-        /// How many records the platform has.
+        /// The number of records that the platform has.
         size: u64,
         path: String,
     },
-    /// What is on this box is not what was signed.
-    #[error("log {generation} on this box is damaged, and is not sent: {path} {reason}")]
+    /// A file on this box does not fit the signed head.
+    #[error("log {generation} on this box is damaged and is not sent: {path} {reason}")]
     Damaged {
-        /// Which of the logs of this box.
+        /// The number of the log.
         generation: u32,
         path: String,
         reason: String,
     },
-    /// An older log that this box, by its name and key of today, did not write.
-    #[error(
-        "log {generation} on this box was not written under the name that the box has now, and is not sent: {reason}"
-    )]
+    /// An older log was written under another name or key than this box has now.
+    #[error("log {generation} on this box was written under another name or key, and is not sent: {reason}")]
     Foreign {
-        /// Which of the logs of this box.
+        /// The number of the log.
         generation: u32,
         reason: String,
     },
-    /// What is there under the name of the checkpoint is none.
-    #[error("{path} on the platform: {error}; remove it, or put the right one back from a backup")]
+    /// The file of the checkpoint on the platform is not a checkpoint.
+    #[error("{path} on the platform: {error}; remove it, or restore it from a backup")]
     Checkpoint {
         /// The file on the platform.
         path: String,
-        /// What is wrong with it.
         error: CheckpointError,
     },
-    #[error("{path} on the platform has {length} bytes of {expected}: remove it there, and it is sent again")]
+    #[error("{path} on the platform has only {length} of {expected} bytes: remove it there, and it is sent again")]
     Cut {
         /// The file on the platform.
         path: String,
         length: usize,
-        /// How long it has to be.
+        /// The length that it should have.
         expected: usize,
     },
     #[error("the platform has another history of log {generation} of this box: {reason}")]
     Forked {
-        /// Which of the logs of this box.
+        /// The number of the log.
         generation: u32,
         reason: String,
     },
 }
 
 impl SyncError {
-    /// Whether it is about one log alone, and another may go on.
+    /// Tells whether it concerns one log only, so that the others can be copied.
     pub fn is_of_one_log(&self) -> bool {
         match self {
             Self::Missing { .. }
@@ -108,7 +102,7 @@ impl SyncError {
         }
     }
 
-    /// After what time another try is worth it, where the server says it.
+    /// The pause before another attempt, if the server names one.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -116,8 +110,8 @@ impl SyncError {
         }
     }
 
-    /// What makes it the same as another one: it is told once, whichever file it hits.
-    pub fn gist(&self) -> String {
+    /// The kind of failure. Failures of one kind are logged once, whichever file they hit.
+    pub fn summary(&self) -> String {
         match self {
             Self::Status { status, code, hint, .. } => format!("{status} {code:?} {hint}"),
             Self::Http(HttpError::Exchange { .. } | HttpError::Stalled { .. }) => "the connection".to_owned(),
@@ -131,7 +125,7 @@ fn in_brackets(code: Option<&String>) -> String {
     code.map(|code| format!(" ({code})")).unwrap_or_default()
 }
 
-/// What to look at when a server answers a request for `PUT` or `GET` so.
+/// The advice for an answer of the server to `PUT` or `GET`.
 pub(super) fn hint(is_bucket: bool, verb: &str, status: u16, code: Option<&str>) -> &'static str {
     match (status, code) {
         (_, Some("RequestTimeTooSkewed" | "RequestExpired")) => ": the clock of this box is wrong",
@@ -148,20 +142,20 @@ pub(super) fn hint(is_bucket: bool, verb: &str, status: u16, code: Option<&str>)
         }
         (300..=399, _) => ": it is elsewhere; redirects are not followed, set audit.sync.url to the address itself",
         (400, _) if !is_bucket => ": does it speak HTTPS on this port, or want a client certificate (audit.sync.tls)?",
-        (401, _) => ": it wants a user name and a password, which Ledge has none of; use client certificates",
+        (401, _) => ": it asks for a user name and a password, which Ledge does not send; use client certificates",
         (403, _) if is_bucket && verb == "PUT" => {
             ": the access key may not put objects there; allow it s3:PutObject and s3:GetObject below the prefix"
         }
         (403, _) if is_bucket => ": the access key may not read there; allow it s3:GetObject below the prefix",
         (403, _) => {
-            ": the server does not let this box in; does its certificate name it, and may the server's user write there?"
+            ": the server denies access; does the certificate name this box, and may the server's user write there?"
         }
         (404 | 409, _) if !is_bucket => {
-            ": the folder is not there and the server does not make it (nginx: create_full_put_path on), or audit.sync.url is wrong"
+            ": the folder is missing and the server does not create it (nginx: create_full_put_path on), or audit.sync.url is wrong"
         }
         (409, _) => ": another request for the same object was under way; it is tried again",
         (405 | 501, _) => ": the server does not take PUT there; is WebDAV on (nginx: dav_methods PUT)?",
-        (413, _) => ": the server takes no files of this size; allow 17 MB (nginx: client_max_body_size)",
+        (413, _) => ": the server refuses files of this size; allow 17 MB (nginx: client_max_body_size)",
         (429 | 503, _) => ": it is overloaded",
         (507, _) => ": its disk is full",
         (500..=599, _) => ": look into its log; is its disk full, may its user write there?",

@@ -1,4 +1,4 @@
-//! `sync.json`: what the platform had when it was last asked. A start knows it without the network.
+//! `sync.json`: the state of the platform at the last contact. A start needs no network to know it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,25 +7,25 @@ use ledge_base::durable;
 use serde::{Deserialize, Serialize};
 
 /// The file in the folder of the log.
-const FILE: &str = "sync.json";
+const HINT_FILE: &str = "sync.json";
 
-/// What the platform had. Nothing is taken for sent because of it but what the platform's own checkpoint fits to.
+/// The state of the platform. Nothing counts as sent unless the checkpoint on the platform confirms it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hint {
-    /// Where the platform is: of another one nothing is known.
+    /// The address of the platform. The hint does not count for another one.
     pub url: String,
     /// The logs of this box that it has.
     pub logs: BTreeMap<u32, Synced>,
-    /// What was on its way.
+    /// Tiles that were being sent.
     pub sending: Option<Sending>,
 }
 
-/// What the platform has of a log.
+/// The part of a log that the platform has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Synced {
     pub size: u64,
-    /// When that was so, in milliseconds since the Unix epoch.
+    /// The time of that contact, in milliseconds since the Unix epoch.
     pub at_ms: u64,
 }
 
@@ -33,38 +33,39 @@ pub struct Synced {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
     pub generation: u32,
-    /// How many records the checkpoint on the platform had then.
+    /// The number of records in the checkpoint on the platform at that time.
     pub after: u64,
-    /// It has the whole tiles of records, and of their hashes, before this one.
+    /// The platform has the whole tiles of records, and of their hashes, before this one.
     pub tiles: u64,
 }
 
 impl Hint {
-    /// What is known of the platform at `url`. A hint that cannot be read is none.
+    /// Reads the hint for the platform at `url`. A hint that cannot be read is empty.
     pub fn read(audit: &Path, url: &str) -> Self {
-        let content = std::fs::read(audit.join(FILE)).unwrap_or_default();
+        let content = std::fs::read(audit.join(HINT_FILE)).unwrap_or_default();
         let hint: Self = serde_json::from_slice(&content).unwrap_or_default();
         if hint.url == url { hint } else { Self { url: url.to_owned(), ..Self::default() } }
     }
 
-    /// How many records of a log the platform has.
+    /// The number of records of a log that the platform has.
     pub fn size(&self, generation: u32) -> u64 {
         self.logs.get(&generation).map_or(0, |synced| synced.size)
     }
 
-    /// How many tiles need not be sent again after a checkpoint of `after` records.
+    /// The number of tiles that need not be sent again after a checkpoint of `after` records.
     pub fn sent(&self, generation: u32, after: u64) -> u64 {
         let sending = self.sending.filter(|sending| sending.generation == generation && sending.after == after);
         sending.map_or(0, |sending| sending.tiles)
     }
 
-    /// Keeps it. A full disk is no reason not to send: what the platform has may go from it.
+    /// Saves the hint. A failure does not stop the upload: on a full disk, records that the platform has can be
+    /// removed.
     pub async fn keep(&self, audit: &Path) {
-        let path = audit.join(FILE);
+        let path = audit.join(HINT_FILE);
         let content = serde_json::to_vec(self).unwrap_or_default();
         let kept = tokio::task::spawn_blocking(move || durable::replace(&path, &content)).await;
         if let Err(error) = kept.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
-            tracing::warn!(%error, "what the platform has of the audit log cannot be noted");
+            tracing::warn!(%error, "cannot save which part of the audit log the platform has (sync.json)");
         }
     }
 }
@@ -92,7 +93,7 @@ mod tests {
     fn a_damaged_hint_is_none() {
         let folder = tempfile::tempdir().unwrap();
         for damaged in ["", "{", "[]", r#"{"url":"u","logs":{"1":{"size":-1,"at_ms":0}}}"#, "\u{0}\u{0}"] {
-            durable::replace(&folder.path().join(FILE), damaged.as_bytes()).unwrap();
+            durable::replace(&folder.path().join(HINT_FILE), damaged.as_bytes()).unwrap();
             assert_eq!(Hint::read(folder.path(), "u"), Hint { url: "u".to_owned(), ..Hint::default() }, "{damaged:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The files of the log on the platform: a folder of a web server that takes PUT (`WebDAV`), or a place in a bucket.
+//! The files of the log on the platform: in a folder of a web server that takes PUT (`WebDAV`), or in a bucket.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
@@ -10,7 +10,7 @@ use super::{SyncError, SyncSettings};
 use crate::config::SyncAddress;
 
 /// The longest checkpoint: a few lines, and signatures of witnesses.
-const LONGEST_CHECKPOINT: usize = 64 << 10;
+const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
 /// The server, and the connections to it.
 #[derive(Debug, Clone)]
@@ -19,45 +19,45 @@ pub struct Server {
     at: String,
 }
 
-/// The server, and what it wants to see for a while.
+/// The server, with the folder of this box and the credentials.
 pub struct Remote {
     server: Server,
-    place: Place,
+    place: RemotePath,
 }
 
-enum Place {
-    /// What paths begin with, such as `/audit/box-1/`.
+enum RemotePath {
+    /// The beginning of all paths, such as `/audit/box-1/`.
     Web(String),
     Bucket(Box<S3>),
 }
 
-/// What became of a file that was put.
+/// The outcome of putting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Put {
-    /// It was not there, and is now.
+pub enum PutOutcome {
+    /// The file is new.
     New,
-    /// It was there, and the server has put the new one in its place.
+    /// The server has replaced an earlier file.
     Replaced,
-    /// Something is there, and stays.
+    /// A file of that name exists and stays.
     There,
 }
 
-/// What is there instead of a file.
+/// The outcome of getting a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum Fetched {
     File(Bytes),
     Nothing,
-    /// Nothing, or what may not be read.
+    /// No file, or one that may not be read: the server does not tell.
     Hidden,
 }
 
 impl Server {
-    /// The server of the settings; nothing is connected yet. `None` where the log stays here.
+    /// The server of the settings; nothing is connected yet. `None`: the log stays here.
     pub fn of(settings: &SyncSettings, egress: &Egress) -> Option<Result<Self, SyncError>> {
         let config = &settings.config;
         config.url.as_ref()?;
-        let Some((at, tls)) = config.destination() else {
-            let reason = format!("{:?} is no region", config.region);
+        let Some((at, tls)) = config.server() else {
+            let reason = format!("{:?} is not a region", config.region);
             return Some(Err(SyncError::Settings { reason }));
         };
         let name = at.to_string();
@@ -67,7 +67,7 @@ impl Server {
 }
 
 impl Remote {
-    /// Reads the keys: they may be other ones than before.
+    /// Reads the access keys, which may have been replaced.
     pub async fn open(server: &Server, settings: &SyncSettings) -> Result<Self, SyncError> {
         let SyncSettings { config, device, .. } = settings;
         let place = match &config.url {
@@ -75,41 +75,43 @@ impl Remote {
                 let (config, bucket, prefix) = (config.clone(), bucket.clone(), format!("{prefix}{device}/"));
                 let opened = tokio::task::spawn_blocking(move || S3::open(&config, &bucket, &prefix)).await;
                 let failed = |error: tokio::task::JoinError| SyncError::Settings { reason: error.to_string() };
-                Place::Bucket(Box::new(opened.map_err(failed)??))
+                RemotePath::Bucket(Box::new(opened.map_err(failed)??))
             }
-            Some(SyncAddress::Web(address)) => Place::Web(format!("{}/{device}/", address.path.trim_end_matches('/'))),
-            None => return Err(SyncError::Settings { reason: "it has no url".to_owned() }),
+            Some(SyncAddress::Web(address)) => {
+                RemotePath::Web(format!("{}/{device}/", address.path.trim_end_matches('/')))
+            }
+            None => return Err(SyncError::Settings { reason: "url is not set".to_owned() }),
         };
         Ok(Self { server: server.clone(), place })
     }
 
-    /// A file below the folder of this box, or its first `longest` bytes.
-    pub async fn get(&self, path: &str, longest: usize) -> Result<Found, SyncError> {
+    /// Gets a file below the folder of this box, or its first `longest` bytes.
+    pub async fn get(&self, path: &str, longest: usize) -> Result<Fetched, SyncError> {
         let target = match &self.place {
-            Place::Web(base) => format!("{base}{path}"),
-            Place::Bucket(s3) => s3.get(path),
+            RemotePath::Web(base) => format!("{base}{path}"),
+            RemotePath::Bucket(s3) => s3.get(path),
         };
         let answer = self.server.client.get(&target, longest).await?;
         let code = self.code(&answer);
         match answer.status {
-            200 => Ok(Found::File(answer.body)),
-            404 | 410 if code.as_deref() != Some("NoSuchBucket") => Ok(Found::Nothing),
-            // S3 does not tell what is there to those who may not list.
-            403 if matches!(code.as_deref(), None | Some("AccessDenied")) && self.is_bucket() => Ok(Found::Hidden),
+            200 => Ok(Fetched::File(answer.body)),
+            404 | 410 if code.as_deref() != Some("NoSuchBucket") => Ok(Fetched::Nothing),
+            // S3 does not tell whether a file exists to those who may not list.
+            403 if matches!(code.as_deref(), None | Some("AccessDenied")) && self.is_bucket() => Ok(Fetched::Hidden),
             _ => Err(self.refused("GET", path, &answer, code)),
         }
     }
 
-    /// A checkpoint.
-    pub async fn checkpoint(&self, path: &str) -> Result<Found, SyncError> {
-        self.get(path, LONGEST_CHECKPOINT).await
+    /// Gets a checkpoint.
+    pub async fn checkpoint(&self, path: &str) -> Result<Fetched, SyncError> {
+        self.get(path, CHECKPOINT_BYTES_MAX).await
     }
 
-    /// Puts a file; one that is there stays if the new one is `only_new`.
-    pub async fn put(&self, path: &str, body: Bytes, only_new: bool) -> Result<Put, SyncError> {
+    /// Puts a file. With `only_new`, a file that exists stays.
+    pub async fn put(&self, path: &str, body: Bytes, only_new: bool) -> Result<PutOutcome, SyncError> {
         let target = match &self.place {
-            Place::Web(base) => format!("{base}{path}"),
-            Place::Bucket(s3) => s3.put(path),
+            RemotePath::Web(base) => format!("{base}{path}"),
+            RemotePath::Bucket(s3) => s3.put(path),
         };
         let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"))];
         if only_new {
@@ -117,21 +119,21 @@ impl Remote {
         }
         let answer = self.server.client.put(&target, &headers, body).await?;
         match answer.status {
-            204 => Ok(Put::Replaced),
-            200..=299 => Ok(Put::New),
-            412 if only_new => Ok(Put::There),
+            204 => Ok(PutOutcome::Replaced),
+            200..=299 => Ok(PutOutcome::New),
+            412 if only_new => Ok(PutOutcome::There),
             _ => Err(self.refused("PUT", path, &answer, self.code(&answer))),
         }
     }
 
-    /// What a file that is there and may not be read is to whoever needs it.
+    /// The error for a file that must be read and cannot.
     pub fn unreadable(&self, path: &str, status: u16) -> SyncError {
         let answer = HttpAnswer { status, body: Bytes::new(), retry_after: None };
         self.refused("GET", path, &answer, None)
     }
 
     fn is_bucket(&self) -> bool {
-        matches!(self.place, Place::Bucket(_))
+        matches!(self.place, RemotePath::Bucket(_))
     }
 
     fn code(&self, answer: &HttpAnswer) -> Option<String> {

@@ -1,4 +1,4 @@
-//! A place in a bucket: requests are signed with the access key, by their address alone.
+//! A folder in a bucket. Requests are signed with the access key, in their address only.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 use super::SyncError;
 use crate::config::SyncConfig;
 
-/// How long a signed address may be used: what is put on its way now is there by then, if clocks are not far apart.
-const VALID: Duration = Duration::from_mins(15);
+/// How long a signed address is valid. Covers the time of an upload, and a small difference between the clocks.
+const SIGNATURE_LIFETIME: Duration = Duration::from_mins(15);
 
-/// A bucket, and the right to put something there.
+/// A bucket, with the credentials for it.
 pub struct S3 {
     bucket: Bucket,
     credentials: Credentials,
     prefix: String,
 }
 
-/// Where the buckets of a region are: at the configured server, else at Amazon's.
+/// The server of the buckets: the configured one, or that of Amazon for the region.
 fn endpoint(config: &SyncConfig) -> Option<WebAddress> {
     if let Some(endpoint) = &config.endpoint {
         return Some(endpoint.clone());
@@ -29,7 +29,7 @@ fn endpoint(config: &SyncConfig) -> Option<WebAddress> {
     Some(WebAddress { tls: true, at, path: "/".to_owned() })
 }
 
-/// The server that is connected to for a bucket, and whether by TLS.
+/// The server to connect to for a bucket, and whether the connection is encrypted.
 pub fn server(config: &SyncConfig, bucket: &str) -> Option<(HostPort, bool)> {
     let WebAddress { tls, at, .. } = endpoint(config)?;
     match style(config, bucket) {
@@ -38,7 +38,8 @@ pub fn server(config: &SyncConfig, bucket: &str) -> Option<(HostPort, bool)> {
     }
 }
 
-/// Servers of others need not have a name for each bucket; and no certificate is for a name with one more dot.
+/// Other servers than Amazon's may not have a host name for each bucket, and wildcard certificates do not cover a
+/// bucket name with a dot.
 fn style(config: &SyncConfig, bucket: &str) -> UrlStyle {
     if config.endpoint.is_some() || bucket.contains('.') { UrlStyle::Path } else { UrlStyle::VirtualHost }
 }
@@ -50,7 +51,7 @@ impl S3 {
         let (Some(id), Some(secret)) = (&config.access_key_id_file, &config.secret_access_key_file) else {
             return Err(wrong("a bucket needs access_key_id_file and secret_access_key_file".to_owned()));
         };
-        let endpoint = endpoint(config).ok_or_else(|| wrong(format!("{:?} is no region", config.region)))?;
+        let endpoint = endpoint(config).ok_or_else(|| wrong(format!("{:?} is not a region", config.region)))?;
         let url = endpoint.to_string().parse().map_err(|error| wrong(format!("{endpoint}: {error}")))?;
         let bucket = Bucket::new(url, style(config, bucket), bucket.to_owned(), config.region.clone());
         let bucket = bucket.map_err(|error| wrong(error.to_string()))?;
@@ -72,11 +73,11 @@ impl S3 {
 fn signed<'a>(action: &impl S3Action<'a>) -> String {
     // A box without a battery for its clock starts in 1970.
     let now = clock::timestamp(clock::FLOOR.plausible_millis(clock::unix_millis()));
-    let url = action.sign_with_time(VALID, &now);
+    let url = action.sign_with_time(SIGNATURE_LIFETIME, &now);
     format!("{}?{}", url.path(), url.query().unwrap_or_default())
 }
 
-/// The word of an S3 server for what is wrong: `<Code>WORD</Code>`.
+/// The error code of an S3 server: `<Code>WORD</Code>`.
 pub fn code(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, rest) = text.split_once("<Code>")?;

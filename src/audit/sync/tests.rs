@@ -48,15 +48,15 @@ impl TestBox {
         PublishedHead { generation: self.log.generation(), checkpoint, at_ms: 1, is_urgent: false }
     }
 
-    fn task(&self, platform: &Platform) -> Task {
+    fn task(&self, platform: &Platform) -> SyncTask {
         let config = SyncConfig { url: Some(platform.url().parse().unwrap()), ..SyncConfig::default() };
         let (folder, verifier_key) = (self.folder.path().to_owned(), self.key.verifier_key().to_owned());
         let settings = SyncSettings { config, folder, device: device(), verifier_key };
         let egress = Egress::new(&ledge_egress::EgressConfig::default(), AuditSink::channel().0);
         let server = Server::of(&settings, &egress).unwrap().unwrap();
         let ms = Duration::from_millis;
-        let pace = Pace { gather: ms(1), apart: ms(1), first_pause: ms(1), longest_pause: ms(2) };
-        Task::new(settings, server, self.state.clone(), pace)
+        let pace = Pace { gather_delay: ms(1), interval_min: ms(1), retry_pause_min: ms(1), retry_pause_max: ms(2) };
+        SyncTask::new(settings, server, self.state.clone(), pace)
     }
 
     /// What a platform has that has all of the log: paths and bytes.
@@ -78,6 +78,6 @@ fn device() -> DeviceName {
     "box-1".parse().unwrap()
 }
 
-async fn bring(task: &mut Task, head: &PublishedHead) -> Result<(), SyncError> {
-    task.bring(head, &mut false).await
+async fn copy_up_to(task: &mut SyncTask, head: &PublishedHead) -> Result<(), SyncError> {
+    task.copy_up_to(head, &mut false).await
 }

@@ -1,7 +1,7 @@
-//! The files of a log on this box, each checked against the signed head: what is sent stays on the platform for good.
+//! The files of a log on this box, each checked against the signed head, because a file stays on the platform for good.
 //!
-//! The check is our own. `TileHashReader` of the library (0.2.0) takes tiles for checked that it has not compared with
-//! anything, where several subtrees of the head lie in one tile.
+//! The check is our own. Where several subtrees of the head are in one tile, `TileHashReader` of the library (0.2.0)
+//! accepts tiles that it has not compared with anything.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use tlog_tiles::{Hash, HashReader, Tile, record_hash, stored_hash_index, tree_ha
 
 use super::SyncError;
 use crate::key::SignedCheckpoint;
-use crate::layout::{HEIGHT, TileKind, TilePath, WIDTH, entries};
+use crate::layout::{TILE_HEIGHT, TILE_WIDTH, TileKind, TilePath, entries};
 use crate::local::LocalLog;
 
 /// A log on this box, up to a signed head.
 #[derive(Debug, Clone)]
 pub struct SignedLog {
-    /// Which of the logs of this box.
+    /// The number of the log.
     pub generation: u32,
     pub local: LocalLog,
-    /// Its head, which has at least one record.
+    /// The head, over at least one record.
     pub head: Arc<SignedCheckpoint>,
-    /// How many records the platform has.
+    /// The number of records that the platform has.
     pub sent: u64,
 }
 
@@ -33,59 +33,63 @@ impl SignedLog {
         tree_hash(size, &tiles).map_err(|error| tiles.explained(&error))
     }
 
-    /// A tile of the tree of the head. Waits for the disk.
+    /// A tile of the tree of the head, or of its records. Waits for the disk.
     pub fn tile(&self, tile: TilePath) -> Result<Bytes, SyncError> {
         match tile.kind {
             TileKind::Entries => {
                 let content = self.content(tile)?;
-                let hashes = self.checked(self.tile_of(0, tile.index * WIDTH)?)?;
+                let hashes = self.checked(self.tile_of(0, tile.index * TILE_WIDTH)?)?;
                 let found = entries(&content).unwrap_or_default();
                 let is_signed = found.len() == usize::from(tile.width)
                     && found
                         .into_iter()
                         .map(|entry| record_hash(entry).0.to_vec())
                         .eq(hashes.chunks(32).map(<[u8]>::to_vec));
-                if is_signed { Ok(content.into()) } else { Err(self.damaged(&tile.path(), "is not what was signed")) }
+                if is_signed {
+                    Ok(content.into())
+                } else {
+                    Err(self.damaged(&tile.path(), "does not fit the signed head"))
+                }
             }
             TileKind::Hashes(level) => {
-                let checked = self.checked(self.tile_of(level, tile.index * WIDTH)?)?;
+                let checked = self.checked(self.tile_of(level, tile.index * TILE_WIDTH)?)?;
                 if checked.len() == usize::from(tile.width) * 32 {
                     Ok(checked.into())
                 } else {
-                    Err(self.damaged(&tile.path(), "is no tile of the signed head"))
+                    Err(self.damaged(&tile.path(), "is not a tile of the signed head"))
                 }
             }
         }
     }
 
-    /// [`Self::tile`], where it disturbs nobody.
+    /// [`Self::tile`], on a thread for blocking work.
     pub async fn read(&self, tile: TilePath) -> Result<Bytes, SyncError> {
         let log = self.clone();
         joined(tokio::task::spawn_blocking(move || log.tile(tile)).await)
     }
 
-    /// [`Self::root_at`], where it disturbs nobody.
+    /// [`Self::root_at`], on a thread for blocking work.
     pub async fn read_root(&self, size: u64) -> Result<Hash, SyncError> {
         let log = self.clone();
         joined(tokio::task::spawn_blocking(move || log.root_at(size)).await)
     }
 
-    /// The tile of the head's tree with the hash `number` of a level, as wide as it is there.
+    /// The tile with the hash `number` of a level, as wide as in the tree of the head.
     fn tile_of(&self, level: u8, number: u64) -> Result<Tile, SyncError> {
-        let index = stored_hash_index(level.saturating_mul(HEIGHT), number);
-        let tile = Tile::from_index(HEIGHT, index).parent(0, self.head.size);
+        let index = stored_hash_index(level.saturating_mul(TILE_HEIGHT), number);
+        let tile = Tile::from_index(TILE_HEIGHT, index).parent(0, self.head.size);
         tile.ok_or_else(|| self.damaged("checkpoint", "has no such tile"))
     }
 
-    /// The hashes of a tile, which lead to the root of the head: those of a whole one by the hash of it in the tile above,
-    /// those of one at the edge because the root is made of them.
+    /// The hashes of a tile, checked against the root of the head: a whole tile by its hash in the tile above, a
+    /// partial one because the root is computed from it.
     fn checked(&self, tile: Tile) -> Result<Vec<u8>, SyncError> {
         let content = self.content(path(tile))?;
-        let is_signed = if u64::from(tile.width()) == WIDTH {
+        let is_signed = if u64::from(tile.width()) == TILE_WIDTH {
             let above =
                 tile.parent(1, self.head.size).ok_or_else(|| self.damaged(&path(tile).path(), "is too high"))?;
             let hashes = self.checked(above)?;
-            let index = stored_hash_index(above.level().saturating_mul(HEIGHT), tile.level_index());
+            let index = stored_hash_index(above.level().saturating_mul(TILE_HEIGHT), tile.level_index());
             above.hash_at_index(&hashes, index).is_ok_and(|hash| hash == Tile::subtree_hash(&content))
         } else {
             let tiles = Tiles { log: self, is_checked: false, failed: RefCell::default() };
@@ -117,7 +121,7 @@ fn path(tile: Tile) -> TilePath {
     TilePath { kind: TileKind::Hashes(tile.level()), index: tile.level_index(), width }
 }
 
-/// Gives the library hashes, and remembers why one could not be read.
+/// Reads hashes for the library, and keeps the reason why one could not be read.
 struct Tiles<'a> {
     log: &'a SignedLog,
     /// Whether each tile is checked against the head first.
@@ -136,7 +140,7 @@ impl HashReader for Tiles<'_> {
     fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
         let mut hashes = Vec::with_capacity(indexes.len());
         for index in indexes {
-            let tile = Tile::from_index(HEIGHT, *index);
+            let tile = Tile::from_index(TILE_HEIGHT, *index);
             let tile = tile.parent(0, self.log.head.size).ok_or(tlog_tiles::Error::IndexesNotInTree)?;
             let read = if self.is_checked { self.log.checked(tile) } else { self.log.content(path(tile)) };
             let content = read.map_err(|error| {

@@ -1,4 +1,4 @@
-//! The folder of the keys for tags. Where sealing is on, each key is sealed under the name of its own file.
+//! The folder of the keys for tags. With a master key, each key is encrypted for the name of its file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 
 use super::TagsError;
 
-const FOLDER: &str = "tags";
-const LIST: &str = "list.json";
+const TAGS_FOLDER: &str = "tags";
+const LIST_FILE: &str = "list.json";
 
 /// The folder.
 #[derive(Debug)]
@@ -48,16 +48,16 @@ fn decoded(key: &str) -> Option<[u8; 32]> {
 }
 
 impl Folder {
-    /// The one in the folder `audit`.
+    /// The folder in the folder `audit`.
     pub fn of(audit: &Path, sealer: &Sealer) -> Self {
-        Self { path: audit.join(FOLDER), sealer: sealer.clone() }
+        Self { path: audit.join(TAGS_FOLDER), sealer: sealer.clone() }
     }
 
-    /// The same, which is there after this, without what a killed process left.
+    /// The same, created if necessary, and without the leftovers of a killed process.
     pub fn create(audit: &Path, sealer: &Sealer) -> Result<Self, TagsError> {
         let folder = Self::of(audit, sealer);
         durable::create_folder(&folder.path).map_err(failed(&folder.path))?;
-        // A key that is being sealed anew looks like a leftover.
+        // A key that is being encrypted again looks like a leftover.
         let alone = folder.lock()?;
         durable::remove_leftovers(&folder.path).map_err(failed(&folder.path))?;
         drop(alone);
@@ -72,12 +72,13 @@ impl Folder {
         self.path.join(format!("{period}.key.damaged"))
     }
 
-    /// Whether a key is there, or what is left of a damaged one: most of it may be whole. What cannot be looked at is.
+    /// Tells whether there is a key, or the file of a damaged one, most of which may be whole. A file that cannot be
+    /// examined counts as present.
     pub fn has(&self, period: u32) -> bool {
         !is_absent(&self.key(period)) || !is_absent(&self.aside(period))
     }
 
-    /// Whether a key was set aside because it is damaged.
+    /// Tells whether a key was set aside because it is damaged.
     pub fn is_aside(&self, period: u32) -> bool {
         is_absent(&self.key(period)) && !is_absent(&self.aside(period))
     }
@@ -111,13 +112,13 @@ impl Folder {
         parsed.filter(is_whole).ok_or(TagsError::Damaged { path })
     }
 
-    /// The plain content of a key's file. One whose master key is not here is as good as before once that is back; one
-    /// that was changed is damaged.
+    /// The decrypted content of the file of a key. A file that was changed is damaged; one without its master key is
+    /// not: it can be read when the master key is back.
     fn opened(&self, period: u32, content: &[u8]) -> Result<Zeroizing<Vec<u8>>, TagsError> {
         if !Sealer::is_sealed(content) {
             return Ok(Zeroizing::new(content.to_vec()));
         }
-        let opened = self.sealer.open(SealPurpose::TagKey, &sealed_for(period), content).map(Zeroizing::new);
+        let opened = self.sealer.open(SealPurpose::TagKey, &associated_data(period), content).map(Zeroizing::new);
         opened.map_err(|error| match error {
             OpenError::NoKey(_) | OpenError::Unsealable => TagsError::Sealed { path: self.key(period), error },
             OpenError::Forged | OpenError::NotSealed => TagsError::Damaged { path: self.key(period) },
@@ -126,12 +127,12 @@ impl Folder {
 
     fn write(&self, period: u32, plain: &[u8]) -> Result<(), TagsError> {
         let path = self.key(period);
-        let content = self.sealer.seal(SealPurpose::TagKey, &sealed_for(period), plain);
+        let content = self.sealer.seal(SealPurpose::TagKey, &associated_data(period), plain);
         let content = content.map_err(|error| TagsError::Sealed { path: path.clone(), error })?;
         durable::replace_private(&path, &content).map_err(failed(&path))
     }
 
-    /// Seals every key under the current master key, where it is not. The first fault is told when all were tried.
+    /// Encrypts every key under the current master key, unless it is already. Tries all, and returns the first error.
     pub fn rekey(&self, done: &mut Rekeyed) -> Result<(), TagsError> {
         let mut fault = None;
         for period in self.periods()? {
@@ -145,10 +146,11 @@ impl Folder {
             if !self.sealer.is_outdated(&content) {
                 continue;
             }
+
             let was_plain = u64::from(!Sealer::is_sealed(&content));
             match self.opened(period, &content).and_then(|plain| self.write(period, &plain)) {
                 Ok(()) => *done += Rekeyed { plain: was_plain, old: 1 - was_plain },
-                // It is for whoever reads it to set it aside.
+                // Reading sets it aside.
                 Err(TagsError::Damaged { .. }) => {}
                 Err(error) => fault = fault.or(Some(error)),
             }
@@ -156,7 +158,7 @@ impl Folder {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Under which master key each key is.
+    /// Counts the keys by the master key that they are encrypted under.
     pub fn survey(&self, survey: &mut Survey) -> Result<(), TagsError> {
         for period in self.periods()? {
             let path = self.key(period);
@@ -166,23 +168,22 @@ impl Folder {
         Ok(())
     }
 
-    /// Keeps other processes from destroying a key while it is sealed anew, which would bring it back. It ends with the
-    /// handle.
+    /// Keeps other processes from destroying a key while it is encrypted again, which would bring it back. Dropping the
+    /// handle releases the lock.
     fn lock(&self) -> Result<File, TagsError> {
         let folder = File::open(&self.path).map_err(failed(&self.path))?;
         folder.lock().map_err(failed(&self.path))?;
         Ok(folder)
     }
 
-    /// The key of a period. A damaged one gets another name, so that it stays for whoever can repair it, and is in
-    /// nobody's way.
+    /// The key of a period. A damaged file is renamed, so that it is kept for a repair and is not read again.
     pub fn read_or_set_aside(&self, period: u32) -> Result<Option<KeyFile>, TagsError> {
         match self.read(period) {
             Err(TagsError::Damaged { path }) => {
                 let aside = self.aside(period);
                 durable::rename(&path, &aside).map_err(failed(&path))?;
                 let aside = aside.display();
-                tracing::error!(period, %aside, "a key for tags is damaged: its tags cannot be found any more; it is set aside");
+                tracing::error!(period, %aside, "a key for tags is damaged and is set aside: its tags can no longer be resolved");
                 Ok(None)
             }
             read => read.map(Some),
@@ -200,7 +201,7 @@ impl Folder {
         Ok(file)
     }
 
-    /// Overwrites and removes the key of a period, and what was set aside of it; whether there was any.
+    /// Overwrites and removes the key of a period, also one that was set aside. Returns whether there was one.
     pub fn destroy(&self, period: u32) -> Result<bool, TagsError> {
         if is_absent(&self.path) {
             return Ok(false);
@@ -221,7 +222,7 @@ impl Folder {
     }
 
     pub fn read_list<L: DeserializeOwned>(&self) -> Result<Option<L>, TagsError> {
-        let path = self.path.join(LIST);
+        let path = self.path.join(LIST_FILE);
         match std::fs::read(&path) {
             Ok(content) => serde_json::from_slice(&content).map(Some).map_err(|_| TagsError::Damaged { path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -230,15 +231,15 @@ impl Folder {
     }
 
     pub fn save_list(&self, list: &impl Serialize) -> Result<(), TagsError> {
-        let path = self.path.join(LIST);
+        let path = self.path.join(LIST_FILE);
         let content = serde_json::to_vec(list).map_err(io::Error::from).map_err(failed(&path))?;
         durable::replace_private(&path, &content).map_err(failed(&path))
     }
 }
 
-/// What the key of a period is sealed with beside.
-fn sealed_for(period: u32) -> Vec<u8> {
-    format!("audit/{FOLDER}/{period}.key").into_bytes()
+/// The associated data of the encryption of a key.
+fn associated_data(period: u32) -> Vec<u8> {
+    format!("audit/{TAGS_FOLDER}/{period}.key").into_bytes()
 }
 
 fn is_absent(path: &Path) -> bool {
@@ -246,8 +247,7 @@ fn is_absent(path: &Path) -> bool {
 }
 
 fn shred(path: &Path) -> io::Result<()> {
-    // Never through a symbolic link, one that comes in between included: the file behind it would be overwritten, and is no
-    // key of ours.
+    // Not through a symbolic link, even one that is put there meanwhile: it would overwrite a file that is not a key.
     if path.symlink_metadata()?.is_file() {
         let no_link = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
         let mut file: File = OpenOptions::new().write(true).custom_flags(no_link).open(path)?;

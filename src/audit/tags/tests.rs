@@ -12,7 +12,7 @@ fn made(period: u32) -> AuditEvent {
     AuditEvent::TagKeyMade { period }
 }
 
-fn destroyed(period: u32) -> AuditEvent {
+fn try_destroy(period: u32) -> AuditEvent {
     AuditEvent::TagKeyDestroyed { period }
 }
 
@@ -38,15 +38,15 @@ fn a_key_is_private_and_is_in_use_until_its_period_is_over() {
     let tag = tags.current().of_text("somebody");
     let mode = audit.path().join(format!("tags/{FIRST}.key")).metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(turn(&mut tags, START + 30 * DAY - 1, 1), []);
+    assert_eq!(turn(&mut tags, START + 30 * DAY_MS - 1, 1), []);
     assert_eq!(tags.current().of_text("somebody"), tag);
     drop(tags);
     // Another length in the configuration holds for the next period.
-    let (mut tags, events) = Tags::open(audit.path(), 1, 100, START + DAY, &Sealer::none()).unwrap();
+    let (mut tags, events) = Tags::open(audit.path(), 1, 100, START + DAY_MS, &Sealer::none()).unwrap();
     assert_eq!((events, tags.current().of_text("somebody")), (vec![], tag));
-    assert_eq!(turn(&mut tags, START + 30 * DAY, 0), [made(FIRST + 30)]);
+    assert_eq!(turn(&mut tags, START + 30 * DAY_MS, 0), [made(FIRST + 30)]);
     assert_ne!(tags.current().of_text("somebody"), tag);
-    assert_eq!(turn(&mut tags, START + 31 * DAY, 0), [made(FIRST + 31)]);
+    assert_eq!(turn(&mut tags, START + 31 * DAY_MS, 0), [made(FIRST + 31)]);
     assert_eq!(periods(audit.path()), [FIRST, FIRST + 30, FIRST + 31]);
 }
 
@@ -59,7 +59,7 @@ fn what_was_not_told_is_told_by_the_next_start_and_what_was_is_not() {
     tags.told().unwrap();
     assert_eq!(open(audit.path(), START).1, []);
     // A cut between making a key and writing it into the list.
-    Folder::of(audit.path(), &Sealer::none()).make(FIRST + 3, START, START + DAY).unwrap();
+    Folder::of(audit.path(), &Sealer::none()).make(FIRST + 3, START, START + DAY_MS).unwrap();
     let (tags, events) = open(audit.path(), START);
     assert_eq!((events, tags.current().period()), (vec![made(FIRST + 3)], FIRST + 3));
 }
@@ -68,8 +68,8 @@ fn what_was_not_told_is_told_by_the_next_start_and_what_was_is_not() {
 fn a_clock_that_goes_back_makes_and_destroys_nothing() {
     let audit = tempfile::tempdir().unwrap();
     let (mut tags, _) = open(audit.path(), START);
-    assert_eq!(turn(&mut tags, START + 30 * DAY, 24), [made(FIRST + 30)]);
-    for now in [0, START, 1, START + 59 * DAY, 0] {
+    assert_eq!(turn(&mut tags, START + 30 * DAY_MS, 24), [made(FIRST + 30)]);
+    for now in [0, START, 1, START + 59 * DAY_MS, 0] {
         assert_eq!(turn(&mut tags, now, 1), []);
     }
     drop(tags);
@@ -78,46 +78,46 @@ fn a_clock_that_goes_back_makes_and_destroys_nothing() {
     std::fs::remove_file(audit.path().join(format!("tags/{}.key", FIRST + 30))).unwrap();
     std::fs::remove_file(audit.path().join(format!("tags/{FIRST}.key"))).unwrap();
     let (_, events) = open(audit.path(), 0);
-    assert_eq!(events, [destroyed(FIRST), destroyed(FIRST + 30), made(FIRST + 31)]);
+    assert_eq!(events, [try_destroy(FIRST), try_destroy(FIRST + 30), made(FIRST + 31)]);
 }
 
 #[test]
 fn a_clock_that_was_far_ahead_does_not_make_a_key_for_ever() {
     let audit = tempfile::tempdir().unwrap();
-    let century = START + 36_500 * DAY;
+    let century = START + 36_500 * DAY_MS;
     let (mut tags, events) = open(audit.path(), century);
     assert_eq!(events, [made(FIRST + 36_500)]);
     assert_eq!(turn(&mut tags, START, 29 * 24), []);
-    assert_eq!(turn(&mut tags, START + DAY, 24), [made(FIRST + 36_501)]);
+    assert_eq!(turn(&mut tags, START + DAY_MS, 24), [made(FIRST + 36_501)]);
     // It goes once the daemon has run for as long as it is kept: its end is a century away.
     for _ in 0..3 {
-        turn(&mut tags, START + 2 * DAY, 24 * 29);
+        turn(&mut tags, START + 2 * DAY_MS, 24 * 29);
     }
-    let events = turn(&mut tags, START + 2 * DAY, 24 * 13);
-    assert_eq!(events[events.len() - 1], destroyed(FIRST + 36_500), "{events:?}");
+    let events = turn(&mut tags, START + 2 * DAY_MS, 24 * 13);
+    assert_eq!(events[events.len() - 1], try_destroy(FIRST + 36_500), "{events:?}");
 }
 
 #[test]
 fn a_key_is_destroyed_when_the_clock_agrees_for_a_day() {
     let audit = tempfile::tempdir().unwrap();
     let (mut tags, _) = open(audit.path(), START);
-    let end = START + 30 * DAY;
+    let end = START + 30 * DAY_MS;
     turn(&mut tags, end, 1);
-    assert_eq!(turn(&mut tags, end + 29 * DAY, 1), []);
+    assert_eq!(turn(&mut tags, end + 29 * DAY_MS, 1), []);
     // At 2130 for some hours: a new period, and nothing is lost.
-    let events = turn(&mut tags, START + 36_500 * DAY, 23);
+    let events = turn(&mut tags, START + 36_500 * DAY_MS, 23);
     assert_eq!(events, [made(FIRST + 36_500)]);
-    assert_eq!(turn(&mut tags, end + 30 * DAY, 23), []);
+    assert_eq!(turn(&mut tags, end + 30 * DAY_MS, 23), []);
     assert_eq!(periods(audit.path()).len(), 3);
     // In earnest: across a restart, too.
-    let due = end + 100 * DAY;
+    let due = end + 100 * DAY_MS;
     assert_eq!(turn(&mut tags, due - 1, 23), []);
     assert_eq!(turn(&mut tags, due, 23), []);
     drop(tags);
-    let (mut tags, _) = open(audit.path(), due + DAY);
-    assert_eq!(turn(&mut tags, due + DAY, 1), [destroyed(FIRST)]);
+    let (mut tags, _) = open(audit.path(), due + DAY_MS);
+    assert_eq!(turn(&mut tags, due + DAY_MS, 1), [try_destroy(FIRST)]);
     assert_eq!(periods(audit.path()), [FIRST + 30, FIRST + 36_500]);
-    assert_eq!(turn(&mut tags, due + DAY, 1), []);
+    assert_eq!(turn(&mut tags, due + DAY_MS, 1), []);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn keys_are_kept_for_ever_where_that_is_asked_for() {
     let audit = tempfile::tempdir().unwrap();
     let (mut tags, _) = Tags::open(audit.path(), 30, 0, START, &Sealer::none()).unwrap();
     for month in 1..=100 {
-        assert_eq!(turn(&mut tags, START + month * 30 * DAY, 720).len(), 1);
+        assert_eq!(turn(&mut tags, START + month * 30 * DAY_MS, 720).len(), 1);
     }
     assert_eq!(periods(audit.path()).len(), 101);
 }
@@ -134,17 +134,17 @@ fn keys_are_kept_for_ever_where_that_is_asked_for() {
 fn a_key_that_is_destroyed_by_hand_is_noticed_and_never_used_again() {
     let audit = tempfile::tempdir().unwrap();
     let (mut tags, _) = open(audit.path(), START);
-    turn(&mut tags, START + 30 * DAY, 0);
+    turn(&mut tags, START + 30 * DAY_MS, 0);
     tags.told().unwrap();
     let tag = tags.current().of_text("somebody");
     assert!(destroy(audit.path(), FIRST + 30).unwrap());
     assert!(!destroy(audit.path(), FIRST + 30).unwrap());
-    assert_eq!(turn(&mut tags, START + 30 * DAY, 0), [destroyed(FIRST + 30), made(FIRST + 31)]);
+    assert_eq!(turn(&mut tags, START + 30 * DAY_MS, 0), [try_destroy(FIRST + 30), made(FIRST + 31)]);
     assert_ne!(tags.current().of_text("somebody"), tag);
     tags.told().unwrap();
     drop(tags);
     assert!(destroy(audit.path(), FIRST).unwrap());
-    assert_eq!(open(audit.path(), START + 30 * DAY).1, [destroyed(FIRST)]);
+    assert_eq!(open(audit.path(), START + 30 * DAY_MS).1, [try_destroy(FIRST)]);
 }
 
 #[test]
@@ -180,25 +180,25 @@ fn a_damaged_key_is_set_aside_until_it_is_destroyed_and_its_number_is_not_used_a
     assert_eq!(periods(audit.path()), [FIRST, FIRST + 1]);
     assert!(destroy(audit.path(), FIRST).unwrap());
     assert!(!aside.exists() && !key.exists());
-    assert_eq!(open(audit.path(), START).1, [destroyed(FIRST)]);
+    assert_eq!(open(audit.path(), START).1, [try_destroy(FIRST)]);
 }
 
 #[test]
 fn a_lost_list_is_made_anew_of_the_keys_that_are_there() {
     let audit = tempfile::tempdir().unwrap();
     let (mut tags, _) = open(audit.path(), START);
-    turn(&mut tags, START + 30 * DAY, 0);
+    turn(&mut tags, START + 30 * DAY_MS, 0);
     for content in [None, Some(b"{".as_slice())] {
         let list = audit.path().join("tags/list.json");
         std::fs::remove_file(&list).unwrap();
         if let Some(content) = content {
             File::write(&list, content);
         }
-        let (tags, events) = open(audit.path(), START + 31 * DAY);
+        let (tags, events) = open(audit.path(), START + 31 * DAY_MS);
         assert_eq!((events, tags.current().period()), (vec![], FIRST + 30));
     }
     std::fs::remove_dir_all(audit.path().join("tags")).unwrap();
-    assert_eq!(open(audit.path(), START + 31 * DAY).1, [made(FIRST + 31)]);
+    assert_eq!(open(audit.path(), START + 31 * DAY_MS).1, [made(FIRST + 31)]);
 }
 
 /// Files as somebody else writes them.
@@ -235,7 +235,7 @@ proptest! {
             prop_assert_eq!(tags.current().period(), *begun.last().unwrap());
             let left: Vec<_> = begun.iter().copied().filter(|period| !gone.contains(period)).collect();
             prop_assert_eq!(periods(audit.path()), left);
-            let now = day * DAY;
+            let now = day * DAY_MS;
             events = match what {
                 0 => {
                     destroy(audit.path(), tags.current().period()).unwrap();

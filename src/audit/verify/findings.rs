@@ -1,20 +1,20 @@
-//! What is wrong with a log, and where.
+//! The faults of a log, and their places.
 
 use serde::Serialize;
 
-/// In which way a log is not what it should be. The later ones are worse.
+/// The kind of a fault. Later ones are worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Wrong {
+pub enum FindingKind {
     Gap,
     /// There is another history of the same log.
     Fork,
-    /// What is there is not what was signed.
+    /// The content is not what was signed.
     Tampered,
 }
 
-impl Wrong {
-    /// In a word.
+impl FindingKind {
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gap => "gap",
@@ -24,19 +24,19 @@ impl Wrong {
     }
 }
 
-/// One thing that is wrong.
+/// A fault of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    pub wrong: Wrong,
-    /// The first record that it is about, where that can be told.
+    pub wrong: FindingKind,
+    /// The first record concerned, if that is known.
     pub seq: Option<u64>,
     pub what: String,
 }
 
-/// How many are listed of each kind; in a log of another shape nothing would be right.
-const LISTED: usize = 20;
+/// How many findings of each kind are listed. In a log of another form every record would be one.
+const FINDINGS_PER_KIND_MAX: usize = 20;
 
-/// What is wrong so far: the first ones in words, the others counted.
+/// The findings so far: the first ones in words, the others counted.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     /// The first ones of each kind.
@@ -45,10 +45,10 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// One more.
-    pub fn push(&mut self, wrong: Wrong, seq: impl Into<Option<u64>>, what: impl FnOnce() -> String) {
-        // One of each kind has to be in the list: the verdict is read from it.
-        if self.list.iter().filter(|finding| finding.wrong == wrong).count() < LISTED {
+    /// Adds a finding.
+    pub fn push(&mut self, wrong: FindingKind, seq: impl Into<Option<u64>>, what: impl FnOnce() -> String) {
+        // The list must have one of each kind, because the verdict is read from it.
+        if self.list.iter().filter(|finding| finding.wrong == wrong).count() < FINDINGS_PER_KIND_MAX {
             self.list.push(Finding { wrong, seq: seq.into(), what: what() });
         } else {
             self.more += 1;

@@ -1,4 +1,4 @@
-//! What records say, counted.
+//! Counts of the content of records.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +7,35 @@ use serde::Serialize;
 
 use crate::record::{AuditRecord, Timestamp};
 
-/// How many records about lost ones are listed; beyond them they are only added up.
-const LISTED: usize = 100;
+/// How many reports of losses are listed. Further ones are only added up.
+const LOST_LISTED_MAX: usize = 100;
 
-/// What the records of a log say.
+/// A summary of the records of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Summary {
-    /// How many records were read.
+    /// The number of records.
     pub records: u64,
-    /// The earliest time of one.
+    /// The earliest time of a record.
     pub since: Option<Timestamp>,
     pub until: Option<Timestamp>,
-    /// How many there are of each action.
+    /// The number of records of each action.
     pub actions: BTreeMap<&'static str, u64>,
     /// Inference calls that never became records.
     pub lost_calls: u64,
-    /// Other events that never did.
+    /// Other events that never became records.
     pub lost_events: u64,
-    /// The records that say so, a hundred at most.
+    /// The records that report losses, a hundred at most.
     pub lost: Vec<Lost>,
-    /// Below this sequence number records were removed from the box.
+    /// The sequence number below which records were removed from the box.
     pub pruned_below: u64,
-    /// Why the log began, and what the one before it had.
+    /// The reason why the log began, and the log before it.
     pub begun: Option<Begun>,
 }
 
 /// Events that never became records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// The record that says so.
+    /// The record that reports it.
     pub seq: u64,
     pub ts: Timestamp,
     pub cause: String,
@@ -43,12 +43,12 @@ pub struct Lost {
     pub events: u64,
 }
 
-/// How a log began.
+/// The beginning of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Begun {
     /// `new`, `damaged`, `forked` or `renamed`.
     pub cause: String,
-    /// What is known of the log before.
+    /// The log before it, as far as it is known.
     pub previous: Option<PreviousLog>,
 }
 
@@ -63,13 +63,13 @@ impl Summary {
             AuditEvent::RecordsLost { cause, calls, events, .. } => {
                 self.lost_calls = self.lost_calls.saturating_add(*calls);
                 self.lost_events = self.lost_events.saturating_add(*events);
-                if self.lost.len() < LISTED {
+                if self.lost.len() < LOST_LISTED_MAX {
                     let (seq, ts, cause) = (record.seq, record.ts, cause.to_string());
                     self.lost.push(Lost { seq, ts, cause, calls: *calls, events: *events });
                 }
             }
             AuditEvent::RecordsPruned { below, .. } => self.pruned_below = self.pruned_below.max(*below),
-            // Whatever says so later is not how this log began.
+            // A later record of this kind is not the beginning of this log.
             AuditEvent::LogBegun { cause, previous } if record.seq == 0 => {
                 self.begun = Some(Begun { cause: cause.to_string(), previous: previous.clone() });
             }

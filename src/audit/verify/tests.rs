@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::key::{AuditKey, origin};
-use crate::layout::{CHECKPOINT, WIDTH, changed, log_folder, push_entry};
+use crate::layout::{CHECKPOINT, TILE_WIDTH, changed, log_folder, push_entry};
 use crate::local::LocalLog;
 use crate::log::Log;
 use crate::proof::{Proof, ProofError};
@@ -76,8 +76,8 @@ impl Writer {
         copy
     }
 
-    fn place(&self, files: LogFiles) -> Place {
-        Place { files, generation: None, keys: vec![self.key.verifier_key().to_owned()] }
+    fn place(&self, files: LogFiles) -> LogToVerify {
+        LogToVerify { files, generation: None, keys: vec![self.key.verifier_key().to_owned()] }
     }
 
     async fn verify_local(&self) -> LogReport {
@@ -104,7 +104,7 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     durable::replace(path, &content).unwrap();
 }
 
-fn wrong(report: &LogReport) -> Vec<(Wrong, Option<u64>)> {
+fn wrong(report: &LogReport) -> Vec<(FindingKind, Option<u64>)> {
     report.findings.iter().map(|finding| (finding.wrong, finding.seq)).collect()
 }
 
@@ -169,7 +169,7 @@ proptest! {
             let byte = at.index(std::fs::read(&path).unwrap().len());
             change(&path, |content| content[byte] ^= 1 << bit);
             let report = writer.verify_copy(copy.path()).await;
-            prop_assert_eq!(report.verdict(), Some(Wrong::Tampered), "{}", path.display());
+            prop_assert_eq!(report.verdict(), Some(FindingKind::Tampered), "{}", path.display());
             Ok(())
         })?;
     }
@@ -185,7 +185,12 @@ async fn a_changed_record_is_named() {
         bundle[digit] = if bundle[digit] == b'0' { b'1' } else { b'0' };
     });
     let report = writer.verify_copy(copy.path()).await;
-    assert_eq!(wrong(&report), [(Wrong::Tampered, Some(300)), (Wrong::Tampered, None)], "{:?}", report.findings);
+    assert_eq!(
+        wrong(&report),
+        [(FindingKind::Tampered, Some(300)), (FindingKind::Tampered, None)],
+        "{:?}",
+        report.findings
+    );
 }
 
 #[tokio::test]
@@ -200,19 +205,19 @@ async fn a_history_that_was_rewritten_with_all_its_hashes_has_another_root() {
     let forged = rewritten.copy();
     write(&forged.path().join(CHECKPOINT), &std::fs::read(copy.path().join(CHECKPOINT)).unwrap());
     let report = writer.verify_copy(forged.path()).await;
-    assert_eq!(wrong(&report), [(Wrong::Tampered, None)]);
+    assert_eq!(wrong(&report), [(FindingKind::Tampered, None)]);
     assert!(report.findings[0].what.contains("is signed"), "{:?}", report.findings);
     // Signed with the key of another box, it is not even looked at.
     let other = rewritten.copy();
     let report = writer.verify_copy(other.path()).await;
-    assert_eq!((wrong(&report), report.summary.records), (vec![(Wrong::Tampered, None)], 0));
+    assert_eq!((wrong(&report), report.summary.records), (vec![(FindingKind::Tampered, None)], 0));
 }
 
 #[tokio::test]
 async fn another_history_under_the_same_key_is_a_fork() {
     let mut writer = Writer::with(300);
     let earlier = writer.sign();
-    for (size, found) in [(300, Wrong::Fork), (700, Wrong::Fork), (299, Wrong::Tampered)] {
+    for (size, found) in [(300, FindingKind::Fork), (700, FindingKind::Fork), (299, FindingKind::Tampered)] {
         // A box that was set back to an image of an earlier day.
         let mut twin = Writer::new();
         twin.key = AuditKey::load_or_create(writer.audit.path(), &device(), &ledge_identity::sealing::Sealer::none())
@@ -252,23 +257,23 @@ async fn what_is_missing_is_a_gap_and_said_by_its_records() {
     ] {
         let put_back = without(path);
         let report = writer.verify_copy(copy.path()).await;
-        assert_eq!(wrong(&report), [(Wrong::Gap, seq)], "{path}");
+        assert_eq!(wrong(&report), [(FindingKind::Gap, seq)], "{path}");
         put_back();
     }
     // The level above says what the root needs of records that are missing with their hashes.
     let put_back = [without("tile/entries/100"), without("tile/0/100")];
     let report = writer.verify_copy(copy.path()).await;
-    assert_eq!(wrong(&report), [(Wrong::Gap, Some(25_600))]);
+    assert_eq!(wrong(&report), [(FindingKind::Gap, Some(25_600))]);
     let above = without("tile/1/000");
     let report = writer.verify_copy(copy.path()).await;
-    assert_eq!(wrong(&report), [(Wrong::Gap, Some(25_600)), (Wrong::Gap, None)]);
+    assert_eq!(wrong(&report), [(FindingKind::Gap, Some(25_600)), (FindingKind::Gap, None)]);
     for put_back in &put_back {
         put_back();
     }
     above();
     assert_eq!(writer.verify_copy(copy.path()).await.findings, []);
     std::fs::remove_file(copy.path().join(CHECKPOINT)).unwrap();
-    assert_eq!(wrong(&writer.verify_copy(copy.path()).await), [(Wrong::Gap, None)]);
+    assert_eq!(wrong(&writer.verify_copy(copy.path()).await), [(FindingKind::Gap, None)]);
 }
 
 #[tokio::test]
@@ -277,7 +282,11 @@ async fn a_pruned_log_is_whole_from_its_first_record_on_where_it_says_so() {
     let earlier = writer.sign();
     writer.log.prune(1000).unwrap();
     let report = writer.verify_local().await;
-    assert_eq!((report.first, wrong(&report)), (768, vec![(Wrong::Gap, Some(0))]), "nobody says that it was pruned");
+    assert_eq!(
+        (report.first, wrong(&report)),
+        (768, vec![(FindingKind::Gap, Some(0))]),
+        "nobody says that it was pruned"
+    );
     writer.append_event(AuditEvent::RecordsPruned { below: 768, synced: false });
     writer.append(1);
     writer.sign();
@@ -315,7 +324,7 @@ async fn a_record_in_another_place_than_its_own_and_one_that_is_none_are_found_t
     writer.log.commit().unwrap();
     writer.sign();
     let report = writer.verify_local().await;
-    assert_eq!(wrong(&report), [(Wrong::Tampered, Some(3)), (Wrong::Tampered, Some(4))]);
+    assert_eq!(wrong(&report), [(FindingKind::Tampered, Some(3)), (FindingKind::Tampered, Some(4))]);
 }
 
 #[tokio::test]
@@ -333,7 +342,7 @@ async fn records_after_the_head_are_checked_by_their_form_and_a_torn_one_is_on_i
         push_entry(bundle, b"nothing").unwrap();
     });
     let report = writer.verify_local().await;
-    assert_eq!(wrong(&report), [(Wrong::Tampered, Some(256))]);
+    assert_eq!(wrong(&report), [(FindingKind::Tampered, Some(256))]);
 }
 
 #[tokio::test]
@@ -352,24 +361,24 @@ async fn a_log_says_what_the_one_before_it_had() {
     log.sign(&signer).unwrap();
     let place = |generation| {
         let files = LogFiles::Local(LocalLog::open(&log_folder(&audit, generation)));
-        Place { files, generation: Some(generation), keys: vec![key.clone()] }
+        LogToVerify { files, generation: Some(generation), keys: vec![key.clone()] }
     };
     let both = [place(1), place(2)];
-    let check = async |places: &[Place]| {
+    let check = async |places: &[LogToVerify]| {
         let reports = verify(places, Scope::All, Some(&head)).await.unwrap();
         reports.iter().map(wrong).collect::<Vec<_>>()
     };
     assert_eq!(check(&both).await, [vec![], vec![]]);
     // Without the first log, both what the second says of it and what was known before are missing.
-    assert_eq!(check(&both[1..]).await, [[(Wrong::Gap, None), (Wrong::Tampered, None)]]);
+    assert_eq!(check(&both[1..]).await, [[(FindingKind::Gap, None), (FindingKind::Tampered, None)]]);
     // The first one as it was at an earlier time.
     let shorter = signer.sign(&origin(&device(), 1), 0, tlog_tiles::EMPTY_HASH).unwrap();
     write(&folder.join(CHECKPOINT), &shorter.note);
-    assert_eq!(check(&both).await, [vec![(Wrong::Tampered, Some(0)), (Wrong::Tampered, Some(0))], vec![]]);
+    assert_eq!(check(&both).await, [vec![(FindingKind::Tampered, Some(0)), (FindingKind::Tampered, Some(0))], vec![]]);
     // One log in the place of another.
     let second = std::fs::read(log_folder(&audit, 2).join(CHECKPOINT)).unwrap();
     write(&folder.join(CHECKPOINT), &second);
-    assert_eq!(check(&both).await[0], [(Wrong::Tampered, None)]);
+    assert_eq!(check(&both).await[0], [(FindingKind::Tampered, None)]);
 }
 
 #[test]
@@ -379,6 +388,6 @@ fn a_tile_has_what_the_tree_has_at_its_place() {
         for tile in changed(0, size) {
             assert_eq!(tile_of(tile.kind, tile.index, size), tile, "{size}");
         }
-        assert_eq!(tile_of(TileKind::Entries, size.div_ceil(WIDTH), size).width, 0);
+        assert_eq!(tile_of(TileKind::Entries, size.div_ceil(TILE_WIDTH), size).width, 0);
     }
 }

@@ -1,23 +1,23 @@
-//! The tree of a log, recomputed record by record. It keeps the hashes of tiles that are not whole, one a level.
+//! The tree of a log, computed again record by record. It keeps the hashes of the partial tile of each level.
 //!
-//! Not the one that the log is written with, on purpose: a fault in that one must not hide itself.
+//! It shares no code with the tree that the log is written with, so that a fault there cannot hide itself.
 
 use tlog_tiles::{Hash, node_hash};
 
-use crate::layout::WIDTH;
+use crate::layout::TILE_WIDTH;
 
 /// The Merkle tree (RFC 6962) of the records so far.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     size: u64,
-    /// What the tile that grows has, by level.
+    /// The hashes of the partial tile of each level.
     levels: Vec<Vec<Hash>>,
 }
 
-/// A tile of hashes that the tree leads to.
+/// A tile of hashes, computed from the tree.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HashTile {
-    /// Its level: 0 has the hashes of records.
+    /// The level: 0 has the hashes of records.
     pub level: u8,
     pub index: u64,
     /// The hashes, 256 of them in a whole tile.
@@ -25,20 +25,20 @@ pub struct HashTile {
 }
 
 impl Tree {
-    /// How many records there were.
+    /// The number of records so far.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Takes the hash of the next record; gives the tiles that have become whole, the lowest first.
+    /// Appends the hash of the next record; returns the tiles that have become whole, the lowest first.
     pub fn push(&mut self, leaf: Hash) -> Vec<HashTile> {
         self.size += 1;
         self.append(0, leaf)
     }
 
-    /// Takes the hash of the next 256 records together, where they themselves are not there. Only between two tiles.
+    /// Appends the hash over the next 256 records, for a tile whose records are missing. Only at the end of a tile.
     pub fn push_tile(&mut self, hash: Hash) -> Vec<HashTile> {
-        self.size += WIDTH;
+        self.size += TILE_WIDTH;
         if self.levels.is_empty() {
             self.levels.push(Vec::new());
         }
@@ -55,7 +55,7 @@ impl Tree {
             }
             let Some(tile) = self.levels.get_mut(at) else { return whole };
             tile.push(hash);
-            if (tile.len() as u64) < WIDTH {
+            if (tile.len() as u64) < TILE_WIDTH {
                 return whole;
             }
             let hashes = std::mem::replace(tile, Vec::with_capacity(256));
@@ -66,7 +66,7 @@ impl Tree {
         }
     }
 
-    /// The tiles that are not whole, the lowest first.
+    /// The partial tiles, the lowest first.
     pub fn partial(&self) -> impl Iterator<Item = HashTile> + '_ {
         (0..).zip(&self.levels).filter(|(_, hashes)| !hashes.is_empty()).map(|(level, hashes)| {
             let index = self.size.checked_shr(8 * (u32::from(level) + 1)).unwrap_or(0);
@@ -76,7 +76,7 @@ impl Tree {
 
     /// The root hash.
     pub fn root(&self) -> Hash {
-        // The largest subtrees that are complete, from the left: by the digits of the size, the most significant first.
+        // The largest complete subtrees from the left, by the binary digits of the size, the most significant first.
         let mut complete = Vec::new();
         for hashes in self.levels.iter().rev() {
             let mut rest = hashes.as_slice();
@@ -90,7 +90,7 @@ impl Tree {
     }
 }
 
-/// The hash over a power of two of hashes of a level.
+/// The hash over hashes of a level, whose number is a power of two.
 pub fn subtree(hashes: &[Hash]) -> Hash {
     match hashes {
         [] => tlog_tiles::EMPTY_HASH,

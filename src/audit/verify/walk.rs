@@ -1,42 +1,42 @@
-//! The way through a log from its first record to its head, and what is found on it.
+//! The walk through a log from its first record to its head.
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use tlog_tiles::{Hash, record_hash};
 
-use super::findings::{Findings, Wrong};
+use super::findings::{FindingKind, Findings};
 use super::summary::Summary;
 use super::tree::{HashTile, Tree};
-use super::{Evidence, Point};
+use super::{Evidence, ExpectedRoot};
 use crate::files::{FilesError, LogFiles, hashes_of, tile_of};
-use crate::layout::{TileKind, TilePath, WIDTH, whole_entries};
+use crate::layout::{TILE_WIDTH, TileKind, TilePath, whole_entries};
 use crate::record::AuditRecord;
 
-/// A walk through a log that is under way.
+/// A walk through a log.
 pub(super) struct Walk<'a> {
     files: &'a LogFiles,
     size: u64,
-    /// The roots to be compared that are ahead, the nearest last.
-    points: Vec<Point>,
-    /// `None` once something is missing without which no root can be computed.
+    /// The roots still to be compared, the nearest last.
+    points: Vec<ExpectedRoot>,
+    /// `None` once hashes are missing that the root needs.
     tree: Option<Tree>,
-    /// The first of the records that are missing up to here.
+    /// The first record of the gap that lasts up to here.
     missing: Option<u64>,
-    /// A record was found that is not the one whose hash is published: the hashes above differ for that alone.
+    /// A record differs from its published hash, so the hashes above it differ as well.
     is_changed: bool,
-    /// The tile of level 1 that was needed last.
+    /// The last tile of level 1 that was read.
     level_1: Option<(u64, Vec<Hash>)>,
     walked: Walked,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
-    /// The first record that is there.
+    /// The first record that exists.
     pub first: u64,
-    /// How many records follow the head.
+    /// The number of records after the head.
     pub unsigned: u64,
-    /// Whether the root at the earlier checkpoint's size was right.
+    /// Whether the root at the size of the earlier checkpoint was right.
     pub contains: bool,
     pub summary: Summary,
     pub findings: Findings,
@@ -44,7 +44,7 @@ pub(super) struct Walked {
 
 impl<'a> Walk<'a> {
     /// A walk to a head of `size` records.
-    pub fn new(files: &'a LogFiles, size: u64, mut points: Vec<Point>, findings: Findings) -> Self {
+    pub fn new(files: &'a LogFiles, size: u64, mut points: Vec<ExpectedRoot>, findings: Findings) -> Self {
         points.reverse();
         let walked = Walked { findings, ..Walked::default() };
         Self {
@@ -67,7 +67,8 @@ impl<'a> Walk<'a> {
             let hashes = files.tile(tile_of(TileKind::Hashes(0), index, size)).await?;
             Ok::<_, FilesError>((index, entries, hashes))
         };
-        let mut bundles = stream::iter(0..size.div_ceil(WIDTH)).map(read).buffered(files.parallel());
+
+        let mut bundles = stream::iter(0..size.div_ceil(TILE_WIDTH)).map(read).buffered(files.parallel());
         self.compare_points();
         let mut barren = 0;
         while let Some(bundle) = bundles.next().await {
@@ -75,32 +76,34 @@ impl<'a> Walk<'a> {
             let is_barren = entries.is_none() && hashes.is_none();
             barren = if is_barren { barren + 1 } else { 0 };
             self.step(index, entries, hashes).await?;
-            if self.tree.is_none() && barren >= MOST_BARREN {
-                // A head can say any size: nothing is found by asking for all of it.
+            if self.tree.is_none() && barren >= MISSING_BUNDLES_MAX {
+                // A head can have any size: the rest counts as missing.
                 break;
             }
         }
+
         self.end_gap(size);
         for tile in self.tree.iter().flat_map(Tree::partial).collect::<Vec<_>>() {
             self.compare_tile(tile).await?;
         }
+
         match self.tree.as_ref().map(Tree::root) {
-            Some(computed) if computed != root => self
-                .walked
-                .findings
-                .push(Wrong::Tampered, None, || format!("the records have the root {computed}, and {root} is signed")),
+            Some(computed) if computed != root => self.walked.findings.push(FindingKind::Tampered, None, || {
+                format!("the records have the root {computed}, and {root} is signed")
+            }),
             Some(_) => {}
-            None => self.walked.findings.push(Wrong::Gap, None, || {
-                "the root cannot be computed: the hashes of what is missing are missing too".to_owned()
+            None => self.walked.findings.push(FindingKind::Gap, None, || {
+                "the root cannot be computed: the hashes of the missing records are missing as well".to_owned()
             }),
         }
+
         self.read_unsigned()?;
         Ok(self.walked)
     }
 
-    /// The records of one bundle, and the hashes that are published of them.
+    /// Takes the records of one bundle, and their published hashes.
     async fn step(&mut self, index: u64, entries: Option<Bytes>, hashes: Option<Bytes>) -> Result<(), FilesError> {
-        let start = index * WIDTH;
+        let start = index * TILE_WIDTH;
         let tile = tile_of(TileKind::Hashes(0), index, self.size);
         let is_missing = entries.is_none();
         match (is_missing, self.missing) {
@@ -108,6 +111,7 @@ impl<'a> Walk<'a> {
             (false, Some(_)) => self.end_gap(start),
             _ => {}
         }
+
         let leaves = entries.and_then(|bundle| self.read_bundle(start, tile.width, &bundle));
         let published = hashes.and_then(|bytes| self.read_hashes(tile, &bytes));
         match (&leaves, &published) {
@@ -115,6 +119,7 @@ impl<'a> Walk<'a> {
             (Some(_), None) => self.tile_is_missing(tile),
             (None, _) => {}
         }
+
         if let Some(leaves) = leaves.or(published) {
             for leaf in leaves {
                 let whole = self.tree.as_mut().map(|tree| tree.push(leaf)).unwrap_or_default();
@@ -137,8 +142,8 @@ impl<'a> Walk<'a> {
 
     /// The hash over a whole tile of records, from the level above.
     async fn hash_of_tile(&mut self, index: u64) -> Result<Option<Hash>, FilesError> {
-        let above = tile_of(TileKind::Hashes(1), index / WIDTH, self.size);
-        if (index + 1) * WIDTH > self.size || self.tree.is_none() {
+        let above = tile_of(TileKind::Hashes(1), index / TILE_WIDTH, self.size);
+        if (index + 1) * TILE_WIDTH > self.size || self.tree.is_none() {
             return Ok(None);
         }
         if self.level_1.as_ref().is_none_or(|(index, _)| *index != above.index) {
@@ -146,11 +151,11 @@ impl<'a> Walk<'a> {
             let Some(hashes) = self.read_hashes(above, &bytes) else { return Ok(None) };
             self.level_1 = Some((above.index, hashes));
         }
-        let at = usize::try_from(index % WIDTH).unwrap_or(usize::MAX);
+        let at = usize::try_from(index % TILE_WIDTH).unwrap_or(usize::MAX);
         Ok(self.level_1.as_ref().and_then(|(_, hashes)| hashes.get(at)).copied())
     }
 
-    /// Reads the records of a bundle; `None` when it is none, and its hashes count for nothing.
+    /// Reads the records of a bundle; `None` when it is malformed and cannot be used.
     fn read_bundle(&mut self, start: u64, width: u16, bytes: &[u8]) -> Option<Vec<Hash>> {
         let (lines, rest) = whole_entries(bytes);
         let Walked { findings, summary, .. } = &mut self.walked;
@@ -160,14 +165,15 @@ impl<'a> Walk<'a> {
         let leaves: Vec<_> = lines.into_iter().map(record_hash).collect();
         if !rest.is_empty() {
             let (seq, length) = (start + leaves.len() as u64, rest.len());
-            findings.push(Wrong::Tampered, seq, || format!("{length} bytes of its entry bundle are no record"));
+            findings
+                .push(FindingKind::Tampered, seq, || format!("{length} bytes of its entry bundle are not a record"));
             return None;
         }
         if leaves.len() != usize::from(width) {
             let found = leaves.len();
             self.walked
                 .findings
-                .push(Wrong::Tampered, start, || format!("the entry bundle has {found} records and not {width}"));
+                .push(FindingKind::Tampered, start, || format!("the entry bundle has {found} records and not {width}"));
             return None;
         }
         Some(leaves)
@@ -176,7 +182,7 @@ impl<'a> Walk<'a> {
     fn read_hashes(&mut self, tile: TilePath, bytes: &[u8]) -> Option<Vec<Hash>> {
         let hashes = hashes_of(bytes, tile);
         if hashes.is_none() {
-            self.walked.findings.push(Wrong::Tampered, None, || {
+            self.walked.findings.push(FindingKind::Tampered, None, || {
                 format!("{} has {} bytes and not {} hashes", tile.path(), bytes.len(), tile.width)
             });
         }
@@ -191,8 +197,8 @@ impl<'a> Walk<'a> {
             return;
         }
         self.is_changed |= level == 0;
-        let first = (tile.index * WIDTH + at as u64).checked_shl(8 * u32::from(level)).unwrap_or(u64::MAX);
-        self.walked.findings.push(Wrong::Tampered, first, || match level {
+        let first = (tile.index * TILE_WIDTH + at as u64).checked_shl(8 * u32::from(level)).unwrap_or(u64::MAX);
+        self.walked.findings.push(FindingKind::Tampered, first, || match level {
             0 => format!("the record is not the one whose hash is in {}", tile.path()),
             _ => format!("the records from here on have another hash than is in {}", tile.path()),
         });
@@ -200,7 +206,7 @@ impl<'a> Walk<'a> {
 
     /// Compares a tile above the hashes of records.
     async fn compare_tile(&mut self, computed: HashTile) -> Result<(), FilesError> {
-        // Those of level 0 came with their records.
+        // Tiles of level 0 were compared with their records.
         if computed.level == 0 {
             return Ok(());
         }
@@ -217,16 +223,18 @@ impl<'a> Walk<'a> {
     }
 
     fn tile_is_missing(&mut self, tile: TilePath) {
-        self.walked.findings.push(Wrong::Gap, None, || format!("{} is missing", tile.path()));
+        self.walked.findings.push(FindingKind::Gap, None, || format!("{} is missing", tile.path()));
     }
 
-    /// What was missing up to here is over. The first records may have been pruned, which is told apart at the end; those
-    /// in which the head ends never are.
+    /// Ends a gap. At the beginning of the log, the records may have been pruned, which is checked at the end. The tile
+    /// in which the head ends is never pruned.
     fn end_gap(&mut self, end: u64) {
         match self.missing.take() {
             Some(0) if end < self.size => self.walked.first = end,
             Some(start) => {
-                self.walked.findings.push(Wrong::Gap, start, || format!("records {start} to {} are missing", end - 1));
+                self.walked
+                    .findings
+                    .push(FindingKind::Gap, start, || format!("records {start} to {} are missing", end - 1));
             }
             None => {}
         }
@@ -240,13 +248,13 @@ impl<'a> Walk<'a> {
             let size = point.size;
             let Walked { findings, contains, .. } = &mut self.walked;
             if size < tree.size() {
-                findings.push(Wrong::Gap, size, || {
-                    format!("whether {words} is of this log cannot be told: the records around {size} are missing")
+                findings.push(FindingKind::Gap, size, || {
+                    format!("cannot check {words} against this log: the records around {size} are missing")
                 });
             } else if tree.root() == point.root {
                 *contains |= point.evidence == Evidence::Checkpoint;
             } else {
-                findings.push(Wrong::Fork, None, || {
+                findings.push(FindingKind::Fork, None, || {
                     format!(
                         "{words} has another root for the first {size} records: there are two histories of this log"
                     )
@@ -255,19 +263,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Records of this box that no head stands for yet: there is nothing but themselves to check them by.
+    /// Reads the records after the head, which only the box itself has. Nothing proves them yet.
     fn read_unsigned(&mut self) -> Result<(), FilesError> {
         let mut seq = self.size;
-        while let Some(bytes) = self.files.local_bundle(seq / WIDTH)? {
+        while let Some(bytes) = self.files.local_bundle(seq / TILE_WIDTH)? {
             let before = seq;
-            let skipped = usize::try_from(seq % WIDTH).unwrap_or(usize::MAX);
-            // The last one may be on its way to the disk.
+            let skipped = usize::try_from(seq % TILE_WIDTH).unwrap_or(usize::MAX);
+            // The last one may not be whole yet.
             for line in whole_entries(&bytes).0.into_iter().skip(skipped) {
                 let Walked { findings, summary, .. } = &mut self.walked;
                 read_record(seq, line, summary, findings);
                 seq += 1;
             }
-            if seq == before || !seq.is_multiple_of(WIDTH) {
+            if seq == before || !seq.is_multiple_of(TILE_WIDTH) {
                 break;
             }
         }
@@ -276,18 +284,18 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many bundles in a row may be missing, with all that stands for them, before the rest is taken for missing as well.
-const MOST_BARREN: u64 = 1000;
+/// How many bundles in a row may be missing, with their hashes, before the rest counts as missing.
+const MISSING_BUNDLES_MAX: u64 = 1000;
 
 /// Reads and counts one record.
 fn read_record(seq: u64, line: &[u8], summary: &mut Summary, findings: &mut Findings) {
     match AuditRecord::parse(line) {
         Ok(record) => {
             if record.seq != seq {
-                findings.push(Wrong::Tampered, seq, || format!("in its place is record {}", record.seq));
+                findings.push(FindingKind::Tampered, seq, || format!("record {} is in its place", record.seq));
             }
             summary.count(&record);
         }
-        Err(error) => findings.push(Wrong::Tampered, seq, || error.to_string()),
+        Err(error) => findings.push(FindingKind::Tampered, seq, || error.to_string()),
     }
 }

@@ -1,4 +1,4 @@
-//! Entries as durable records.
+//! Makes entries into durable records.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::super::status::LiveRecord;
 use super::entries;
 use super::open::OpenLog;
 
-/// What became of entries.
+/// Entries that were appended.
 pub struct Appended {
     /// The records as live copies get them.
     pub live: Vec<Arc<LiveRecord>>,
-    /// Those that no log takes.
+    /// The entries that are too long for a record.
     pub left_out: Lost,
 }
 
@@ -25,6 +25,7 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
     let origin: Arc<str> = open.log.origin().into();
     let mut records = Vec::with_capacity(entries.len());
     let mut left_out = Lost { since_ms: u64::MAX, calls: 0, events: 0 };
+
     for entry in entries {
         let lost = entries::sum(std::slice::from_ref(&entry), entry.at_ms);
         let (principal, event) = entries::resolve(entry.what, Some(&key), queue);
@@ -40,8 +41,8 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
         let line = record.to_line();
         let leaf = match open.log.append(&line) {
             Err(error @ LogError::TooLong { .. }) => {
-                // Nothing that is recorded can be; the others must not suffer from it.
-                tracing::error!(%error, action, "an audit record is left out");
+                // No event should be so long; the other entries must not be lost for it.
+                tracing::error!(%error, action, "an audit event is too long for a record and is dropped");
                 left_out.since_ms = left_out.since_ms.min(lost.since_ms);
                 left_out.calls += lost.calls;
                 left_out.events += lost.events;
@@ -53,17 +54,19 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
             LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
         records.push((Arc::new(copied), is_of_calls));
     }
+
     open.log.commit()?;
     for (record, is_of_calls) in &records {
-        // Without who it was: a tag beside its original, in a journal that is kept elsewhere, would outlive its key.
+        // Without the caller: a journal that has both the caller and the tag would outlive the key of the tag.
         let event = String::from_utf8_lossy(&record.line);
         if *is_of_calls {
-            // One line a call would be the whole content of the log of a busy box.
+            // A line for each call would fill the log of a busy box.
             tracing::debug!(target: "audit", %event);
         } else {
             tracing::info!(target: "audit", %event);
         }
     }
+
     let live = records.into_iter().map(|(record, ..)| record).collect();
     Ok(Appended { live, left_out })
 }

@@ -1,11 +1,11 @@
-//! Whether the clock on the wall goes on as it should.
+//! Finds jumps of the wall clock.
 
 use std::time::Instant;
 
-/// A clock that is set right by this much, in milliseconds, is no news: time servers do it all the time.
-const USUAL: u64 = 2000;
+/// Corrections up to this are not reported, in milliseconds: time servers make them all the time.
+const USUAL_CORRECTION_MS: u64 = 2000;
 
-/// Compares the clock on the wall with one that nobody sets.
+/// Compares the wall clock with the monotonic clock.
 #[derive(Debug)]
 pub struct ClockWatch {
     at: Instant,
@@ -13,13 +13,13 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// From now on.
+    /// Watches from now on.
     pub fn new(at: Instant, wall_ms: u64) -> Self {
         Self { at, wall_ms }
     }
 
-    /// By how much the clock jumped since it was last asked, in milliseconds, if it did. While a machine sleeps its other
-    /// clock stands still: that looks like a jump forward, and is one for whoever reads the log.
+    /// The jump of the wall clock since the last call, in milliseconds, if there was one. The monotonic clock stands
+    /// still while a machine sleeps: that counts as a jump forward, as it appears in the log.
     pub fn jump(&mut self, at: Instant, wall_ms: u64) -> Option<i64> {
         let passed = u64::try_from(at.duration_since(self.at).as_millis()).unwrap_or(u64::MAX);
         let expected = self.wall_ms.saturating_add(passed);
@@ -28,11 +28,11 @@ impl ClockWatch {
     }
 }
 
-/// By how much a clock is off from what it should show, if that is news.
+/// The difference between a clock and the expected time, if it is more than usual.
 pub fn jump(expected_ms: u64, wall_ms: u64) -> Option<i64> {
     let off = i64::try_from(wall_ms.abs_diff(expected_ms)).unwrap_or(i64::MAX);
     let signed = if wall_ms < expected_ms { -off } else { off };
-    (off.unsigned_abs() > USUAL).then_some(signed)
+    (off.unsigned_abs() > USUAL_CORRECTION_MS).then_some(signed)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What was recorded as the events of records.
+//! Makes recorded entries into the events of records.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ledge_service::audit_event::sink::{Entry, Lost, Recorded};
 use ledge_service::audit_event::tag::{Tag, TagKey};
 use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
-/// The counts of a minute as events that happened now, those of one caller and model beside each other.
+/// The counts of a minute as events of now, sorted by model and caller.
 pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry> {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_cached_key(|(key, _)| (key.model.clone(), key.version, key.principal.to_string()));
@@ -24,7 +24,7 @@ pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry>
     counts.into_iter().map(entry).collect()
 }
 
-/// Reads and pushes of features of a minute as events that happened now, those of one caller and view beside each other.
+/// The reads and pushes of features in a minute as events of now, sorted by feature view and caller.
 pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Vec<Entry> {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_cached_key(|(key, _)| (key.view.clone(), key.principal.to_string(), key.action, key.model.clone()));
@@ -32,7 +32,7 @@ pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Ve
         let FeatureKey { action, view, model, principal } = key;
         let FeatureCounts { calls, rows, entities, unlisted } = counts;
         let feature_view = view.to_string();
-        // In an order that does not tell who came first.
+        // Sorted, so that the order of the calls stays unknown.
         let mut entities: Vec<_> = entities.into_iter().collect();
         entities.sort_unstable();
         let event = match action {
@@ -44,12 +44,12 @@ pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Ve
     counts.into_iter().map(entry).collect()
 }
 
-/// Denials that had no record of their own.
+/// The denials that had no record of their own.
 pub fn of_denials(denials: Vec<(Principal, AuditEvent)>, at_ms: u64) -> impl Iterator<Item = Entry> {
     denials.into_iter().map(move |(principal, event)| Entry { at_ms, what: Recorded::Event(principal, event) })
 }
 
-/// How many calls an entry stands for; `None` for an event of another kind.
+/// The number of inference calls in an entry; `None` for an event of another kind.
 pub fn calls(entry: &Entry) -> Option<u64> {
     match &entry.what {
         Recorded::Call(_) => Some(1),
@@ -57,7 +57,7 @@ pub fn calls(entry: &Entry) -> Option<u64> {
     }
 }
 
-/// How much is lost when these are.
+/// The loss when these entries are dropped.
 pub fn sum(entries: &[Entry], since_ms: u64) -> Lost {
     let mut lost = Lost { since_ms, calls: 0, events: 0 };
     for entry in entries {
@@ -69,7 +69,7 @@ pub fn sum(entries: &[Entry], since_ms: u64) -> Lost {
     lost
 }
 
-/// Who did what. Contents that wait for their tags get them, and their memory is given back.
+/// The caller and the event of an entry. Contents are replaced by their tags, and their memory is released.
 pub fn resolve(what: Recorded, key: Option<&Arc<TagKey>>, queue: &AuditQueue) -> (Principal, AuditEvent) {
     match what {
         Recorded::Event(principal, event) => (principal, event),
@@ -92,7 +92,7 @@ pub fn resolve(what: Recorded, key: Option<&Arc<TagKey>>, queue: &AuditQueue) ->
     }
 }
 
-/// Gives back the memory of an entry that becomes no record.
+/// Releases the memory of an entry that is dropped.
 pub fn forget(entry: &Entry, queue: &AuditQueue) {
     let Recorded::Call(call) = &entry.what else { return };
     for taggable in [&call.input, &call.output].into_iter().flatten() {

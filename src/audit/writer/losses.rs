@@ -1,4 +1,4 @@
-//! What never became a record, until a record says so.
+//! Events that never became records, until a record reports them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::sink::Lost;
 
-/// Losses that go on are told this often.
-const AGAIN: Duration = Duration::from_hours(1);
+/// How often losses that continue are reported.
+const LOSS_REPORT_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Why something was lost. As a record has it.
+/// The cause of a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// It came faster than it could be written.
+    /// Events arrived faster than they could be written.
     Queue,
-    /// The log may take no more room.
+    /// The quota of the log is used up.
     Quota,
-    /// There is no room on the disk.
+    /// The disk is full.
     Disk,
     /// The log could not be written.
     Log,
 }
 
 impl Cause {
-    /// As a record has it.
+    /// The name in records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Queue => "queue",
@@ -34,7 +34,7 @@ impl Cause {
     }
 }
 
-/// What was lost and is yet to be told.
+/// Losses that are yet to be reported.
 #[derive(Debug, Default)]
 pub struct Losses {
     untold: BTreeMap<Cause, Lost>,
@@ -61,39 +61,39 @@ impl Losses {
         sum.events += lost.events;
     }
 
-    /// Calls and other events since the start.
+    /// The calls and other events lost since the start.
     pub fn total(&self) -> (u64, u64) {
         (self.calls, self.events)
     }
 
-    /// Takes what is to be told now: of what is over, and once an hour of what goes on.
+    /// Takes the losses to report now: those that are over, and once an hour those that continue.
     pub fn take_due(&mut self, now: Instant, goes_on: impl Fn(Cause) -> bool) -> Vec<(Cause, Lost)> {
         let told = &self.told;
         let is_due = |cause: &Cause, _: &mut Lost| {
-            !goes_on(*cause) || told.get(cause).is_some_and(|told| now.duration_since(*told) >= AGAIN)
+            !goes_on(*cause) || told.get(cause).is_some_and(|told| now.duration_since(*told) >= LOSS_REPORT_INTERVAL)
         };
         self.untold.extract_if(.., is_due).collect()
     }
 
-    /// What was taken could not be told.
+    /// Puts back losses that could not be reported.
     pub fn put_back(&mut self, due: Vec<(Cause, Lost)>) {
         for (cause, lost) in due {
             self.add(cause, lost);
         }
     }
 
-    /// What was taken is in the log.
+    /// Notes that losses are reported in the log.
     pub fn told(&mut self, due: &[(Cause, Lost)], now: Instant) {
         self.told.extend(due.iter().map(|(cause, _)| (*cause, now)));
     }
 
-    /// Notes when something began to go on, so that it is told an hour later.
+    /// Notes that losses begin, so that they are reported an hour later.
     pub fn begins(&mut self, cause: Cause, now: Instant) {
         self.told.insert(cause, now);
     }
 }
 
-/// What is told of a loss.
+/// The event that reports a loss.
 pub fn event(cause: Cause, lost: Lost) -> AuditEvent {
     let Lost { since_ms, calls, events } = lost;
     AuditEvent::RecordsLost { cause: cause.as_str().into(), since_ms, calls, events }
@@ -117,7 +117,7 @@ mod tests {
         // Nothing is lost of what comes before it could be told, and nothing is counted twice.
         losses.count(Cause::Quota, Lost { since_ms: 8, calls: 2, events: 0 });
         losses.put_back(over);
-        let later = start + AGAIN;
+        let later = start + LOSS_REPORT_INTERVAL;
         let due = losses.take_due(later, |_| true);
         assert_eq!(due, [(Cause::Quota, Lost { since_ms: 5, calls: 6, events: 1 })]);
         losses.count(Cause::Quota, Lost { since_ms: 9, calls: 1, events: 0 });

@@ -1,4 +1,4 @@
-//! The log that is written: how it is opened, and when another one begins.
+//! Opens the log that is written, and begins another one where necessary.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -7,15 +7,15 @@ use ledge_base::durable;
 use ledge_service::audit_event::AuditEvent;
 
 use super::super::key::{AuditKey, KeyError};
-use super::super::layout::{self, TileKind, TilePath, WIDTH, log_folder};
+use super::super::layout::{self, TILE_WIDTH, TileKind, TilePath, log_folder};
 use super::super::local::LocalLog;
 use super::super::log::{Begun, Log, LogError, Opened};
 use super::super::record::AuditRecord;
 use super::super::status::{PublishedHead, SyncNews};
 use super::super::tags::{Tags, TagsError};
-use super::{LONGEST_FORK, RETRY, Writer, clock_watch, own};
+use super::{FORK_PAUSE_MAX, OPEN_RETRY_PAUSE, Writer, clock_watch, own_entry};
 
-/// What there is while the log can be written.
+/// The open log, with its keys.
 pub struct OpenLog {
     pub key: AuditKey,
     pub tags: Tags,
@@ -25,7 +25,7 @@ pub struct OpenLog {
     pub is_urgent: bool,
 }
 
-/// Why the log cannot be written.
+/// Reasons why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error("the folder {path}: {error}", path = path.display())]
@@ -39,27 +39,27 @@ enum OpenError {
 }
 
 impl Writer {
-    /// Opens the log. What that brought is told with the next records.
+    /// Opens the log. The next records report changes made by that.
     pub(super) fn open(&mut self, now_ms: u64) {
-        self.retry = Instant::now() + RETRY;
+        self.retry = Instant::now() + OPEN_RETRY_PAUSE;
         match self.try_open(now_ms) {
             Ok(open) => {
                 self.synced = 0;
                 self.state.update(|status| {
                     open.log.origin().clone_into(&mut status.origin);
                     open.key.verifier_key().clone_into(&mut status.verifier_key);
-                    // Before the head is told, which may cover fewer records.
+                    // Before the head is published, which may cover fewer records.
                     status.log = Some(open.log.figures());
                 });
                 self.queue.set_tag_key(Some(open.tags.current()));
-                // Also where nothing can be recorded, what there is goes to the platform, which is what makes room.
+                // Also when nothing can be recorded: copying records to the platform is what makes room.
                 if let Some(checkpoint) = open.log.checkpoint().filter(|checkpoint| checkpoint.size > 0).cloned() {
                     let generation = open.log.generation();
                     self.state.publish(PublishedHead { generation, checkpoint, at_ms: now_ms, is_urgent: false });
                 }
                 self.open = Some(open);
             }
-            Err(error) => self.fail(&error.to_string()),
+            Err(error) => self.report_failure(&error.to_string()),
         }
     }
 
@@ -68,42 +68,44 @@ impl Writer {
         durable::create_folder(&self.folder).map_err(folder)?;
         let (key, is_new) = AuditKey::load_or_create(&self.folder, &self.device, &self.sealer)?;
         if is_new {
-            self.tell(now_ms, AuditEvent::AuditKeyMade { verifier_key: key.verifier_key().to_owned() });
+            self.record_own(now_ms, AuditEvent::AuditKeyMade { verifier_key: key.verifier_key().to_owned() });
         }
+
         let Opened { log, begun } = Log::open(&self.folder, &self.device, &key)?;
         let (days, keep) = self.tag_days;
         let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms, &self.sealer)?;
         if let Some(begun) = begun {
-            self.begins(begun, now_ms);
+            self.record_beginning(begun, now_ms);
         } else if let Some(last_ms) = last_ms(&self.folder, &log)
-            // A box that was off for a while is no news, one that is before its own past is.
+            // A box that was off for a while is normal, a clock behind the last record is not.
             && let Some(by_ms) = clock_watch::jump(last_ms, now_ms).filter(|by_ms| *by_ms < 0)
         {
-            self.tell(now_ms, AuditEvent::ClockJumped { by_ms });
+            self.record_own(now_ms, AuditEvent::ClockJumped { by_ms });
         }
+
         for event in tag_events {
-            self.tell(now_ms, event);
+            self.record_own(now_ms, event);
         }
         Ok(OpenLog { key, tags, log, signed: Instant::now(), is_urgent: false })
     }
 
-    /// The first record of a log, and the alarm where it should not have been necessary.
-    fn begins(&mut self, begun: Begun, now_ms: u64) {
+    /// Records the beginning of a log, and raises the alarm if the log before it was damaged or forked.
+    fn record_beginning(&mut self, begun: Begun, now_ms: u64) {
         let Begun { cause, reason, previous } = begun;
         if let Some(reason) = reason {
             tracing::error!(
                 reason,
                 cause,
-                "the audit log does not go on; what there is of it is kept, and another one begins"
+                "the audit log cannot be continued: it is kept as it is, and another one begins"
             );
             self.state.update(|status| status.alarm = Some(reason));
         }
-        self.own.insert(0, own(now_ms, AuditEvent::LogBegun { cause: cause.into(), previous }));
+        self.own.insert(0, own_entry(now_ms, AuditEvent::LogBegun { cause: cause.into(), previous }));
     }
 
-    /// What the sync found out.
-    pub(super) fn heed_news(&mut self, now_ms: u64) {
-        // Without a log it waits.
+    /// Applies the news of the sync.
+    pub(super) fn apply_sync_news(&mut self, now_ms: u64) {
+        // Without an open log, the news wait.
         let Some(open) = self.open.take() else { return };
         let current = open.log.generation();
         for news in self.state.take_news() {
@@ -115,10 +117,11 @@ impl Writer {
                 SyncNews::Forked { generation } => self.forked = Some(generation),
             }
         }
+
         let now = Instant::now();
         self.open = if self.forked == Some(current) && now >= self.fork_from {
             self.fork_from = now + self.fork_pause;
-            self.fork_pause = (self.fork_pause * 2).min(LONGEST_FORK);
+            self.fork_pause = (self.fork_pause * 2).min(FORK_PAUSE_MAX);
             self.begin_another(open, now_ms)
         } else {
             Some(open)
@@ -132,28 +135,28 @@ impl Writer {
             Ok(Opened { log, begun }) => {
                 (self.synced, self.forked) = (0, None);
                 if let Some(begun) = begun {
-                    self.begins(Begun { reason: Some(reason), ..begun }, now_ms);
+                    self.record_beginning(Begun { reason: Some(reason), ..begun }, now_ms);
                 }
                 let origin = log.origin().to_owned();
                 self.state.update(|status| status.origin = origin);
                 Some(OpenLog { key, tags, log, signed: Instant::now(), is_urgent: true })
             }
             Err(error) => {
-                // It is opened again, and found forked again.
+                // The log is opened again, and found forked again.
                 self.fork_from = Instant::now();
-                self.fail(&error.to_string());
+                self.report_failure(&error.to_string());
                 None
             }
         }
     }
 }
 
-/// When the last record of a log happened, where it is still here.
+/// The time of the last record of a log, if that is still on this box.
 fn last_ms(folder: &Path, log: &Log) -> Option<u64> {
     let last = log.durable_size().checked_sub(1)?;
-    let width = u16::try_from(last % WIDTH + 1).ok()?;
+    let width = u16::try_from(last % TILE_WIDTH + 1).ok()?;
     let local = LocalLog::open(&log_folder(folder, log.generation()));
-    let bundle = local.tile(TilePath { kind: TileKind::Entries, index: last / WIDTH, width }).ok()??;
+    let bundle = local.tile(TilePath { kind: TileKind::Entries, index: last / TILE_WIDTH, width }).ok()??;
     let record = AuditRecord::parse(layout::entries(&bundle).ok()?.last()?).ok()?;
     Some(record.ts.0)
 }

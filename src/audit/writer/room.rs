@@ -1,25 +1,25 @@
-//! How much room the log has left, and what is taken of it.
+//! The room that the log has left, within the quota and on the disk.
 
 use std::path::Path;
 
-use super::super::layout::WIDTH;
+use super::super::layout::TILE_WIDTH;
 use super::losses::Cause;
 
-/// A record takes less than this nearly always, with its hash, in bytes.
-const RECORD: u64 = 1024;
+/// The size of a record with its hash, in bytes; almost all are smaller.
+const RECORD_BYTES: u64 = 1024;
 
-/// What may be recorded.
+/// The events that may be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     Enough,
-    /// Everything but inference; what lacks is the quota, or the disk.
+    /// All events except inference: the quota is used up, or the disk is full.
     EventsAlone(Cause),
     /// Nothing: the quota is used up.
     None,
 }
 
 impl Room {
-    /// What lacks.
+    /// The cause of the shortage.
     pub fn lacks(self) -> Option<Cause> {
         match self {
             Self::Enough => None,
@@ -32,17 +32,17 @@ impl Room {
 /// The limits of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The most that it takes, in bytes.
+    /// The largest size of the log, in bytes.
     pub quota: u64,
-    /// What stays free on the disk, in bytes.
+    /// The space that stays free on the disk, in bytes.
     pub min_free: u64,
 }
 
 impl Limits {
-    /// What may be recorded when the log takes `bytes` and the disk has `free` left, where that is known.
+    /// The events that may be recorded when the log has `bytes` and the disk has `free` bytes left, if that is known.
     ///
-    /// Events other than inference are few, and what an auditor looks for first: they may use a twentieth beyond the
-    /// quota. With the last [part](Self::part) of them that makes a tenth.
+    /// Other events than inference are few, and the first that an auditor looks for: they may use a twentieth beyond
+    /// the quota. With their last [part](Self::part), that is a tenth.
     pub fn room(&self, bytes: u64, free: Option<u64>) -> Room {
         if bytes >= self.quota.saturating_add(self.quota / 20) {
             Room::None
@@ -55,29 +55,29 @@ impl Limits {
         }
     }
 
-    /// How many records are written before the room is looked at again: a twentieth of the quota at most.
+    /// How many records are written before the room is checked again: at most a twentieth of the quota.
     pub fn part(&self) -> usize {
-        usize::try_from(self.quota / 20 / RECORD).unwrap_or(usize::MAX).max(1)
+        usize::try_from(self.quota / 20 / RECORD_BYTES).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Whether something has to go when the log takes `bytes`.
+    /// Tells whether records must be removed when the log has `bytes`.
     pub fn is_over(&self, bytes: u64) -> bool {
         bytes >= self.quota - self.quota / 20
     }
 
-    /// Below which record to remove so that there is room again, where the log has the records from `first` to `size`, takes
-    /// `bytes`, and may lose those below `removable`. A twentieth of the quota more than is needed, so that this is rare.
+    /// The record below which to remove, for a log that has the records from `first` to `size`, takes `bytes`, and may
+    /// lose those below `removable`. Frees a twentieth of the quota more than needed, so that removals are rare.
     pub fn prune_below(&self, bytes: u64, first: u64, size: u64, removable: u64) -> Option<u64> {
         let excess = bytes.checked_sub(self.quota - self.quota / 20)?;
         let each = (bytes / size.saturating_sub(first).max(1)).max(1);
         let records = (excess + self.quota / 20).div_ceil(each);
-        // Whole tiles alone can go.
-        let below = first.saturating_add(records.next_multiple_of(WIDTH)).min(removable);
-        (below / WIDTH > first / WIDTH).then_some(below)
+        // Only whole tiles can be removed.
+        let below = first.saturating_add(records.next_multiple_of(TILE_WIDTH)).min(removable);
+        (below / TILE_WIDTH > first / TILE_WIDTH).then_some(below)
     }
 }
 
-/// What is free for us on the disk of a folder, in bytes.
+/// The space on the disk of a folder that this user may use, in bytes.
 pub fn free(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))

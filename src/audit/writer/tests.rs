@@ -62,7 +62,7 @@ fn of(events: &[AuditEvent]) -> Vec<&'static str> {
 fn a_quiet_box_says_that_it_is_there_once_a_day() {
     let mut quiet = Bench::new();
     quiet.turn();
-    let day = |quiet: &mut Bench| quiet.writer.written = Instant::now().checked_sub(IDLE).unwrap();
+    let day = |quiet: &mut Bench| quiet.writer.written = Instant::now().checked_sub(IDLE_RECORD_INTERVAL).unwrap();
     let idle = |quiet: &Bench| quiet.events(1).iter().filter(|event| **event == AuditEvent::Idle).count();
     quiet.turn();
     assert_eq!(idle(&quiet), 0);
@@ -127,7 +127,7 @@ fn a_failure_that_loses_nothing_is_over_when_it_is_over() {
     idle.turn();
     assert!(idle.state.status().error.unwrap().contains("checkpoint"));
     std::fs::remove_dir(&checkpoint).unwrap();
-    idle.writer.open.as_mut().unwrap().signed = Instant::now().checked_sub(TICK).unwrap();
+    idle.writer.open.as_mut().unwrap().signed = Instant::now().checked_sub(CLOCK_CHECK_INTERVAL).unwrap();
     // Nobody records anything: an administrator would be refused for ever.
     idle.turn();
     assert_eq!(idle.state.status().error, None);

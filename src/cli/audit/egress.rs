@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use clap::Args;
+use ledge_audit::config::AuditConfig;
+use ledge_audit::live::LiveCopy;
 use ledge_egress::{Content, CountsError, DestinationCounts, EgressConfig, EgressCounts, Purpose};
 use serde::Serialize;
 
@@ -157,7 +159,9 @@ impl EgressReport {
 
 impl ContentReport {
     fn of(content: Content) -> Self {
-        let purposes = Purpose::ALL.into_iter().filter(|purpose| purpose.contents().contains(&content));
+        let audit = AuditConfig::default();
+        let live_copies = audit.live_copies().into_iter().map(LiveCopy::name);
+        let purposes = Purpose::all(live_copies).into_iter().filter(|purpose| purpose.contents().contains(&content));
         Self {
             content: content.name(),
             what: contents::what(content),

@@ -8,7 +8,7 @@ use ledge_audit::files::{FilesError, LogFiles, WebLog};
 use ledge_audit::key::AuditKey;
 use ledge_audit::layout::log_folder;
 use ledge_audit::local::{self, LocalLog};
-use ledge_audit::verify::{Place, Scope};
+use ledge_audit::verify::{LogToVerify, Scope};
 use ledge_base::names::DeviceName;
 use ledge_base::secret::SecretFile;
 use ledge_egress::{TlsFiles, WebAddress};
@@ -43,7 +43,7 @@ pub struct LogArgs {
 /// The selected logs.
 pub struct SelectedLogs {
     /// The logs, the oldest first. Never empty.
-    pub places: Vec<Place>,
+    pub places: Vec<LogToVerify>,
     /// One log, or all logs of a box.
     pub scope: Scope,
     /// The source of the keys, in words.
@@ -52,7 +52,7 @@ pub struct SelectedLogs {
 
 impl SelectedLogs {
     /// The log with this generation, or the last one.
-    pub fn select(&self, generation: Option<u32>) -> anyhow::Result<&Place> {
+    pub fn select(&self, generation: Option<u32>) -> anyhow::Result<&LogToVerify> {
         if generation.is_none() {
             return self.places.last().context("there is no audit log");
         }
@@ -88,7 +88,7 @@ impl LogArgs {
             }
             Some(folder) => generations(&LogFiles::Folder(folder.into())).await?,
         };
-        let places = copy.into_iter().map(|(generation, files)| Place { files, generation, keys: Vec::new() });
+        let places = copy.into_iter().map(|(generation, files)| LogToVerify { files, generation, keys: Vec::new() });
         Ok(SelectedLogs { places: places.collect(), scope, key_from: String::new() })
     }
 
@@ -154,7 +154,7 @@ fn own_logs(globals: &Globals) -> anyhow::Result<SelectedLogs> {
         let log = LocalLog::open(&log_folder(folder, generation));
         let mut keys: Vec<String> = key_of(&config, &log)?.into_iter().collect();
         keys.extend(current.clone().filter(|key| !keys.contains(key)));
-        places.push(Place { files: LogFiles::Local(log), generation: Some(generation), keys });
+        places.push(LogToVerify { files: LogFiles::Local(log), generation: Some(generation), keys });
     }
     if places.is_empty() {
         bail!("this box has no audit log yet in {}: the first start of the daemon makes it", folder.display());

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use bytes::Bytes;
 use ledge_audit::files::{FilesError, LogFiles, tile_of};
-use ledge_audit::layout::{TileKind, WIDTH, whole_entries};
+use ledge_audit::layout::{TILE_WIDTH, TileKind, whole_entries};
 use ledge_audit::record::AuditRecord;
 use ledge_service::audit_event::AuditEvent;
 
@@ -49,14 +49,14 @@ impl<'a> LogReader<'a> {
     /// The range of bundles that may exist: the first one, and the one after the last. Pruned bundles and future ones
     /// are outside it.
     pub fn range(&self) -> anyhow::Result<(u64, u64)> {
-        let mut end = self.size.div_ceil(WIDTH);
+        let mut end = self.size.div_ceil(TILE_WIDTH);
         let LogFiles::Local(log) = self.files else { return Ok((0, end)) };
         let first = log.first(self.size).map_err(|error| FilesError::of(log.folder(), error))?;
         // Include the records after the head.
         while self.files.local_bundle(end)?.is_some() {
             end += 1;
         }
-        Ok((first / WIDTH, end))
+        Ok((first / TILE_WIDTH, end))
     }
 
     /// The first bundle that may contain records from the time `since` on, by binary search.
@@ -86,8 +86,8 @@ impl<'a> LogReader<'a> {
         mut found: impl FnMut(RecordLine) -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<u64>> {
         let (mut first, mut end) = self.range()?;
-        first = first.max(filter.seq.first / WIDTH);
-        end = end.min((filter.seq.last / WIDTH).saturating_add(1));
+        first = first.max(filter.seq.first / TILE_WIDTH);
+        end = end.min((filter.seq.last / TILE_WIDTH).saturating_add(1));
         if !filter.scan && filter.since > 0 {
             first = self.seek(filter.since, first, end).await?;
         }
@@ -118,7 +118,7 @@ impl<'a> LogReader<'a> {
 }
 
 fn lines(index: u64, bytes: &Bytes) -> Vec<RecordLine> {
-    let records = (index * WIDTH..).zip(whole_entries(bytes).0);
+    let records = (index * TILE_WIDTH..).zip(whole_entries(bytes).0);
     let line =
         |(seq, text): (u64, &[u8])| RecordLine { seq, text: text.to_vec(), record: AuditRecord::parse(text).ok() };
     records.map(line).collect()

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use clap::Args;
-use ledge_audit::layout::WIDTH;
+use ledge_audit::layout::TILE_WIDTH;
 
 use super::super::{Exit, Globals, Output, block_on};
 use super::filter::{FilterArgs, RecordFilter};
@@ -86,7 +86,7 @@ async fn last(log: &LogReader<'_>, filter: &RecordFilter, count: usize) -> anyho
         }
     }
     found.drain(..found.len().saturating_sub(count));
-    Ok((found, next.unwrap_or(first * WIDTH)))
+    Ok((found, next.unwrap_or(first * TILE_WIDTH)))
 }
 
 /// Writes the records from `next` on, and returns the sequence number of the next record.
@@ -97,7 +97,7 @@ async fn follow(
     json: bool,
     out: &mut Output,
 ) -> anyhow::Result<u64> {
-    while let Some(lines) = log.bundle(next / WIDTH).await? {
+    while let Some(lines) = log.bundle(next / TILE_WIDTH).await? {
         let before = next;
         for line in lines.into_iter().filter(|line| line.seq >= before) {
             next = line.seq + 1;
@@ -107,7 +107,7 @@ async fn follow(
                 None => records::report_damaged(line.seq),
             }
         }
-        if next == before || !next.is_multiple_of(WIDTH) {
+        if next == before || !next.is_multiple_of(TILE_WIDTH) {
             break;
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use ledge_audit::key::SignedCheckpoint;
-use ledge_audit::verify::findings::Wrong;
+use ledge_audit::verify::findings::FindingKind;
 use ledge_audit::verify::{self, LogReport};
 use ledge_base::clock;
 use serde_json::json;
@@ -47,7 +47,7 @@ pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Re
 
     let verdict = reports.iter().filter_map(LogReport::verdict).max();
     if args.json {
-        let verdict = verdict.map_or("whole", Wrong::name);
+        let verdict = verdict.map_or("whole", FindingKind::name);
         let document = json!({ "verdict": verdict, "key_from": key_from, "logs": reports });
         writeln!(out, "{}", serde_json::to_string_pretty(&document)?)?;
     } else {
@@ -58,9 +58,9 @@ pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Re
     }
     Ok(match verdict {
         None => Exit::Success,
-        Some(Wrong::Gap) => Exit::Gap,
-        Some(Wrong::Fork) => Exit::Fork,
-        Some(Wrong::Tampered) => Exit::Tampered,
+        Some(FindingKind::Gap) => Exit::Gap,
+        Some(FindingKind::Fork) => Exit::Fork,
+        Some(FindingKind::Tampered) => Exit::Tampered,
     })
 }
 

@@ -86,7 +86,7 @@ impl<'a> MeasuredModel<'a> {
         let pinned = self.serving.repository().pin(&self.target.model, self.target.version)?;
         let output = answer.outputs.first().and_then(|(name, _)| pinned.labels.get(name));
         let unknown = || format!("the model has no class {label:?}: expected one of its labels, or a class number");
-        class(label, output.map_or(&[], Vec::as_slice)).with_context(unknown)
+        class(label, output.map_or(&[], AsRef::as_ref)).with_context(unknown)
     }
 }
 

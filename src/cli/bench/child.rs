@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ledge_audit::config::AuditConfig;
 use serde_json::Value;
 
 use crate::cli::Globals;
@@ -46,15 +47,12 @@ impl ChildDaemon {
             format!("state.path={}", text(state)),
             // Its audit log is discarded.
             format!("audit.path={}", text(&state.join("audit"))),
-            "audit.sync.url=\"\"".to_owned(),
-            "audit.syslog.to=\"\"".to_owned(),
-            "audit.otlp.url=\"\"".to_owned(),
             format!("runtimes.cache={}", text(cache)),
             // In-process measurements have no quota, either.
             "quota.max_rate_per_principal=0".to_owned(),
             "quota.max_concurrent_per_principal=0".to_owned(),
         ];
-        for setting in globals.set.iter().chain(&own) {
+        for setting in globals.set.iter().chain(&own).chain(&AuditConfig::settings_without_copies()) {
             command.arg("--set").arg(setting);
         }
         command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -33,13 +33,21 @@ pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -
         Payload::Photo(photograph) => {
             let account = Account::unlimited();
             let request = PhotographRequest { model, version, photograph, deadline: None, priority: None, account };
-            Ok(serving.classify(request, &Principal::Local).await?.response)
+            Ok(serving.infer_photograph(request, &Principal::Local).await?.response)
         }
         Payload::Tensors(tensors) => {
             let inputs = Inputs::Named(tensors);
             let features = FeatureRequest::default();
-            let request =
-                InferRequest { model, version, inputs, outputs: None, deadline: None, priority: None, features };
+            let request = InferRequest {
+                model,
+                version,
+                inputs,
+                outputs: None,
+                deadline: None,
+                priority: None,
+                features,
+                account: Account::unlimited(),
+            };
             serving.infer(request, &Principal::Local).await
         }
     }

@@ -17,6 +17,7 @@ use ledge_mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Re
 use ledge_mqtt::config::{BrokerAddress, MqttConfig};
 use ledge_mqtt::connect;
 use ledge_mqtt::topics::{DeviceTopics, TOPIC_ROOT, TopicName};
+use ledge_part::section::Section;
 use ledge_protocol::call::HEADER_LENGTH;
 use ledge_protocol::decode;
 use ledge_service::audit_event::AuditSink;

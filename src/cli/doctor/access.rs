@@ -87,7 +87,7 @@ mod tests {
         store.revoke("door", now_ms).unwrap();
         config.access = toml::from_str("users = [{ user = \"gone\", roles = [\"admin\"] }]").unwrap();
         let warned = check(&config);
-        assert!(warned.status == Status::Warn && warned.detail.contains("write the number"), "{warned:?}");
+        assert!(warned.status == Status::Warn && warned.detail.contains("give the number"), "{warned:?}");
         std::fs::write(folder.path().join("keys.json"), "{}").unwrap();
         assert_eq!(check(&config).status, Status::Fail);
     }

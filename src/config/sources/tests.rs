@@ -442,3 +442,43 @@ fn no_key_outside_the_closed_set_gets_in() {
     // Each key of the closed set exists.
     assert_eq!(settable, configuration::SETTABLE_KEYS.len());
 }
+
+#[test]
+fn every_destination_is_checked_whatever_section_names_it() {
+    let text = "[mqtt]\nbroker = 'mqtt://b'\n[updates]\nrepository = 'http://u/'\nproxy = 'p:1'\n[audit.sync]\n\
+                url = 'http://c/'\nproxy = 'p:2'\n[audit.syslog]\nto = 's:1'\n[audit.otlp]\nurl = 'http://o/'\n";
+    let mistakes = |more: &str| -> Vec<(String, String)> {
+        let found = Root::new(&format!("{text}{more}")).sources(&[], &[]).load().unwrap_err();
+        found.into_iter().map(|mistake| (mistake.key, mistake.message)).collect()
+    };
+    let found: Vec<_> = mistakes("")
+        .into_iter()
+        .map(|(key, message)| match message {
+            message if message.contains("is not in the allow-list") => format!("{key} is not allowed"),
+            message if message.contains("not encrypted") || message.contains("readable for everybody") => {
+                format!("{key} is readable")
+            }
+            message => panic!("{key}: {message}"),
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "audit.sync.url is readable",
+            "audit.sync.url is not allowed",
+            "audit.sync.proxy is not allowed",
+            "audit.syslog.to is not allowed",
+            "audit.otlp.url is readable",
+            "audit.otlp.url is not allowed",
+            "mqtt.broker is readable",
+            "mqtt.broker is not allowed",
+            "updates.repository is readable",
+            "updates.repository is not allowed",
+            "updates.proxy is not allowed",
+        ]
+    );
+    let hosts = ["b:1883", "u:80", "p:1", "c:80", "p:2", "s:1", "o:80"];
+    let allow = hosts.map(|host| format!("[[egress.allow]]\nhost = '{host}'\nregion = 'eu'\n")).concat();
+    let keys: Vec<_> = mistakes(&allow).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["audit.sync.url", "audit.otlp.url", "mqtt.broker", "updates.repository"]);
+}

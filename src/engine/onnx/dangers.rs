@@ -1,82 +1,85 @@
-//! Operators in which a runtime does not withstand what a caller sends: they end the process, read or write its memory, or
-//! answer what should be refused. Each was found by running it with such numbers in ONNX Runtime 1.31 and OpenVINO 2026.4.
+//! Finds operators that are not safe in a runtime for some numbers of callers: they end the process, read or write its
+//! memory, or give an answer instead of an error. Each was found by running it with such numbers in ONNX Runtime 1.31
+//! and OpenVINO 2026.4.
 //!
-//! The graph is followed from its inputs, to know which values callers choose and which are whole numbers. Where the file
-//! does not tell, a value is taken for no whole number: a division of floats harms nobody, and every model has some.
+//! The graph is followed from its inputs, to know which values come from callers and which are integers. A value of
+//! unknown type is taken for a float: a division of floats is safe, and every model has some.
 
 use std::collections::HashMap;
 
 use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::backend::{Dangers, Divisor, Runtime};
 
-/// ONNX's numbers of the signed datatypes whose least value has no positive one on the CPU.
+/// ONNX's numbers of the signed datatypes whose smallest value cannot be negated on the CPU.
 const INT32: i32 = 6;
 const INT64: i32 = 7;
 
-/// So many nodes of functions are followed, each at each of its calls: functions call each other.
+/// The most nodes of functions that are followed. A node counts at each call of its function, and functions call each
+/// other.
 const FUNCTION_NODES_MAX: usize = 100_000;
-/// And so deep.
-const CALLS_MAX: usize = 16;
+/// The deepest chain of calls that is followed.
+const CALL_DEPTH_MAX: usize = 16;
 
-/// What is known of a value.
+/// The known facts about a value.
 #[derive(Debug, Clone, Copy, Default)]
 struct Value<'a> {
-    /// Whether a caller chooses it, beyond its shape.
-    chosen: bool,
-    /// Whether it is of 32 or 64 bit whole numbers with a sign.
-    whole: bool,
-    /// The input that has the same numbers.
+    /// Set if its numbers come from a caller, not only its shape.
+    from_caller: bool,
+    /// Set for signed integers of 32 or 64 bits.
+    is_integer: bool,
+    /// The input with the same numbers.
     input: Option<&'a str>,
-    /// The same, where no cast lies between.
+    /// The same, if no cast is in between.
     uncast: Option<&'a str>,
-    /// The first value that has the same shape.
+    /// The first value with the same shape.
     shaped_as: Option<&'a str>,
-    /// The shape whose places these numbers are, by the first value that has it.
-    places_in: Option<&'a str>,
+    /// The shape that these numbers are indices into, by the first value with it.
+    indices_into: Option<&'a str>,
     /// The dimensions of a weight.
     dims: Option<&'a [i64]>,
 }
 
 impl Value<'_> {
     fn of_type(datatype: i32) -> Self {
-        Self { whole: matches!(datatype, INT32 | INT64), ..Self::default() }
+        Self { is_integer: matches!(datatype, INT32 | INT64), ..Self::default() }
     }
 }
 
-type Known<'a> = HashMap<&'a str, Value<'a>>;
+/// The values that a graph can use, by name.
+type Scope<'a> = HashMap<&'a str, Value<'a>>;
 
 /// Follows the values of a model.
-pub(super) fn of(model: &ModelProto) -> Dangers {
-    let mut walk =
-        Walk { functions: &model.functions, nodes_left: FUNCTION_NODES_MAX, calls: 0, found: Dangers::default() };
+pub(super) fn find(model: &ModelProto) -> Dangers {
+    let (functions, found) = (&model.functions, Dangers::default());
+    let mut walk = GraphWalk { functions, nodes_left: FUNCTION_NODES_MAX, call_depth: 0, found };
     if let Some(graph) = &model.graph {
-        walk.graph(graph, Known::new());
+        walk.graph(graph, Scope::new());
         let is_input = |name: &str| graph.input.iter().any(|input| input.name == *name);
         walk.found.widths.retain(|(name, _)| is_input(name));
     }
     walk.found
 }
 
-struct Walk<'a> {
+struct GraphWalk<'a> {
     functions: &'a [FunctionProto],
-    /// How many nodes of functions may still be followed.
+    /// The number of nodes of functions that may still be followed.
     nodes_left: usize,
-    /// How many functions are being followed, one called by the other.
-    calls: usize,
+    /// The number of functions that are being followed, each called by the one before.
+    call_depth: usize,
     found: Dangers,
 }
 
-impl<'a> Walk<'a> {
-    /// A graph within which the values `known` of those around it can be used. Returns its outputs.
-    fn graph(&mut self, graph: &'a GraphProto, mut known: Known<'a>) -> Vec<Value<'a>> {
+impl<'a> GraphWalk<'a> {
+    /// Follows a graph, which can use the values `known` of the graphs around it. Returns its outputs.
+    fn graph(&mut self, graph: &'a GraphProto, mut known: Scope<'a>) -> Vec<Value<'a>> {
         let is_main = known.is_empty();
         for input in &graph.input {
             let tensor = input.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
             let value = Value::of_type(tensor.map_or(0, |tensor| tensor.elem_type));
             let name = is_main.then_some(input.name.as_str());
-            known.insert(&input.name, Value { chosen: true, input: name, uncast: name, ..value });
+            known.insert(&input.name, Value { from_caller: true, input: name, uncast: name, ..value });
         }
-        // After them, for an initializer may be the default of an input.
+        // Initializers come after inputs, because one may be the default of an input.
         for weight in &graph.initializer {
             known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_type(weight.data_type) });
         }
@@ -84,21 +87,22 @@ impl<'a> Walk<'a> {
         graph.output.iter().map(|output| known.get(output.name.as_str()).copied().unwrap_or_default()).collect()
     }
 
-    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Known<'a>) {
+    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Scope<'a>) {
         for node in nodes {
             let value = |name: &'a String| {
                 let known = known.get(name.as_str()).copied().unwrap_or_default();
                 Value { shaped_as: known.shaped_as.or(Some(name)), ..known }
             };
             let inputs: Vec<Value> = node.input.iter().map(value).collect();
-            let input = |place: usize| inputs.get(place).copied().unwrap_or_default();
+            let input = |position: usize| inputs.get(position).copied().unwrap_or_default();
+
             for danger in dangers(node, input) {
                 if !self.found.refused.iter().any(|(runtime, _)| *runtime == danger.0) {
                     self.found.refused.push(danger);
                 }
             }
             self.found.divisors.extend(divisor(node, input));
-            // Other lengths are the file's mistake, which the runtimes find.
+            // A length below 1 is a mistake of the file, which the runtimes find.
             self.found.rows.extend(rows(node, input).filter(|(_, rows)| *rows > 0));
             self.found.widths.extend(width(node, input).filter(|(_, width)| *width > 0));
 
@@ -114,48 +118,50 @@ impl<'a> Walk<'a> {
             if let Some(function) = function {
                 inner.push(self.call(function, &inputs));
             }
-            let chosen = inputs.iter().any(|value| value.chosen);
-            for (place, name) in node.output.iter().enumerate() {
-                // A loop's outputs stand behind its condition: whether one of them is whole is asked of all.
+
+            let from_caller = inputs.iter().any(|value| value.from_caller);
+            for (position, name) in node.output.iter().enumerate() {
                 let value = if inner.is_empty() {
-                    output(node, place, chosen, input)
+                    output(node, position, from_caller, input)
                 } else {
-                    // What a graph takes from around it is not among the inputs.
-                    Value { chosen: true, whole: inner.iter().flatten().any(|value| value.whole), ..Value::default() }
+                    // A subgraph may use values that are not among the node's inputs. In a loop its outputs come after
+                    // a condition, so one integer among them makes all count as integers.
+                    let is_integer = inner.iter().flatten().any(|value| value.is_integer);
+                    Value { from_caller: true, is_integer, ..Value::default() }
                 };
                 known.insert(name, value);
             }
         }
     }
 
-    /// The body of a function, called with these values. Returns its outputs.
+    /// Follows the body of a function, called with these values. Returns its outputs.
     fn call(&mut self, function: &'a FunctionProto, inputs: &[Value<'a>]) -> Vec<Value<'a>> {
         let left = self.nodes_left.checked_sub(function.node.len());
-        let (Some(left), true) = (left, self.calls < CALLS_MAX) else {
-            let too_deep = "its functions call each other too often to be followed".to_owned();
+        let (Some(left), true) = (left, self.call_depth < CALL_DEPTH_MAX) else {
+            let too_deep = "its functions call each other too often to be checked".to_owned();
             self.found.refused.extend(Runtime::ALL.map(|runtime| (runtime, too_deep.clone())));
             return Vec::new();
         };
         self.nodes_left = left;
-        self.calls += 1;
+        self.call_depth += 1;
         let names = function.input.iter().map(String::as_str);
-        let mut known: Known = names.zip(inputs.iter().copied()).collect();
+        let mut known: Scope = names.zip(inputs.iter().copied()).collect();
         self.nodes(&function.node, &mut known);
-        self.calls -= 1;
+        self.call_depth -= 1;
         function.output.iter().map(|name| known.get(name.as_str()).copied().unwrap_or_default()).collect()
     }
 }
 
-/// The value that `node` gives at `place`, when it takes some that are chosen, or none.
-fn output<'a>(node: &NodeProto, place: usize, chosen: bool, input: impl Fn(usize) -> Value<'a>) -> Value<'a> {
+/// The output of `node` at `position`. `from_caller` is set if one of its inputs comes from a caller.
+fn output<'a>(node: &NodeProto, position: usize, from_caller: bool, input: impl Fn(usize) -> Value<'a>) -> Value<'a> {
     let first = input(0);
     let shaped_as = shaped_as(node, &input);
-    let same = Value { chosen, whole: first.whole, shaped_as, ..Value::default() };
-    match (node.op_type.as_str(), place) {
-        // Of the shape alone, whatever the values are.
+    let same = Value { from_caller, is_integer: first.is_integer, shaped_as, ..Value::default() };
+    match (node.op_type.as_str(), position) {
+        // Follows from the shape alone.
         ("Shape" | "Size", _) => Value::of_type(INT64),
         ("NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => {
-            Value { chosen, places_in: first.shaped_as, ..Value::of_type(INT64) }
+            Value { from_caller, indices_into: first.shaped_as, ..Value::of_type(INT64) }
         }
         ("Constant" | "ConstantOfShape", _) => {
             let tensor = attribute(node, "value").and_then(|attribute| attribute.t.as_ref());
@@ -164,26 +170,26 @@ fn output<'a>(node: &NodeProto, place: usize, chosen: bool, input: impl Fn(usize
         ("Cast", _) => {
             let to = attribute(node, "to").map_or(0, |attribute| i32::try_from(attribute.i).unwrap_or(0));
             let made = Value::of_type(to);
-            let Value { input, places_in, dims, .. } = first;
-            Value { chosen, input: input.filter(|_| made.whole), shaped_as, places_in, dims, ..made }
+            let Value { input, indices_into, dims, .. } = first;
+            Value { from_caller, input: input.filter(|_| made.is_integer), shaped_as, indices_into, dims, ..made }
         }
-        ("Identity", _) => Value { chosen, shaped_as, ..first },
+        ("Identity", _) => Value { from_caller, shaped_as, ..first },
         ("Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose", _) => {
-            Value { input: first.input, uncast: first.uncast, places_in: first.places_in, ..same }
+            Value { input: first.input, uncast: first.uncast, indices_into: first.indices_into, ..same }
         }
-        ("QuantizeLinear" | "DequantizeLinear", _) => Value { whole: false, dims: first.dims, ..same },
-        ("CastLike" | "Where", _) => Value { whole: input(1).whole, ..same },
-        ("OneHot", _) => Value { whole: input(2).whole, ..same },
+        ("QuantizeLinear" | "DequantizeLinear", _) => Value { is_integer: false, dims: first.dims, ..same },
+        ("CastLike" | "Where", _) => Value { is_integer: input(1).is_integer, ..same },
+        ("OneHot", _) => Value { is_integer: input(2).is_integer, ..same },
         (
             "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Not" | "And" | "Or" | "Xor" | "IsNaN"
             | "IsInf",
             _,
-        ) => Value { whole: false, ..same },
+        ) => Value { is_integer: false, ..same },
         _ => same,
     }
 }
 
-/// The input whose numbers choose rows of a weight here, and how many rows it has.
+/// The input that indexes rows of a weight in `node`, with the number of rows.
 fn rows<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(String, i64)> {
     if node.op_type != "Gather" || !is_standard(node) {
         return None;
@@ -194,7 +200,7 @@ fn rows<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(Str
     Some((name.to_owned(), *dims.get(usize::try_from(axis).ok()?)?))
 }
 
-/// The first value that has the shape of the outputs of `node`.
+/// The first value with the shape of the outputs of `node`.
 fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<&'a str> {
     match node.op_type.as_str() {
         "Identity" | "Cast" | "Dropout" | "QuantizeLinear" | "DequantizeLinear" | "Relu" | "LeakyRelu" | "Sigmoid"
@@ -202,7 +208,7 @@ fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option
             input(0).shaped_as
         }
         "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => {
-            // A longer weight would make the other one as long.
+            // A longer weight would broadcast the other value to its length.
             let is_single =
                 |value: Value<'_>| value.dims.is_some_and(|dims| dims.len() <= 1 && dims.iter().all(|&dim| dim == 1));
             match (input(0), input(1)) {
@@ -214,7 +220,7 @@ fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option
     }
 }
 
-/// The value that is multiplied by a matrix here, and how many rows that matrix has.
+/// The value that `node` multiplies by a matrix, with the number of rows of that matrix.
 fn width<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(String, i64)> {
     let is_set = |name| attribute(node, name).is_some_and(|attribute| attribute.i != 0);
     let (name, dims) = (input(0).shaped_as?, input(1).dims?);
@@ -231,22 +237,22 @@ fn is_standard(node: &NodeProto) -> bool {
     without_alias(&node.domain).is_empty()
 }
 
-/// The standard domain has two names.
+/// The domain, with the longer of the standard domain's two names replaced by the empty one.
 fn without_alias(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-/// Whether `node` divides whole numbers. The remainder of floats is another function, `fmod` of C.
+/// Tells whether `node` divides integers. With `fmod`, the remainder is that of C's `fmod`, which is safe.
 fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> bool {
     let is_division = match node.op_type.as_str() {
         "Div" => true,
         "Mod" => attribute(node, "fmod").is_none_or(|attribute| attribute.i != 1),
         _ => false,
     };
-    is_division && is_standard(node) && (input(0).whole || input(1).whole)
+    is_division && is_standard(node) && (input(0).is_integer || input(1).is_integer)
 }
 
-/// The input by whose numbers `node` divides whole ones.
+/// The input that `node` divides integers by.
 fn divisor<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<Divisor> {
     let divisor = input(1).uncast.filter(|_| divides(node, &input))?;
     Some(Divisor { input: divisor.to_owned(), dividend: input(0).uncast.map(str::to_owned) })
@@ -257,37 +263,40 @@ fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Vec<(Run
     let name = name.map_or("", String::as_str);
     let kind = node.op_type.as_str();
     let mut found = Vec::new();
-    let mut endangered = |runtime, words: &str| found.push((runtime, format!("{kind} {name:?} {words}")));
+    let mut endangered = |runtime, harm: &str| found.push((runtime, format!("{kind} {name:?} {harm}")));
+
     if divides(node, &input) {
-        if input(0).chosen || input(1).chosen {
+        if input(0).from_caller || input(1).from_caller {
             endangered(
                 Runtime::OpenVino,
-                "divides whole numbers that callers send, which OpenVINO does in float32: wrong from 2^24 on",
+                "divides integers that callers send, and OpenVINO does so in float32, which is wrong above 2^24",
             );
         }
-        if input(1).chosen && input(1).uncast.is_none() {
+        if input(1).from_caller && input(1).uncast.is_none() {
             endangered(
                 Runtime::OnnxRuntime,
-                "divides whole numbers by what the model computes of a call, and the least one by -1 ends the process",
+                "divides integers by a number that it computes, and the smallest integer divided by -1 ends the process",
             );
         }
     }
-    // Places within the tensor itself are within its bounds.
-    let leads_out =
-        |indices: Value<'_>| indices.chosen && (indices.places_in.is_none() || indices.places_in != input(0).shaped_as);
+
+    // Indices into the tensor itself are within its bounds.
+    let may_be_outside = |indices: Value<'_>| {
+        indices.from_caller && (indices.indices_into.is_none() || indices.indices_into != input(0).shaped_as)
+    };
     match kind {
         _ if !is_standard(node) => {}
-        "GatherND" if leads_out(input(1)) => {
-            endangered(Runtime::OpenVino, "takes indices that callers send, and reads whatever memory they lead to");
+        "GatherND" if may_be_outside(input(1)) => {
+            endangered(Runtime::OpenVino, "takes indices that callers send, and reads whatever memory they point to");
         }
-        "ScatterElements" | "Scatter" if leads_out(input(1)) => {
+        "ScatterElements" | "Scatter" if may_be_outside(input(1)) => {
             endangered(
                 Runtime::OpenVino,
-                "takes indices that callers send, and writes to whatever memory they lead to",
+                "takes indices that callers send, and writes to whatever memory they point to",
             );
         }
-        "Range" if input(2).chosen => {
-            endangered(Runtime::OpenVino, "takes a step that callers send, and one of 0 ends the process");
+        "Range" if input(2).from_caller => {
+            endangered(Runtime::OpenVino, "takes a step that callers send, and a step of 0 ends the process");
         }
         _ => {}
     }
@@ -342,12 +351,12 @@ mod tests {
 
     fn endangered(nodes: Vec<NodeProto>) -> Vec<Runtime> {
         let model = ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() };
-        of(&model).refused.into_iter().map(|(runtime, _)| runtime).collect()
+        find(&model).refused.into_iter().map(|(runtime, _)| runtime).collect()
     }
 
     #[test]
     fn the_rows_of_a_table_that_callers_choose_from_are_counted() {
-        let rows = |nodes| of(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() }).rows;
+        let rows = |nodes| find(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() }).rows;
         let gather = |from: &str, axis| node("Gather", &["c", from], "y", vec![number("axis", axis)]);
         assert_eq!(rows(vec![gather("i", 0)]), [("i".to_owned(), 30)]);
         assert_eq!(rows(vec![gather("j", -1)]), [("j".to_owned(), 8)]);
@@ -371,7 +380,7 @@ mod tests {
             let by = |divisor| node(op, &["c", divisor], "y", vec![]);
             assert_eq!(endangered(vec![cast(), add, by("d")]), both, "{op} by what was computed");
             assert_eq!(endangered(vec![cast(), by("n")]), both, "{op} by what is cast, and may wrap");
-            // What a branch takes from around it is no input of the node.
+            // A value from outside a branch is not an input of the node.
             let outside = || {
                 let branch = AttributeProto { g: Some(inner(vec![by("i")], "y")), ..number("then_branch", 0) };
                 node("If", &["c"], "n", vec![branch])
@@ -389,7 +398,7 @@ mod tests {
                 graph: Some(graph(vec![flat, node("Div", &[dividend, "f"], "y", vec![])])),
                 ..ModelProto::default()
             };
-            let found = of(&model);
+            let found = find(&model);
             let dividend = expected.map(str::to_owned);
             assert_eq!(found.divisors, [Divisor { input: divisor.to_owned(), dividend }]);
             assert_eq!(found.refused.into_iter().map(|(runtime, _)| runtime).collect::<Vec<_>>(), [Runtime::OpenVino]);
@@ -413,7 +422,7 @@ mod tests {
             ..ModelProto::default()
         };
         let runtimes =
-            |model: &ModelProto| of(model).refused.into_iter().map(|(runtime, _)| runtime).collect::<Vec<_>>();
+            |model: &ModelProto| find(model).refused.into_iter().map(|(runtime, _)| runtime).collect::<Vec<_>>();
         let divide = || vec![function("F", vec![node("Div", &["a", "b"], "q", vec![])])];
         assert_eq!(runtimes(&model(vec![call(&["x", "x"])], divide())), [], "of floats");
         assert_eq!(runtimes(&model(vec![call(&["i", "c"])], divide())), [Runtime::OpenVino]);
@@ -427,7 +436,7 @@ mod tests {
 
     #[test]
     fn an_input_is_as_wide_as_the_matrix_that_it_is_multiplied_by() {
-        let widths = |nodes| of(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() }).widths;
+        let widths = |nodes| find(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() }).widths;
         let x = |width| vec![("x".to_owned(), width)];
         assert_eq!(widths(vec![node("MatMul", &["x", "c"], "y", vec![])]), x(30));
         assert_eq!(widths(vec![node("Gemm", &["x", "c"], "y", vec![])]), x(30));

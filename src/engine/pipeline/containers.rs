@@ -1,7 +1,7 @@
-//! What image files say about themselves, read before a decoder is trusted with them.
+//! Reads the structure of image files before a decoder gets them.
 //!
-//! The decoders draw what they have of a file that was cut off, and some allocate what a header claims. Both are
-//! settled here by walking the container alone, without a pixel decoded and without an allocation.
+//! The decoders accept a file that was cut off, and some allocate any size that a header claims. Both are checked here
+//! by reading only the container, without decoding a pixel and without an allocation.
 
 /// The chunk or segment runs past the end of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,23 +10,23 @@ pub(super) struct CutOff;
 /// The bytes of a JPEG up to its end marker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JpegScans<'a> {
-    /// Without the end marker and what follows it, which is not the image's.
+    /// The bytes before the end marker. Bytes after it do not belong to the image.
     pub(super) bytes: &'a [u8],
-    /// Whether there is an end marker.
+    /// Set if there is an end marker.
     pub(super) is_ended: bool,
 }
 
-/// How many zeros at the end of a JPEG that lacks its end marker may be data. Those beyond fill up a buffer, and would be
+/// The most zeros at the end of a JPEG without an end marker that may be data. More zeros fill a buffer, and would be
 /// decoded as a picture.
-const KEPT_ZEROS: usize = 2;
+const TRAILING_ZEROS_MAX: usize = 2;
 
 /// Walks the segments of a JPEG (ITU-T T.81, section B.1).
 ///
-/// Thumbnails inside a segment have end markers of their own, so segments are stepped over and not searched. A file may lack
-/// its end marker, as some cameras have it, once a scan for every coefficient has begun: whether that came to its end is for
-/// the decoder to say.
+/// Thumbnails inside a segment have their own end markers, so segments are skipped and not searched. A file may lack
+/// its end marker, as those of some cameras do, if a scan for every coefficient has begun. The decoder finds out
+/// whether that scan is complete.
 pub(super) fn jpeg_scans(bytes: &[u8]) -> Result<JpegScans<'_>, CutOff> {
-    let mut sent = Sent::default();
+    let mut coverage = ScanCoverage::default();
     let mut at = 2;
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == 0xFF)) {
         at += found + 1;
@@ -34,7 +34,7 @@ pub(super) fn jpeg_scans(bytes: &[u8]) -> Result<JpegScans<'_>, CutOff> {
             None => break,
             // A fill byte: the marker's code may be the next one.
             Some(0xFF) => {}
-            // A stuffed zero, or a marker that stands alone.
+            // A stuffed zero, or a marker without a segment.
             Some(0x00 | 0x01 | 0xD0..=0xD8) => at += 1,
             Some(0xD9) => {
                 let bytes = bytes.get(..at - 1).unwrap_or_default();
@@ -44,31 +44,32 @@ pub(super) fn jpeg_scans(bytes: &[u8]) -> Result<JpegScans<'_>, CutOff> {
                 let length = bytes.get(at + 1..).and_then(<[u8]>::first_chunk);
                 let Some(length) = length.map(|length| usize::from(u16::from_be_bytes(*length))) else { break };
                 let Some(body) = bytes.get(at + 3..at + 1 + length) else { break };
-                sent.note(code, body);
+                coverage.record(code, body);
                 at += 1 + length;
             }
         }
     }
-    if !sent.is_complete() {
+
+    if !coverage.is_complete() {
         return Err(CutOff);
     }
     let is_data = |byte: &u8| *byte != 0;
     let zeros = bytes.iter().rposition(is_data).map_or(0, |last| bytes.len() - last - 1);
-    let end = bytes.len() - zeros.saturating_sub(KEPT_ZEROS);
+    let end = bytes.len() - zeros.saturating_sub(TRAILING_ZEROS_MAX);
     Ok(JpegScans { bytes: bytes.get(..end).unwrap_or(bytes), is_ended: false })
 }
 
-/// What of a JPEG's coefficients the headers of its scans announce.
+/// The coefficients of a JPEG that the headers of its scans announce.
 #[derive(Default)]
-struct Sent {
+struct ScanCoverage {
     is_progressive: bool,
-    /// By component: its id, and the low bits of each coefficient that no scan has announced, all of them at first.
+    /// For each component its id, and the low bits of each coefficient that no scan has announced; at first all bits.
     components: [Option<(u8, [u8; 64])>; 4],
 }
 
-impl Sent {
-    /// Takes note of a frame's or a scan's header.
-    fn note(&mut self, code: u8, body: &[u8]) {
+impl ScanCoverage {
+    /// Records the header of a frame or a scan.
+    fn record(&mut self, code: u8, body: &[u8]) {
         match code {
             // SOF0 to SOF2: precision, height, width, and three bytes a component.
             0xC0..=0xC2 => {
@@ -102,12 +103,12 @@ impl Sent {
     }
 }
 
-/// What the chunks of a WebP file say.
+/// The facts in the chunks of a WebP file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct WebP<'a> {
-    /// The file without what may follow the RIFF container.
+    /// The RIFF container, without bytes after it.
     pub(super) file: &'a [u8],
-    /// The largest number of pixels that any canvas or frame in the file claims, with its width and height.
+    /// The most pixels that a canvas or frame in the file claims, with its width and height.
     pub(super) largest: (u64, u32, u32),
     /// The Exif data, from its TIFF header on.
     pub(super) exif: Option<&'a [u8]>,
@@ -120,15 +121,15 @@ pub(super) fn inspect_webp(bytes: &[u8]) -> Result<WebP<'_>, CutOff> {
     let mut found = WebP { file, ..WebP::default() };
     for chunk in Chunks(file.get(12..).ok_or(CutOff)?) {
         let (id, body) = chunk?;
-        found.note_size(id, body);
+        found.record_size(id, body);
         match &id {
             b"ANMF" => {
                 for chunk in Chunks(body.get(16..).ok_or(CutOff)?) {
                     let (id, body) = chunk?;
-                    found.note_size(id, body);
+                    found.record_size(id, body);
                 }
             }
-            // Some writers keep the prefix that Exif has inside a JPEG.
+            // Some encoders keep the prefix of Exif data in a JPEG.
             b"EXIF" if found.exif.is_none() => found.exif = Some(body.strip_prefix(b"Exif\0\0").unwrap_or(body)),
             _ => {}
         }
@@ -137,8 +138,8 @@ pub(super) fn inspect_webp(bytes: &[u8]) -> Result<WebP<'_>, CutOff> {
 }
 
 impl WebP<'_> {
-    /// Takes note of the size that a chunk claims, if it is one that claims a size.
-    fn note_size(&mut self, id: [u8; 4], body: &[u8]) {
+    /// Records the size that a chunk claims, if it claims one.
+    fn record_size(&mut self, id: [u8; 4], body: &[u8]) {
         let Some((width, height)) = size_of_webp_chunk(id, body) else { return };
         let pixels = u64::from(width) * u64::from(height);
         if pixels > self.largest.0 {
@@ -167,7 +168,7 @@ fn size_of_webp_chunk(id: [u8; 4], body: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// The chunks of a RIFF list: name and body. A remainder too short for a chunk's header is not one.
+/// The chunks of a RIFF list: name and body. A rest that is too short for a chunk's header is ignored.
 struct Chunks<'a>(&'a [u8]);
 
 impl<'a> Iterator for Chunks<'a> {
@@ -181,7 +182,7 @@ impl<'a> Iterator for Chunks<'a> {
             self.0 = &[];
             return Some(Err(CutOff));
         };
-        // Bodies of odd length are padded with one byte, which the last one may lack.
+        // A body of odd length is padded with one byte, which the last chunk may lack.
         self.0 = if body.len() % 2 == 1 { rest.get(1..).unwrap_or_default() } else { rest };
         Some(Ok((*id, body)))
     }
@@ -227,7 +228,7 @@ mod tests {
     fn zeros_that_fill_up_a_buffer_are_no_data() {
         let whole = b"\xFF\xD8\xFF\xC0\0\x0B\x08\0\x08\0\x08\x01\x01\x11\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0data";
         let filled = [&whole[..], &[0; 100]].concat();
-        assert_eq!(jpeg_scans(&filled).unwrap().bytes, &filled[..whole.len() + KEPT_ZEROS]);
+        assert_eq!(jpeg_scans(&filled).unwrap().bytes, &filled[..whole.len() + TRAILING_ZEROS_MAX]);
         let ended = [&filled[..], b"\xFF\xD9"].concat();
         assert_eq!(jpeg_scans(&ended).unwrap().bytes, filled, "data, for all that is known");
     }

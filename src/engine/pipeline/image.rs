@@ -1,7 +1,7 @@
-//! JPEG, PNG and WebP bytes, as cameras and browsers send them, into upright 8-bit RGB pictures.
+//! Decodes JPEG, PNG and WebP bytes, as cameras and browsers send them, into upright 8-bit RGB pictures.
 //!
-//! The bytes are foreign, so their size is known before a pixel is decoded, a file that was cut off is an error and
-//! never a half-grey picture, and a decoder that panics is an error of this one picture.
+//! The bytes are foreign: the size is checked before a pixel is decoded, a file that was cut off is an error and never
+//! a half-grey picture, and a panic of a decoder is an error of this picture only.
 
 use std::fmt;
 use std::io::Cursor;
@@ -19,40 +19,40 @@ use zune_jpeg::JpegDecoder;
 
 use super::containers;
 
-/// The longest side of any picture: JPEG's own limit, taken for all formats because the weights of a resize grow with
-/// the sides and not with the area.
-const MAX_SIDE: u32 = 65_535;
+/// The longest side of a picture, in pixels. This limit of JPEG is used for all formats, because the weights of a
+/// resize grow with the sides and not with the area.
+const SIDE_MAX: u32 = 65_535;
 
-/// Scans of a progressive JPEG; encoders write about ten, and each costs a walk over the whole picture.
-const MAX_SCANS: usize = 32;
+/// The most scans of a progressive JPEG. Encoders write about ten, and each costs a pass over the whole picture.
+const SCANS_MAX: usize = 32;
 
-/// The marker EOI.
+/// The end marker of a JPEG (EOI).
 const JPEG_END: &[u8] = b"\xFF\xD9";
 
-/// Eight bits of 1, stuffed. The code word of 1-bits alone is reserved (ITU-T T.81, section C.2): no scan goes on so.
+/// Eight bits of 1, stuffed. A code word of only 1-bits is reserved (ITU-T T.81, section C.2), so no scan contains it.
 ///
-/// The decoder takes an end marker for endless zeros and paints the rest grey, so a picture that was cut off and then
-/// given an end marker, as some cameras do, would pass. With ones before the marker it meets a code that does not
-/// exist; a complete picture is done before it reads them, also one that lacks only its end marker. What still passes is a
-/// progressive picture with an end marker that lost its last scans: it is coarser, but all there.
-const NO_CODE: &[u8] = b"\xFF\x00";
+/// The decoder reads an end marker as endless zeros and paints the rest grey. A picture that was cut off and then got
+/// an end marker, as from some cameras, would be accepted. With ones before the marker the decoder finds a code that
+/// does not exist. It finishes a complete picture before it reads them, even one that lacks only its end marker. A
+/// progressive picture with an end marker and without its last scans is still accepted: it is coarser, but complete.
+const INVALID_CODE: &[u8] = b"\xFF\x00";
 
-/// What the PNG decoder may take for itself, beside the pixels: rows, colour profiles, text.
-const MAX_PNG_METADATA_BYTES: u64 = 64 << 20;
+/// The most memory that the PNG decoder may take besides the pixels: for rows, colour profiles and text.
+const PNG_METADATA_BYTES_MAX: u64 = 64 << 20;
 
 /// An image format that Ledge decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ImageFormat {
     /// Baseline or progressive, 8 bits: grayscale, YCbCr, RGB, CMYK or YCCK.
     Jpeg,
-    /// Any colour type and depth; of an animation the default image.
+    /// Any colour type and depth. Of an animation, the default image.
     Png,
-    /// Lossy or lossless; of an animation the first frame.
+    /// Lossy or lossless. Of an animation, the first frame.
     WebP,
 }
 
 impl ImageFormat {
-    /// The format that a `Content-Type` announces; parameters and case do not matter.
+    /// The format that a `Content-Type` names. Parameters and case do not matter.
     pub fn from_content_type(content_type: &str) -> Option<Self> {
         let essence = content_type.split(';').next().unwrap_or_default().trim();
         [("image/jpeg", Self::Jpeg), ("image/jpg", Self::Jpeg), ("image/png", Self::Png), ("image/webp", Self::WebP)]
@@ -60,7 +60,7 @@ impl ImageFormat {
             .find_map(|(name, format)| essence.eq_ignore_ascii_case(name).then_some(format))
     }
 
-    /// The content type that announces it.
+    /// The content type of the format.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Jpeg => "image/jpeg",
@@ -69,7 +69,7 @@ impl ImageFormat {
         }
     }
 
-    /// The format that the bytes begin as. It decides what is decoded, whatever the content type said.
+    /// The format of the first bytes. It selects the decoder; the content type does not.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(b"\xFF\xD8\xFF") {
             Some(Self::Jpeg)
@@ -93,11 +93,11 @@ impl fmt::Display for ImageFormat {
     }
 }
 
-/// What a picture may cost.
+/// The limits of a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeLimits {
-    /// The largest width times height. Decoding takes at most about 12 bytes of memory for each (a 16-bit RGBA PNG);
-    /// a baseline JPEG takes 3, a progressive one 9.
+    /// The largest width times height. Decoding takes at most about 12 bytes of memory a pixel (a 16-bit RGBA PNG); a
+    /// baseline JPEG takes 3, a progressive one 9.
     pub max_pixels: u64,
 }
 
@@ -109,31 +109,31 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
-    /// Refuses a size before anything is allocated for it.
+    /// Refuses a size that is too large, before memory is allocated for it.
     fn check(self, (width, height): (u32, u32)) -> Result<(), ImageError> {
-        if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > self.max_pixels {
+        if width.max(height) > SIDE_MAX || u64::from(width) * u64::from(height) > self.max_pixels {
             return Err(ImageError::TooLarge { width, height, max_pixels: self.max_pixels });
         }
         Ok(())
     }
 }
 
-/// Takes the memory for a picture whose pixels take so many bytes each.
-fn take(hold: &mut Hold, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
+/// Takes the memory for a picture with so many bytes a pixel.
+fn take_memory(hold: &mut Hold, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
     let bytes = u64::from(width) * u64::from(height) * bytes_each;
     hold.grow(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Why bytes do not make a picture.
+/// Bytes that are not a picture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     #[error("expected a JPEG, PNG or WebP image, got {size} bytes that are none of them")]
     Unrecognized {
-        /// Bytes that came.
+        /// The number of bytes.
         size: usize,
     },
-    /// The header claims more than [`DecodeLimits`] allow.
-    #[error("image of {width}x{height} pixels: expected at most {max_pixels} pixels and {MAX_SIDE} a side")]
+    /// The size in the header is above [`DecodeLimits`].
+    #[error("image of {width}x{height} pixels: expected at most {max_pixels} pixels and {SIDE_MAX} a side")]
     TooLarge {
         /// Width in pixels.
         width: u32,
@@ -144,7 +144,8 @@ pub enum ImageError {
     #[error("the {format} image is cut off: its end is missing")]
     CutOff { format: ImageFormat },
     #[error(
-        "the image lost its zeros and line ends on the way: send the file as it is, with curl --data-binary and not with -d"
+        "the image was sent as text, without its zero bytes and line ends: send the file unchanged, with \
+         curl --data-binary and not with -d"
     )]
     Stripped,
     #[error(transparent)]
@@ -162,23 +163,20 @@ pub struct Rgb8Image {
 }
 
 impl Rgb8Image {
-    /// A picture of `width * height * 3` bytes; `None` for another number of them and for a side of zero.
+    /// A picture of `width * height * 3` bytes; `None` for another number of bytes or a side of zero.
     pub fn new(width: u32, height: u32, pixels: Vec<u8>) -> Option<Self> {
         let bytes = u64::from(width).checked_mul(u64::from(height))?.checked_mul(3)?;
         (bytes > 0 && u64::try_from(pixels.len()) == Ok(bytes)).then_some(Self { width, height, pixels })
     }
 
-    /// Pixels in a row.
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// Rows.
     pub fn height(&self) -> u32 {
         self.height
     }
 
-    /// The pixels.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
@@ -192,19 +190,19 @@ impl fmt::Debug for Rgb8Image {
 
 /// Decodes a JPEG, PNG or WebP image.
 ///
-/// What is transparent is laid over white: product pictures and scans are made for white paper, and a model trained on
-/// photographs takes white for background. Exif orientation is applied; colour profiles are not.
+/// Transparent pixels are blended with white: product pictures and scans are made for white paper, and a model trained
+/// on photographs takes white for background. Exif orientation is applied; colour profiles are not.
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
     decode_within(bytes, limits, &mut Account::unlimited().hold())
 }
 
-/// [`decode`], within the memory that there is: `hold` has what the decoder takes, and what the picture does.
+/// [`decode`] within a memory limit: `hold` counts the memory of the decoder and of the picture.
 pub fn decode_within(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
     if is_stripped(bytes) {
         return Err(ImageError::Stripped);
     }
     let format = ImageFormat::sniff(bytes).ok_or(ImageError::Unrecognized { size: bytes.len() })?;
-    // A panic would end the daemon; the decoders own nothing that could be seen afterwards, and a hold is whole.
+    // A panic would end the daemon. No state of a decoder is used afterwards, and a hold stays consistent.
     catch_unwind(AssertUnwindSafe(|| match format {
         ImageFormat::Jpeg => decode_jpeg(bytes, limits, hold),
         ImageFormat::Png => decode_png(bytes, limits, hold),
@@ -213,15 +211,15 @@ pub fn decode_within(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Res
     .unwrap_or_else(|_| Err(malformed(format, "the decoder panicked")))
 }
 
-/// Whether bytes were taken for text on the way: `curl -d @photo.jpg` takes zeros and line ends out. Every format has zeros
-/// in its first lengths.
+/// Tells whether bytes were sent as text: `curl -d @photo.jpg` removes zeros and line ends. Every format has zeros in
+/// the lengths at its beginning.
 fn is_stripped(bytes: &[u8]) -> bool {
     let is_image = [&b"\xFF\xD8\xFF"[..], b"\x89PNG", b"RIFF"].iter().any(|start| bytes.starts_with(start));
     is_image && bytes.len() > 64 && !bytes.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
 }
 
-/// Decodes anything with small limits, for the fuzzers; true when it is a photograph. One has as many pixels as it has bytes
-/// for, within the limit. Their panic hook must not abort, since a decoder's panic is an error here.
+/// Decodes any bytes with small limits, for the fuzzers; true for a photograph. Its bytes fill its size, within the
+/// limits. The fuzzer's panic hook must not abort, because a decoder's panic is an error here.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -237,24 +235,26 @@ fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rg
     let refused = |reason: zune_jpeg::errors::DecodeErrors| malformed(ImageFormat::Jpeg, reason);
     let cut_off = || ImageError::CutOff { format: ImageFormat::Jpeg };
     let scans = containers::jpeg_scans(bytes).map_err(|_| cut_off())?;
-    let bytes = [scans.bytes, &NO_CODE.repeat(8), JPEG_END].concat();
-    // Strict: otherwise the decoder paints damage and missing data grey.
+    let bytes = [scans.bytes, &INVALID_CODE.repeat(8), JPEG_END].concat();
+    // Without strict mode the decoder paints damaged and missing data grey.
     let options = DecoderOptions::default()
         .set_strict_mode(true)
-        .set_max_width(MAX_SIDE as usize)
-        .set_max_height(MAX_SIDE as usize)
-        .jpeg_set_max_scans(MAX_SCANS)
+        .set_max_width(SIDE_MAX as usize)
+        .set_max_height(SIDE_MAX as usize)
+        .jpeg_set_max_scans(SCANS_MAX)
         .jpeg_set_out_colorspace(ColorSpace::RGB);
+
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(refused)?;
     let info = decoder.info();
     let (width, height) = info.as_ref().map(|info| (u32::from(info.width), u32::from(info.height))).unwrap_or_default();
     limits.check((width, height))?;
     let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
-    // Coefficients are kept until the last scan; what is turned is there twice.
+
+    // A progressive picture keeps coefficients until the last scan, and a turned one is in memory twice.
     let is_baseline = info.is_some_and(|info| info.sof.is_sequential_dct());
     let turned = orientation.is_some_and(|orientation| orientation != Orientation::NoTransforms);
-    take(hold, (width, height), if is_baseline { 3 } else { 9 } + if turned { 3 } else { 0 })?;
+    take_memory(hold, (width, height), if is_baseline { 3 } else { 9 } + if turned { 3 } else { 0 })?;
     let pixels = decoder.decode().map_err(|reason| if scans.is_ended { refused(reason) } else { cut_off() })?;
     let image = RgbImage::from_raw(width, height, pixels)
         .ok_or_else(|| malformed(ImageFormat::Jpeg, "it holds fewer pixels than its header says"))?;
@@ -264,10 +264,10 @@ fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rg
 fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
     let refused = |reason| refused_by_image(ImageFormat::Png, reason);
     let mut metadata = Limits::no_limits();
-    metadata.max_alloc = Some(MAX_PNG_METADATA_BYTES);
+    metadata.max_alloc = Some(PNG_METADATA_BYTES_MAX);
     let mut decoder = PngDecoder::with_limits(Cursor::new(bytes), metadata).map_err(refused)?;
     limits.check(decoder.dimensions())?;
-    take(hold, decoder.dimensions(), bytes_each(&decoder))?;
+    take_memory(hold, decoder.dimensions(), bytes_each(&decoder))?;
     let orientation = decoder.orientation().map_err(refused)?;
     upright(ImageFormat::Png, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
 }
@@ -279,28 +279,28 @@ fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rg
     limits.check((width, height))?;
     let decoder = WebPDecoder::new(Cursor::new(found.file)).map_err(refused)?;
     limits.check(decoder.dimensions())?;
-    take(hold, decoder.dimensions(), bytes_each(&decoder))?;
-    // Not the decoder's own `orientation`: it allocates whatever size the chunk claims.
+    take_memory(hold, decoder.dimensions(), bytes_each(&decoder))?;
+    // The decoder's own `orientation` would allocate any size that the chunk claims.
     let orientation = found.exif.and_then(Orientation::from_exif_chunk).unwrap_or(Orientation::NoTransforms);
     upright(ImageFormat::WebP, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
 }
 
-/// What a pixel takes as it is decoded, and once more as RGB, or with alpha before it.
+/// The bytes of a pixel: as it is decoded, and again as RGB or RGBA.
 fn bytes_each(decoder: &impl ImageDecoder) -> u64 {
     u64::from(decoder.color_type().bytes_per_pixel()) + 4
 }
 
-/// Turns a decoded image to RGB over white, and the right way up.
+/// Converts a decoded image to RGB, blended with white, and turns it upright.
 fn upright(format: ImageFormat, image: DynamicImage, orientation: Orientation) -> Result<Rgb8Image, ImageError> {
-    let mut image = if image.color().has_alpha() { over_white(&image.into_rgba8()).into() } else { image };
+    let mut image = if image.color().has_alpha() { blend_with_white(&image.into_rgba8()).into() } else { image };
     image.apply_orientation(orientation);
     let image = image.into_rgb8();
     Rgb8Image::new(image.width(), image.height(), image.into_raw())
-        .ok_or_else(|| malformed(format, "a side of it is zero"))
+        .ok_or_else(|| malformed(format, "its width or height is zero"))
 }
 
-/// Lays what is transparent over white.
-fn over_white(image: &image::RgbaImage) -> RgbImage {
+/// Blends transparent pixels with white.
+fn blend_with_white(image: &image::RgbaImage) -> RgbImage {
     let (width, height) = image.dimensions();
     let mut pixels = Vec::with_capacity(image.as_raw().len() / 4 * 3);
     for &[red, green, blue, alpha] in image.as_raw().as_chunks().0 {
@@ -317,7 +317,7 @@ fn malformed(format: ImageFormat, reason: impl fmt::Display) -> ImageError {
     ImageError::Malformed { format, reason: reason.to_string() }
 }
 
-/// The error of the crate `image`, with a cut-off file told from a wrong one.
+/// Converts an error of the crate `image`. A file that is cut off has an error of its own.
 fn refused_by_image(format: ImageFormat, error: image::ImageError) -> ImageError {
     match error {
         image::ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {

@@ -1,43 +1,119 @@
-//! The pipeline of a model that takes images: an image in, labels with scores out. It belongs to the model's config;
-//! `serving` in the crate `models` puts the model between the two halves.
+//! The pipelines of models: bytes of a caller, such as a photograph, into tensors before a run, and the outputs of the
+//! run into an answer. A model has the pipeline that its config sets up in `[pipeline]`; `serving` in the crate
+//! `models` runs the model in between. `docs/add-a-pipeline.md` says how to add a kind.
 //!
 //! Files, in reading order:
+//! * `mod.rs` - the table of kinds, and the table `[pipeline]` of a model's config
+//! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
+//! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
+//!
+//! Tools for kinds:
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
 //! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image
 //! * `preparation.rs` - prepare: an image into the tensor that a model expects
 //! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
-//! * `classification.rs`, `classification/` - read: a tensor of scores into labels, or into Triton's classification
+//! * `classification.rs`, `classification/` - rank: a tensor of scores into classes, or into Triton's classification
 //!   strings
 //!
 //! Invariants:
-//! * The pipeline is pure: bytes and tensors come in, tensors and labels go out. It reads no file and opens no
-//!   connection.
-//! * It knows nothing of loaded models or requests.
+//! * Only `mod.rs` names the modules of kinds; they are private to this folder.
+//! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection.
+//! * It knows a model by its signature, labels and quantization, and nothing of requests.
 //! * The size of an image is known before a pixel is decoded. A file that was cut off is an error, never a half-grey
 //!   image.
 
 pub mod classification;
 mod containers;
 pub mod image;
+mod image_classification;
+pub mod kind;
 pub mod preparation;
 pub mod quantization;
 
 use serde::{Deserialize, Serialize};
 
-use self::classification::ImageClassification;
+use self::kind::{Input, Kind, PipelineSection};
 
-/// The table `[pipeline]` of a model's config: what the model is for, if Ledge is to know it.
+/// The table of kinds.
+pub const KINDS: &[&Kind] = &[&image_classification::KIND];
+
+/// The table `[pipeline]` of a model's config, with a field for the section of each kind. A model has at most one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pipeline {
-    /// `[pipeline.image_classification]`: a picture in, labels out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image_classification: Option<ImageClassification>,
+pub struct PipelineConfig {
+    image_classification: Option<image_classification::ImageClassification>,
 }
 
-impl Pipeline {
-    /// Every mistake of the table, each with its key; empty when there is none.
-    pub fn validate(&self) -> Vec<(String, String)> {
-        self.image_classification.as_ref().map(ImageClassification::validate).unwrap_or_default()
+impl PipelineConfig {
+    /// The sections of all kinds. The compiler asks here for each field, and for as many as there are kinds.
+    fn sections(&self) -> [Option<&dyn PipelineSection>; KINDS.len()] {
+        let Self { image_classification } = self;
+        [image_classification.as_ref().map(|section| section as _)]
+    }
+
+    /// The section of the model's pipeline, if its config has one.
+    pub fn section(&self) -> Option<&dyn PipelineSection> {
+        self.sections().into_iter().flatten().next()
+    }
+
+    /// Tells whether the model takes `input`.
+    pub fn takes(&self, input: Input) -> bool {
+        self.section().is_some_and(|section| section.kind().input == input)
+    }
+
+    /// Every mistake that the types let through, each with its key; empty when there is none.
+    pub fn mistakes(&self) -> Vec<(String, String)> {
+        mistakes(self.sections().into_iter().flatten())
+    }
+}
+
+fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn PipelineSection>) -> Vec<(String, String)> {
+    let (mut mistakes, mut first) = (Vec::new(), None);
+    for section in sections {
+        let name = section.kind().name;
+        if let Some(first) = first {
+            let message = format!("[pipeline.{first}] is set as well: a model has one pipeline");
+            mistakes.push((format!("pipeline.{name}"), message));
+        }
+        first = first.or(Some(name));
+
+        let own = section.mistakes().into_iter();
+        mistakes.extend(own.map(|(key, message)| (format!("pipeline.{name}.{key}"), message)));
+    }
+    mistakes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_the_sections_of_model_toml_and_no_two_are_the_same() {
+        let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+        let error = toml::from_str::<PipelineConfig>("unknown = 1").unwrap_err().to_string();
+        // As serde lists the fields: "expected `a`", "expected `a` or `b`", "expected one of `a`, `b`, `c`".
+        let expected = error.split_once("expected ").unwrap().1;
+        let sections: Vec<_> = expected.split('`').skip(1).step_by(2).collect();
+        assert_eq!(names, sections, "{error}");
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "{names:?}");
+    }
+
+    #[test]
+    fn a_model_has_one_pipeline() {
+        let config: PipelineConfig = toml::from_str("image_classification = { crop = [1, 1], top_k = 0 }").unwrap();
+        let sections = config.sections().into_iter().flatten();
+        let found = mistakes(sections.clone().chain(sections));
+        let keys: Vec<_> =
+            found.iter().map(|(key, _)| key.strip_prefix("pipeline.image_classification").unwrap()).collect();
+        assert_eq!(keys, [".top_k", "", ".top_k"]);
+        assert_eq!(found[1].1, "[pipeline.image_classification] is set as well: a model has one pipeline");
+        assert_eq!(mistakes(std::iter::empty()), []);
+    }
+
+    #[test]
+    fn an_input_names_the_sections_that_take_it() {
+        assert!(Input::Photograph.sections().starts_with("[pipeline.image_classification]"));
+        assert!(!PipelineConfig::default().takes(Input::Photograph));
     }
 }

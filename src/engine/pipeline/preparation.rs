@@ -1,8 +1,8 @@
-//! A picture into the tensor that a model was trained on: resize, crop, normalise, lay out.
+//! Converts a picture into the tensor that a model expects: resize, crop, normalise, lay out.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
-use fast_image_resize::{FilterType, ImageView, ResizeAlg, ResizeError, ResizeOptions, Resizer};
+use fast_image_resize::{FilterType, ImageBufferError, ImageView, ResizeAlg, ResizeError, ResizeOptions, Resizer};
 use half::f16;
 use ledge_base::tensor::{DataType, Element, Tensor};
 use serde::{Deserialize, Serialize};
@@ -33,17 +33,17 @@ pub enum Color {
     Bgr,
 }
 
-/// How a picture becomes a tensor.
+/// The steps from a picture to a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImagePreparation {
-    /// First resize so that the shorter side has this many pixels, the aspect kept; without it the picture is resized
-    /// straight to `crop`, whatever its aspect.
+    /// The length of the shorter side after the resize, which keeps the aspect ratio. Without it the picture is resized
+    /// to `crop`, and the aspect ratio changes.
     pub resize_shorter_side: Option<u32>,
-    /// Height and width of the part cut from the middle: those of the tensor.
+    /// Height and width of the part that is cut from the middle: those of the tensor.
     pub crop: [u32; 2],
-    /// Taken from every pixel value, 0 to 255; one for each channel of the tensor in its order.
+    /// Subtracted from every pixel value, 0 to 255; one number for each channel, in the tensor's order.
     pub mean: [f32; 3],
-    /// What the difference is divided by, likewise.
+    /// The divisor of the difference, for each channel.
     pub std: [f32; 3],
     /// The order of the dimensions.
     pub layout: Layout,
@@ -51,18 +51,16 @@ pub struct ImagePreparation {
     pub color: Color,
 }
 
-/// Why a picture does not become a tensor.
+/// A picture that does not become a tensor.
 #[derive(Debug, thiserror::Error)]
 pub enum PreparationError {
-    /// The model's input has a datatype that pictures do not become.
+    /// The model's input has a datatype for which there is no conversion.
     #[error("pictures become FP32, FP16, UINT8 or INT8 tensors, not {datatype}")]
     Datatype { datatype: DataType },
-    /// The resized picture is smaller than what is to be cut from it.
+    /// The resized picture is smaller than the crop.
     #[error("cannot crop {crop_height}x{crop_width} (height x width) from a picture resized to {height}x{width}")]
     Crop {
-        /// Height to cut.
         crop_height: u32,
-        /// Width to cut.
         crop_width: u32,
         /// Height after the resize.
         height: u64,
@@ -71,6 +69,9 @@ pub enum PreparationError {
     },
     #[error("the picture cannot be resized")]
     Resize(#[from] ResizeError),
+    /// Pixels do not fill their size; an [`Rgb8Image`] always does.
+    #[error("the picture cannot be resized")]
+    Buffer(#[from] ImageBufferError),
     #[error("the picture does not become a tensor")]
     Tensor(#[from] ledge_base::tensor::TensorError),
 }
@@ -88,12 +89,13 @@ impl ImagePreparation {
     /// The tensor of a picture: `[1, 3, height, width]` or `[1, height, width, 3]`, each element
     /// `(pixel - mean) / std`; for UINT8 rounded and kept within 0 to 255, for INT8 within -128 to 127.
     ///
-    /// A quantized input takes pixels as they are (for INT8, less 128) where neither `mean` nor `std` is set; where one is,
-    /// as for the float model that it was made from, it takes the integer that is worth the result by `quantization`.
+    /// A quantized input gets the pixels unchanged (for INT8, minus 128) if neither `mean` nor `std` is set. If one is
+    /// set, as for the float model that it was made from, it gets the integer that stands for the result by
+    /// `quantization`.
     ///
     /// The filter is bilinear with antialiasing, sizes and offsets are torchvision's. Against Pillow 13.0 (`BILINEAR`,
     /// centre crop) over 60 sizes from 1x1 to 1920x1080, six preparations each, no byte differed by more than 1; it can
-    /// be 2 where a few pixels are enlarged and weights tie, each of both then being within 1 of the exact value.
+    /// be 2 if a few pixels are enlarged and weights are equal; both are then within 1 of the exact value.
     pub fn prepare(
         &self,
         image: &Rgb8Image,
@@ -101,7 +103,7 @@ impl ImagePreparation {
         quantization: Option<Quantization>,
     ) -> Result<Tensor, PreparationError> {
         let quantized = |value: f32| match quantization {
-            Some(quantization) if !self.keeps_pixels() => quantization.integer(value),
+            Some(quantization) if !self.keeps_pixels() => quantization.quantize(value),
             _ => value,
         };
         match datatype {
@@ -116,8 +118,8 @@ impl ImagePreparation {
         }
     }
 
-    /// Whether neither `mean` nor `std` is set.
-    #[expect(clippy::float_cmp, reason = "the very defaults")]
+    /// Tells whether neither `mean` nor `std` is set.
+    #[expect(clippy::float_cmp, reason = "compared with the exact defaults")]
     fn keeps_pixels(&self) -> bool {
         self.mean == [0.0; 3] && self.std == [1.0; 3]
     }
@@ -125,32 +127,32 @@ impl ImagePreparation {
     /// The pixels of the crop, RGB.
     fn resized(&self, image: &Rgb8Image) -> Result<Vec<u8>, PreparationError> {
         let [crop_height, crop_width] = self.crop;
-        // An `Rgb8Image` fills its size, and so do the vectors below: the library finds nothing to refuse.
-        let source = TypedImageRef::<U8x3>::from_buffer(image.width(), image.height(), image.pixels())
-            .map_err(|_| ResizeError::PixelTypesAreDifferent)?;
+        let source = TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())?;
         let bilinear = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
         let mut resizer = Resizer::new();
+
         let Some(shorter_side) = self.resize_shorter_side else {
             // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be
-            // larger than both pictures (think of 65,535x1), so here the width goes first.
+            // larger than both pictures (65,535x1, for example), so here the width goes first.
             if image.height() < crop_height && image.width() > crop_width {
                 let narrow = resize(&mut resizer, &source, crop_width, image.height(), &bilinear)?;
-                let narrow = TypedImageRef::<U8x3>::from_buffer(crop_width, image.height(), &narrow)
-                    .map_err(|_| ResizeError::PixelTypesAreDifferent)?;
-                return Ok(resize(&mut resizer, &narrow, crop_width, crop_height, &bilinear)?);
+                let narrow = TypedImageRef::from_buffer(crop_width, image.height(), &narrow)?;
+                return resize(&mut resizer, &narrow, crop_width, crop_height, &bilinear);
             }
-            return Ok(resize(&mut resizer, &source, crop_width, crop_height, &bilinear)?);
+            return resize(&mut resizer, &source, crop_width, crop_height, &bilinear);
         };
+
         let [height, width] = resized_size(image, shorter_side);
         let too_large = || PreparationError::Crop { crop_height, crop_width, height, width };
-        let top = middle(height, crop_height).ok_or_else(too_large)?;
-        let left = middle(width, crop_width).ok_or_else(too_large)?;
-        // Only what the crop shows is resized: the same weights on the same pixels as resizing all and cutting after,
-        // without the time and the buffer that the rest of a long picture would take.
+        let top = centre_offset(height, crop_height).ok_or_else(too_large)?;
+        let left = centre_offset(width, crop_width).ok_or_else(too_large)?;
+
+        // Only the part inside the crop is resized: the same weights on the same pixels as resizing all and cutting
+        // after, without the time and the buffer that the rest of a long picture would take.
         let (left, shown_width) = source_span(left, crop_width, width, image.width());
         let (top, shown_height) = source_span(top, crop_height, height, image.height());
         let shown = bilinear.crop(left, top, shown_width, shown_height);
-        Ok(resize(&mut resizer, &source, crop_width, crop_height, &shown)?)
+        resize(&mut resizer, &source, crop_width, crop_height, &shown)
     }
 
     /// Normalises and lays out the crop's pixels.
@@ -166,15 +168,15 @@ impl ImagePreparation {
         };
         let shape = match self.layout {
             Layout::Nchw => {
-                elements.extend(pixels.iter().map(|pixel| first.of(order(pixel)[0])));
-                elements.extend(pixels.iter().map(|pixel| second.of(order(pixel)[1])));
-                elements.extend(pixels.iter().map(|pixel| third.of(order(pixel)[2])));
+                elements.extend(pixels.iter().map(|pixel| first.element(order(pixel)[0])));
+                elements.extend(pixels.iter().map(|pixel| second.element(order(pixel)[1])));
+                elements.extend(pixels.iter().map(|pixel| third.element(order(pixel)[2])));
                 vec![1, 3, height, width]
             }
             Layout::Nhwc => {
                 elements.extend(pixels.iter().flat_map(|pixel| {
                     let [a, b, c] = order(pixel);
-                    [first.of(a), second.of(b), third.of(c)]
+                    [first.element(a), second.element(b), third.element(c)]
                 }));
                 vec![1, height, width, 3]
             }
@@ -182,42 +184,40 @@ impl ImagePreparation {
         Ok(Tensor::from_vec(shape, elements)?)
     }
 
-    /// For each channel of the tensor what each of the 256 pixel values becomes.
-    fn tables<T: Copy>(&self, convert: impl Fn(f32) -> T) -> [Table<T>; 3] {
+    /// The element for each of the 256 pixel values, for each channel of the tensor.
+    fn tables<T: Copy>(&self, convert: impl Fn(f32) -> T) -> [PixelTable<T>; 3] {
         let ([m0, m1, m2], [s0, s1, s2]) = (self.mean, self.std);
         [(m0, s0), (m1, s1), (m2, s2)].map(|(mean, std)| {
             let value = |pixel: usize| convert((f32::from(u8::try_from(pixel).unwrap_or(u8::MAX)) - mean) / std);
-            Table { values: std::array::from_fn(value), last: value(255) }
+            PixelTable { values: std::array::from_fn(value), last: value(255) }
         })
     }
 }
 
-/// What each pixel value becomes.
-struct Table<T> {
+/// The element for each pixel value.
+struct PixelTable<T> {
     values: [T; 256],
-    /// The last value once more, so that a lookup needs no default of its own.
+    /// The last value again, as the default of a lookup.
     last: T,
 }
 
-impl<T: Copy> Table<T> {
-    /// The element of one pixel value.
-    fn of(&self, pixel: u8) -> T {
+impl<T: Copy> PixelTable<T> {
+    fn element(&self, pixel: u8) -> T {
         self.values.get(usize::from(pixel)).copied().unwrap_or(self.last)
     }
 }
 
-/// Resizes into a new picture of RGB pixels. The type of the pixels is fixed here: for one that is known at run time only, the
-/// compiler would make the code of every type that the library has.
+/// Resizes into a new picture of RGB pixels. The type of the pixels is fixed at compile time: otherwise the compiler
+/// would generate the code of every type that the library has.
 fn resize(
     resizer: &mut Resizer,
     source: &impl ImageView<Pixel = U8x3>,
     width: u32,
     height: u32,
     options: &ResizeOptions,
-) -> Result<Vec<u8>, ResizeError> {
+) -> Result<Vec<u8>, PreparationError> {
     let mut pixels = vec![0; width as usize * height as usize * 3];
-    let mut target =
-        TypedImage::<U8x3>::from_buffer(width, height, &mut pixels).map_err(|_| ResizeError::PixelTypesAreDifferent)?;
+    let mut target = TypedImage::<U8x3>::from_buffer(width, height, &mut pixels)?;
     resizer.resize_typed(source, &mut target, options)?;
     Ok(pixels)
 }
@@ -239,15 +239,16 @@ fn resized_size(image: &Rgb8Image, shorter_side: u32) -> [u64; 2] {
     if width <= height { [side * height / width.max(1), side] } else { [side, side * width / height.max(1)] }
 }
 
-/// Where a centred crop begins: half the difference, rounded to even as Python's `round` does. `None` if it is larger.
-fn middle(side: u64, crop: u32) -> Option<u64> {
+/// The start of a centred crop: half the difference, rounded to even as by Python's `round`. `None` if the crop is
+/// larger.
+fn centre_offset(side: u64, crop: u32) -> Option<u64> {
     let difference = side.checked_sub(u64::from(crop))?;
     let half = difference / 2;
     Some(if difference % 2 == 1 { half + half % 2 } else { half })
 }
 
-/// The part of a source side that `length` pixels of the resized side, from `start` on, are made from: its start and
-/// its length, both in source pixels.
+/// The part of a source side that becomes `length` pixels of the resized side, from `start` on: its start and its
+/// length, both in source pixels.
 #[expect(clippy::cast_precision_loss, reason = "sides are far below 2^52")]
 fn source_span(start: u64, length: u32, resized: u64, source: u32) -> (f64, f64) {
     let scale = f64::from(source) / resized as f64;
@@ -310,10 +311,10 @@ mod tests {
     #[test]
     fn offsets_round_to_even_as_in_python() {
         assert_eq!(
-            [middle(10, 10), middle(11, 10), middle(12, 10), middle(13, 10)],
+            [centre_offset(10, 10), centre_offset(11, 10), centre_offset(12, 10), centre_offset(13, 10)],
             [Some(0), Some(0), Some(1), Some(2)]
         );
-        assert_eq!(middle(9, 10), None);
+        assert_eq!(centre_offset(9, 10), None);
     }
 
     #[test]
@@ -401,8 +402,8 @@ mod tests {
             let full = [u32::try_from(full_height).unwrap(), u32::try_from(full_width).unwrap()];
             let whole = bytes(ImagePreparation { crop: full, ..PLAIN }, &image);
             let crop = ImagePreparation { resize_shorter_side: Some(side), crop: [rows, columns], ..PLAIN };
-            let top = usize::try_from(middle(full_height, rows).unwrap()).unwrap();
-            let left = usize::try_from(middle(full_width, columns).unwrap()).unwrap();
+            let top = usize::try_from(centre_offset(full_height, rows).unwrap()).unwrap();
+            let left = usize::try_from(centre_offset(full_width, columns).unwrap()).unwrap();
             let rows_of_whole = whole.chunks(full[1] as usize * 3).skip(top).take(rows as usize);
             let cut: Vec<u8> =
                 rows_of_whole.flat_map(|row| row[left * 3..(left + columns as usize) * 3].to_vec()).collect();

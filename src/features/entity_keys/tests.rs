@@ -276,7 +276,7 @@ fn files_of_another_store_or_place_do_not_open() {
             fs::copy(path(from, copy, name), path(&one, copy, "00.keys")).unwrap();
         }
         let refused = EntityKeys::open(one.path(), sealer(1)).unwrap_err().to_string();
-        assert!(refused.contains("00.keys") && refused.contains("belongs to something else"), "{refused}");
+        assert!(refused.contains("00.keys") && refused.contains("it belongs to another file or purpose"), "{refused}");
         for copy in ["a", "b"] {
             fs::write(path(&one, copy, "00.keys"), &good).unwrap();
         }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ledge_base::toml_check::in_range;
+use ledge_part::section::Section;
 use serde::{Deserialize, Serialize};
 
 /// Folders of models, and how they are loaded.
@@ -19,20 +20,19 @@ pub struct RepositoryConfig {
     pub parallel_loads: usize,
 }
 
-impl RepositoryConfig {
-    /// Makes the paths relative to `root`.
-    pub fn resolve(&mut self, root: &Path) {
+impl Default for RepositoryConfig {
+    fn default() -> Self {
+        Self { path: "models".into(), packaged: PathBuf::new(), parallel_loads: 2 }
+    }
+}
+
+impl Section for RepositoryConfig {
+    fn resolve(&mut self, root: &Path) {
         // Through its components, so that "." does not stay in the middle.
         let below = |path: &Path| root.join(path).components().collect();
         self.path = below(&self.path);
         if !self.packaged.as_os_str().is_empty() {
             self.packaged = below(&self.packaged);
         }
-    }
-}
-
-impl Default for RepositoryConfig {
-    fn default() -> Self {
-        Self { path: "models".into(), packaged: PathBuf::new(), parallel_loads: 2 }
     }
 }

@@ -1,6 +1,7 @@
 //! Warm-up and golden inputs: before a version is ready it has run, and given the expected answers.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::memory_budget::Account;
@@ -9,6 +10,7 @@ use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, RunError};
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{Expected, Pipeline};
 
 use super::contained;
 use super::loaded_model::LoadedModel;
@@ -141,11 +143,12 @@ pub async fn check(model: &LoadedModel, folder: &Path, least: Option<f64>) -> Re
 
 async fn check_input(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<(), GoldenError> {
     let content = read(folder, &golden.file)?;
-    if model.config.pipeline.image_classification.is_some() && !content.starts_with(b"{") {
-        let expected = golden.outputs.as_ref().map(|file| read_outputs(folder, file)).transpose()?;
-        photograph(model, golden, &content, &expected.unwrap_or_default()).await
-    } else {
-        request(model, golden, &content).await
+    match &model.pipeline {
+        Some(pipeline) if !content.starts_with(b"{") => {
+            let expected = golden.outputs.as_ref().map(|file| read_outputs(folder, file)).transpose()?;
+            through_pipeline(model, pipeline, golden, content, &expected.unwrap_or_default()).await
+        }
+        _ => request(model, golden, &content).await,
     }
 }
 
@@ -154,7 +157,7 @@ fn read(folder: &Path, file: &str) -> Result<Vec<u8>, GoldenError> {
     contained::read(folder, Path::new(file), contained::DATA_MAX).map_err(unread)
 }
 
-/// Reads the expected outputs of a photograph.
+/// The expected outputs of a golden input that goes through the model's pipeline.
 fn read_outputs(folder: &Path, file: &str) -> Result<Vec<GoldenTensor>, GoldenError> {
     let parsed: Result<GoldenOutputs, _> = serde_json::from_slice(&read(folder, file)?);
     let wrong = |error| GoldenError::Wrong(format!("{}: {error}", folder.join(file).display()));
@@ -174,37 +177,22 @@ pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
     }
 }
 
-async fn photograph(
+async fn through_pipeline(
     model: &LoadedModel,
+    pipeline: &Arc<dyn Pipeline>,
     golden: &Golden,
-    content: &[u8],
+    content: Vec<u8>,
     expected: &[GoldenTensor],
 ) -> Result<(), GoldenError> {
-    let prepared = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited());
-    let (make, scores) = prepared.map_err(GoldenError::Wrong)?;
     let mut outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
-    outputs.push(scores);
-    let answer = model.run_prepared(make, content.len(), outputs, terms(model)).await?;
+    outputs.extend(pipeline.outputs());
+    let (limits, account) = (DecodeLimits::default(), Account::unlimited());
+    let answer = model.run_pipeline(pipeline, content.into(), limits, account, outputs, terms(model)).await?;
     compare(expected, &answer, golden)?;
-    judge_scores(model, golden, answer.run.outputs.last()).map_err(GoldenError::Wrong)
-}
 
-/// Checks that the best label is the expected one, with a sufficient score.
-fn judge_scores(model: &LoadedModel, golden: &Golden, scores: Option<&Tensor>) -> Result<(), String> {
-    let found = model.classes(scores.ok_or("the model returned no output")?).map_err(|error| error.to_string())?;
-    let first = found.first().ok_or("the output has no class")?;
-    let label = first.label.clone().unwrap_or_else(|| first.index.to_string());
-    if let Some(expected) = &golden.label
-        && *expected != label
-    {
-        return Err(format!("expected {expected:?} first, got {label:?} ({:.3})", first.score));
-    }
-    match golden.min_score {
-        Some(least) if first.score < least => {
-            Err(format!("{label:?} scores {:.3}, expected {least} at least", first.score))
-        }
-        _ => Ok(()),
-    }
+    let own: Vec<_> = answer.run.outputs.iter().skip(expected.len()).collect();
+    let expected = Expected { label: golden.label.as_deref(), min_score: golden.min_score };
+    pipeline.judge(&own, expected).map_err(GoldenError::Wrong)
 }
 
 /// A request in the form of HTTP, together with its answer.

@@ -1,5 +1,6 @@
 //! `[[golden]]` of `model.toml`: inputs with known answers.
 
+use ledge_engine::pipeline::kind::Input;
 use serde::{Deserialize, Serialize};
 
 use super::model_config::is_beside;
@@ -29,24 +30,23 @@ pub struct Golden {
 }
 
 impl Golden {
-    /// Mistakes that types cannot express.
-    pub(super) fn mistakes(&self, takes_photographs: bool) -> Vec<(&'static str, String)> {
+    /// What no type can say.
+    pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<(&'static str, String)> {
         const EXPECTED_FILE: &str = "expected a file next to model.toml";
         const NOT_NEGATIVE: &str = "expected 0 or more";
         // NaN is not a limit.
         let is_limit = |value: Option<f64>| value.is_none_or(|value| value >= 0.0);
+        let belongs = format!(
+            "it belongs to a photograph, and the model has no {}: put the expected outputs into the request",
+            Input::Photograph.sections()
+        );
         let checks = [
             (is_beside(&self.file), "golden.file", EXPECTED_FILE),
             (self.min_score.is_none_or(|score| (0.0..=1.0).contains(&score)), "golden.min_score", "expected 0 to 1"),
             (is_limit(self.tolerance), "golden.tolerance", NOT_NEGATIVE),
             (is_limit(self.max_relative_error), "golden.max_relative_error", NOT_NEGATIVE),
             (self.outputs.as_deref().is_none_or(is_beside), "golden.outputs", EXPECTED_FILE),
-            (
-                self.outputs.is_none() || takes_photographs,
-                "golden.outputs",
-                "only a photograph has it, and the model has no [pipeline.image_classification]: put the expected \
-                 outputs into the request",
-            ),
+            (self.outputs.is_none() || has_pipeline, "golden.outputs", belongs.as_str()),
         ];
         let wrong = checks.into_iter().filter(|(holds, ..)| !holds);
         wrong.map(|(_, key, message)| (key, message.to_owned())).collect()
@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_number_and_a_file_lies_beside() {
-        let mistakes = |keys: &str, takes_photographs: bool| -> Vec<&str> {
+        let mistakes = |keys: &str, has_pipeline: bool| -> Vec<&str> {
             let golden: Golden = toml::from_str(keys).unwrap();
-            golden.mistakes(takes_photographs).into_iter().map(|(key, _)| key).collect()
+            golden.mistakes(has_pipeline).into_iter().map(|(key, _)| key).collect()
         };
         let good = "file = 'golden/a.png'\noutputs = 'golden/a.json'\nmax_relative_error = 0.2\ntolerance = 0";
         assert!(mistakes(good, true).is_empty());

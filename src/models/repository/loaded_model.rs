@@ -12,8 +12,8 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, Runtime, Signature};
-use ledge_engine::pipeline::classification::{ClassificationError, Label};
-use ledge_engine::pipeline::image::{self, DecodeLimits, ImageError};
+use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{InputError, Model, Pipeline};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
@@ -24,7 +24,7 @@ use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances};
-use crate::scheduling::queue::{Preparation, PreparationError};
+use crate::scheduling::queue::PreparationError;
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
 
@@ -73,10 +73,12 @@ pub struct LoadedModel {
     /// The most batch elements of a request; `None` when the first dimension is not a batch.
     pub batch_limit: Option<usize>,
     /// The class names of outputs, by output name.
-    pub labels: HashMap<String, Vec<String>>,
-    /// Values of the integers of inputs and outputs, by their names, where they are known.
+    pub labels: HashMap<String, Arc<[String]>>,
+    /// What the integers of inputs and outputs are worth, by their names, where that is known.
     pub quantization: HashMap<String, Quantization>,
-    /// Timeout of a request without its own deadline.
+    /// The pipeline that its config sets up, if there is one.
+    pub pipeline: Option<Arc<dyn Pipeline>>,
+    /// When a request without its own deadline is given up.
     pub timeout: Duration,
     /// Counters; they outlive this handle.
     pub statistics: Arc<Statistics>,
@@ -87,27 +89,17 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Checks the model config against the signature.
-    pub(super) fn check_config(&self) -> Result<(), String> {
+    /// Compares the model config with the signature, and sets up the pipeline.
+    pub(super) fn bind_config(&mut self) -> Result<(), String> {
         for port in &self.signature.outputs {
             if let Some(classes) = class_count(port) {
                 self.check_labels(&port.name, classes)?;
             }
         }
-        let Some(pipeline) = &self.config.pipeline.image_classification else { return Ok(()) };
-        let (input, _) = self.image_ports()?;
-        let Some(port) = self.signature.inputs.get(input) else { return Ok(()) };
-        let prepared = pipeline.preparation().shape();
-        let mut dims = port.shape.iter().zip(prepared);
-        let fits = port.shape.len() == prepared.len()
-            && dims.all(|(&dim, made)| dim == -1 || usize::try_from(dim) == Ok(made));
-        if fits {
-            return Ok(());
-        }
-        Err(format!(
-            "pipeline.image_classification makes tensors of shape {prepared:?}, but input {:?} takes {:?}",
-            port.name, port.shape
-        ))
+        let Some(section) = self.config.pipeline.section() else { return Ok(()) };
+        let model = Model { signature: &self.signature, labels: &self.labels, quantization: &self.quantization };
+        self.pipeline = Some(section.bind(model)?);
+        Ok(())
     }
 
     /// Checks that the label file of an output has a line for each of its classes.
@@ -131,40 +123,7 @@ impl LoadedModel {
         ))
     }
 
-    /// The best classes of an output of scores, with their names.
-    pub fn classes(&self, scores: &Tensor) -> Result<Vec<Label>, ClassificationError> {
-        let Some(pipeline) = &self.config.pipeline.image_classification else { return Ok(Vec::new()) };
-        let output = self.image_ports().ok().and_then(|(_, output)| self.signature.outputs.get(output));
-        let labels = output.and_then(|port| self.labels.get(&port.name)).map_or(&[][..], Vec::as_slice);
-        pipeline.labels(scores, labels, output.and_then(|port| self.quantization.get(&port.name)).copied())
-    }
-
-    /// The input that takes the photograph and the output that holds the scores, as indices into the signature.
-    pub fn image_ports(&self) -> Result<(usize, usize), String> {
-        let Some(pipeline) = &self.config.pipeline.image_classification else {
-            return Err("the model has no image pipeline".to_owned());
-        };
-        let find = |kind: &str, ports: &[Port], name: Option<&String>| match name {
-            Some(name) => ports
-                .iter()
-                .position(|port| port.name == *name)
-                .ok_or_else(|| format!("pipeline.image_classification.{kind} names {name:?}, which the model lacks")),
-            None if ports.len() == 1 => Ok(0),
-            None => Err(format!(
-                "the model has {} {kind}s: pipeline.image_classification.{kind} must name one",
-                ports.len()
-            )),
-        };
-        let input = find("input", &self.signature.inputs, pipeline.input.as_ref())?;
-        let output = find("output", &self.signature.outputs, pipeline.output.as_ref())?;
-        if self.signature.inputs.len() != 1 {
-            return Err("pipeline.image_classification needs a model with exactly one input".to_owned());
-        }
-        Ok((input, output))
-    }
-
-    /// Describes for people the file and runtime used instead of those that answered golden inputs wrong, and the
-    /// reasons.
+    /// For people: what is run instead of that which answered golden inputs wrong, and what was wrong.
     pub fn stand_in(&self) -> Option<String> {
         let wrong = self.passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let how = if self.exact_int8 && !self.is_fallback { " with slower, exact instructions" } else { "" };
@@ -224,40 +183,26 @@ impl LoadedModel {
         self.instances.run(inputs, outputs, rows, terms).await
     }
 
-    /// Returns the function that makes a photograph (JPEG, PNG or WebP) into the model's input, and the output that
-    /// holds the scores. The decoded picture is counted on `account`.
-    pub fn photograph(
+    /// Runs the model on what `pipeline`, the model's own, makes of `content`, on a core of its own. Intermediate results
+    /// count for `account` while they are there.
+    pub async fn run_pipeline(
         &self,
+        pipeline: &Arc<dyn Pipeline>,
         content: Bytes,
         limits: DecodeLimits,
         account: Account,
-    ) -> Result<(Preparation, usize), String> {
-        let (input, output) = self.image_ports()?;
-        let port = self.signature.inputs.get(input).ok_or("the model has no input")?;
-        let (datatype, quantization) = (port.datatype, self.quantization.get(&port.name).copied());
-        let pipeline = self.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
-        let preparation = pipeline.preparation();
-        let make = move || {
-            let mut hold = account.hold();
-            let image = image::decode_within(&content, limits, &mut hold).map_err(|error| match error {
-                ImageError::NoRoom(error) => PreparationError::NoRoom(error),
-                error => PreparationError::Invalid(error.to_string()),
-            })?;
-            let tensor = preparation.prepare(&image, datatype, quantization);
-            Ok(vec![tensor.map_err(|error| PreparationError::Invalid(error.to_string()))?])
-        };
-        Ok((Box::new(make), output))
-    }
-
-    /// Makes the inputs of one batch element from `bytes` bytes, on a worker's core, and runs the model on them.
-    pub async fn run_prepared(
-        &self,
-        make: Preparation,
-        bytes: usize,
         outputs: Vec<usize>,
         terms: Terms,
     ) -> Result<FinishedRun, InferError> {
-        self.instances.run_prepared(make, bytes, outputs, terms).await
+        let (pipeline, bytes) = (pipeline.clone(), content.len());
+        let make = move || {
+            let mut hold = account.hold();
+            pipeline.prepare(&content, limits, &mut hold).map_err(|error| match error {
+                InputError::Content(reason) => PreparationError::Invalid(reason),
+                InputError::NoRoom(error) => PreparationError::NoRoom(error),
+            })
+        };
+        self.instances.run_prepared(Box::new(make), bytes, outputs, terms).await
     }
 
     /// A future that ends when the model's memory is freed.

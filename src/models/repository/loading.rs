@@ -265,7 +265,7 @@ struct Loading<'a> {
     exact_int8: bool,
     /// Of all files of the version.
     digest: &'a str,
-    labels: &'a HashMap<String, Vec<String>>,
+    labels: &'a HashMap<String, Arc<[String]>>,
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
 }
@@ -352,8 +352,7 @@ impl Loading<'_> {
                 return Err(RuntimeRefusal::Load(reason));
             }
         };
-
-        let model = LoadedModel {
+        let mut model = LoadedModel {
             name: self.source.name.clone(),
             version: self.source.version,
             digest: self.digest.to_owned(),
@@ -368,13 +367,13 @@ impl Loading<'_> {
             signature,
             labels: self.labels.clone(),
             quantization: self.quantization(config),
+            pipeline: None,
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: self.source.statistics.clone(),
             attached: OnceLock::new(),
             instances,
         };
-
-        let checked = match model.check_config() {
+        let checked = match model.bind_config() {
             Ok(()) => {
                 warm_up(&model, choice).await;
                 match pipeline_check::check(&model).await {
@@ -459,9 +458,9 @@ fn file_name(files: &ModelFiles) -> String {
     files.model.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
+pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Arc<[String]>>, FolderError> {
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
-    named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?))).collect()
+    named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?.into()))).collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //! * `placement.rs` - instances of a model fitted to the cores
 //! * `profile.rs` - measurements kept for one CPU, model content and pair of runtime versions
 //! * `golden.rs` - warm-up, and comparison with golden answers
-//! * `pipeline_check.rs`, `sample.png` - one image through the pipeline of a model before it serves
+//! * `pipeline_check.rs` - a sample through the pipeline of a model before it serves
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
 //! * `search.rs`, `search/` - the search of `ledge tune`

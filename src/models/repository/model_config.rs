@@ -3,7 +3,7 @@
 use ledge_base::names::ModelVersion;
 use ledge_base::toml_check::{self, Mistake};
 use ledge_engine::backend::{Format, Port, Runtime, Signature};
-use ledge_engine::pipeline::Pipeline;
+use ledge_engine::pipeline::PipelineConfig;
 use ledge_engine::pipeline::quantization::Quantization;
 use serde::{Deserialize, Serialize};
 
@@ -55,8 +55,8 @@ pub struct ModelConfig {
     /// Properties of its outputs beyond the model file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<PortConfig>,
-    /// Conversion of photographs, texts and rows into tensors.
-    pub pipeline: Pipeline,
+    /// The kind of pipeline that turns what people send, such as a photograph, into tensors, and outputs into an answer.
+    pub pipeline: PipelineConfig,
     /// Inputs with known answers, checked at each load before the model is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub golden: Vec<Golden>,
@@ -269,15 +269,15 @@ impl ModelConfig {
 
         let is_of_use = self.features.is_empty() || self.has_features();
         check(is_of_use, "features", "no input has features: name them in [[input]]");
-        let takes_photographs = self.pipeline.image_classification.is_some();
+        let has_pipeline = self.pipeline.section().is_some();
         for (index, golden) in self.golden.iter().enumerate() {
             let place = format!("golden[{index}]");
-            let found = golden.mistakes(takes_photographs).into_iter();
+            let found = golden.mistakes(has_pipeline).into_iter();
             mistakes.extend(found.map(|(key, message)| (key.replacen("golden", &place, 1), message)));
         }
 
         mistakes.extend(self.response_cache.mistakes().into_iter().map(|(key, message)| (key.to_owned(), message)));
-        mistakes.extend(self.pipeline.validate());
+        mistakes.extend(self.pipeline.mistakes());
         mistakes
     }
 

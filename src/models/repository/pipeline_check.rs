@@ -1,41 +1,42 @@
-//! Runs a photograph through the pipeline of a model before it serves: a pipeline that cannot answer is refused at its
-//! load.
+//! Runs a sample through the pipeline of a model before it serves: a pipeline that cannot answer is refused at its load.
+
+use std::sync::Arc;
 
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::classification::ClassificationError;
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
 
 use super::golden::{self, GoldenError};
 use super::loaded_model::LoadedModel;
 
-/// A drawing of 32x24 pixels with edges, gradients and all colours.
-const SAMPLE_PNG: &[u8] = include_bytes!("sample.png");
-
-/// Classifies a drawing with `model`, if it takes photographs. Any answer is accepted; an error is a pipeline that
-/// cannot answer.
+/// Runs `model` on a sample of its input, if it has a pipeline. Any answer is accepted; an error is a pipeline that cannot
+/// answer.
 pub async fn check(model: &LoadedModel) -> Result<(), GoldenError> {
-    if model.config.pipeline.image_classification.is_none() {
-        return Ok(());
-    }
-    answer(model).await.map_err(|error| error.of("pipeline.image_classification cannot answer a photograph"))
+    let Some(pipeline) = &model.pipeline else { return Ok(()) };
+    let kind = pipeline.kind();
+    let failed = |error: GoldenError| error.of(&format!("pipeline.{} cannot answer {}", kind.name, kind.input));
+    answer(model, pipeline).await.map_err(failed)
 }
 
-async fn answer(model: &LoadedModel) -> Result<(), GoldenError> {
-    let prepared = model.photograph(SAMPLE_PNG.into(), DecodeLimits::default(), Account::unlimited());
-    let (make, output) = prepared.map_err(GoldenError::Wrong)?;
-    let answer = model.run_prepared(make, SAMPLE_PNG.len(), vec![output], golden::terms(model)).await?;
-    check_scores(model, output, answer.run.outputs.first()).map_err(GoldenError::Wrong)
+async fn answer(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Result<(), GoldenError> {
+    let sample = pipeline.kind().input.sample().into();
+    let outputs = pipeline.outputs().to_vec();
+    let (limits, account) = (DecodeLimits::default(), Account::unlimited());
+    let answer = model.run_pipeline(pipeline, sample, limits, account, outputs, golden::terms(model)).await?;
+    judge(model, pipeline.as_ref(), &answer.run.outputs).map_err(GoldenError::Wrong)
 }
 
-fn check_scores(model: &LoadedModel, output: usize, scores: Option<&Tensor>) -> Result<(), String> {
-    let scores = scores.ok_or("the model returned no output")?;
-    match model.classes(scores) {
-        // The drawing is not like the model's photographs, and a real one may have finite scores.
-        Ok(_) | Err(ClassificationError::NotFinite { .. }) => {}
-        Err(error) => return Err(error.to_string()),
+fn judge(model: &LoadedModel, pipeline: &dyn Pipeline, outputs: &[Tensor]) -> Result<(), String> {
+    match pipeline.answer(&outputs.iter().collect::<Vec<_>>()) {
+        // The sample is not like the model's own inputs, and a real one may have finite scores.
+        Ok(_) | Err(AnswerError::Values(_)) => {}
+        Err(error @ AnswerError::Outputs(_)) => return Err(error.to_string()),
     }
+
     // Needed where the model's signature does not give the number of classes.
+    let scores = pipeline.outputs().iter().zip(outputs).find(|(position, _)| Some(**position) == pipeline.scores());
+    let Some((&position, scores)) = scores else { return Ok(()) };
     let classes = scores.shape().iter().product();
-    model.signature.outputs.get(output).map_or(Ok(()), |port| model.check_labels(&port.name, classes))
+    model.signature.outputs.get(position).map_or(Ok(()), |port| model.check_labels(&port.name, classes))
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{Input, Pipeline};
 
 use super::ServingError;
 use super::cache::{JoinOutcome, Key, ResponseCache};
@@ -37,6 +39,7 @@ impl ModelAnswer {
             timings: self.timings,
             cache: self.cache,
             features: Vec::new(),
+            memory: Account::unlimited().hold(),
         };
         (response, self.counted)
     }
@@ -65,9 +68,24 @@ pub(super) async fn run(
     into_answer(model, model.run(inputs, outputs, terms).await, batch, started)
 }
 
-/// Decodes a photograph on a worker's core and runs the model on it.
+/// The model's pipeline, if it takes photographs.
+pub(super) fn photograph_pipeline(model: &LoadedModel) -> Result<&Arc<dyn Pipeline>, InvalidRequest> {
+    let input = Input::Photograph;
+    model.pipeline.as_ref().filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| {
+        InvalidRequest::Photograph {
+            reason: format!(
+                "model '{}' takes no photographs: its model.toml has no {}. Send tensors",
+                model.name,
+                input.sections()
+            ),
+        }
+    })
+}
+
+/// Decodes a photograph on a core of its own and runs the model on it.
 pub(super) async fn run_photograph(
     model: &LoadedModel,
+    pipeline: &Arc<dyn Pipeline>,
     request: PhotographRequest,
     limits: DecodeLimits,
     terms: Terms,
@@ -75,10 +93,9 @@ pub(super) async fn run_photograph(
 ) -> Result<ModelAnswer, ServingError> {
     // A photograph waits undecoded in the queue: it takes a few hundred kB then, not some MB.
     let PhotographRequest { photograph, account, .. } = request;
-    let bytes = photograph.len();
-    let preparation = model.photograph(photograph, limits, account);
-    let (make, output) = preparation.map_err(|reason| InvalidRequest::Photograph { reason })?;
-    into_answer(model, model.run_prepared(make, bytes, vec![output], terms).await, 1, started)
+    let outputs = pipeline.outputs().to_vec();
+    let answer = model.run_pipeline(pipeline, photograph, limits, account, outputs, terms).await;
+    into_answer(model, answer, 1, started)
 }
 
 fn into_answer(

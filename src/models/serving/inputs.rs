@@ -1,5 +1,6 @@
 //! Comparison of a request with the model's signature. The messages are Triton's, so that a search for them finds help.
 
+use ledge_base::memory_budget::UNCOUNTED_BYTES_MAX;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
 use ledge_engine::backend::Port;
 
@@ -48,8 +49,12 @@ pub enum InvalidRequest {
     UnexpectedOutput { model: String, output: String },
     /// A raw binary request to a model that does not take one.
     #[error("raw binary request for model '{model}': {reason}")]
-    Raw { model: String, reason: String },
-    /// A photograph for a model without an image pipeline, or one that cannot be decoded.
+    Raw {
+        model: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A photograph for a model whose pipeline takes none, or one that cannot be decoded.
     #[error("{reason}")]
     Photograph { reason: String },
     #[error("output '{output}' for model '{model}': {reason}")]
@@ -123,6 +128,9 @@ pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]
 
 /// Estimates the bytes of the outputs asked for. An output of unknown size is taken to be as large as the inputs.
 pub fn output_bytes(model: &LoadedModel, inputs: &Inputs, wanted: Option<&[OutputRequest]>) -> usize {
+    if inputs.bytes() <= UNCOUNTED_BYTES_MAX {
+        return 0;
+    }
     let is_wanted = |port: &&Port| wanted.is_none_or(|wanted| wanted.iter().any(|output| output.name == port.name));
     let bytes = |port: &Port| {
         let (batch, dims) = match (model.batch_limit, port.shape.split_first()) {
@@ -171,9 +179,7 @@ fn check(model: &LoadedModel, tensor: &Tensor, port: &Port) -> Result<(), Invali
             got: tensor.datatype(),
         });
     }
-    let fits = tensor.shape().len() == port.shape.len()
-        && tensor.shape().iter().zip(&port.shape).all(|(&got, &dim)| dim == -1 || usize::try_from(dim) == Ok(got));
-    if fits {
+    if port.takes_shape(tensor.shape()) {
         return Ok(());
     }
     Err(InvalidRequest::Shape {

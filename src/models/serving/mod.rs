@@ -40,17 +40,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_base::memory_budget::{NoRoom, UNCOUNTED_BYTES_MAX};
+use ledge_base::memory_budget::NoRoom;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::classification::{self, Label};
+use ledge_engine::pipeline::classification;
 use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::Kind;
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, Outcome};
 use ledge_service::audit_event::tag::Content;
 use ledge_service::shutdown::Shutdown;
+use serde_json::value::RawValue;
 
 use crate::repository::candidate::WatchedCall;
 use crate::repository::model_config::Limits;
@@ -59,7 +61,7 @@ use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{LookupTimes, cached_or_computed, deadline_error, names, run, run_photograph};
+use answer::{LookupTimes, cached_or_computed, deadline_error, names, photograph_pipeline, run, run_photograph};
 use cache::{Budget, Key, KeyMaker, ResponseCache};
 use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
@@ -142,11 +144,13 @@ impl ServingError {
 
 /// The answer to a photograph.
 #[derive(Debug)]
-pub struct Classified {
-    /// The model's answer; its one output is the scores.
+pub struct PhotographResponse {
+    /// The model's answer; its outputs are those that the pipeline reads.
     pub response: InferResponse,
-    /// The best classes, best first.
-    pub labels: Vec<Label>,
+    /// The kind of the model's pipeline.
+    pub kind: &'static Kind,
+    /// The pipeline's result, in JSON.
+    pub result: Box<RawValue>,
 }
 
 /// Limits of a serving core.
@@ -241,18 +245,18 @@ impl Serving {
         finish(call, answered)
     }
 
-    /// Answers a photograph (JPEG, PNG or WebP) with its best classes.
-    pub async fn classify(
+    /// Answers a photograph (JPEG, PNG or WebP) through the model's pipeline.
+    pub async fn infer_photograph(
         &self,
         request: PhotographRequest,
         principal: &Principal,
-    ) -> Result<Classified, ServingError> {
+    ) -> Result<PhotographResponse, ServingError> {
         let (call, watched) = self.call(&request.model, request.version, principal)?;
         if let Some(watched) = watched {
-            return Box::pin(self.classify_watched(call, watched, request)).await;
+            return Box::pin(self.infer_photograph_watched(call, watched, request)).await;
         }
         let answered = match self.admit(&call, &call.model, request.priority) {
-            Ok(_permit) => self.classify_pinned(&call, request).await,
+            Ok(_permit) => self.infer_photograph_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
         finish(call, answered)
@@ -292,6 +296,10 @@ impl Serving {
         raw: Option<&mut Vec<(String, Tensor)>>,
     ) -> Result<(InferResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
+        // Before the run: an answer for which there is no memory is not computed.
+        let outputs = inputs::output_bytes(model, &request.inputs, request.outputs.as_deref());
+        let mut memory = request.account.take(outputs + request.features.bytes())?;
+
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         let (inputs, used) = self.with_features(model, request.inputs, request.features, &terms, started).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
@@ -318,6 +326,8 @@ impl Serving {
         if let Some(wanted) = &request.outputs {
             classify_outputs(model, wanted, &mut response)?;
         }
+        memory.resize(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
+        response.memory = memory;
         Ok((response, counted))
     }
 
@@ -343,36 +353,29 @@ impl Serving {
         }
     }
 
-    async fn classify_pinned(
+    async fn infer_photograph_pinned(
         &self,
         call: &CountedCall<'_>,
         request: PhotographRequest,
-    ) -> Result<(Classified, CallStatistics), ServingError> {
+    ) -> Result<(PhotographResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
-        let misfit = |reason: String| ServingError::InvalidRequest(InvalidRequest::Photograph { reason });
-        if model.config.pipeline.image_classification.is_none() {
-            return Err(misfit(format!(
-                "model '{}' takes no photographs: its model.toml has no [pipeline.image_classification]. Send tensors",
-                model.name
-            )));
-        }
-        let (_, output) = model.image_ports().map_err(misfit)?;
+        let pipeline = photograph_pipeline(model)?;
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         call.given(|| Content::Photograph(request.photograph.clone()));
         let answer = match self.cache(model) {
-            None => run_photograph(model, request, self.limits, terms, started).await?,
+            None => run_photograph(model, pipeline, request, self.limits, terms, started).await?,
             Some(cache) => {
                 let times = LookupTimes { started, since: Instant::now() };
                 let key = cache_key(call, cache.keys.of_photograph(&request.photograph).await);
-                let compute = || run_photograph(model, request, self.limits, terms.clone(), started);
+                let compute = || run_photograph(model, pipeline, request, self.limits, terms.clone(), started);
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
-        let (response, counted) = answer.into_response(model, names(model, &[output]));
+        let (response, counted) = answer.into_response(model, names(model, pipeline.outputs()));
         call.answered(|| Content::Tensors(response.outputs.clone()));
-        let (_, scores) = response.outputs.first().ok_or_else(|| misfit("the model returned no output".to_owned()))?;
-        let labels = model.classes(scores).map_err(|error| ServingError::failed(model, error.to_string()))?;
-        Ok((Classified { response, labels }, counted))
+        let outputs: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
+        let result = pipeline.answer(&outputs).map_err(|error| ServingError::failed(model, error.to_string()))?;
+        Ok((PhotographResponse { response, kind: pipeline.kind(), result }, counted))
     }
 
     /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full.
@@ -394,16 +397,6 @@ impl Serving {
         let error = ServingError::Overloaded { model: name.clone(), depth };
         CountedCall::new(&self.audit, model, principal, Instant::now()).refuse(RefusalReason::QueueFull);
         Some(error)
-    }
-
-    /// Estimates the bytes of a call's outputs, as far as its model tells before it has run; 0 for a call with little
-    /// input.
-    pub fn output_bytes(&self, request: &InferRequest) -> usize {
-        if request.inputs.bytes() <= UNCOUNTED_BYTES_MAX {
-            return 0;
-        }
-        let model = self.repository.pin(&request.model, request.version);
-        model.map_or(0, |model| inputs::output_bytes(&model, &request.inputs, request.outputs.as_deref()))
     }
 
     /// Admits a call within the limits of `model`, or returns the reason why not.
@@ -495,7 +488,7 @@ fn classify_outputs(
 ) -> Result<(), ServingError> {
     for (wanted, (name, tensor)) in wanted.iter().zip(&mut response.outputs) {
         let Some(count) = wanted.classification else { continue };
-        let labels = model.labels.get(name).map_or(&[][..], Vec::as_slice);
+        let labels = model.labels.get(name).map_or(&[][..], AsRef::as_ref);
         *tensor = classification::classify(tensor, count, labels).map_err(|error| InvalidRequest::Classification {
             model: model.name.to_string(),
             output: name.clone(),

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
-use ledge_features::online::{Columns, FieldStatus};
+use ledge_features::online::{Columns, FieldStatus, bytes_of};
 use ledge_features::value::Value;
 use ledge_identity::access::ViewScope;
 
@@ -28,6 +28,8 @@ pub struct InferRequest {
     pub priority: Option<Priority>,
     /// Entity keys and features for the inputs that are not among [`Self::inputs`].
     pub features: FeatureRequest,
+    /// Account that the answer is counted on.
+    pub account: Account,
 }
 
 /// Data that a caller sends for inputs that are made of features.
@@ -47,6 +49,11 @@ impl FeatureRequest {
     /// True when there is neither an entity nor a value.
     pub fn is_empty(&self) -> bool {
         self.entities.is_empty() && self.given.is_empty()
+    }
+
+    /// Their length in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        if self.is_empty() { 0 } else { bytes_of(&self.entities) + bytes_of(&self.given) }
     }
 }
 
@@ -101,7 +108,7 @@ pub struct OutputRequest {
 }
 
 /// The answer to an inference call.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct InferResponse {
     pub model: ModelName,
     pub version: ModelVersion,
@@ -113,6 +120,8 @@ pub struct InferResponse {
     pub cache: Option<CacheOutcome>,
     /// The feature values that the inputs were made of, if the caller asked for them.
     pub features: Vec<UsedFeature>,
+    /// Memory of the outputs, counted while they exist.
+    pub memory: Hold,
 }
 
 /// One feature in an answer: a cell for each batch element.

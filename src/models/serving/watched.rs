@@ -14,12 +14,12 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::answer::{names, run, run_photograph};
+use super::answer::{names, photograph_pipeline, run, run_photograph};
 use super::call::CountedCall;
 use super::request::{
     CacheOutcome, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest,
 };
-use super::{Classified, Serving, ServingError, finish, inputs};
+use super::{PhotographResponse, Serving, ServingError, finish, inputs};
 use crate::repository::LoadedModel;
 use crate::repository::agreement::{self, ComparedOutput};
 use crate::repository::candidate::{OtherVersion, WatchedCall};
@@ -70,20 +70,21 @@ impl Serving {
         finish(call, answered)
     }
 
-    /// As [`Serving::classify`], for a call that is watched.
-    pub(super) async fn classify_watched(
+    /// As [`Serving::infer_photograph`], for a call that is watched.
+    pub(super) async fn infer_photograph_watched(
         &self,
         call: CountedCall<'_>,
         watched: WatchedCall,
         request: PhotographRequest,
-    ) -> Result<Classified, ServingError> {
+    ) -> Result<PhotographResponse, ServingError> {
         let again = watched.other.is_some().then(|| RepeatedRequest::Photograph(request.clone()));
         let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
-            Ok(_permit) => self.classify_pinned(&call, request).await,
+            Ok(_permit) => self.infer_photograph_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
-        let seen =
-            answered.as_mut().map(|(Classified { response, .. }, _)| (response.outputs.clone(), run_time(response)));
+        let seen = answered
+            .as_mut()
+            .map(|(PhotographResponse { response, .. }, _)| (response.outputs.clone(), run_time(response)));
         self.observe(&call.model, watched, again, seen);
         finish(call, answered)
     }
@@ -202,7 +203,7 @@ impl Serving {
                 let reference = config.reference_output.as_deref();
                 let one = |name: &String, tensor| output(&live, reference, name, tensor);
                 let pairs = outputs.iter().enumerate().map(|(place, (name, tensor))| {
-                    // The one output of a photograph may have another name in another version.
+                    // An output of a photograph may have another name in another version.
                     let same = |(at, (other, _)): &(usize, &(String, Tensor))| {
                         if in_order { *at == place } else { other == name }
                     };
@@ -279,9 +280,9 @@ impl Serving {
                 (run(model, fitted, terms, started).await?, names)
             }
             RepeatedRequest::Photograph(request) => {
-                let answer = run_photograph(model, request, self.limits, terms, started).await?;
-                let output = model.image_ports().ok().map(|(_, output)| output);
-                (answer, names(model, output.as_slice()))
+                let pipeline = photograph_pipeline(model)?;
+                let answer = run_photograph(model, pipeline, request, self.limits, terms, started).await?;
+                (answer, names(model, pipeline.outputs()))
             }
         };
         Ok(answer.into_response(model, names).0)
@@ -349,10 +350,10 @@ fn is_of_model(error: &ServingError) -> bool {
 /// An output in the form in which it is compared.
 fn output<'a>(model: &'a LoadedModel, reference: Option<&str>, name: &str, tensor: &'a Tensor) -> ComparedOutput<'a> {
     let rows = model.batch_limit.and_then(|_| tensor.shape().first().copied()).unwrap_or(1);
-    let labels = model.labels.get(name).map(Vec::as_slice);
+    let labels = model.labels.get(name).map(AsRef::as_ref);
     let of_pipeline = || {
-        let port = model.image_ports().ok().and_then(|(_, output)| model.signature.outputs.get(output));
-        port.is_some_and(|port| port.name == name)
+        let scores = model.pipeline.as_ref().and_then(|pipeline| pipeline.scores());
+        scores.and_then(|output| model.signature.outputs.get(output)).is_some_and(|port| port.name == name)
     };
     let is_scores = labels.is_some() || reference == Some(name) || of_pipeline();
     ComparedOutput { tensor, rows, is_scores, labels: labels.unwrap_or_default() }

@@ -108,7 +108,7 @@ struct Came {
 }
 
 fn came(outcome: &BindingOutcome, ignored: u64) -> Came {
-    let failure = outcome.failure.as_ref().map(|failure| (failure.status, failure.message.clone()));
+    let failure = outcome.failure.as_ref().map(|failure| (failure.status.as_u16(), failure.message.clone()));
     let published = outcome.message.as_ref().map(|message| (message.topic.to_string(), message.payload.clone()));
     Came { failure, published, ignored }
 }

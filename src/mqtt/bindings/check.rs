@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ledge_base::names::ModelName;
+use ledge_engine::pipeline::kind::Input;
 use ledge_features::online::{PushTarget, listed};
 use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;
@@ -116,9 +117,9 @@ fn with_columns(views: &[Arc<FeatureView>]) -> String {
 pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<Problem> {
     let (name, mut problems) = (model.name, Vec::new());
     if binding.photograph.is_some() {
-        if model.config.pipeline.image_classification.is_none() {
-            let problem =
-                format!("is for a model with [pipeline.image_classification] in its model.toml, and {name} has none");
+        let input = Input::Photograph;
+        if !model.config.pipeline.takes(input) {
+            let problem = format!("is for a model with {} in its model.toml, and {name} has none", input.sections());
             problems.push(Problem::refuses("photograph", problem));
         }
         return problems;

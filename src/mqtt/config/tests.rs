@@ -59,13 +59,16 @@ fn a_password_in_the_address_is_refused_and_not_repeated() {
 #[test]
 fn a_broker_on_another_machine_needs_tls_or_a_setting() {
     let problems = |broker: &str, allow_plaintext| {
-        MqttConfig { broker: broker.parse().ok(), allow_plaintext, ..MqttConfig::default() }.problems()
+        let config = MqttConfig { broker: broker.parse().ok(), allow_plaintext, ..MqttConfig::default() };
+        let [destination] = config.destinations().try_into().unwrap();
+        let refusal = destination.plaintext_refusal().map(|problem| (destination.key.clone(), problem.to_owned()));
+        refusal.into_iter().chain(config.problems()).collect::<Vec<_>>()
     };
     for fine in ["mqtt://localhost", "mqtt://127.0.0.1", "mqtt://[::1]", "mqtts://broker.lan"] {
         assert_eq!(problems(fine, false), [], "{fine}");
     }
     let found = problems("mqtt://broker.lan:1884", false);
-    assert_eq!(found.len(), 1);
+    assert!(found.len() == 1 && found[0].0 == "broker", "{found:?}");
     assert!(found[0].1.contains("mqtts://broker.lan:8883") && found[0].1.contains("allow_plaintext"), "{found:?}");
     assert_eq!(problems("mqtt://broker.lan", true), []);
 }

@@ -6,12 +6,12 @@ use std::time::Instant;
 use ledge_base::telemetry::messages::MessageKind;
 
 use super::Dispatcher;
-use crate::answer::StatusError;
 use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal};
 use crate::bindings::Binding;
 use crate::client::packet::{Qos, Reason, ReceivedMessage};
 use crate::client::session::Delivery;
 use crate::rate_limit::{RateDecision, RateLimiter};
+use ledge_part::api_error::ApiError;
 
 /// The most topics whose rate is tracked for one binding.
 const RATE_LIMITED_TOPICS_MAX: usize = 4096;
@@ -67,7 +67,7 @@ impl Dispatcher {
                     self.offer(index, BindingMessage { delivery, qos, duplicate, ..message }, now);
                 }
                 Err(failure) => {
-                    self.statistics.answered(failure.status);
+                    self.statistics.answered(failure.status.as_u16());
                     self.log_binding_failure(&binding, &failure, now);
                     self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
                 }
@@ -129,12 +129,13 @@ impl Dispatcher {
     }
 
     /// Logs that a message of a binding failed.
-    pub(super) fn log_binding_failure(&mut self, binding: &Binding, failure: &StatusError, now: Instant) {
+    pub(super) fn log_binding_failure(&mut self, binding: &Binding, failure: &ApiError, now: Instant) {
         // The kinds stay few: the configuration bounds the number of bindings.
         let index = self.bindings.iter().position(|limited| limited.binding.name() == binding.name());
-        let kind = u32::try_from(index.unwrap_or_default()).unwrap_or_default() << 16 | u32::from(failure.status);
+        let kind =
+            u32::try_from(index.unwrap_or_default()).unwrap_or_default() << 16 | u32::from(failure.status.as_u16());
         if let Some(suppressed) = self.log_limiter.take(("binding", kind), now) {
-            let (name, status, reason) = (binding.name(), failure.status, &failure.message);
+            let (name, status, reason) = (binding.name(), failure.status.as_u16(), &failure.message);
             tracing::warn!(binding = name, status, reason, suppressed, "a binding has no result");
         }
     }

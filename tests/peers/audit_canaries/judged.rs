@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use ledge::audit::config::AuditConfig;
 use ledge::audit::layout::entries;
 use ledge::audit::record::AuditRecord;
 use serde_json::Value;
@@ -61,6 +62,10 @@ pub struct Judged<'a> {
 impl<'a> Judged<'a> {
     /// Takes apart what was recorded and copied.
     pub fn new(outside: &'a Outside, canaries: &Canaries) -> Self {
+        for copy in AuditConfig::default().live_copies() {
+            let is_recorded = outside.recorders().iter().any(|(name, _)| *name == copy.name());
+            assert!(is_recorded, "nothing is known of what the live copy {} sends: give it a recorder", copy.name());
+        }
         let places = canaries.places().into_iter().map(str::to_owned).collect();
         let detector = Detector::new(canaries);
         let mut judged = Self { outside, detector, places, pieces: Vec::new(), records: Vec::new() };

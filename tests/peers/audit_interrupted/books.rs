@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ledge::audit::key::SignedCheckpoint;
-use ledge::audit::layout::{TileKind, TilePath, WIDTH, entries, log_folder};
+use ledge::audit::layout::{TILE_WIDTH, TileKind, TilePath, entries, log_folder};
 use ledge::audit::local::{LocalLog, generations};
 use ledge::audit::record::AuditRecord;
 use tlog_tiles::{Hash, HashReader, stored_hashes, tree_hash};
@@ -31,8 +31,8 @@ impl Books {
         assert_eq!(generations(audit).unwrap(), [1], "the log did not go on");
         let (local, mut new) = (LocalLog::open(&log_folder(audit, 1)), Vec::new());
         while self.size < size {
-            let (index, first) = (self.size / WIDTH, self.size % WIDTH);
-            let width = u16::try_from((size - index * WIDTH).min(WIDTH)).unwrap();
+            let (index, first) = (self.size / TILE_WIDTH, self.size % TILE_WIDTH);
+            let width = u16::try_from((size - index * TILE_WIDTH).min(TILE_WIDTH)).unwrap();
             let bundle = local.tile(TilePath { kind: TileKind::Entries, index, width }).unwrap();
             let bundle = bundle.unwrap_or_else(|| panic!("of {size} records, those of tile {index} are not there"));
             for entry in &entries(&bundle).unwrap()[usize::try_from(first).unwrap()..] {

@@ -1,5 +1,5 @@
-//! What is sent and answered: `ExportLogsServiceRequest` and its response (opentelemetry-proto, collector/logs/v1), in
-//! the JSON form of protobuf as OTLP has it: numbers of 64 bits are strings.
+//! The request and the response, `ExportLogsServiceRequest` and its response (opentelemetry-proto, collector/logs/v1),
+//! in the JSON form of protobuf that OTLP uses: numbers of 64 bits are strings.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::super::super::status::LiveRecord;
+use crate::status::LiveRecord;
 
 /// `SEVERITY_NUMBER_INFO` and `SEVERITY_NUMBER_WARN`.
 const INFO: u8 = 9;
@@ -72,7 +72,7 @@ enum Value<'a> {
     Bool(bool),
 }
 
-/// The answer, as far as it is of interest.
+/// The fields of the response that are used.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Response {
@@ -129,17 +129,17 @@ fn log_record(record: &LiveRecord, now_ms: u64) -> LogRecord<'_> {
     }
 }
 
-/// As `fixed64` of protobuf.
+/// A time as `fixed64` of protobuf.
 fn nanoseconds(unix_millis: u64) -> String {
     unix_millis.saturating_mul(1_000_000).to_string()
 }
 
-/// As `int64` of protobuf: a greater number would have the whole request refused.
+/// A number as `int64` of protobuf. A collector refuses the whole request for a greater one.
 fn integer(number: u64) -> String {
     i64::try_from(number).unwrap_or(i64::MAX).to_string()
 }
 
-/// How many records an answer says were not taken. An answer of another kind says that all were.
+/// The number of records that a response says were refused. A response of another form counts as none.
 pub(super) fn refused(body: &[u8]) -> u64 {
     let response: Response = serde_json::from_slice(body).unwrap_or_default();
     match response.partial_success.unwrap_or_default().rejected_log_records {

@@ -4,14 +4,14 @@ use super::*;
 
 /// How many bytes the records of a tile take, up to a size.
 fn length(size: u64) -> usize {
-    (size / WIDTH * WIDTH..size).map(|seq| record(seq).len() + 2).sum()
+    (size / TILE_WIDTH * TILE_WIDTH..size).map(|seq| record(seq).len() + 2).sum()
 }
 
 /// Cuts the last file of a log at every byte of its last records.
 fn cut_everywhere(signed: u64, size: u64) {
     let disk = Disk::with(signed, size);
     let whole = disk.content(1);
-    let path = disk.file(TileKind::Entries, size / WIDTH);
+    let path = disk.file(TileKind::Entries, size / TILE_WIDTH);
     let file = whole.get(&path).unwrap();
     for cut in length(signed - 1)..=file.len() {
         disk.put_back(1, &whole);
@@ -45,7 +45,7 @@ fn a_power_cut_that_took_a_tile_behind_the_head_takes_those_behind_it() {
 fn a_head_that_ends_a_tile_needs_that_tile() {
     for size in [256, 512] {
         let disk = Disk::with(size, size);
-        let path = disk.file(TileKind::Entries, size / WIDTH - 1);
+        let path = disk.file(TileKind::Entries, size / TILE_WIDTH - 1);
         let file = std::fs::read(&path).unwrap();
         put(&path, &file[..file.len() - 1]);
         disk.is_left("damaged", size - 1);
@@ -97,7 +97,8 @@ fn hashes_that_are_not_those_of_the_records_are_made_anew() {
         let flipped: Vec<u8> =
             file.iter().enumerate().map(|(at, byte)| if at == 5 { byte ^ 1 } else { *byte }).collect();
         let longer = [file.as_slice(), &[7; 64]].concat();
-        // Whole tiles of level 0 are not read by a start that finds the head right: those who verify find a flipped bit there.
+        // Whole tiles of level 0 are not read by a start that finds the head right: those who verify find a flipped bit
+        // there.
         let is_read = path == &hashes[2] || path == &hashes[3];
         for damaged in
             [Some(flipped).filter(|_| is_read), Some(file[..file.len() - 32].to_vec()), Some(longer), Some(Vec::new())]
@@ -175,7 +176,7 @@ fn a_log_without_a_checkpoint_goes_on_when_its_first_commit_was_all() {
     drop(disk.goes_on(300));
     for size in [300, 10] {
         let disk = Disk::with(0, size);
-        let path = disk.file(TileKind::Entries, size / WIDTH);
+        let path = disk.file(TileKind::Entries, size / TILE_WIDTH);
         let file = std::fs::read(&path).unwrap();
         put(&path, &file[..file.len() - 1]);
         drop(disk.goes_on(size - 1));

@@ -1,5 +1,5 @@
-//! What becomes of a commit that fails. The system itself fails it: a write to `/dev/full` ends with ENOSPC, and an fsync of
-//! `/dev/null` with EINVAL.
+//! What becomes of a commit that fails. The system itself fails it: a write to `/dev/full` ends with ENOSPC, and an
+//! fsync of `/dev/null` with EINVAL.
 
 use std::os::unix::fs::symlink;
 
@@ -84,7 +84,7 @@ fn a_file_that_lost_durable_records_is_not_written_to() {
     }
     assert!(log.commit().unwrap_err().is_full());
     log.append(&record(200)).unwrap();
-    assert!(log.commit().unwrap_err().to_string().contains("it is not what was written to it"));
+    assert!(log.commit().unwrap_err().to_string().contains("its content is not what was written"));
     drop(log);
     disk.is_left("damaged", 200);
 }

@@ -15,7 +15,7 @@ async fn a_tile_with_other_bytes_is_a_fork_and_one_with_the_same_is_there() {
             platform.set(&path, &content);
         }
     }
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     assert_eq!(platform.files(), of.files());
 
     for path in ["/audit/box-1/1/tile/entries/001.p/44", "/audit/box-1/1/tile/1/000.p/1"] {
@@ -27,13 +27,13 @@ async fn a_tile_with_other_bytes_is_a_fork_and_one_with_the_same_is_there() {
                 other[10] ^= 1;
             }
             platform.restore(BTreeMap::from([(path.to_owned(), other)]));
-            let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+            let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
             assert!(matches!(error, SyncError::Forked { generation: 1, .. }), "{error}");
             assert!(!platform.files().contains_key(CHECKPOINT));
         }
         // What is only the beginning shows nothing but a server that broke.
         platform.restore(BTreeMap::from([(path.to_owned(), of.files()[path][..20].to_vec())]));
-        let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+        let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
         assert!(matches!(error, SyncError::Cut { length: 20, .. }), "{error}");
     }
 }
@@ -55,20 +55,20 @@ async fn a_checkpoint_that_this_log_never_had_is_a_fork() {
     for note in [shorter, equal, longer, stranger] {
         let before = BTreeMap::from([(CHECKPOINT.to_owned(), note)]);
         platform.restore(before.clone());
-        let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+        let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
         assert!(matches!(error, SyncError::Forked { generation: 1, .. }), "{error}");
         assert_eq!(platform.files(), before);
     }
     for page in ["", "<html>Sign in</html>"] {
         platform.set(CHECKPOINT, page.as_bytes());
-        let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+        let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
         assert!(matches!(error, SyncError::Checkpoint { .. }), "{error}");
     }
     // Its own goes on from there.
     platform.restore(BTreeMap::new());
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     let head = of.grow(300, "r");
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
 }
 
 #[tokio::test]
@@ -82,20 +82,20 @@ async fn an_older_log_is_completed_first_and_one_that_forked_holds_up_nothing() 
     let head = of.grow(20, "r");
     assert_eq!(head.generation, 2);
     let mut task = of.task(&platform);
-    bring(&mut task, &head).await.unwrap();
+    copy_up_to(&mut task, &head).await.unwrap();
     let both: BTreeMap<_, _> = first.into_iter().chain(of.files()).collect();
     assert_eq!(platform.files(), both);
     let order: Vec<_> = of.state.take_news();
     assert_eq!(order, [SyncNews::Has { generation: 1, size: 300 }, SyncNews::Has { generation: 2, size: 20 }]);
     // It is not looked at again, not even after a restart.
     platform.take_requests();
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     assert_eq!(platform.take_requests(), ["GET /audit/box-1/2/checkpoint 200"]);
 
     platform.restore(BTreeMap::new());
     std::fs::remove_file(of.folder.path().join("sync.json")).unwrap();
     platform.set("/audit/box-1/1/tile/entries/000", b"another");
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     assert!(of.files().iter().all(|(path, content)| platform.files().get(path) == Some(content)));
     assert!(!platform.files().contains_key(CHECKPOINT));
 }

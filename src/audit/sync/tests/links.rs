@@ -10,7 +10,7 @@ async fn a_platform_that_is_brought_up_to_a_head_has_the_files_of_the_log_and_no
     let mut task = of.task(&platform);
     for grown in [1, 254, 1, 700] {
         let head = of.grow(grown, "r");
-        bring(&mut task, &head).await.unwrap();
+        copy_up_to(&mut task, &head).await.unwrap();
         let (there, expected) = (platform.files(), of.files());
         for (path, content) in &expected {
             assert_eq!(there.get(path), Some(content), "{path}");
@@ -26,8 +26,8 @@ async fn a_platform_that_is_brought_up_to_a_head_has_the_files_of_the_log_and_no
     assert_eq!(of.state.take_news().last(), Some(&SyncNews::Has { generation: 1, size: 956 }));
     // Asked again, nothing is sent; and after a restart neither.
     let head = of.head();
-    bring(&mut task, &head).await.unwrap();
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut task, &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     assert_eq!(platform.take_requests(), ["GET /audit/box-1/1/checkpoint 200"; 2]);
 }
 
@@ -46,7 +46,7 @@ async fn the_checkpoint_comes_last_however_the_link_breaks() {
             platform.misbehave(move |_, _, _| {
                 (begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= at).then_some(fault)
             });
-            let error = bring(&mut task, &head).await.unwrap_err();
+            let error = copy_up_to(&mut task, &head).await.unwrap_err();
             assert!(!error.is_of_one_log(), "{error}");
             let there = platform.files();
             if let Some(checkpoint) = there.get("/audit/box-1/1/checkpoint") {
@@ -54,7 +54,7 @@ async fn the_checkpoint_comes_last_however_the_link_breaks() {
                 assert!(checkpoint == &head.checkpoint.note && there == of.files(), "{number} {at}");
             }
             platform.behave();
-            bring(&mut task, &head).await.unwrap();
+            copy_up_to(&mut task, &head).await.unwrap();
             assert_eq!(platform.files(), of.files(), "{number} {at}");
         }
     }
@@ -66,10 +66,10 @@ async fn what_was_sent_is_not_sent_again_after_a_break_and_a_restart() {
     let head = of.grow(10 * 256 + 7, "r");
     let mut task = of.task(&platform);
     platform.misbehave(|_, path, _| path.ends_with("/tile/0/008").then_some(Fault::Status(500)));
-    bring(&mut task, &head).await.unwrap_err();
+    copy_up_to(&mut task, &head).await.unwrap_err();
     platform.behave();
     platform.take_requests();
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     assert_eq!(platform.files(), of.files());
     let requests = platform.take_requests();
     // The last of those that it has is asked for: the platform may have lost them.
@@ -85,19 +85,19 @@ async fn a_platform_that_lost_what_it_took_gets_it_again() {
     let (platform, mut of) = (Platform::start().await, TestBox::new());
     let mut task = of.task(&platform);
     let head = of.grow(600, "r");
-    bring(&mut task, &head).await.unwrap();
+    copy_up_to(&mut task, &head).await.unwrap();
     let backup = platform.files();
     let head = of.grow(5 * 256, "r");
     platform.misbehave(|_, path, _| path.ends_with("/tile/0/006").then_some(Fault::Status(500)));
-    bring(&mut task, &head).await.unwrap_err();
+    copy_up_to(&mut task, &head).await.unwrap_err();
     assert!(task.hint.sent(1, 600) >= 5);
     platform.behave();
     platform.restore(backup.clone());
-    bring(&mut task, &head).await.unwrap();
+    copy_up_to(&mut task, &head).await.unwrap();
     assert!(of.files().iter().all(|(path, content)| platform.files().get(path) == Some(content)));
     // And a checkpoint that is older than the last one counts, too.
     platform.restore(backup);
-    bring(&mut task, &head).await.unwrap();
+    copy_up_to(&mut task, &head).await.unwrap();
     assert!(of.files().iter().all(|(path, content)| platform.files().get(path) == Some(content)));
 }
 
@@ -108,8 +108,8 @@ async fn what_is_wrong_with_the_platform_is_told_in_words() {
     for (status, word) in [
         (400, "client certificate"),
         (401, "user name"),
-        (403, "does not let this box in"),
-        (404, "folder is not there"),
+        (403, "denies access; does the certificate name this box"),
+        (404, "folder is missing"),
         (405, "dav_methods"),
         (409, "create_full_put_path"),
         (413, "client_max_body_size"),
@@ -118,11 +118,11 @@ async fn what_is_wrong_with_the_platform_is_told_in_words() {
         (301, "redirects are not followed"),
     ] {
         platform.misbehave(move |method, _, _| (method == Method::PUT).then_some(Fault::Status(status)));
-        let error = bring(&mut of.task(&platform), &head).await.unwrap_err().to_string();
+        let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err().to_string();
         assert!(error.contains(&format!("status {status}")) && error.contains(word), "{error}");
     }
     platform.misbehave(|_, _, _| Some(Fault::RetryAfter));
-    let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+    let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
     assert_eq!(error.retry_after(), Some(Duration::from_hours(1)));
 }
 
@@ -143,7 +143,7 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
         }
         // A request that was under way when it failed may come later: not into the next round.
         let platform = Platform::start().await;
-        let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+        let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
         assert_eq!(matches!(error, SyncError::Damaged { .. }), changes, "{error}");
         assert_eq!(matches!(error, SyncError::Missing { .. }), !changes, "{error}");
         let there: Vec<_> = platform.files().into_keys().collect();
@@ -154,6 +154,6 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
         ledge_base::durable::replace(&file, &whole).unwrap();
     }
     let platform = Platform::start().await;
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     assert_eq!(platform.files(), of.files());
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
 /// Runs the task until `waited` is done.
-async fn running(task: Task, waited: impl Future<Output = ()>) {
+async fn running(task: SyncTask, waited: impl Future<Output = ()>) {
     tokio::select! {
         () = task.run() => {}
         () = waited => {}
@@ -63,7 +63,7 @@ async fn a_day_of_a_quiet_box_is_less_than_a_megabyte() {
     let times = 86_400 / task.settings.config.interval_s;
     for _ in 0..times {
         let head = of.grow(288 / times, &record);
-        bring(&mut task, &head).await.unwrap();
+        copy_up_to(&mut task, &head).await.unwrap();
     }
     assert!(of.head().checkpoint.size >= 288 && platform.bytes() < 1 << 20, "{} bytes", platform.bytes());
 }
@@ -115,7 +115,7 @@ async fn a_fork_is_told_once_and_the_next_log_is_sent() {
 async fn a_restart_knows_what_the_platform_has_without_the_network() {
     let (platform, mut of) = (Platform::start().await, TestBox::new());
     let head = of.grow(300, "r");
-    bring(&mut of.task(&platform), &head).await.unwrap();
+    copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     of.state.take_news();
     platform.misbehave(|_, _, _| Some(Fault::CutBefore));
     let task = of.task(&platform);

@@ -1,5 +1,9 @@
 //! The description of each kind of content, and the fields of its messages.
 
+use std::borrow::Cow;
+
+use ledge_audit::config::AuditConfig;
+use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
 use ledge_egress::{Content, REQUEST_HEADERS};
 use ledge_mqtt::answer;
@@ -14,7 +18,7 @@ use super::fields::{Field, of_schema};
 /// One form of message.
 #[derive(Debug, Serialize)]
 pub struct Message {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// All its fields.
     pub fields: Vec<Field>,
 }
@@ -40,10 +44,11 @@ pub fn what(content: Content) -> &'static str {
 /// Every form of message of a kind of content.
 pub fn messages(content: Content) -> Vec<Message> {
     let constant = |name, fields: &[(&'static str, &'static str)]| Message {
-        name,
+        name: Cow::Borrowed(name),
         fields: fields.iter().map(|(name, what)| Field::new(name, what)).collect(),
     };
-    let typed = |name, schema: schemars::Schema| Message { name, fields: of_schema(schema.as_value()) };
+    let typed =
+        |name, schema: schemars::Schema| Message { name: Cow::Borrowed(name), fields: of_schema(schema.as_value()) };
     match content {
         Content::Protocol => vec![
             constant("the connection to a broker (MQTT CONNECT)", &connect::CONNECT_FIELDS),
@@ -81,31 +86,49 @@ pub fn messages(content: Content) -> Vec<Message> {
         Content::Request => {
             vec![constant("a request for a file (HTTP GET; to a proxy, CONNECT with the host)", &REQUEST_HEADERS)]
         }
-        Content::Audit => vec![
-            typed("a record (JSON), in entry bundles, by syslog and by OTLP", AuditRecord::schema()),
-            constant(
-                "what proves records (C2SP tlog-tiles), and which log they are of",
-                &[
-                    ("origin", "ledge.audit/<name of this box>/<generation>"),
-                    ("size", "how many records the log has"),
-                    ("root", "the hash of all records"),
-                    ("signature", "of the three above, by the audit key of this box"),
-                    ("hashes", "SHA-256 of records and of hashes"),
-                    ("leaf", "beside each record in live copies: its hash; with its number, time and severity"),
-                    ("name and version", "in live copies: of this box, and of Ledge; by syslog also the process id"),
-                ],
-            ),
-            constant(
-                "the request that carries them (HTTP GET, PUT and POST)",
-                &[
-                    ("path", "what is configured, the name of this box, and the name of the file"),
-                    ("host, user-agent, accept", "the host that is configured, ledge, */*"),
-                    ("content-type, content-length", "of the file or of the records"),
-                    ("if-none-match", "* for a file that must not be there yet"),
-                    ("query", "for a bucket: the id of the access key, date, region and signature, as S3 has it"),
-                    ("authorization", "for a collector: the token of audit.otlp.token_file"),
-                ],
-            ),
-        ],
+        Content::Audit => audit_messages(&AuditConfig::default()),
     }
+}
+
+/// The forms of the audit log: in its files on the platform, and in each live copy.
+fn audit_messages(config: &AuditConfig) -> Vec<Message> {
+    let disclosures: Vec<_> = config.live_copies().into_iter().map(LiveCopy::disclosure).collect();
+    let protocols: Vec<_> = disclosures.iter().map(|copy| format!("by {}", copy.protocol)).collect();
+    let protocols = match protocols.as_slice() {
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+        [] => String::new(),
+    };
+    let record = of_schema(AuditRecord::schema().as_value());
+
+    let besides =
+        disclosures.iter().filter_map(|copy| Some(format!("; by {} also {}", copy.protocol, copy.beside_records?)));
+    let besides = besides.collect::<Vec<_>>().concat();
+    let proofs = vec![
+        Field::new("origin", "ledge.audit/<name of this box>/<generation>"),
+        Field::new("size", "how many records the log has"),
+        Field::new("root", "the hash of all records"),
+        Field::new("signature", "of the three above, by the audit key of this box"),
+        Field::new("hashes", "SHA-256 of records and of hashes"),
+        Field::new("leaf", "beside each record in live copies: its hash; with its number, time and severity"),
+        Field::new("name and version", &format!("in live copies: of this box, and of Ledge{besides}")),
+    ];
+
+    let mut request = vec![
+        Field::new("path", "what is configured, the name of this box, and the name of the file"),
+        Field::new("host, user-agent, accept", "the host that is configured, ledge, */*"),
+        Field::new("content-type, content-length", "of the file or of the records"),
+        Field::new("if-none-match", "* for a file that must not be there yet"),
+        Field::new("query", "for a bucket: the id of the access key, date, region and signature, as S3 has it"),
+    ];
+    let of_copies = disclosures.iter().flat_map(|copy| copy.request_headers);
+    request.extend(of_copies.map(|(name, what)| Field::new(name, what)));
+
+    [
+        (format!("a record (JSON), in entry bundles, {protocols}"), record),
+        ("what proves records (C2SP tlog-tiles), and which log they are of".to_owned(), proofs),
+        ("the request that carries them (HTTP GET, PUT and POST)".to_owned(), request),
+    ]
+    .into_iter()
+    .map(|(name, fields)| Message { name: Cow::Owned(name), fields })
+    .collect()
 }

@@ -250,7 +250,7 @@ fn a_photograph_cut_anywhere_is_refused_or_has_all_of_its_blocks() {
             for tail in [&b""[..], &[0; 5000]] {
                 match decode(&[&bytes[..length], tail].concat(), DecodeLimits::default()) {
                     Err(error) => assert_eq!(error, ImageError::CutOff { format: ImageFormat::Jpeg }, "{length}"),
-                    // What may be lost are bits of the last block's last coefficient.
+                    // Only bits of the last coefficient of the last block may be lost.
                     Ok(picture) => {
                         accepted += 1;
                         let pixels = picture.pixels().iter().zip(whole.pixels());

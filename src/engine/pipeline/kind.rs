@@ -1,0 +1,168 @@
+//! The interface between a pipeline kind and the rest of Ledge: what a kind brings, and what it is given.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use ledge_base::memory_budget::{Hold, NoRoom};
+use ledge_base::tensor::Tensor;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::KINDS;
+use super::image::DecodeLimits;
+use super::quantization::Quantization;
+use crate::backend::{Port, Signature};
+
+/// A line of the table of kinds: the facts about a kind that need no model.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// The name of its section: `[pipeline.NAME]` in `model.toml`.
+    pub name: &'static str,
+    pub input: Input,
+    /// The member of the JSON answer that holds the result. Kinds may share one, with the same schema. Never `outputs`,
+    /// the member of an answer in tensors.
+    pub member: &'static str,
+    /// The JSON Schema of that member.
+    pub schema: fn(&mut SchemaGenerator) -> Schema,
+    /// Cuts a result to its first so many parts, for `ledge infer --top`. A result without such parts stays as it is.
+    pub shorten: fn(&mut Value, usize),
+    /// The rows that `ledge infer` prints for a result.
+    pub rows: fn(&Value) -> Vec<Row>,
+}
+
+/// The input that a caller sends to a pipeline, in place of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// A JPEG, PNG or WebP image, whole.
+    Photograph,
+}
+
+impl Input {
+    /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
+    pub fn sections(self) -> String {
+        let kinds = KINDS.iter().filter(|kind| kind.input == self);
+        kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
+    }
+
+    /// An input that every pipeline can answer, for the rehearsal of a model at its load. The image is a drawing of
+    /// 32x24 pixels with edges, gradients and all colours.
+    pub fn sample(self) -> &'static [u8] {
+        match self {
+            Self::Photograph => include_bytes!("sample.png"),
+        }
+    }
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Photograph => "a photograph",
+        })
+    }
+}
+
+/// A row that `ledge infer` prints.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub score: Option<f64>,
+    pub text: String,
+}
+
+/// The section of a kind in `model.toml`, as it was read.
+pub trait PipelineSection: fmt::Debug {
+    /// The kind's line of the table.
+    fn kind(&self) -> &'static Kind;
+
+    /// The mistakes that the section's types let through, each with its key in the section.
+    fn mistakes(&self) -> Vec<(&'static str, String)>;
+
+    /// The pipeline for `model`, or the reason why the section does not fit the model's tensors.
+    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String>;
+}
+
+/// A pipeline bound to one loaded model: it makes the inputs of a run, and an answer of its outputs.
+pub trait Pipeline: fmt::Debug + Send + Sync {
+    /// The kind's line of the table.
+    fn kind(&self) -> &'static Kind;
+
+    /// Makes the model's inputs, in the signature's order, from the bytes that a caller sent. Called on a worker's
+    /// core; large intermediate results count in `hold`.
+    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Vec<Tensor>, InputError>;
+
+    /// The outputs of the run that the answer needs, as positions in the signature.
+    fn outputs(&self) -> &[usize];
+
+    /// The output that holds the scores of classes, if there is one, as a position in the signature. The number of its
+    /// classes is compared with its labels, and an update compares the best class of two versions.
+    fn scores(&self) -> Option<usize>;
+
+    /// The value of the answer's [`Kind::member`], made of the outputs in the order of [`Self::outputs`].
+    fn answer(&self, outputs: &[&Tensor]) -> Result<Box<RawValue>, AnswerError>;
+
+    /// Compares the answer with the one that a golden input expects; the reason when they differ.
+    fn judge(&self, outputs: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
+}
+
+/// The answer that a golden input expects, beside its outputs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expected<'e> {
+    pub label: Option<&'e str>,
+    pub min_score: Option<f32>,
+}
+
+/// The facts about a loaded model that a pipeline may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Model<'m> {
+    pub signature: &'m Signature,
+    /// The class names of outputs, by output name.
+    pub labels: &'m HashMap<String, Arc<[String]>>,
+    /// The quantization of inputs and outputs, by name, where it is known.
+    pub quantization: &'m HashMap<String, Quantization>,
+}
+
+impl<'m> Model<'m> {
+    /// The input that the key `input` of a section names, or the only one.
+    pub fn input(self, kind: &Kind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
+        find(kind, "input", &self.signature.inputs, name)
+    }
+
+    /// The output that the key `output` of a section names, or the only one.
+    pub fn output(self, kind: &Kind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
+        find(kind, "output", &self.signature.outputs, name)
+    }
+}
+
+fn find<'m>(kind: &Kind, key: &str, ports: &'m [Port], name: Option<&str>) -> Result<(usize, &'m Port), String> {
+    let kind = kind.name;
+    let mut numbered = ports.iter().enumerate();
+    match (name, ports) {
+        (Some(name), _) => numbered
+            .find(|(_, port)| port.name == name)
+            .ok_or_else(|| format!("pipeline.{kind}.{key} names {name:?}, which the model lacks")),
+        (None, [only]) => Ok((0, only)),
+        (None, _) => Err(format!("the model has {} {key}s: pipeline.{kind}.{key} must name one", ports.len())),
+    }
+}
+
+/// Bytes that do not become the inputs of a model.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The caller's mistake.
+    #[error("{0}")]
+    Content(String),
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+}
+
+/// Outputs that do not become an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// No output of the model becomes one, such as one of another datatype: the model is refused at its load.
+    #[error("{0}")]
+    Outputs(String),
+    /// The values of this run do not, those of another may.
+    #[error("{0}")]
+    Values(String),
+}
