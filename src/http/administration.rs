@@ -102,7 +102,7 @@ mod tests {
         assert!(waiting.await.is_ok());
 
         let (waited, ()) = tokio::join!(wait_until_durable(&sink, sink.mark(), DURABLE_RECORD_TIMEOUT), async {
-            drop(queue.take().flushes)
+            drop(queue.take().flushes);
         });
         assert!(
             format!("{:?}", waited.unwrap_err())
