@@ -47,7 +47,7 @@ impl Section for RuntimesConfig {
         }
     }
 
-    fn doctor(&self, _site: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Check> {
         doctor::checks(self)
     }
 }

@@ -29,7 +29,7 @@ pub trait Section: Debug + Send + Sync {
     }
 
     /// The findings for `ledge doctor`, which runs next to the daemon or without one.
-    fn doctor(&self, _site: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Check> {
         Vec::new()
     }
 

@@ -50,7 +50,7 @@ impl Cpu {
 /// Everything a verb printed, without what QEMU says of the CPU's features that it does not emulate.
 fn printed(output: &Output) -> String {
     let both = [&output.stdout, &output.stderr].map(|printed| String::from_utf8_lossy(printed).into_owned()).concat();
-    both.lines().filter(|line| !line.starts_with("qemu-x86_64: warning: TCG")).map(|line| format!("{line}\n")).collect()
+    both.split_inclusive('\n').filter(|line| !line.starts_with("qemu-x86_64: warning: TCG")).collect()
 }
 
 /// A shipped model in one runtime, answering photographs with every class.
@@ -196,13 +196,12 @@ fn every_shipped_model_answers_as_its_float_original_on_every_cpu() {
     println!("{:<20} {:<12} {:<8} {:>10} {:>8} {:>8}", "model", "runtime", "cpu", "same class", "cosine", "error");
     for model in shipped_models() {
         let questions = questions(&model);
-        let (float, limit) = match model.as_str() {
-            "efficientnet_lite0" => (variants.float_answers(&questions), INT8_ERROR),
+        let (float, limit) = if model == "efficientnet_lite0" {
+            (variants.float_answers(&questions), INT8_ERROR)
+        } else {
             // A float model: its golden answers are those of the same network in float64.
-            _ => {
-                let golden: Value = serde_json::from_slice(&std::fs::read(&questions[0]).unwrap()).unwrap();
-                (vec![serde_json::from_value(golden["outputs"][0]["data"].clone()).unwrap()], 1e-5)
-            }
+            let golden: Value = serde_json::from_slice(&std::fs::read(&questions[0]).unwrap()).unwrap();
+            (vec![serde_json::from_value(golden["outputs"][0]["data"].clone()).unwrap()], 1e-5)
         };
         for runtime in RUNTIMES {
             let native = infer(&model, runtime, Cpu::Own, &questions);
