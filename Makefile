@@ -25,7 +25,7 @@ setup-test: ## the same, and what the tests need: small models, a client library
 	@$(PYTHON) models/setup --test
 	@$(PYTHON) benches/peers/fetch.py cargo
 
-build: ## compile the release binary, target/release/ledge (FEATURES=full: with Parquet files and encrypted backups)
+build: ## compile the release binary, target/release/ledge (FEATURES=full: with Parquet files, encrypted backups and ledge bench)
 	cargo build --release --locked $(if $(FEATURES),--features $(FEATURES))
 
 build-dist: ## compile the binary as packages have it, target/dist/ledge: optimized across crates, in twice the time

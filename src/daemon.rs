@@ -103,13 +103,13 @@ pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::R
     builder
         .enable_all()
         .worker_threads(config.control.threads)
-        // For reading files and decoding images. These threads end after ten idle seconds.
+        // For reading files and decompressing bodies. These threads end after ten idle seconds.
         .max_blocking_threads(process::usable_cores() + 4)
         .thread_name("control");
     let runtime = builder.build().context("the async runtime cannot be started")?;
 
     let ended = runtime.block_on(serve(config, registry, handover));
-    // A photograph that is still being decoded, or a file system that hangs, must not delay the end.
+    // A body that is still being decompressed, or a file system that hangs, must not delay the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }

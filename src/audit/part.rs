@@ -51,7 +51,7 @@ impl Part for AuditPart {
     }
 
     fn heartbeat(&self) -> BoxFuture<'_, ()> {
-        self.served.state.turned().boxed()
+        self.served.state.heartbeat().boxed()
     }
 
     fn problem(&self, _is_starting: bool) -> Option<String> {

@@ -198,7 +198,7 @@ impl AuditState {
 
     /// Waits until the writer has finished a turn, which it does at least once a second, but never while its disk hangs
     /// or after its thread died.
-    pub async fn turned(&self) {
+    pub async fn heartbeat(&self) {
         self.shared.turned.notified().await;
     }
 

@@ -4,6 +4,10 @@
 
 pub mod assets;
 pub mod audit;
+#[cfg(feature = "bench")]
+pub mod bench;
+#[cfg(not(feature = "bench"))]
+#[path = "bench_unavailable.rs"]
 pub mod bench;
 pub mod checks;
 pub mod config;

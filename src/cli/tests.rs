@@ -123,7 +123,7 @@ fn bindings_are_listed_with_their_problems() {
     assert_eq!(lines[2].join("|"), "cameras/+|cameras/+|-|detect/3|seen/{1} ($.labels[0])|the message|2/s|1 retain");
     assert_eq!(lines[3].join("|"), "old|scales (shared)|-|detect/2|x|x = $.kg|-|0");
     assert_eq!(lines[4], ["problem: version 2 of detect is not served"]);
-    assert!(lines[6][0].starts_with("problem: there is no gone in /"), "{text}");
+    assert!(lines[6][0].starts_with("problem: there is no model gone in /"), "{text}");
 
     let (exit, text) = ledge(&[&["mqtt", "bindings", "--json"], &set[..]].concat());
     assert_eq!(exit.unwrap(), Exit::Failure);

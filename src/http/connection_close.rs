@@ -264,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
                 )
             }
             StatusCode::URI_TOO_LONG => "the path of the request is longer than 65534 bytes".to_owned(),
-            _ => format!("the request is not valid HTTP/1.1: {}", error.to_string().trim_end_matches(" parsed")),
+            _ => format!("the request is not valid HTTP: {}", error.to_string().trim_end_matches(" parsed")),
         };
         (status, message)
     }

@@ -119,7 +119,7 @@ fn refuse_web_pages(app: &App, caller: &Caller, request: &Request) -> Result<(),
 fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
     let key = presented_key(request.headers())?;
     // Every connection has a peer; without one there is nothing to authenticate.
-    let Some(peer) = request.extensions().get::<Peer>() else { return Err(unauthenticated()) };
+    let Some(peer) = request.extensions().get::<Peer>() else { return Err(without_peer()) };
     app.authenticator().caller(peer, key).map_err(|refused| match &refused {
         CredentialError::TooMany { wait } => Denied {
             failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
@@ -141,7 +141,8 @@ fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
     })
 }
 
-fn unauthenticated() -> Denied {
+/// The refusal of a request without a peer, which no listener makes.
+fn without_peer() -> Denied {
     let failure = ApiError::new(
         StatusCode::UNAUTHORIZED,
         "authentication required: send an API key as `Authorization: Bearer <key>`",

@@ -108,7 +108,7 @@ impl fmt::Display for Role {
 
 /// A text that is not a role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected one of viewer, infer, feature-writer, operator, admin, auditor, got {text:?}")]
+#[error("expected one of {}, got {text:?}", Role::ALL.map(Role::as_str).join(", "))]
 pub struct InvalidRole {
     text: String,
 }

@@ -30,7 +30,7 @@ impl Part for Serving {
     }
 
     fn heartbeat(&self) -> BoxFuture<'_, ()> {
-        self.repository().engine().turned().boxed()
+        self.repository().engine().heartbeat().boxed()
     }
 
     fn problem(&self, _is_starting: bool) -> Option<String> {

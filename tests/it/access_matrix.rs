@@ -212,6 +212,9 @@ fn who_presents_nothing_has_the_roles_of_its_way_in() {
 fn every_route_is_in_the_readme_the_description_and_this_test() {
     let table = Table::read();
     let calls: BTreeSet<_> = CALLS.iter().map(|call| (call.method.to_owned(), call.route.to_owned())).collect();
+    for rule in routes() {
+        assert_eq!(rule.mistake(), None, "{} {}", rule.method, rule.path);
+    }
     let routes: BTreeSet<_> = routes().iter().map(|rule| (rule.method.to_owned(), rule.path.to_owned())).collect();
     assert_eq!(calls, routes, "a new route needs an expectation in tests/it/access_table.rs");
     let public = CALLS.iter().filter(|call| table.lets(&[], call)).map(|call| call.route);

@@ -291,7 +291,7 @@ fn settings_are_tried_as_the_daemon_would_read_them() {
     assert_eq!(settings_tried(good, "", &["--set", "serving.max_queue_size=20"]), Ok(()));
     for (settings_toml, words) in [
         ("[http]\nlisten = [\"0.0.0.0:80\"]\n", "settings.toml:2: http.listen"),
-        ("[egress]\nallow = []\n", "no release may set it"),
+        ("[egress]\nallow = []\n", "can be set only by the owner of the box"),
         ("[serving]\nmax_queue_size = 0\n", "expected a whole number from 1 to 1000000"),
         ("[serving]\nmax_queue_sise = 1\n", "max_queue_sise"),
         ("not toml", "settings.toml:1"),

@@ -80,7 +80,7 @@ fn settings_that_no_release_may_set_are_refused_in_the_words_of_the_mistake() {
     let fleet = Fleet::new("");
     let daemon = fleet.enrol(TestRoot::new()).start();
     for (version, (text, words)) in (1..).zip([
-        ("[log]\nlevel = \"trace\"\n", "no release may set it"),
+        ("[log]\nlevel = \"trace\"\n", "can be set only by the owner of the box"),
         ("[serving]\nmax_queue_size = 0\n", "expected a whole number from 1"),
     ]) {
         add_settings(&fleet, version, text);

@@ -87,7 +87,7 @@ impl Engine {
 
     /// Waits until each worker has ended the run that it is in now. A worker that never returns from a runtime, or
     /// whose thread died in a run, keeps this waiting for ever.
-    pub async fn turned(&self) {
+    pub async fn heartbeat(&self) {
         let shared = &self.handle.shared;
         let before = shared.runs_since();
         let is_same = |(now, before): (Option<Instant>, &Option<Instant>)| now.is_some() && now == *before;
