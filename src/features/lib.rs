@@ -198,7 +198,6 @@ pub mod view;
 pub mod window;
 mod wire;
 
-use ledge_service::off_thread::blocking;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -215,6 +214,7 @@ use ledge_base::log_limiter::LogLimiter;
 use ledge_base::principal::Principal;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::{AuditEvent, AuditSink};
+use ledge_service::off_thread::blocking;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use backup_cipher::BackupRecipient;
@@ -700,48 +700,67 @@ impl OpenStore {
             restores: Arc::new(Semaphore::new(1)),
         });
 
-        for repaired in repaired.iter().flatten() {
-            engine.alarm("a key file of the feature store was damaged, and is restored from its copy", repaired);
-        }
-        for damage in &opened.report.damage {
-            engine.alarm("the journal of the feature store is damaged", &damage.to_string());
-        }
-
-        if known == AcknowledgedOnDisk::Damaged {
-            let reason = "neither acknowledged nor acknowledged.copy can be read; both are written again from now on";
-            engine.alarm("the position of the last acknowledged push to the feature store is lost; a loss of pushes before this start cannot be detected", reason);
-        }
-        if opened.report.cut_off > 0 {
-            tracing::warn!(
-                bytes = opened.report.cut_off,
-                "the end of the feature store's journal is incomplete, as after a power cut during a write that was not acknowledged yet; it is cut off"
-            );
-        }
-
-        let writer = StoreWriter::new(engine.clone(), opened.journal);
-        let upkeep = Upkeep::new(engine.clone());
-        let marked = engine.clone();
-        let _ = engine.jobs.send(UpkeepJob::Open);
-
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            let engine = engine.clone();
-            let watched = move || {
-                if catch_unwind(AssertUnwindSafe(work)).is_err() {
-                    engine.acknowledged.close();
-                    engine.alarm("a thread of the feature store panicked; the store is closed", "restart ledge");
-                    engine.state.store(Arc::new(StoreState::Closed));
-                    engine.opened.send_replace(true);
-                }
-            };
-            thread::Builder::new().name(name.into()).spawn(watched)
-        };
-
-        let threads = [
-            spawn("features", Box::new(move || writer.run(receiver))),
-            spawn("features-upkeep", Box::new(move || upkeep.run(&waiting))),
-            spawn("features-mark", Box::new(move || marked.acknowledged.keep_durable())),
-        ];
-        let threads: Result<Vec<_>, _> = threads.into_iter().collect();
-        Ok(Self { engine, threads: Mutex::new(threads.map_err(|error| with_path(&error))?), _lock: lock })
+        report_damage(&engine, repaired.as_ref(), &opened.report, known);
+        let threads = spawn_threads(&engine, opened.journal, receiver, waiting).map_err(|error| with_path(&error))?;
+        Ok(Self { engine, threads: Mutex::new(threads), _lock: lock })
     }
+}
+
+/// Reports the damage that was found when the store was opened.
+fn report_damage(
+    engine: &Engine,
+    repaired: Option<&Vec<String>>,
+    report: &journal::OpenReport,
+    known: AcknowledgedOnDisk,
+) {
+    for repaired in repaired.into_iter().flatten() {
+        engine.alarm("a key file of the feature store was damaged, and is restored from its copy", repaired);
+    }
+    for damage in &report.damage {
+        engine.alarm("the journal of the feature store is damaged", &damage.to_string());
+    }
+
+    if known == AcknowledgedOnDisk::Damaged {
+        let reason = "neither acknowledged nor acknowledged.copy can be read; both are written again from now on";
+        engine.alarm("the position of the last acknowledged push to the feature store is lost; a loss of pushes before this start cannot be detected", reason);
+    }
+    if report.cut_off > 0 {
+        tracing::warn!(
+            bytes = report.cut_off,
+            "the end of the feature store's journal is incomplete, as after a power cut during a write that was not acknowledged yet; it is cut off"
+        );
+    }
+}
+
+/// Starts the threads of the store. One that panics closes the store.
+fn spawn_threads(
+    engine: &Arc<Engine>,
+    journal: Journal,
+    commands: tokio::sync::mpsc::Receiver<WriterCommand>,
+    jobs: mpsc::Receiver<UpkeepJob>,
+) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let writer = StoreWriter::new(engine.clone(), journal);
+    let upkeep = Upkeep::new(engine.clone());
+    let marked = engine.clone();
+    let _ = engine.jobs.send(UpkeepJob::Open);
+
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        let engine = engine.clone();
+        let watched = move || {
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                engine.acknowledged.close();
+                engine.alarm("a thread of the feature store panicked; the store is closed", "restart ledge");
+                engine.state.store(Arc::new(StoreState::Closed));
+                engine.opened.send_replace(true);
+            }
+        };
+        thread::Builder::new().name(name.into()).spawn(watched)
+    };
+
+    let threads = [
+        spawn("features", Box::new(move || writer.run(commands))),
+        spawn("features-upkeep", Box::new(move || upkeep.run(&jobs))),
+        spawn("features-mark", Box::new(move || marked.acknowledged.keep_durable())),
+    ];
+    threads.into_iter().collect()
 }

@@ -12,6 +12,7 @@ use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;
 use ledge_identity::access::ViewScope;
 use ledge_models::serving::Serving;
+use ledge_part::api_error::ApiError;
 use ledge_protocol::Target;
 use ledge_protocol::call::{self, BodyKind, CallAnswer, INLINE_JSON_BYTES_MAX, InferenceCall};
 use ledge_service::off_thread::blocking;
@@ -24,7 +25,6 @@ use super::held_bytes::HeldBytesGuard;
 use super::push::{self, PushError, Pusher};
 use super::request::{UnansweredReason, principal};
 use super::topics::TopicName;
-use ledge_part::api_error::ApiError;
 
 /// A message for one binding.
 #[derive(Debug)]

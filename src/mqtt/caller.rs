@@ -7,10 +7,10 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Permission;
 use ledge_identity::authentication::{Authenticator, Caller, CredentialError, Lacking, Proof, RequestPermit};
+use ledge_part::api_error::ApiError;
 use ledge_service::audit_event::AuditSink;
 
 use super::client::packet::Properties;
-use ledge_part::api_error::ApiError;
 
 /// The user property with an API key, as in HTTP's header: `Bearer ledge_...`.
 const AUTHORIZATION_PROPERTY: &str = "authorization";

@@ -12,6 +12,7 @@ use ledge_base::telemetry::messages::{self, MessageKind, MessageStatistics};
 use ledge_egress::Content;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
+use ledge_part::api_error::ApiError;
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::Updates;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -27,7 +28,6 @@ use super::push::Pusher;
 use super::request::{Request, UnansweredReason, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
-use ledge_part::api_error::ApiError;
 
 /// Messages in progress from which on no more packets are read. They end by themselves, so reading goes on soon.
 ///

@@ -8,6 +8,7 @@ use ledge_base::names::{DeviceName, ModelName};
 use ledge_base::principal::Principal;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
+use ledge_part::api_error::ApiError;
 
 use super::binding_message::{BindingMessage, Dismissal, DryRunRows};
 use super::bindings::{Binding, BindingConfig, Bindings};
@@ -15,7 +16,6 @@ use super::client::packet::{Message, PacketId, Properties, Qos, ReceivedMessage}
 use super::held_bytes::HeldBytes;
 use super::request::{Request, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
-use ledge_part::api_error::ApiError;
 
 /// A box without a broker.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use ledge_identity::access::ViewScope;
 use ledge_identity::authentication::{Authenticator, RequestPermit};
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
+use ledge_part::api_error::ApiError;
 use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::{Target, parse_header_length};
 use ledge_service::audit_event::AuditSink;
@@ -20,7 +21,6 @@ use super::bindings::Binding;
 use super::caller::{self, PresentedKey};
 use super::client::packet::{Message, Properties, ReceivedMessage};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TOPIC_ROOT, TopicFilter, TopicName};
-use ledge_part::api_error::ApiError;
 
 /// Allowance for the topic and the properties of a message besides its payload, in bytes.
 pub const MESSAGE_HEAD_BYTES: usize = 64 << 10;

@@ -8,13 +8,13 @@ use ledge_base::names::ModelVersion;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
 use ledge_models::serving::request::{InferResponse, Inputs, Timings};
+use ledge_part::api_error::ErrorBody;
 
 use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
 use super::encode::encode_response;
 use super::error::ProtocolError;
 use super::feast;
 use super::metadata::{IndexRequest, LoadRequest, UnloadRequest};
-use ledge_part::api_error::ErrorBody;
 
 /// Named tensors of a request or an answer.
 type Tensors = Vec<(String, Tensor)>;

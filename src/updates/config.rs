@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::doctor;
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
+
+use crate::doctor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The source of signed updates, and the limits on them.

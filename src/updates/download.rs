@@ -9,13 +9,13 @@ mod rate;
 #[cfg(test)]
 mod tests;
 
-use ledge_service::off_thread::blocking;
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Buf;
+use ledge_service::off_thread::blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::error::DownloadError;

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use ledge_base::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
+use ledge_part::check::size;
 use rustix::fs::{Access, access};
 
 use crate::cli::checks::Check;
 use crate::config::Config;
-use ledge_part::check::size;
 
 /// The free memory below which small models may not load, in bytes: two runtimes and one model of 20 MB need about
 /// half.

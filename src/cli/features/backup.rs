@@ -13,12 +13,12 @@ use ledge_base::secret::SecretFile;
 use ledge_features::backup_cipher::{BackupIdentity, BackupRecipient};
 use ledge_features::backup_form::is_encrypted;
 use ledge_features::snapshot::{SnapshotReader, Summary, verify_file};
+use ledge_part::check::size;
 use serde_json::{Value as Json, json};
 
 use super::daemon::{DaemonClient, checked};
 use super::new_file::NewFile;
 use crate::cli::Output;
-use ledge_part::check::size;
 
 /// The size of the pieces in which a file is read and sent, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;

@@ -6,12 +6,12 @@ use anyhow::{Context, bail};
 use ledge_base::clock;
 use ledge_base::toml_check::from_text;
 use ledge_features::value::{ScalarType, Value};
+use ledge_part::check::size;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::daemon::{DaemonClient, ViewDeclaration, ViewList};
 use crate::cli::Output;
-use ledge_part::check::size;
 
 /// Writes a value as JSON.
 fn document(value: &Json, out: &mut Output) -> anyhow::Result<()> {

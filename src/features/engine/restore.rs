@@ -1,12 +1,12 @@
 //! Restore of a backup: receives it into a file, checks it to its end, and writes it as a snapshot of this store.
 
-use ledge_service::off_thread::blocking;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ledge_service::off_thread::blocking;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::super::catalog::{Catalog, StoredView, Translation};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ledge_base::telemetry::messages::MessageKind;
+use ledge_part::api_error::ApiError;
 
 use super::Dispatcher;
 use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal};
@@ -11,7 +12,6 @@ use crate::bindings::Binding;
 use crate::client::packet::{Qos, Reason, ReceivedMessage};
 use crate::client::session::Delivery;
 use crate::rate_limit::{RateDecision, RateLimiter};
-use ledge_part::api_error::ApiError;
 
 /// The most topics whose rate is tracked for one binding.
 const RATE_LIMITED_TOPICS_MAX: usize = 4096;
