@@ -27,7 +27,7 @@ pub struct ModelStatistics {
     pub version: String,
     /// Time of its last answer, in milliseconds since 1970; 0 is never.
     pub last_inference: u64,
-    /// Batch elements inferred on, cache hits left out.
+    /// Batch elements that were run, without cache hits.
     pub inference_count: u64,
     /// Batches run, cache hits left out. `inference_count / execution_count` is the average batch.
     pub execution_count: u64,
