@@ -192,10 +192,12 @@ fn rest(stream: &mut impl Read) -> Vec<u8> {
     }
 }
 
-/// The statuses of the answers in a stream. No body here has a status line in it.
+/// The statuses of the answers in a stream. No body here has a status line in it; one that names the version has no
+/// status after it.
 fn statuses(stream: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(stream);
-    text.match_indices("HTTP/1.").map(|(at, _)| text[at + 9..at + 12].parse().unwrap()).collect()
+    let lines = text.match_indices("HTTP/1.").filter(|(at, _)| text.as_bytes().get(at + 8) == Some(&b' '));
+    lines.map(|(at, _)| text[at + 9..at + 12].parse().unwrap()).collect()
 }
 
 /// A request to `identity_fp32`.
