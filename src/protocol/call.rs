@@ -130,10 +130,12 @@ fn log_permit(status: u16) -> Option<u64> {
 
 async fn photograph(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
     let InferenceCall { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
-    let request = PhotographRequest { model, version, photograph, deadline, priority, account };
+    let request = PhotographRequest { model, version, photograph, deadline, priority, account: account.clone() };
     let answer = serving.infer_photograph(request, principal).await?;
     let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
-    let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?.into();
+    let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
+    let body = account.take(body.len())?.keep(body.into());
+
     let response = answer.response;
     Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })
 }
