@@ -61,8 +61,8 @@ fn bad_keys(root: &TestRoot) -> Vec<(String, &'static str)> {
     [
         (revoked, "revoked"),
         (expired, "expired"),
-        (foreign, "not known"),
-        (wrong, "not known"),
+        (foreign, "unknown API key"),
+        (wrong, "unknown API key"),
         (good[1..].into(), "malformed"),
     ]
     .into_iter()

@@ -245,7 +245,7 @@ fn every_int8_model_of_the_full_range_is_refused_or_falls_back_with_its_words() 
     let words = printed(&output);
     println!("refused:\n{words}");
     assert!(!output.status.success() && words.contains(wrong), "{words}");
-    assert!(words.contains("put its float32 original beside it as model.float.onnx"), "{words}");
+    assert!(words.contains("put its float32 original next to it as model.float.onnx"), "{words}");
     let (root, output) = HASWELL.run(root, &["doctor"]);
     let words = printed(&output);
     println!("doctor:\n{words}");
