@@ -1,5 +1,6 @@
 use ledge_audit::status::{AuditStatus, LogFigures, SyncStatus};
 use ledge_base::telemetry::machine::CoreUsage;
+use ledge_models::repository::UnavailableReason;
 use serde_json::{Value, json};
 
 use super::*;
@@ -10,6 +11,10 @@ use crate::subject::Subject;
 fn row(model: &str, version: Option<u64>, state: VersionState) -> IndexRow {
     let version = version.map(|version| ModelVersion::try_from(version).unwrap());
     IndexRow { model: model.parse().unwrap(), version, state, note: None }
+}
+
+fn failed(reason: &str) -> VersionState {
+    VersionState::Unavailable(UnavailableReason::Failed { reason: reason.to_owned() })
 }
 
 fn snapshot() -> DeviceSnapshot {
@@ -29,8 +34,8 @@ fn snapshot() -> DeviceSnapshot {
         index: vec![
             row("a", Some(1), VersionState::Ready),
             row("a", Some(2), VersionState::Loading),
-            row("b", Some(1), VersionState::Unavailable("unloaded".into())),
-            row("c", None, VersionState::Unavailable("no versions".into())),
+            row("b", Some(1), VersionState::Unavailable(UnavailableReason::Unloaded)),
+            row("c", None, failed("no versions")),
             row("d", Some(7), VersionState::Ready),
         ],
         live: vec![
@@ -131,11 +136,12 @@ fn a_model_that_was_unloaded_on_request_is_no_fault() {
         VersionState::Ready,
         VersionState::Loading,
         VersionState::Unloading,
-        VersionState::Unavailable("unloaded".into()),
+        VersionState::Unavailable(UnavailableReason::Unloaded),
+        VersionState::Unavailable(UnavailableReason::NotLoadedYet),
     ] {
         assert_eq!(read(&with(state))["health"], "ok");
     }
-    assert_eq!(read(&with(VersionState::Unavailable("cut off".into())))["health"], "degraded");
+    assert_eq!(read(&with(failed("cut off")))["health"], "degraded");
 }
 
 #[test]
@@ -151,7 +157,7 @@ fn a_document_fits_the_brokers_that_take_least() {
     // Every name as long as names may be, and reasons that JSON has to escape.
     let reason = "\"\\\n".repeat(10_000);
     let name = |n: usize| format!("{n:0128}");
-    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), VersionState::Unavailable(reason.clone()));
+    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), failed(&reason));
     // Updates with equally long texts.
     let mut updates = status_example::status();
     let (_, mut state) = updates.subjects.pop_first().unwrap();
