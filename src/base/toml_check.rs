@@ -106,11 +106,6 @@ pub fn nearest<'p, 'k, P>(known: &'p BTreeMap<String, P>, key: &'k str, from: us
     own_and_above.find_map(|end| Some((known.get(key.get(..end)?)?, key.get(end..)?)))
 }
 
-/// True if a message quotes a stand-in, and so is about a value that is not in the text.
-pub fn quotes_stand_in(message: &str) -> bool {
-    message.contains(STAND_IN)
-}
-
 /// Reads `text` into a `T`, or reports every mistake in it.
 pub fn parse<T: DeserializeOwned>(source: &str, text: &str) -> Result<T, Vec<Mistake>> {
     let checked = check(source, text);

@@ -53,6 +53,11 @@ impl Misread {
         self.keys.iter().any(|misread| is_at_or_below(misread, key))
     }
 
+    /// True if the value of `key` could not be read, by itself or as a part of another: a stand-in has its place.
+    pub fn covers(&self, key: &str) -> bool {
+        self.keys.iter().any(|misread| is_at_or_below(key, misread))
+    }
+
     /// True if a problem may be only a consequence of a mistake in its own value, or in one that it depends on.
     /// `in_text` turns a key of the problem into that of the text, whose arrays have all their elements.
     pub fn explains(&self, problem: &Problem, in_text: impl Fn(&str) -> String) -> bool {
