@@ -458,4 +458,16 @@ mod tests {
         assert_eq!(expired(10 * hour), [key]);
         assert_eq!(keys(&index), 2);
     }
+
+    #[test]
+    fn an_index_that_is_open_already_is_locked_and_not_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index");
+        let index = Index::open(&path, 16 << 20).unwrap();
+        let refused = Index::open_here(&path, 16 << 20).unwrap_err();
+        assert!(matches!(refused, IndexError::Locked { .. }), "{refused:?}");
+        assert!(refused.to_string().starts_with("the index cannot be read or written: "), "{refused}");
+        drop(index);
+        Index::open(&path, 16 << 20).unwrap();
+    }
 }

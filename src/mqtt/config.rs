@@ -226,7 +226,7 @@ impl Section for MqttConfig {
 
         match (&self.tls.certificate_file, &self.tls.key_file) {
             (Some(_), None) => {
-                wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into(), &["tls.key_file"])
+                wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into(), &["tls.key_file"]);
             }
             (None, Some(_)) => wrong(
                 "tls.key_file",

@@ -69,7 +69,11 @@ impl HttpTlsConfig {
         match (&self.certificate_file, &self.key_file) {
             (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file", &["tls.key_file"]),
             (None, Some(_)) => {
-                wrong("tls.key_file", "needs its certificate: set http.tls.certificate_file", &["tls.certificate_file"])
+                wrong(
+                    "tls.key_file",
+                    "needs its certificate: set http.tls.certificate_file",
+                    &["tls.certificate_file"],
+                );
             }
             (Some(_), Some(_)) if self.self_signed => {
                 let problem = "and http.tls.certificate_file are both set: remove one of them";

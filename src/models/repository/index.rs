@@ -18,6 +18,13 @@ pub enum VersionState {
     Unavailable(UnavailableReason),
 }
 
+impl VersionState {
+    /// The state of a version that should answer and does not.
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self::Unavailable(UnavailableReason::Failed { reason: reason.into() })
+    }
+}
+
 /// Reason why a version does not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnavailableReason {

@@ -150,7 +150,7 @@ impl Repository {
             // The reason is now the mistake in model.toml, not the earlier unload.
             let unloaded = VersionState::Unavailable(UnavailableReason::Unloaded);
             for state in states.versions.values_mut().filter(|state| **state == unloaded) {
-                *state = VersionState::Unavailable(UnavailableReason::Failed { reason: reason.clone() });
+                *state = VersionState::failed(reason);
             }
         }
         result
@@ -207,10 +207,7 @@ impl Repository {
                     let reason = error.to_string();
                     match old {
                         Some(old) => live.push(old.clone()),
-                        None => {
-                            let failed = UnavailableReason::Failed { reason: reason.clone() };
-                            model.set(version, VersionState::Unavailable(failed));
-                        }
+                        None => model.set(version, VersionState::failed(&reason)),
                     }
                     failures.push(format!("version {version}: {reason}"));
                 }

@@ -14,7 +14,7 @@ use super::loaded_model::LoadedModel;
 use super::loading::{VersionError, VersionSource};
 use super::loads::LoadMode;
 use super::observations::Observations;
-use super::{Model, Repository, UnavailableReason, VersionState, folder};
+use super::{Model, Repository, VersionState, folder};
 
 /// A version of a model that an update brought. Its files lie in one folder: `model.toml`, labels and golden inputs
 /// next to the model's own.
@@ -194,7 +194,7 @@ impl Repository {
                 let mut states = model.states();
                 let version = states.versions.entry(release.version).or_insert(VersionState::Loading);
                 if *version != VersionState::Ready {
-                    *version = VersionState::Unavailable(UnavailableReason::Failed { reason: reason.clone() });
+                    *version = VersionState::failed(&reason);
                 }
                 Err(reason)
             }

@@ -13,10 +13,6 @@ fn row(model: &str, version: Option<u64>, state: VersionState) -> IndexRow {
     IndexRow { model: model.parse().unwrap(), version, state, note: None }
 }
 
-fn failed(reason: &str) -> VersionState {
-    VersionState::Unavailable(UnavailableReason::Failed { reason: reason.to_owned() })
-}
-
 fn snapshot() -> DeviceSnapshot {
     let core = |load| CoreUsage { core: "0".into(), load, frequency_hz: None };
     let live = |model: &str, version, requests| LiveVersion {
@@ -35,7 +31,7 @@ fn snapshot() -> DeviceSnapshot {
             row("a", Some(1), VersionState::Ready),
             row("a", Some(2), VersionState::Loading),
             row("b", Some(1), VersionState::Unavailable(UnavailableReason::Unloaded)),
-            row("c", None, failed("no versions")),
+            row("c", None, VersionState::failed("no versions")),
             row("d", Some(7), VersionState::Ready),
         ],
         live: vec![
@@ -141,7 +137,7 @@ fn a_model_that_was_unloaded_on_request_is_no_fault() {
     ] {
         assert_eq!(read(&with(state))["health"], "ok");
     }
-    assert_eq!(read(&with(failed("cut off")))["health"], "degraded");
+    assert_eq!(read(&with(VersionState::failed("cut off")))["health"], "degraded");
 }
 
 #[test]
@@ -157,7 +153,7 @@ fn a_document_fits_the_brokers_that_take_least() {
     // Every name as long as names may be, and reasons that JSON has to escape.
     let reason = "\"\\\n".repeat(10_000);
     let name = |n: usize| format!("{n:0128}");
-    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), failed(&reason));
+    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), VersionState::failed(&reason));
     // Updates with equally long texts.
     let mut updates = status_example::status();
     let (_, mut state) = updates.subjects.pop_first().unwrap();
