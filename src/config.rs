@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ledge_audit::config::AuditConfig;
 use ledge_base::telemetry::logging::LogConfig;
-use ledge_base::toml_check::{Mistake, in_range};
+use ledge_base::toml_check::{Mistake, Problem, in_range};
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
@@ -92,9 +92,9 @@ pub struct Config {
 #[derive(Debug, Default)]
 struct BindingFindings {
     /// Mistakes: a part of every message, or all of it, would have no effect.
-    problems: Vec<(String, String)>,
+    problems: Vec<Problem>,
     /// Notes: a model that may still be added.
-    notes: Vec<(String, String)>,
+    notes: Vec<Problem>,
 }
 
 /// The section `[state]`.
@@ -205,18 +205,19 @@ impl Config {
     }
 
     /// The mistakes in the group of this box.
-    fn group_problems(&self) -> Vec<(String, String)> {
+    fn group_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let DeviceConfig { id, group, .. } = &self.device;
         if group.is_some() && group == id {
             let problem = "is the name of this box, so every box of the group would answer its calls: give the group \
                            another name";
-            problems.push(("device.group".into(), problem.into()));
+            problems.push(Problem::new("device.group", problem));
         }
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
             if binding.shared && group.is_none() {
                 let problem = "is for the boxes of a group: set device.group";
-                problems.push((format!("mqtt.bindings[{index}].shared"), problem.into()));
+                let problem = Problem::new(format!("mqtt.bindings[{index}].shared"), problem);
+                problems.push(problem.depending_on(["device.group"]));
             }
         }
         problems
@@ -233,7 +234,8 @@ impl Config {
             for (index, binding) in self.mqtt.bindings.iter().enumerate() {
                 findings.problems.extend(bindings::against_views(binding, registry).into_iter().map(|problem| {
                     let reason = format!("{}; feature views are declared in {}", problem.reason, views.display());
-                    (format!("mqtt.bindings[{index}].{}", problem.key), reason)
+                    let key = format!("mqtt.bindings[{index}].{}", problem.key);
+                    Problem::new(key, reason).depending_on(["features.views"])
                 }));
             }
         }
@@ -246,6 +248,10 @@ impl Config {
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
             let Some(name) = &binding.model else { continue };
             let key = |key: &str| format!("mqtt.bindings[{index}].{key}");
+            let note = |note: String| {
+                let others = ["repository.path".to_owned(), "repository.packaged".to_owned(), key("version")];
+                Problem::new(key("model"), note).depending_on(others)
+            };
             if managed.contains(name) {
                 // Its files may be encrypted. The daemon checks once the model is loaded.
                 continue;
@@ -253,12 +259,12 @@ impl Config {
             let found = match sources.on_disk(name, binding.version) {
                 Ok(Some(found)) => found,
                 Ok(None) => {
-                    let note = format!("there is no model {name} in {} yet", sources.owners().display());
-                    findings.notes.push((key("model"), note));
+                    let absent = format!("there is no model {name} in {} yet", sources.owners().display());
+                    findings.notes.push(note(absent));
                     continue;
                 }
                 Err(error) => {
-                    findings.notes.push((key("model"), format!("the model {name} cannot be read: {error}")));
+                    findings.notes.push(note(format!("the model {name} cannot be read: {error}")));
                     continue;
                 }
             };
@@ -267,17 +273,20 @@ impl Config {
                     || "it has no version".to_owned(),
                     |version| format!("its version {version} is not served"),
                 );
-                findings.notes.push((key("model"), format!("the model {name} cannot answer: {which}")));
+                findings.notes.push(note(format!("the model {name} cannot answer: {which}")));
             }
             let model = KnownModel { name, config: &found.config, inputs: found.inputs.as_deref() };
             let problems = bindings::against_model(binding, &registry, model).into_iter();
-            findings.problems.extend(problems.map(|problem| (key(&problem.key), problem.reason)));
+            findings.problems.extend(problems.map(|problem| {
+                let others = ["model", "version", "feature_view", "push_source"].map(key);
+                Problem::new(key(&problem.key), problem.reason).depending_on(others)
+            }));
         }
         findings
     }
 
     /// The bindings that push, where callers over MQTT may not.
-    fn writer_problems(&self) -> Vec<(String, String)> {
+    fn writer_problems(&self) -> Vec<Problem> {
         if self.access.mqtt.access().allows(Permission::WriteFeatures) {
             return Vec::new();
         }
@@ -287,17 +296,19 @@ impl Config {
                 PushTarget::Source(_) => "push_source",
             };
             let problem = "needs the permission to push over MQTT: add feature-writer to access.mqtt.roles";
-            Some((format!("mqtt.bindings[{index}].{key}"), problem.to_owned()))
+            let problem = Problem::new(format!("mqtt.bindings[{index}].{key}"), problem);
+            Some(problem.depending_on(["access.mqtt.roles"]))
         };
         self.mqtt.bindings.iter().enumerate().filter_map(refused).collect()
     }
 
     /// Holders of certificates, where no certificate is requested.
-    fn certificate_problem(&self) -> Option<(String, String)> {
+    fn certificate_problem(&self) -> Option<Problem> {
         let asks = self.http.tls.client_certificates != ClientCertificates::None;
         let problem = "has no effect, because the server does not ask for client certificates: set \
                        http.tls.client_certificates to \"optional\" or \"required\"";
-        (!asks && !self.access.certificates.is_empty()).then(|| ("access.certificates".to_owned(), problem.to_owned()))
+        (!asks && !self.access.certificates.is_empty())
+            .then(|| Problem::new("access.certificates", problem).depending_on(["http.tls.client_certificates"]))
     }
 
     /// The reason why no caller could get in from the network, although this box listens there.
@@ -306,11 +317,11 @@ impl Config {
         self.http.is_exposed().then(|| self.access.lets_nobody_in(&keys)).flatten()
     }
 
-    /// The mistakes in values that are well-formed: the key, and what to do about it.
-    fn problems(&self) -> Vec<(String, String)> {
+    /// The mistakes in values that are well-formed.
+    fn problems(&self) -> Vec<Problem> {
         let of_section = |(name, section): (&'static str, &dyn Section)| {
             let problems = section.problems().into_iter();
-            problems.map(move |(key, problem)| (format!("{name}.{key}"), problem))
+            problems.map(move |problem| problem.within(name))
         };
         let mut problems: Vec<_> = self.sections().into_iter().flat_map(of_section).collect();
         let destinations = self.destinations();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
@@ -185,7 +185,9 @@ impl SyncConfig {
         let (at, is_encrypted) = self.server().filter(|_| self.has_region())?;
         let key = if self.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
         let proxy = self.proxy.clone().map(|at| ConfiguredProxy { key: "sync.proxy".into(), at });
-        Some(destination(key.into(), at, is_encrypted, proxy, "use https://"))
+        let address_keys = ["sync.url", "sync.region", "sync.endpoint"].map(str::to_owned).to_vec();
+        let to = destination(key.into(), at, is_encrypted, proxy, "use https://");
+        Some(ConfiguredDestination { address_keys, ..to })
     }
 
     /// Tells whether the region is well-formed, if one is needed.
@@ -196,29 +198,31 @@ impl SyncConfig {
     }
 
     /// Mistakes, with keys relative to `[audit]`.
-    fn problems(&self) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut add = |key: &str, problem: &str| problems.push((key.to_owned(), problem.to_owned()));
+        let mut add = |key: &str, problem: &str, others: &[&str]| {
+            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
+        };
         let (id, secret) = (&self.access_key_id_file, &self.secret_access_key_file);
         if id.is_some() != secret.is_some() {
             let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
-            add("sync.secret_access_key_file", problem);
+            add("sync.secret_access_key_file", problem, &["sync.access_key_id_file"]);
         }
 
         if let Some(SyncAddress::Bucket { .. }) = &self.url {
             if id.is_none() && secret.is_none() {
                 let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
-                add("sync.url", problem);
+                add("sync.url", problem, &["sync.access_key_id_file", "sync.secret_access_key_file"]);
             }
             if !self.has_region() {
-                add("sync.region", "is the region of the bucket, such as \"us-east-1\"");
+                add("sync.region", "is the region of the bucket, such as \"us-east-1\"", &[]);
             }
         } else if let Some(key) = match (&self.endpoint, id) {
             (Some(_), _) => Some("sync.endpoint"),
             (None, Some(_)) => Some("sync.access_key_id_file"),
             (None, None) => None,
         } {
-            add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out");
+            add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out", &["sync.url"]);
         }
         problems
     }
@@ -265,7 +269,15 @@ pub(super) fn destination(
 ) -> ConfiguredDestination {
     let plaintext_problem =
         format!("is not encrypted, and so anybody on the way could read and change the log: {advice}");
-    ConfiguredDestination { key, at, proxy, is_encrypted, plaintext_problem: Some(plaintext_problem) }
+    ConfiguredDestination {
+        key,
+        at,
+        proxy,
+        is_encrypted,
+        plaintext_problem: Some(plaintext_problem),
+        address_keys: Vec::new(),
+        encryption_key: None,
+    }
 }
 
 impl Section for AuditConfig {
@@ -275,19 +287,19 @@ impl Section for AuditConfig {
         self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
     }
 
-    fn problems(&self) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<Problem> {
         let mut problems = self.sync.problems();
         let live_copies = self.live_copies();
         for copy in &live_copies {
             let of_copy = copy.problems().into_iter();
-            problems.extend(of_copy.map(|(key, problem)| (format!("{}.{key}", copy.name()), problem)));
+            problems.extend(of_copy.map(|problem| problem.within(copy.name())));
         }
 
         let live = live_copies.iter().map(|copy| (copy.name(), copy.tls()));
         for (section, tls) in std::iter::once(("sync", &self.sync.tls)).chain(live) {
             if tls.certificate_file.is_some() != tls.key_file.is_some() {
                 let problem = "`certificate_file` and `key_file` go together: set both, or neither";
-                problems.push((format!("{section}.tls"), problem.into()));
+                problems.push(Problem::new(format!("{section}.tls"), problem));
             }
         }
         problems
@@ -309,7 +321,7 @@ mod tests {
     use ledge_base::toml_check;
     use ledge_egress::EgressConfig;
 
-    fn problems(text: &str, egress: &str) -> Vec<(String, String)> {
+    fn problems(text: &str, egress: &str) -> Vec<Problem> {
         let egress: EgressConfig = toml_check::parse("e", egress).unwrap();
         let config = toml_check::parse::<AuditConfig>("f", text).unwrap();
         let destinations = config.destinations().into_iter().flat_map(|destination| destination.problems(&egress));
@@ -317,7 +329,7 @@ mod tests {
     }
 
     fn keys(text: &str, egress: &str) -> Vec<String> {
-        problems(text, egress).into_iter().map(|(key, _)| key).collect()
+        problems(text, egress).into_iter().map(|problem| problem.key).collect()
     }
 
     const KEYS: &str = "access_key_id_file = 'i'\nsecret_access_key_file = 's'\n";
@@ -336,8 +348,8 @@ mod tests {
         assert_eq!(keys("[syslog]\nto = '127.0.0.1:1'\nencrypted = false", allow), [""; 0]);
         assert_eq!(keys("[otlp]\nurl = 'http://b/v1/logs'", allow), ["otlp.url"]);
         assert_eq!(keys("[otlp]\nurl = 'https://c/v1/logs'", allow), ["otlp.url"]);
-        let [(_, problem)] = problems("[sync]\nurl = 's3://fleet/a'\nregion = 'me-central-1'\naccess_key_id_file = 'i'\nsecret_access_key_file = 's'", "").try_into().unwrap();
-        assert!(problem.contains("`host = \"fleet.s3.me-central-1.amazonaws.com:443\"`"), "{problem}");
+        let [problem] = problems("[sync]\nurl = 's3://fleet/a'\nregion = 'me-central-1'\naccess_key_id_file = 'i'\nsecret_access_key_file = 's'", "").try_into().unwrap();
+        assert!(problem.message.contains("`host = \"fleet.s3.me-central-1.amazonaws.com:443\"`"), "{problem:?}");
     }
 
     #[test]

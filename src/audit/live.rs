@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ledge_base::names::DeviceName;
+use ledge_base::toml_check::Problem;
 use ledge_egress::{
     ConfiguredDestination, Egress, EgressError, HostPort, HttpError, HttpSettings, Purpose, TlsFiles, WebAddress,
 };
@@ -80,6 +81,11 @@ pub trait LiveCopy {
     /// The instruction that ends the message about an address that is not encrypted, such as "use https://".
     fn encryption_advice(&self) -> &'static str;
 
+    /// The key that encrypts the connection, if it is not the one of the address.
+    fn encryption_key(&self) -> Option<&'static str> {
+        None
+    }
+
     fn tls(&self) -> &TlsFiles;
 
     /// The purpose of its connections.
@@ -90,8 +96,8 @@ pub trait LiveCopy {
     /// Makes every path relative to `root`.
     fn resolve(&mut self, root: &Path);
 
-    /// Mistakes other than those of the address and of TLS: the key within the section, and what to do about it.
-    fn problems(&self) -> Vec<(String, String)> {
+    /// Mistakes other than those of the address and of TLS, with keys within the section.
+    fn problems(&self) -> Vec<Problem> {
         Vec::new()
     }
 
@@ -191,7 +197,9 @@ impl From<HttpError> for SendError {
 pub(super) fn destination(copy: &dyn LiveCopy) -> Option<ConfiguredDestination> {
     let Address { at, is_encrypted, .. } = copy.address()?;
     let key = format!("{}.{}", copy.name(), copy.address_key());
-    Some(super::config::destination(key, at, is_encrypted, None, copy.encryption_advice()))
+    let encryption_key = copy.encryption_key().map(|key| format!("{}.{key}", copy.name()));
+    let to = super::config::destination(key, at, is_encrypted, None, copy.encryption_advice());
+    Some(ConfiguredDestination { encryption_key, ..to })
 }
 
 /// Starts the live copies that are switched on. They get the records from now on.

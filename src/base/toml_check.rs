@@ -6,6 +6,7 @@
 //! text.
 
 mod document;
+mod problem;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,6 +20,7 @@ use toml::de::DeValue;
 use crate::serde_messages::in_toml;
 pub use document::EntryPlace;
 use document::{Document, Path, PathStep};
+pub use problem::{Misread, Problem};
 
 /// The most mistakes of one text that are reported.
 pub const MAX_MISTAKES: usize = 50;
@@ -83,81 +85,17 @@ pub struct Checked<T> {
 impl<T> Checked<T> {
     /// Turns a problem with a key of the value into a mistake with its place in the text; `None` if it may follow from
     /// one that is reported already.
-    pub fn problem(&self, source: &str, key: &str, message: impl fmt::Display) -> Option<Mistake> {
-        let mistake = match nearest(&self.places, key, 0) {
-            Some((EntryPlace { line, key, .. }, below)) => {
-                Mistake { line: Some(*line), ..Mistake::new(source, format!("{key}{below}"), message) }
-            }
-            None => Mistake::new(source, key, message),
+    pub fn problem(&self, source: &str, problem: &Problem) -> Option<Mistake> {
+        let in_text = |key: &str| match nearest(&self.places, key, 0) {
+            Some((EntryPlace { line, key, .. }, below)) => (Some(*line), format!("{key}{below}")),
+            None => (None, key.to_owned()),
         };
-        (!self.misread.explains(&mistake.key, &mistake.message)).then_some(mistake)
+        if self.misread.explains(problem, |key| in_text(key).1) {
+            return None;
+        }
+        let (line, key) = in_text(&problem.key);
+        Some(Mistake { line, ..Mistake::new(source, key, &problem.message) })
     }
-}
-
-/// The keys of values that could not be read or are missing. A problem with another key may be only a consequence.
-#[derive(Debug, Clone, Default)]
-pub struct Misread {
-    keys: Vec<String>,
-}
-
-impl Misread {
-    /// Adds the keys of another text.
-    pub fn extend(&mut self, other: Self) {
-        self.keys.extend(other.keys);
-    }
-
-    /// True if there was a mistake at `key` or below it: then it is not missing.
-    pub fn holds(&self, key: &str) -> bool {
-        self.keys.iter().any(|misread| is_at_or_below(misread, key))
-    }
-
-    /// True if a problem with `key` may be only a consequence of a mistake: it is about the same value, quotes a
-    /// stand-in, or names the misread key as one to set.
-    pub fn explains(&self, key: &str, problem: &str) -> bool {
-        let told = |misread: &String| {
-            let (table, name) = misread.rsplit_once('.').unwrap_or(("", misread));
-            let of_one_table = key.rsplit_once('.').map_or("", |(own, _)| own) == table;
-            is_at_or_below(misread, key)
-                || is_at_or_below(key, misread)
-                || (of_one_table && mentions(problem, &without_indexes(name)))
-                || self_and_arrays(misread).any(|key| names(problem, &key))
-        };
-        quotes_stand_in(problem) || self.keys.iter().any(told)
-    }
-}
-
-fn is_at_or_below(key: &str, above: &str) -> bool {
-    key.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-}
-
-/// True if `message` names `key`. A key that is a plain word is not searched for: too many messages contain it.
-fn names(message: &str, key: &str) -> bool {
-    (key.contains(['.', '_']) && mentions(message, key)) || message.contains(&format!("[[{key}]]"))
-}
-
-/// A key and the arrays that contain it, as a message would name them.
-fn self_and_arrays(key: &str) -> impl Iterator<Item = String> {
-    let ends = key.match_indices('[').map(|(end, _)| end).chain([key.len()]);
-    ends.filter_map(|end| key.get(..end)).map(without_indexes)
-}
-
-fn without_indexes(key: &str) -> String {
-    key.split('[').map(|part| part.split_once(']').map_or(part, |(_, behind)| behind)).collect()
-}
-
-/// True if `message` contains `word` as a whole word.
-fn mentions(message: &str, word: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    message.match_indices(word).any(|(at, _)| {
-        let (before, behind) = (message.get(..at).unwrap_or(""), message.get(at + word.len()..).unwrap_or(""));
-        let mut behind = behind.chars();
-        let ends = match behind.next() {
-            // A full stop, but no key below.
-            Some('.') => !behind.next().is_some_and(is_part),
-            next => !next.is_some_and(is_part),
-        };
-        ends && !before.ends_with(|c| is_part(c) || c == '.')
-    })
 }
 
 /// Looks up a key, or else the nearest table or array that contains it: returns the entry and the rest of the key. The
@@ -166,11 +104,6 @@ pub fn nearest<'p, 'k, P>(known: &'p BTreeMap<String, P>, key: &'k str, from: us
     let above = |end: &usize| key.get(..*end)?.rfind(['.', '[']).filter(|end| *end >= from);
     let mut own_and_above = std::iter::successors(Some(key.len()), above);
     own_and_above.find_map(|end| Some((known.get(key.get(..end)?)?, key.get(end..)?)))
-}
-
-/// True if a message quotes a stand-in, and so is about a value that is not in the text.
-pub fn quotes_stand_in(message: &str) -> bool {
-    message.contains(STAND_IN)
 }
 
 /// Reads `text` into a `T`, or reports every mistake in it.

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use ledge_base::toml_check::{self, Checked, EntryPlace, Misread, Mistake};
+use ledge_base::toml_check::{self, Checked, EntryPlace, Misread, Mistake, Problem};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_http::LISTENERS_VARIABLE;
@@ -163,8 +163,7 @@ impl Sources {
 
         let BindingFindings { problems, notes } = config.binding_findings();
         for (findings, list) in [(problems, &mut result.mistakes), (notes, &mut result.warnings)] {
-            let findings = findings.into_iter().map(|(key, problem)| located(&positions, &key, problem));
-            list.extend(findings.filter(|mistake| !misread.explains(&mistake.key, &mistake.message)));
+            list.extend(findings.iter().filter_map(|problem| mistake(&positions, &misread, problem)));
         }
         result
     }
@@ -390,12 +389,7 @@ impl Merged {
 
         // Where a source was not read to its end, a problem may exist only for that.
         let problems = if self.is_whole { config.problems() } else { Vec::new() };
-        for (key, problem) in problems {
-            let mistake = located(&self.positions, &key, problem);
-            if !self.misread.explains(&mistake.key, &mistake.message) {
-                self.mistakes.push(mistake);
-            }
-        }
+        self.mistakes.extend(problems.iter().filter_map(|problem| mistake(&self.positions, &self.misread, problem)));
         if !self.mistakes.is_empty() {
             let (positions, misread) = (self.positions, self.misread);
             let partial = self.is_whole.then(|| Box::new(PartialConfig { config, positions, misread }));
@@ -410,14 +404,26 @@ impl Merged {
 
 /// A problem with a key as a mistake at the position where it was set. A key that is not set is reported at its array
 /// element, where it has one; any other unset key has its default.
-fn located(positions: &Positions, key: &str, problem: String) -> Mistake {
-    let array = key.find('[').unwrap_or(key.len());
-    match toml_check::nearest(positions, key, array) {
+fn located(positions: &Positions, key: &str, problem: &str) -> Mistake {
+    match position(positions, key) {
         Some((Position { origin: Origin { source, line }, key, .. }, below)) => {
             Mistake { line: *line, ..Mistake::new(source, format!("{key}{below}"), problem) }
         }
         None => Mistake::new("default", key, problem),
     }
+}
+
+fn position<'p, 'k>(positions: &'p Positions, key: &'k str) -> Option<(&'p Position, &'k str)> {
+    toml_check::nearest(positions, key, key.find('[').unwrap_or(key.len()))
+}
+
+/// A problem as a mistake, unless it may follow from one in `misread`.
+fn mistake(positions: &Positions, misread: &Misread, problem: &Problem) -> Option<Mistake> {
+    let in_source = |key: &str| match position(positions, key) {
+        Some((position, below)) => format!("{}{below}", position.key),
+        None => key.to_owned(),
+    };
+    (!misread.explains(problem, in_source)).then(|| located(positions, &problem.key, &problem.message))
 }
 
 fn overlay(below: &mut toml::Table, above: toml::Table) {
@@ -435,13 +441,14 @@ impl LoadedConfig {
     /// Reports that the daemon does not start because no caller could get in. This is no mistake of the configuration
     /// itself, so that the commands that correct it can still read it.
     pub fn lets_nobody_in(&self) -> Option<Mistake> {
-        Some(located(&self.positions, "http.listen", self.config.lets_nobody_in()?))
+        Some(located(&self.positions, "http.listen", &self.config.lets_nobody_in()?))
     }
 
     /// Settings that have no effect here. Everything else works.
     pub fn warnings(&self) -> Vec<Mistake> {
         let warnings = self.config.access.warnings().into_iter();
-        warnings.map(|(key, problem)| located(&self.positions, &format!("access.{key}"), problem)).collect()
+        let warnings = warnings.map(|problem| problem.within("access"));
+        warnings.map(|problem| located(&self.positions, &problem.key, &problem.message)).collect()
     }
 
     /// The configuration as TOML, with a comment on the origin of each value that is not a default.

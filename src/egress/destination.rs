@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use ledge_base::toml_check::Problem;
+
 use super::address::HostPort;
 use super::policy::EgressConfig;
 
@@ -17,6 +19,10 @@ pub struct ConfiguredDestination {
     pub is_encrypted: bool,
     /// The mistake to report when the connection is not encrypted and leaves this machine. `None`: it is allowed.
     pub plaintext_problem: Option<String>,
+    /// The other keys that the address follows from.
+    pub address_keys: Vec<String>,
+    /// The key that permits or encrypts the connection, if it is another one.
+    pub encryption_key: Option<String>,
 }
 
 /// A proxy that connects to a destination (HTTP CONNECT).
@@ -31,9 +37,10 @@ impl ConfiguredDestination {
     /// The same with the keys of the section that contains it.
     #[must_use]
     pub fn in_section(mut self, section: &str) -> Self {
-        self.key = format!("{section}.{}", self.key);
-        if let Some(proxy) = &mut self.proxy {
-            proxy.key = format!("{section}.{}", proxy.key);
+        let proxy = self.proxy.as_mut().map(|proxy| &mut proxy.key);
+        let others = self.address_keys.iter_mut().chain(&mut self.encryption_key);
+        for key in std::iter::once(&mut self.key).chain(proxy).chain(others) {
+            *key = format!("{section}.{key}");
         }
         self
     }
@@ -44,11 +51,19 @@ impl ConfiguredDestination {
         self.plaintext_problem.as_deref().filter(|_| is_exposed)
     }
 
-    /// Mistakes of the configuration: the key, and what to do about it.
-    pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
-        let plaintext = self.plaintext_refusal().map(|problem| (self.key.clone(), problem.to_owned()));
-        let denied = |key: &str, at: &HostPort| egress.grant(at).err().map(|problem| (key.to_owned(), problem));
-        let here = denied(&self.key, &self.at);
+    /// Mistakes of the configuration.
+    pub fn problems(&self, egress: &EgressConfig) -> Vec<Problem> {
+        let plaintext = self.plaintext_refusal().map(|problem| {
+            let others = self.address_keys.iter().chain(&self.encryption_key);
+            Problem::new(&self.key, problem).depending_on(others)
+        });
+        // The message names the regions of the residency.
+        let residency = (!egress.residency.is_empty()).then_some("egress.residency");
+        let policy = || std::iter::once("egress.allow").chain(residency);
+        let denied = |key: &str, at: &HostPort| {
+            egress.grant(at).err().map(|problem| Problem::new(key, problem).depending_on(policy()))
+        };
+        let here = denied(&self.key, &self.at).map(|problem| problem.depending_on(&self.address_keys));
         let proxy = self.proxy.as_ref().and_then(|proxy| denied(&proxy.key, &proxy.at));
         plaintext.into_iter().chain(here).chain(proxy).collect()
     }
@@ -74,6 +89,8 @@ mod tests {
             proxy: proxy.map(|at| ConfiguredProxy { key: "proxy".into(), at: at.parse().unwrap() }),
             is_encrypted: false,
             plaintext_problem: Some("is not encrypted".into()),
+            address_keys: Vec::new(),
+            encryption_key: None,
         }
     }
 
@@ -83,15 +100,15 @@ mod tests {
         let problems = |at| ConfiguredDestination { is_encrypted: true, ..destination(at, None) }.problems(&egress);
         assert_eq!(problems("A:1"), []);
         assert_eq!(problems("localhost:1883"), []);
-        let [(key, problem)] = problems("a:2").try_into().unwrap();
-        assert!(key == "url" && problem.contains("`host = \"a:2\"`"), "{key}: {problem}");
+        let [problem] = problems("a:2").try_into().unwrap();
+        assert!(problem.key == "url" && problem.message.contains("`host = \"a:2\"`"), "{problem:?}");
     }
 
     #[test]
     fn mistakes_carry_the_key_of_the_destination_or_of_its_proxy() {
         let egress: EgressConfig = toml_check::parse("f", "[[allow]]\nhost = 'a:1'\nregion = 'eu'").unwrap();
         let keys = |to: ConfiguredDestination| -> Vec<String> {
-            to.in_section("part").problems(&egress).into_iter().map(|(key, _)| key).collect()
+            to.in_section("part").problems(&egress).into_iter().map(|problem| problem.key).collect()
         };
         assert_eq!(keys(destination("127.0.0.1:1", None)), [""; 0]);
         assert_eq!(keys(destination("a:1", None)), ["part.url"]);

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ledge_base::names::RegionName;
+use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::address::HostPort;
@@ -110,11 +111,12 @@ impl Grant {
 
 impl EgressConfig {
     /// Mistakes between well-formed values: the key within the section, and the remedy.
-    pub fn problems(&self) -> Vec<(String, String)> {
+    pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (index, entry) in self.allow.iter().enumerate() {
             if self.allow.iter().take(index).any(|earlier| earlier.host == entry.host) {
-                problems.push((format!("allow[{index}].host"), format!("{} is named twice", entry.host)));
+                let problem = format!("{} is named twice", entry.host);
+                problems.push(Problem::new(format!("allow[{index}].host"), problem));
             }
             let region = entry.region.as_str();
             let problem = if region == LOCAL_REGION {
@@ -129,7 +131,7 @@ impl EgressConfig {
             } else {
                 continue;
             };
-            problems.push((format!("allow[{index}].region"), problem));
+            problems.push(Problem::new(format!("allow[{index}].region"), problem).depending_on(["residency"]));
         }
         problems
     }
@@ -264,7 +266,9 @@ mod tests {
                 "\"local\" is reserved for data that stays on this box: use another name, such as \"lan\"",
             ),
         ];
-        assert_eq!(config.problems(), expected.map(|(key, problem)| (key.to_owned(), problem.to_owned())));
+        let problems = config.problems();
+        let found: Vec<_> = problems.iter().map(|problem| (problem.key.as_str(), problem.message.as_str())).collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -28,7 +28,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_mins(2);
 /// The longest wait for sled's lock: its threads hold it for a while after the store was closed.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The text in sled's error when the lock is held.
+/// The text in sled's error when the lock is held, which has no kind of its own.
 const LOCKED_ERROR_TEXT: &str = "could not acquire lock";
 
 /// The precision of expiry: an hour, so that pushing to an entity again seldom moves its expiry entry.
@@ -50,6 +50,9 @@ pub enum IndexError {
     },
     #[error("the index cannot be read or written: {reason}")]
     Io { reason: String },
+    /// Another owner has the index open, or sled has not released its lock yet.
+    #[error("the index cannot be read or written: {reason}")]
+    Locked { reason: String },
 }
 
 impl IndexError {
@@ -62,6 +65,7 @@ impl IndexError {
 impl From<sled::Error> for IndexError {
     fn from(error: sled::Error) -> Self {
         match error {
+            sled::Error::Io(error) if is_locked(&error) => Self::Locked { reason: error.to_string() },
             sled::Error::Io(error) if is_of_the_system(&error) => Self::Io { reason: error.to_string() },
             error => Self::damaged(error.to_string()),
         }
@@ -74,7 +78,11 @@ fn is_of_the_system(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     let kinds =
         [Kind::StorageFull, Kind::QuotaExceeded, Kind::PermissionDenied, Kind::ReadOnlyFilesystem, Kind::OutOfMemory];
-    kinds.contains(&error.kind()) || error.to_string().contains(LOCKED_ERROR_TEXT)
+    kinds.contains(&error.kind())
+}
+
+fn is_locked(error: &io::Error) -> bool {
+    error.to_string().contains(LOCKED_ERROR_TEXT)
 }
 
 /// The index of a store: one generation of it, in a folder of its own.
@@ -202,7 +210,7 @@ impl Index {
             let until = Instant::now() + LOCK_TIMEOUT;
             loop {
                 match guard(|| Self::open_here(&path, cache_bytes)) {
-                    Err(IndexError::Io { reason }) if reason.contains(LOCKED_ERROR_TEXT) && Instant::now() < until => {
+                    Err(IndexError::Locked { .. }) if Instant::now() < until => {
                         thread::park_timeout(Duration::from_millis(5));
                     }
                     done => return drop(sender.send(done)),
@@ -449,5 +457,17 @@ mod tests {
         assert_eq!(expired(8 * hour), []);
         assert_eq!(expired(10 * hour), [key]);
         assert_eq!(keys(&index), 2);
+    }
+
+    #[test]
+    fn an_index_that_is_open_already_is_locked_and_not_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index");
+        let index = Index::open(&path, 16 << 20).unwrap();
+        let refused = Index::open_here(&path, 16 << 20).unwrap_err();
+        assert!(matches!(refused, IndexError::Locked { .. }), "{refused:?}");
+        assert!(refused.to_string().starts_with("the index cannot be read or written: "), "{refused}");
+        drop(index);
+        Index::open(&path, 16 << 20).unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ledge_base::toml_check::{from_text, in_range};
+use ledge_base::toml_check::{Problem, from_text, in_range};
 use ledge_part::check::Check;
 use ledge_part::handler_context::BodyLimits;
 use ledge_part::section::{DoctorContext, Section};
@@ -275,10 +275,10 @@ impl Section for HttpConfig {
         self.tls.resolve(root);
     }
 
-    fn problems(&self) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.listen.is_empty() {
-            problems.push(("listen".into(), "is empty: add at least one address".into()));
+            problems.push(Problem::new("listen", "is empty: add at least one address"));
         }
 
         for (index, address) in self.listen.iter().enumerate() {
@@ -300,7 +300,7 @@ impl Section for HttpConfig {
                     _ => continue,
                 }
             };
-            problems.push((format!("listen[{index}]"), problem));
+            problems.push(Problem::new(format!("listen[{index}]"), problem));
         }
 
         if self.max_memory_bytes < self.max_body_bytes {
@@ -309,10 +309,9 @@ impl Section for HttpConfig {
                  multiple of http.max_body_bytes",
                 self.max_body_bytes
             );
-            problems.push(("max_memory_bytes".into(), reason));
+            problems.push(Problem::new("max_memory_bytes", reason).depending_on(["max_body_bytes"]));
         }
-        problems
-            .extend(self.tls.problems(self.serves_tls()).into_iter().map(|(key, problem)| (key.to_owned(), problem)));
+        problems.extend(self.tls.problems(self.serves_tls()));
         problems
     }
 
@@ -381,10 +380,10 @@ mod tests {
         let mut config = HttpConfig { listen: Vec::new(), ..HttpConfig::default() };
         assert_eq!(config.problems().len(), 1);
         config.listen = ["127.0.0.1:0", "127.0.0.1:0", "unix:a", "unix:a"].map(|text| text.parse().unwrap()).into();
-        assert_eq!(config.problems(), [("listen[3]".to_owned(), "unix:a is named twice".to_owned())]);
+        assert_eq!(config.problems(), [Problem::new("listen[3]", "unix:a is named twice")]);
         config.listen = ["127.0.0.1:1", "https://127.0.0.1:1"].map(|text| text.parse().unwrap()).into();
         config.tls.self_signed = true;
-        assert_eq!(config.problems(), [("listen[1]".to_owned(), "https://127.0.0.1:1 is named twice".to_owned())]);
+        assert_eq!(config.problems(), [Problem::new("listen[1]", "https://127.0.0.1:1 is named twice")]);
         config.listen = ["127.0.0.1:0", "unix:a"].map(|text| text.parse().unwrap()).into();
         config.resolve_sockets(Path::new(&format!("/{}", "x".repeat(200))));
         assert_eq!(config.problems().len(), 1);

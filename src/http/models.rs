@@ -221,7 +221,7 @@ pub async fn index(
             let reason = match row.state {
                 VersionState::Ready | VersionState::Loading => row.note,
                 VersionState::Unloading => None,
-                VersionState::Unavailable(reason) => Some(reason),
+                VersionState::Unavailable(reason) => Some(reason.to_string()),
             };
             IndexRow::new(row.model, row.version, state, reason)
         })

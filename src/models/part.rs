@@ -10,7 +10,7 @@ use ledge_part::section::Section;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
-use crate::repository::{UNLOADED_REASON, VersionState};
+use crate::repository::VersionState;
 use crate::serving::Serving;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 
@@ -35,9 +35,7 @@ impl Part for Serving {
 
     fn problem(&self, _is_starting: bool) -> Option<String> {
         let failing = self.repository().index().into_iter().filter_map(|row| match row.state {
-            VersionState::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED_REASON => {
-                Some(row.model.to_string())
-            }
+            VersionState::Unavailable(reason) if reason.is_failure() => Some(row.model.to_string()),
             _ => None,
         });
         let mut failing: Vec<String> = failing.collect();

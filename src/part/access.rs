@@ -1,5 +1,6 @@
 //! The access of callers, as a part of the daemon.
 
+use ledge_base::toml_check::Problem;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::authentication::Authenticator;
 
@@ -7,7 +8,7 @@ use crate::section::Section;
 use crate::{Environment, Part};
 
 impl Section for AccessConfig {
-    fn problems(&self) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<Problem> {
         self.problems()
     }
 }

@@ -4,6 +4,7 @@ mod doctor;
 
 use std::fmt::{self, Error};
 
+use ledge_base::toml_check::Problem;
 use ledge_egress::{DestinationStatistics, Egress, EgressConfig, EgressCounts};
 use ledge_identity::access::Access;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -15,7 +16,7 @@ use crate::metrics::{Labels, family};
 use crate::section::{DoctorContext, Section};
 
 impl Section for EgressConfig {
-    fn problems(&self) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<Problem> {
         self.problems()
     }
 

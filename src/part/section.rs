@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ledge_base::telemetry::logging::LogConfig;
+use ledge_base::toml_check::Problem;
 use ledge_egress::{ConfiguredDestination, EgressConfig};
 use ledge_identity::device::DeviceConfig;
 use ledge_identity::sealing::EncryptionConfig;
@@ -18,8 +19,8 @@ pub trait Section: Debug + Send + Sync {
     /// Makes relative paths relative to `root`.
     fn resolve(&mut self, _root: &Path) {}
 
-    /// The mistakes in it although each value is well-formed: the key within the section, and what to do about it.
-    fn problems(&self) -> Vec<(String, String)> {
+    /// The mistakes in it although each value is well-formed, with keys within the section.
+    fn problems(&self) -> Vec<Problem> {
         Vec::new()
     }
 

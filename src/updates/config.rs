@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
@@ -132,11 +132,11 @@ impl Section for UpdatesConfig {
         self.tls.resolve(root);
     }
 
-    fn problems(&self) -> Vec<(String, String)> {
+    fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let TlsFiles { certificate_file, key_file, .. } = &self.tls;
         if certificate_file.is_some() != key_file.is_some() {
-            problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
+            problems.push(Problem::new("tls", "`certificate_file` and `key_file` go together: set both, or neither"));
         }
         problems
     }
@@ -150,6 +150,8 @@ impl Section for UpdatesConfig {
             proxy: self.proxy.as_ref().map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
             is_encrypted: *tls,
             plaintext_problem: Some(problem.into()),
+            address_keys: Vec::new(),
+            encryption_key: None,
         }]
     }
 

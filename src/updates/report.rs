@@ -42,7 +42,7 @@ use ledge_base::telemetry::system::Memory;
 use ledge_engine::backend::Runtime;
 use ledge_identity::device::DeviceIdentity;
 use ledge_models::repository::statistics::RefusalReason;
-use ledge_models::repository::{IndexRow, ModelState, Repository, UNLOADED_REASON, VersionState};
+use ledge_models::repository::{IndexRow, ModelState, Repository, VersionState};
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
 
@@ -145,9 +145,7 @@ impl DeviceSnapshot {
 
     /// Returns whether every model that should answer does.
     pub fn is_healthy(&self) -> bool {
-        // A model that is loaded for the first time has no version yet, and no reason.
-        let fails = |reason: &String| !reason.is_empty() && reason != UNLOADED_REASON;
-        !self.index.iter().any(|row| matches!(&row.state, VersionState::Unavailable(reason) if fails(reason)))
+        !self.index.iter().any(|row| matches!(&row.state, VersionState::Unavailable(reason) if reason.is_failure()))
     }
 }
 
@@ -269,7 +267,7 @@ fn models(snapshot: &DeviceSnapshot) -> Vec<ReportedModel<'_>> {
 
 fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a> {
     let reason = match &row.state {
-        VersionState::Unavailable(reason) => Some(excerpt(reason, MAX_REASON_BYTES)),
+        VersionState::Unavailable(reason) => Some(excerpt(&reason.to_string(), MAX_REASON_BYTES)),
         VersionState::Ready | VersionState::Loading | VersionState::Unloading => None,
     };
     let live = live.iter().find(|live| live.model == row.model && Some(live.version) == row.version);

@@ -115,7 +115,7 @@ async fn for_a_damaged_release_the_owners_version_stands_in_and_says_so() {
         if owners == 7 {
             let managed = rows.iter().find(|row| row.version == Some(version(2))).unwrap();
             assert!(
-                matches!(&managed.state, VersionState::Unavailable(reason) if reason.contains("is empty")),
+                matches!(&managed.state, VersionState::Unavailable(reason) if reason.to_string().contains("is empty")),
                 "{managed:?}"
             );
         }

@@ -196,28 +196,35 @@ fn an_element_behind_one_that_is_left_out_keeps_its_place() {
 #[test]
 fn a_problem_that_follows_from_a_mistake_is_known() {
     let misread = Misread { keys: ["a.list[1].name", "a.user", "b.allow[0].host"].map(str::to_owned).to_vec() };
-    for (key, problem) in [
-        ("a.list[1].name", "is empty"),
-        ("a.list", "is empty"),
-        ("a.list[1].name.first", "is empty"),
-        ("a.list[1].kind", "needs a name: set name"),
-        ("a.password", "is the password of nobody: set a.user"),
-        ("a.password", "is the password of nobody: set user"),
-        ("c.to", "is not in the list: add [[b.allow]]"),
-        ("c.to", "\"ledge-stand-in-3\" is nowhere"),
+    let explains = |key: &str, others: &[&str]| {
+        let problem = Problem::new(key, "is wrong").depending_on(others.iter().copied());
+        misread.explains(&problem, str::to_owned)
+    };
+    for (key, others) in [
+        ("a.list[1].name", &[][..]),
+        ("a.list", &[]),
+        ("a.list[1].name.first", &[]),
+        ("a.list[1].kind", &["a.list[1].name"]),
+        ("a.password", &["a.users", "a.user"]),
+        ("c.to", &["b.allow"]),
     ] {
-        assert!(misread.explains(key, problem), "{key}: {problem}");
+        assert!(explains(key, others), "{key}: {others:?}");
     }
-    for (key, problem) in [
-        ("a.list[2].name", "is empty"),
-        ("a.list[2].kind", "needs a name: set name"),
-        ("a.password", "is too long for users"),
-        ("a.username", "is empty"),
-        ("c.to", "is not in the list: add [[b.allowed]]"),
-        ("c.to", "has the same as a.user.name"),
+    for (key, others) in [
+        ("a.list[2].name", &[][..]),
+        ("a.list[2].kind", &["a.list[2].name"]),
+        ("a.password", &[]),
+        ("a.username", &[]),
+        ("c.to", &["b.allowed"]),
     ] {
-        assert!(!misread.explains(key, problem), "{key}: {problem}");
+        assert!(!explains(key, others), "{key}: {others:?}");
     }
+}
+
+#[test]
+fn a_problem_in_a_table_has_all_its_keys_there() {
+    let problem = Problem::new("kind", "needs a name").depending_on(["name"]).within("list[1]").within("a");
+    assert_eq!((problem.key.as_str(), problem.depends_on), ("a.list[1].kind", vec!["a.list[1].name".to_owned()]));
 }
 
 #[test]

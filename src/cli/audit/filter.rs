@@ -1,6 +1,7 @@
 //! The filter for records.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -14,6 +15,9 @@ use ledge_base::serde_messages::in_json;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::{Tag, TagKey};
+use serde::Deserialize;
+use serde::de;
+use serde::de::value::{self, MapDeserializer};
 use serde_json::Value;
 
 use super::super::Globals;
@@ -126,10 +130,30 @@ impl FromStr for SeqRange {
 
 /// Checks that the action exists, by the enum of the records itself.
 fn known_action(text: &str) -> Result<String, String> {
-    let probe = serde_json::json!({ "action": text });
-    match serde_json::from_value::<AuditEvent>(probe) {
-        Err(error) if error.to_string().starts_with("unknown variant") => Err(in_json(&error.to_string())),
-        _ => Ok(text.to_owned()),
+    let probe = MapDeserializer::<_, ActionError>::new(std::iter::once(("action", text)));
+    match AuditEvent::deserialize(probe) {
+        Err(error @ ActionError::Unknown(_)) => Err(in_json(&error.to_string())),
+        // Another error is about the fields of the event, which the probe does not have.
+        Ok(_) | Err(ActionError::Other(_)) => Ok(text.to_owned()),
+    }
+}
+
+/// The error of reading an event that has only its action.
+#[derive(Debug, thiserror::Error)]
+enum ActionError {
+    #[error(transparent)]
+    Unknown(value::Error),
+    #[error(transparent)]
+    Other(value::Error),
+}
+
+impl de::Error for ActionError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::Other(de::Error::custom(message))
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
+        Self::Unknown(de::Error::unknown_variant(variant, expected))
     }
 }
 
@@ -330,7 +354,8 @@ mod tests {
         for action in ["started", "inference", "log_begun", "stopped"] {
             assert_eq!(known_action(action).as_deref(), Ok(action));
         }
-        assert!(known_action("startet").unwrap_err().contains("`started`"));
+        let refused = known_action("startet").unwrap_err();
+        assert!(refused.starts_with("unknown value `startet`, expected one of `started`, "), "{refused}");
     }
 
     #[test]

@@ -50,8 +50,8 @@ impl Broker {
     /// The broker at `address`, with the user, the certificates and the allow-list of `config`.
     pub fn new(config: &Config, address: &BrokerAddress) -> anyhow::Result<Self> {
         let mqtt = MqttConfig { broker: Some(address.clone()), ..config.mqtt.clone() };
-        if let Some((key, problem)) = mqtt.problems().into_iter().next() {
-            bail!("{address}: {key} {problem}");
+        if let Some(problem) = mqtt.problems().into_iter().next() {
+            bail!("{address}: {} {}", problem.key, problem.message);
         }
         // The events of a command are not recorded.
         let audit = AuditSink::to_nowhere();

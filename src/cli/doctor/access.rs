@@ -29,8 +29,9 @@ pub fn check(config: &Config) -> Check {
         }
     };
 
-    if let Some((key, problem)) = config.access.warnings().into_iter().next() {
-        return Check::warn(name, format!("access.{key}: {problem}"), "the server ignores this entry");
+    if let Some(problem) = config.access.warnings().into_iter().next() {
+        let detail = format!("access.{}: {}", problem.key, problem.message);
+        return Check::warn(name, detail, "the server ignores this entry");
     }
     let valid = keys.iter().filter(|key| key.revoked_ms.is_none());
     let detail = format!("{} of {} API keys are not revoked", valid.clone().count(), keys.len());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ledge_base::memory_budget::Hold;
 use ledge_base::tensor::{DataType, Tensor};
+use ledge_base::toml_check::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -131,14 +132,16 @@ impl PipelineSection for ImageClassification {
         &KIND
     }
 
-    fn mistakes(&self) -> Vec<(&'static str, String)> {
+    fn mistakes(&self) -> Vec<Problem> {
         let mut mistakes = Vec::new();
-        let mut mistake = |key, message| mistakes.push((key, message));
+        let mut mistake = |key, message: String, others: &[&str]| {
+            mistakes.push(Problem::new(key, message).depending_on(others.iter().copied()));
+        };
 
         let [height, width] = self.crop;
         for (name, side) in [("height", height), ("width", width)] {
             if !(1..=CROP_SIDE_MAX).contains(&side) {
-                mistake("crop", format!("{name} is {side}, expected 1 to {CROP_SIDE_MAX}"));
+                mistake("crop", format!("{name} is {side}, expected 1 to {CROP_SIDE_MAX}"), &[]);
             }
         }
         if let Some(side) = self.resize_shorter_side
@@ -148,17 +151,17 @@ impl PipelineSection for ImageClassification {
             // crop.
             let longer = height.max(width);
             let message = format!("is {side}, expected {longer} (the longer side of crop) to {CROP_SIDE_MAX}");
-            mistake("resize_shorter_side", message);
+            mistake("resize_shorter_side", message, &["crop"]);
         }
 
         if !self.mean.iter().all(|mean| mean.is_finite()) {
-            mistake("mean", format!("is {:?}, expected finite numbers", self.mean));
+            mistake("mean", format!("is {:?}, expected finite numbers", self.mean), &[]);
         }
         if !self.std.iter().all(|std| std.is_normal()) {
-            mistake("std", format!("is {:?}, expected finite numbers other than 0", self.std));
+            mistake("std", format!("is {:?}, expected finite numbers other than 0", self.std), &[]);
         }
         if !(1..=TOP_K_MAX).contains(&self.top_k) {
-            mistake("top_k", format!("is {}, expected 1 to {TOP_K_MAX}", self.top_k));
+            mistake("top_k", format!("is {}, expected 1 to {TOP_K_MAX}", self.top_k), &[]);
         }
         mistakes
     }

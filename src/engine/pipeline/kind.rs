@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ledge_base::memory_budget::{Hold, NoRoom};
 use ledge_base::tensor::Tensor;
+use ledge_base::toml_check::Problem;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -76,7 +77,7 @@ pub trait PipelineSection: fmt::Debug {
     fn kind(&self) -> &'static Kind;
 
     /// The mistakes that the section's types let through, each with its key in the section.
-    fn mistakes(&self) -> Vec<(&'static str, String)>;
+    fn mistakes(&self) -> Vec<Problem>;
 
     /// The pipeline for `model`, or the reason why the section does not fit the model's tensors.
     fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String>;

@@ -30,6 +30,7 @@ pub mod kind;
 pub mod preparation;
 pub mod quantization;
 
+use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};
 
 use self::kind::{Input, Kind, PipelineSection};
@@ -61,24 +62,26 @@ impl PipelineConfig {
         self.section().is_some_and(|section| section.kind().input == input)
     }
 
-    /// Every mistake that the types let through, each with its key; empty when there is none.
-    pub fn mistakes(&self) -> Vec<(String, String)> {
+    /// Every mistake that the types let through; empty when there is none.
+    pub fn mistakes(&self) -> Vec<Problem> {
         mistakes(self.sections().into_iter().flatten())
     }
 }
 
-fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn PipelineSection>) -> Vec<(String, String)> {
+fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn PipelineSection>) -> Vec<Problem> {
     let (mut mistakes, mut first) = (Vec::new(), None);
     for section in sections {
         let name = section.kind().name;
         if let Some(first) = first {
             let message = format!("[pipeline.{first}] is set as well: a model has one pipeline");
-            mistakes.push((format!("pipeline.{name}"), message));
+            let other = format!("pipeline.{first}");
+            mistakes.push(Problem::new(format!("pipeline.{name}"), message).depending_on([other]));
         }
         first = first.or(Some(name));
 
         let own = section.mistakes().into_iter();
-        mistakes.extend(own.map(|(key, message)| (format!("pipeline.{name}.{key}"), message)));
+        let table = format!("pipeline.{name}");
+        mistakes.extend(own.map(|mistake| mistake.within(&table)));
     }
     mistakes
 }
@@ -105,9 +108,9 @@ mod tests {
         let sections = config.sections().into_iter().flatten();
         let found = mistakes(sections.clone().chain(sections));
         let keys: Vec<_> =
-            found.iter().map(|(key, _)| key.strip_prefix("pipeline.image_classification").unwrap()).collect();
+            found.iter().map(|mistake| mistake.key.strip_prefix("pipeline.image_classification").unwrap()).collect();
         assert_eq!(keys, [".top_k", "", ".top_k"]);
-        assert_eq!(found[1].1, "[pipeline.image_classification] is set as well: a model has one pipeline");
+        assert_eq!(found[1].message, "[pipeline.image_classification] is set as well: a model has one pipeline");
         assert_eq!(mistakes(std::iter::empty()), []);
     }
 

@@ -90,7 +90,7 @@ impl From<IndexError> for Unusable {
     fn from(error: IndexError) -> Self {
         match error {
             // Another index would fail the same way.
-            IndexError::Io { reason } => Self::System(reason),
+            IndexError::Io { reason } | IndexError::Locked { reason } => Self::System(reason),
             damaged @ IndexError::Damaged { .. } => Self::Damaged(damaged),
         }
     }

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use ledge_base::names::FeatureName;
-use ledge_base::toml_check::{Mistake, quotes_stand_in};
+use ledge_base::toml_check::Mistake;
 
 use super::file::{EntityToml, ServiceToml, SourceFile, SourceFiles};
 use crate::value::ScalarType;
@@ -45,6 +45,11 @@ impl TomlPlace<'_> {
         self.source.is_misread(&self.key)
     }
 
+    /// True when the value is a placeholder, because it could not be read.
+    pub fn is_placeholder(&self) -> bool {
+        self.source.is_placeholder(&self.key)
+    }
+
     fn line(&self) -> String {
         match self.source.place(&self.key).0 {
             Some(line) => format!("{}:{line}", self.source.path),
@@ -59,6 +64,8 @@ pub struct DeclaredEntity {
     /// The column of its key.
     pub join_key: Arc<str>,
     pub value_type: ScalarType,
+    /// Set when its join key is a placeholder.
+    pub is_placeholder: bool,
 }
 
 /// The checked declarations of all files.
@@ -108,9 +115,8 @@ impl<'s> Declared<'s> {
 
     /// Records a mistake, unless it is about a placeholder for an unreadable value.
     pub(super) fn report(&mut self, place: &TomlPlace<'_>, message: impl Display) {
-        let mistake = place.mistake(message);
-        if !quotes_stand_in(&mistake.message) {
-            self.mistakes.push(mistake);
+        if !place.is_placeholder() {
+            self.mistakes.push(place.mistake(message));
         }
     }
 
@@ -152,7 +158,9 @@ impl<'s> Declared<'s> {
                 format!("{value_type} cannot be a join key, because two floats are seldom equal: use String or Int64"),
             );
         }
+        let is_placeholder = ["name", "join_key"].iter().any(|key| place.at(key).is_placeholder());
         match self.key_types.get(&join_key) {
+            _ if is_placeholder || type_place.is_placeholder() => {}
             Some((other, first)) if *other != value_type => {
                 let message = format!(
                     "join key '{join_key}' is {value_type} here and {other} in {first}: use one type, or two names"
@@ -162,7 +170,7 @@ impl<'s> Declared<'s> {
             Some(_) => {}
             None => drop(self.key_types.insert(join_key.clone(), (value_type, place.line()))),
         }
-        self.entities.entry(name).or_insert(DeclaredEntity { join_key, value_type });
+        self.entities.entry(name).or_insert(DeclaredEntity { join_key, value_type, is_placeholder });
     }
 
     /// Checks that all views of a push source have the same event time column: a push has only one.
@@ -190,6 +198,9 @@ impl<'s> Declared<'s> {
         let (mut features, mut seen, mut mistakes) = (Vec::new(), HashSet::new(), Vec::new());
         for (at, reference) in service.features.iter().enumerate() {
             let place = place.element("features", at);
+            if place.is_placeholder() {
+                continue;
+            }
             let (view_name, feature) = match reference.split_once(':') {
                 Some((view, feature)) => (view, Some(feature)),
                 None => (reference.as_str(), None),
@@ -218,7 +229,7 @@ impl<'s> Declared<'s> {
             }
         }
 
-        self.mistakes.extend(mistakes.into_iter().filter(|mistake| !quotes_stand_in(&mistake.message)));
+        self.mistakes.extend(mistakes);
 
         if let Some(name) = name
             && self.mistakes.len() == before

@@ -175,6 +175,11 @@ impl SourceFile {
     pub fn is_misread(&self, key: &str) -> bool {
         self.misread.holds(&self.place(key).1)
     }
+
+    /// True when the value of a key is a placeholder, because it could not be read.
+    pub fn is_placeholder(&self, key: &str) -> bool {
+        self.misread.covers(&self.place(key).1)
+    }
 }
 
 /// All files of a folder.

@@ -101,6 +101,43 @@ fn the_example_shows_every_key() {
 }
 
 #[test]
+fn a_value_that_cannot_be_read_is_compared_with_nothing_in_another_file() {
+    let views = |name: &str, source: &str| {
+        let text = view(&format!("source = {source}\nschema = [{{ name = 'a', dtype = 'Int64' }}]\n"));
+        text.replace("'m'", &format!("'{name}'")).replace("'v'", &format!("'v_{name}'"))
+    };
+    let entity = |name: &str, keys: &str| format!("[[entity]]\nname = '{name}'\n{keys}\n");
+    let folder = Folder::new(&[
+        (
+            "a.toml",
+            &(views("m", "{ name = 's', timestamp_field = 1 }") + &entity("x", "join_key = 'k'\nvalue_type = 1")),
+        ),
+        (
+            "b.toml",
+            &(views("n", "{ name = 's', timestamp_field = 'at' }")
+                + &entity("y", "join_key = 'k'\nvalue_type = 'Int64'")),
+        ),
+        ("c.toml", &entity("p", "join_key = 1")),
+        ("d.toml", &entity("q", "join_key = 1\nvalue_type = 'Int64'")),
+    ]);
+    let keys: Vec<String> = folder
+        .load()
+        .unwrap_err()
+        .iter()
+        .map(|mistake| mistake.split(": ").take(2).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "views/a.toml:6 feature_view[0].source.timestamp_field",
+            "views/a.toml:11 entity[1].value_type",
+            "views/c.toml:3 entity[0].join_key",
+            "views/d.toml:3 entity[0].join_key",
+        ]
+    );
+}
+
+#[test]
 fn mistakes_of_all_files_come_together_with_their_lines() {
     let folder = Folder::new(&[
         (

@@ -112,7 +112,9 @@ impl<'s> Declared<'s> {
                 }
                 continue;
             };
-            if let Some(problem) = columns.take(&entity.join_key, "a join key") {
+            if let Some(problem) = columns.take(&entity.join_key, "a join key")
+                && !entity.is_placeholder
+            {
                 self.report(&place, problem);
             }
             join_keys.push(JoinKey { name: entity.join_key, value_type: entity.value_type });
@@ -131,13 +133,16 @@ impl<'s> Declared<'s> {
         let named = view.source.name.as_ref().map(|name| name.as_str().into());
         let timestamp_field: Arc<str> =
             view.source.timestamp_field.as_ref().map_or("event_timestamp", |name| name.as_str()).into();
+        let is_named_by_placeholder = named.is_none() && place.at("name").is_placeholder();
         let place = place.at("source");
         if let Some(problem) = columns.take(&timestamp_field, "the event time") {
             self.report(&place.at("timestamp_field"), problem);
         }
         let source = PushSource { name: named.or_else(|| view_name.cloned())?, timestamp_field };
         let key = if view.source.timestamp_field.is_some() { "timestamp_field" } else { "name" };
-        self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
+        if !is_named_by_placeholder && !["name", "timestamp_field"].iter().any(|key| place.at(key).is_placeholder()) {
+            self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
+        }
         Some(source)
     }
 

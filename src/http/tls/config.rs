@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The certificate that this box shows over `https://`, and the certificates of callers.
@@ -59,21 +59,31 @@ impl HttpTlsConfig {
         files.into_iter().flatten().for_each(|file| file.resolve(root));
     }
 
-    /// The mistakes in a section whose values are well-formed: the key within `[http]`, and what to do about it.
+    /// The mistakes in a section whose values are well-formed, with keys within `[http]`.
     /// `served` is set when an address is served with TLS.
-    pub(crate) fn problems(&self, served: bool) -> Vec<(&'static str, String)> {
+    pub(crate) fn problems(&self, served: bool) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &'static str, problem: &str| problems.push((key, problem.to_owned()));
+        let mut wrong = |key: &str, problem: &str, others: &[&str]| {
+            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
+        };
         match (&self.certificate_file, &self.key_file) {
-            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file"),
-            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set http.tls.certificate_file"),
+            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file", &["tls.key_file"]),
+            (None, Some(_)) => {
+                wrong(
+                    "tls.key_file",
+                    "needs its certificate: set http.tls.certificate_file",
+                    &["tls.certificate_file"],
+                );
+            }
             (Some(_), Some(_)) if self.self_signed => {
-                wrong("tls.self_signed", "and http.tls.certificate_file are both set: remove one of them");
+                let problem = "and http.tls.certificate_file are both set: remove one of them";
+                wrong("tls.self_signed", problem, &["tls.certificate_file"]);
             }
             (None, None) if served && !self.self_signed => wrong(
                 "tls.certificate_file",
                 "is not set, and http.listen has an https:// address: set it and http.tls.key_file, or for first tests \
                  http.tls.self_signed = true",
+                &["listen", "tls.key_file", "tls.self_signed"],
             ),
             _ => {}
         }
@@ -84,16 +94,19 @@ impl HttpTlsConfig {
                 "tls.client_ca_file",
                 "is not set, and http.tls.client_certificates is: set it to the file of the authorities of client \
                  certificates",
+                &["tls.client_certificates"],
             );
         }
         if !asks && self.client_ca_file.is_some() {
             wrong(
                 "tls.client_certificates",
                 "is \"none\", so http.tls.client_ca_file has no effect: set it to \"optional\" or \"required\"",
+                &["tls.client_ca_file"],
             );
         }
         if self.client_crl_file.is_some() && self.client_ca_file.is_none() {
-            wrong("tls.client_crl_file", "has no effect without authorities: set http.tls.client_ca_file");
+            let problem = "has no effect without authorities: set http.tls.client_ca_file";
+            wrong("tls.client_crl_file", problem, &["tls.client_ca_file"]);
         }
         problems
     }
@@ -160,10 +173,10 @@ impl Serialize for ClientCertificates {
 mod tests {
     use super::*;
 
-    fn keys(served: bool, change: impl Fn(&mut HttpTlsConfig)) -> Vec<&'static str> {
+    fn keys(served: bool, change: impl Fn(&mut HttpTlsConfig)) -> Vec<String> {
         let mut config = HttpTlsConfig::default();
         change(&mut config);
-        config.problems(served).into_iter().map(|(key, _)| key).collect()
+        config.problems(served).into_iter().map(|problem| problem.key).collect()
     }
 
     fn file() -> Option<SecretFile> {

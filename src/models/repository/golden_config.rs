@@ -1,5 +1,6 @@
 //! `[[golden]]` of `model.toml`: inputs with known answers.
 
+use ledge_base::toml_check::Problem;
 use ledge_engine::pipeline::kind::Input;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +32,7 @@ pub struct Golden {
 
 impl Golden {
     /// What no type can say.
-    pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<(&'static str, String)> {
+    pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<Problem> {
         const EXPECTED_FILE: &str = "expected a file next to model.toml";
         const NOT_NEGATIVE: &str = "expected 0 or more";
         // NaN is not a limit.
@@ -46,10 +47,14 @@ impl Golden {
             (is_limit(self.tolerance), "golden.tolerance", NOT_NEGATIVE),
             (is_limit(self.max_relative_error), "golden.max_relative_error", NOT_NEGATIVE),
             (self.outputs.as_deref().is_none_or(is_beside), "golden.outputs", EXPECTED_FILE),
-            (self.outputs.is_none() || has_pipeline, "golden.outputs", belongs.as_str()),
         ];
         let wrong = checks.into_iter().filter(|(holds, ..)| !holds);
-        wrong.map(|(_, key, message)| (key, message.to_owned())).collect()
+        let problem = |(_, key, message)| Problem::new(key, message);
+        let mut problems: Vec<Problem> = wrong.map(problem).collect();
+        if self.outputs.is_some() && !has_pipeline {
+            problems.push(Problem::new("golden.outputs", belongs).depending_on(["pipeline"]));
+        }
+        problems
     }
 }
 
@@ -59,9 +64,9 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_number_and_a_file_lies_beside() {
-        let mistakes = |keys: &str, has_pipeline: bool| -> Vec<&str> {
+        let mistakes = |keys: &str, has_pipeline: bool| -> Vec<String> {
             let golden: Golden = toml::from_str(keys).unwrap();
-            golden.mistakes(has_pipeline).into_iter().map(|(key, _)| key).collect()
+            golden.mistakes(has_pipeline).into_iter().map(|mistake| mistake.key).collect()
         };
         let good = "file = 'golden/a.png'\noutputs = 'golden/a.json'\nmax_relative_error = 0.2\ntolerance = 0";
         assert!(mistakes(good, true).is_empty());

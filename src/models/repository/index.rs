@@ -15,7 +15,37 @@ pub enum VersionState {
     /// It is waiting for its last requests.
     Unloading,
     /// It does not answer, for this reason.
-    Unavailable(String),
+    Unavailable(UnavailableReason),
+}
+
+impl VersionState {
+    /// The state of a version that should answer and does not.
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self::Unavailable(UnavailableReason::Failed { reason: reason.into() })
+    }
+}
+
+/// Reason why a version does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnavailableReason {
+    /// It was unloaded on request, in Triton's word.
+    #[error("unloaded")]
+    Unloaded,
+    /// The model has no version yet, and no fault: its first load is not done.
+    #[error("")]
+    NotLoadedYet,
+    #[error("{reason}")]
+    Failed { reason: String },
+}
+
+impl UnavailableReason {
+    /// True for a version that should answer and does not.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Failed { .. } => true,
+            Self::Unloaded | Self::NotLoadedYet => false,
+        }
+    }
 }
 
 /// The state of a model version, as the model repository extension names it.
@@ -89,7 +119,8 @@ impl Repository {
             }
 
             if states.versions.is_empty() {
-                let reason = states.fault.clone().unwrap_or_default();
+                let failed = states.fault.clone().map(|reason| UnavailableReason::Failed { reason });
+                let reason = failed.unwrap_or(UnavailableReason::NotLoadedYet);
                 rows.push(row(None, VersionState::Unavailable(reason), None));
             }
         }

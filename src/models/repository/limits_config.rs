@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ledge_base::token_bucket::Rate;
+use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};
 
 /// Bound on a model's cache: more than any box of this kind has memory for, to catch typing mistakes.
@@ -34,14 +35,14 @@ impl ModelCacheConfig {
         self.ttl_s.map(Duration::from_secs)
     }
 
-    /// Mistakes that types cannot express: the key, and the message.
-    pub(super) fn mistakes(&self) -> Vec<(&'static str, String)> {
+    /// Mistakes that types cannot express.
+    pub(super) fn mistakes(&self) -> Vec<Problem> {
         let mut mistakes = Vec::new();
         if !self.max_bytes.is_none_or(|bytes| (1..=CACHE_BYTES_MAX).contains(&bytes)) {
-            mistakes.push(("response_cache.max_bytes", format!("expected 1 to {CACHE_BYTES_MAX}")));
+            mistakes.push(Problem::new("response_cache.max_bytes", format!("expected 1 to {CACHE_BYTES_MAX}")));
         }
         if !self.ttl_s.is_none_or(|seconds| (1..=CACHE_TTL_S_MAX).contains(&seconds)) {
-            mistakes.push(("response_cache.ttl_s", format!("expected 1 to {CACHE_TTL_S_MAX}")));
+            mistakes.push(Problem::new("response_cache.ttl_s", format!("expected 1 to {CACHE_TTL_S_MAX}")));
         }
         mistakes
     }

@@ -12,7 +12,7 @@ use ledge_service::audit_event::AuditEvent;
 use super::loaded_model::LoadedModel;
 use super::loading::{self, VersionError, VersionSource};
 use super::{
-    FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, UNLOADED_REASON, UnloadModelError,
+    FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, UnavailableReason, UnloadModelError,
     VersionState, folder,
 };
 
@@ -148,9 +148,9 @@ impl Repository {
         states.fault = result.as_ref().err().cloned();
         if let Err(reason) = &result {
             // The reason is now the mistake in model.toml, not the earlier unload.
-            let unloaded = VersionState::Unavailable(UNLOADED_REASON.to_owned());
+            let unloaded = VersionState::Unavailable(UnavailableReason::Unloaded);
             for state in states.versions.values_mut().filter(|state| **state == unloaded) {
-                *state = VersionState::Unavailable(reason.clone());
+                *state = VersionState::failed(reason);
             }
         }
         result
@@ -207,7 +207,7 @@ impl Repository {
                     let reason = error.to_string();
                     match old {
                         Some(old) => live.push(old.clone()),
-                        None => model.set(version, VersionState::Unavailable(reason.clone())),
+                        None => model.set(version, VersionState::failed(&reason)),
                     }
                     failures.push(format!("version {version}: {reason}"));
                 }
@@ -293,7 +293,7 @@ impl Repository {
         drop(before);
         join_all(ended).await;
         for version in versions {
-            model.set(version, VersionState::Unavailable(UNLOADED_REASON.to_owned()));
+            model.set(version, VersionState::Unavailable(UnavailableReason::Unloaded));
         }
     }
 

@@ -194,7 +194,7 @@ impl Repository {
                 let mut states = model.states();
                 let version = states.versions.entry(release.version).or_insert(VersionState::Loading);
                 if *version != VersionState::Ready {
-                    *version = VersionState::Unavailable(reason.clone());
+                    *version = VersionState::failed(&reason);
                 }
                 Err(reason)
             }

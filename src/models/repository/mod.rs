@@ -129,7 +129,7 @@ pub use folder::FolderError;
 pub use golden::{GoldenError, GoldenScore, score as golden_score};
 use guarded::LoadGuard;
 pub use guarded::{SeparateTrial, VersionOnDisk};
-pub use index::{IndexRow, ModelState, VersionState};
+pub use index::{IndexRow, ModelState, UnavailableReason, VersionState};
 pub use loaded_model::{LoadedModel, ModelDefaults};
 pub use loading::{RuntimeRefusal, VersionError};
 pub use loads::LoadMode;
@@ -186,9 +186,6 @@ pub enum UnloadModelError {
 pub struct ManagedModel {
     pub model: ModelName,
 }
-
-/// Reason of a version that was unloaded on request, in Triton's word.
-pub const UNLOADED_REASON: &str = "unloaded";
 
 /// A handle to the model repository. Clones share it.
 #[derive(Debug, Clone)]
@@ -250,7 +247,7 @@ impl Model {
         let state =
             version.map_or_else(|| states.versions.last_key_value().map(|(_, s)| s), |v| states.versions.get(&v));
         let reason = match state {
-            Some(VersionState::Unavailable(reason)) => reason.clone(),
+            Some(VersionState::Unavailable(reason)) => reason.to_string(),
             Some(VersionState::Loading) => "loading".to_owned(),
             _ => states.fault.clone().unwrap_or_else(|| "not loaded".to_owned()),
         };

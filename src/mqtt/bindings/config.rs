@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_base::toml_check::in_range;
+use ledge_base::toml_check::{Problem, in_range};
 use ledge_features::online::PushTarget;
 use ledge_models::repository::model_config::Rate;
 use ledge_models::scheduling::terms::Priority;
@@ -162,18 +162,19 @@ impl BindingConfig {
     }
 
     /// The mistakes in its parts for the feature store and for a model.
-    fn problems_of_parts(&self) -> Vec<(&'static str, String)> {
+    fn problems_of_parts(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |holds: bool, key, problem: &str| {
+        let mut wrong = |holds: bool, key, problem: &str, others: &[&str]| {
             if !holds {
-                problems.push((key, problem.to_owned()));
+                problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
             }
         };
         let (pushes, asks) = (self.target().is_some(), self.model.is_some());
-        wrong(pushes || asks, "topic", "is bound to nothing: set model and publish, or feature_view or push_source");
+        let nothing = "is bound to nothing: set model and publish, or feature_view or push_source";
+        wrong(pushes || asks, "topic", nothing, &["model", "publish", "feature_view", "push_source"]);
         let one = self.feature_view.is_none() || self.push_source.is_none();
-        wrong(one, "push_source", "and feature_view are both set: rows go to one of them");
-        wrong(!asks || self.publish.is_some(), "model", "has no topic for its answers: set publish");
+        wrong(one, "push_source", "and feature_view are both set: rows go to one of them", &["feature_view"]);
+        wrong(!asks || self.publish.is_some(), "model", "has no topic for its answers: set publish", &["publish"]);
 
         for (key, is_set) in [
             ("publish", self.publish.is_some()),
@@ -186,16 +187,18 @@ impl BindingConfig {
             ("select", self.select.is_some()),
             ("inputs", !self.inputs.is_empty()),
         ] {
-            wrong(asks || !is_set, key, "is for a model: set model");
+            wrong(asks || !is_set, key, "is for a model: set model", &["model"]);
         }
 
         let is_for_push = "is for a push: set feature_view or push_source";
-        wrong(pushes || self.event_timestamp.is_none(), "event_timestamp", is_for_push);
-        wrong(pushes || self.features.is_empty(), "features", is_for_push);
+        let targets = ["feature_view", "push_source"];
+        wrong(pushes || self.event_timestamp.is_none(), "event_timestamp", is_for_push, &targets);
+        wrong(pushes || self.features.is_empty(), "features", is_for_push, &targets);
         wrong(
             pushes || self.entities.is_empty() || self.photograph.is_none(),
             "entities",
             "and photograph are both set: a model takes one of them",
+            &["photograph"],
         );
 
         let count = self.topic.capture_count();
@@ -204,43 +207,48 @@ impl BindingConfig {
             let highest = template.highest_capture();
             if highest > count {
                 let problem = format!("{name} names {{{highest}}}, and {} has {count} wildcards", self.topic);
-                problems.push(("entities", problem));
+                problems.push(Problem::new("entities", problem).depending_on(["topic"]));
             } else if template.names_model() && !asks {
-                problems.push(("entities", format!("{name} names {{model}}, and no model is set")));
+                let problem = format!("{name} names {{model}}, and no model is set");
+                problems.push(Problem::new("entities", problem).depending_on(["model"]));
             }
         }
         problems
     }
 
-    /// The mistakes in this binding: the key, and what to do about it.
-    fn own_problems(&self) -> Vec<(&'static str, String)> {
+    /// The mistakes in this binding.
+    fn own_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |key, problem: String| problems.push((key, problem));
+        let mut wrong = |key, problem: String, others: &[&str]| {
+            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
+        };
         if self.name.as_ref().is_some_and(|name| name.is_empty() || name.contains(char::is_control)) {
-            wrong("name", "is empty or has a control character".into());
+            wrong("name", "is empty or has a control character".into(), &[]);
         }
         if self.topic.is_shared() {
             let own = self.topic.unshared();
-            wrong("topic", format!("contains a group: set topic = \"{own}\", shared = true and device.group"));
+            wrong("topic", format!("contains a group: set topic = \"{own}\", shared = true and device.group"), &[]);
         } else if let Some(ledge) = ledge_topics(&self.topic) {
-            wrong("topic", format!("takes topics of Ledge itself, {ledge}: name the topics of your devices"));
+            wrong("topic", format!("takes topics of Ledge itself, {ledge}: name the topics of your devices"), &[]);
         }
 
         let count = self.topic.capture_count();
         if let Some(publish) = &self.publish {
             let highest = publish.highest_capture();
             if highest > count {
-                wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic));
+                wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic), &["topic"]);
             } else if let Some(ledge) = overlapping(&publish.as_filter(&self.topic), &RESERVED_SUBTOPICS) {
-                wrong("publish", format!("may be {ledge}, a topic that is reserved for Ledge itself: choose another"));
+                let problem = format!("may be {ledge}, a topic that is reserved for Ledge itself: choose another");
+                wrong("publish", problem, &["topic"]);
             }
         }
 
         if self.photograph.is_some() && !self.inputs.is_empty() {
-            wrong("photograph", "and inputs are both set: a model takes one of them".into());
+            wrong("photograph", "and inputs are both set: a model takes one of them".into(), &["inputs"]);
         }
         if let Some((name, _)) = self.inputs.iter().find(|(_, paths)| paths.is_empty()) {
-            wrong("inputs", format!("has no paths for {name:?}: name at least one, as in [\"$.payload.temp\"]"));
+            let problem = format!("has no paths for {name:?}: name at least one, as in [\"$.payload.temp\"]");
+            wrong("inputs", problem, &[]);
         }
         problems.extend(self.problems_of_parts());
         problems
@@ -263,49 +271,50 @@ fn overlapping(filter: &TopicFilter, topics: &[&str]) -> Option<TopicFilter> {
     all.find(|topic| filter.overlaps(topic))
 }
 
-/// The mistakes in bindings whose values are well-formed: the key, as in `bindings[0].publish`, and what to do about
-/// it.
-pub fn problems(bindings: &[BindingConfig]) -> Vec<(String, String)> {
+/// The mistakes in bindings whose values are well-formed, with keys such as `bindings[0].publish`.
+pub fn problems(bindings: &[BindingConfig]) -> Vec<Problem> {
     if bindings.len() > BINDINGS_MAX {
-        return vec![(
-            "bindings".into(),
-            format!("are more than {BINDINGS_MAX}: join some with wildcards in their topics"),
-        )];
+        let problem = format!("are more than {BINDINGS_MAX}: join some with wildcards in their topics");
+        return vec![Problem::new("bindings", problem)];
     }
     let mut problems = Vec::new();
     let mut names = HashMap::new();
     for (index, binding) in bindings.iter().enumerate() {
-        let mut wrong = |key: &str, problem: String| problems.push((format!("bindings[{index}].{key}"), problem));
-        for (key, problem) in binding.own_problems() {
-            wrong(key, problem);
-        }
+        let table = format!("bindings[{index}]");
+        problems.extend(binding.own_problems().into_iter().map(|problem| problem.within(&table)));
         if names.insert(binding.name(), index).is_some() {
             let key = if binding.name.is_some() { "name" } else { "topic" };
-            wrong(key, format!("makes two bindings named {:?}: give this one another name", binding.name()));
+            let problem = format!("makes two bindings named {:?}: give this one another name", binding.name());
+            problems.push(Problem::new(key, problem).within(&table));
         }
 
+        // Another binding is named in the messages by its name, or else by its topic.
+        let keys_of = |other: usize| ["name", "topic"].map(|key| format!("bindings[{other}].{key}"));
         let made = binding.publish.as_ref().map(|publish| (publish, publish.as_filter(&binding.topic)));
         if let Some((publish, made)) = made
-            && let Some(taker) = bindings.iter().find(|other| made.overlaps(&other.topic))
+            && let Some((at, taker)) = bindings.iter().enumerate().find(|(_, other)| made.overlaps(&other.topic))
         {
             let taker = taker.name();
-            wrong("publish", format!("{publish} may be a topic that the binding {taker:?} takes: answers would loop"));
+            let problem = format!("{publish} may be a topic that the binding {taker:?} takes: answers would loop");
+            let problem = Problem::new("publish", problem).depending_on(["topic"]).within(&table);
+            problems.push(problem.depending_on(keys_of(at)));
         }
 
-        let overlaps = |other: &&BindingConfig| other.topic.overlaps(&binding.topic);
-        if let Some(other) = bindings.iter().take(index).find(overlaps) {
+        let earlier = bindings.iter().take(index).enumerate();
+        if let Some((at, other)) = { earlier }.find(|(_, other)| other.topic.overlaps(&binding.topic)) {
             // A broker may deliver a message once for each matching subscription (section 3.3.4), as mosquitto does,
             // and the deliveries cannot be distinguished. Neither can those for the box and for its group.
             if other.topic != binding.topic {
                 let (topic, other) = (&other.topic, other.name());
                 let remedy = "give both the same filter, or filters without common topics";
-                wrong(
-                    "topic",
-                    format!("takes some of the topics that {topic} of the binding {other:?} takes: {remedy}"),
-                );
+                let problem = format!("takes some of the topics that {topic} of the binding {other:?} takes: {remedy}");
+                problems.push(Problem::new("topic", problem).within(&table).depending_on(keys_of(at)));
             } else if other.shared != binding.shared {
                 let other = other.name();
-                wrong("shared", format!("differs from the binding {other:?}, which takes the same topics"));
+                let problem = format!("differs from the binding {other:?}, which takes the same topics");
+                let shared = format!("bindings[{at}].shared");
+                let problem = Problem::new("shared", problem).within(&table).depending_on([shared]);
+                problems.push(problem.depending_on(keys_of(at)));
             }
         }
     }

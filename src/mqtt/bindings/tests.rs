@@ -104,7 +104,7 @@ fn a_wrong_value_is_named_with_its_place() {
 fn bindings_that_cannot_work_are_problems() {
     let found = |bindings: &[&str]| {
         let texts: Vec<String> = bindings.iter().map(|keys| format!("[[bindings]]\nmodel = 'm'\n{keys}\n")).collect();
-        problems(&configs(&texts.concat())).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        problems(&configs(&texts.concat())).into_iter().map(|problem| problem.key).collect::<Vec<_>>()
     };
     let one = |keys: &str| found(&[keys]);
     let none: [&str; 0] = [];
@@ -143,7 +143,7 @@ fn bindings_that_cannot_work_are_problems() {
 fn the_parts_of_a_binding_need_each_other() {
     let found = |keys: &str| {
         let problems = problems(&configs(&format!("[[bindings]]\ntopic = 'a/+'\n{keys}\n")));
-        problems.into_iter().map(|(key, _)| key.replace("bindings[0].", "")).collect::<Vec<_>>()
+        problems.into_iter().map(|problem| problem.key.replace("bindings[0].", "")).collect::<Vec<_>>()
     };
     let none: [&str; 0] = [];
     let view = "feature_view = 'v'";

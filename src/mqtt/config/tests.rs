@@ -61,22 +61,25 @@ fn a_broker_on_another_machine_needs_tls_or_a_setting() {
     let problems = |broker: &str, allow_plaintext| {
         let config = MqttConfig { broker: broker.parse().ok(), allow_plaintext, ..MqttConfig::default() };
         let [destination] = config.destinations().try_into().unwrap();
-        let refusal = destination.plaintext_refusal().map(|problem| (destination.key.clone(), problem.to_owned()));
+        let refusal = destination.plaintext_refusal().map(|problem| Problem::new(&destination.key, problem));
         refusal.into_iter().chain(config.problems()).collect::<Vec<_>>()
     };
     for fine in ["mqtt://localhost", "mqtt://127.0.0.1", "mqtt://[::1]", "mqtts://broker.lan"] {
         assert_eq!(problems(fine, false), [], "{fine}");
     }
     let found = problems("mqtt://broker.lan:1884", false);
-    assert!(found.len() == 1 && found[0].0 == "broker", "{found:?}");
-    assert!(found[0].1.contains("mqtts://broker.lan:8883") && found[0].1.contains("allow_plaintext"), "{found:?}");
+    assert!(found.len() == 1 && found[0].key == "broker", "{found:?}");
+    assert!(
+        found[0].message.contains("mqtts://broker.lan:8883") && found[0].message.contains("allow_plaintext"),
+        "{found:?}"
+    );
     assert_eq!(problems("mqtt://broker.lan", true), []);
 }
 
 #[test]
 fn settings_that_do_not_fit_together_are_named() {
     let file = || "x".parse().ok();
-    let keys = |config: MqttConfig| config.problems().into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    let keys = |config: MqttConfig| config.problems().into_iter().map(|problem| problem.key).collect::<Vec<_>>();
     let config = |tls| MqttConfig { broker: Some(address("mqtts://b")), tls, ..MqttConfig::default() };
     assert_eq!(keys(MqttConfig { password_file: file(), ..MqttConfig::default() }), ["password_file"]);
     assert_eq!(keys(MqttConfig { user: "till".into(), ..MqttConfig::default() }), [""; 0]);

@@ -1,5 +1,6 @@
 use ledge_audit::status::{AuditStatus, LogFigures, SyncStatus};
 use ledge_base::telemetry::machine::CoreUsage;
+use ledge_models::repository::UnavailableReason;
 use serde_json::{Value, json};
 
 use super::*;
@@ -29,8 +30,8 @@ fn snapshot() -> DeviceSnapshot {
         index: vec![
             row("a", Some(1), VersionState::Ready),
             row("a", Some(2), VersionState::Loading),
-            row("b", Some(1), VersionState::Unavailable("unloaded".into())),
-            row("c", None, VersionState::Unavailable("no versions".into())),
+            row("b", Some(1), VersionState::Unavailable(UnavailableReason::Unloaded)),
+            row("c", None, VersionState::failed("no versions")),
             row("d", Some(7), VersionState::Ready),
         ],
         live: vec![
@@ -131,11 +132,12 @@ fn a_model_that_was_unloaded_on_request_is_no_fault() {
         VersionState::Ready,
         VersionState::Loading,
         VersionState::Unloading,
-        VersionState::Unavailable("unloaded".into()),
+        VersionState::Unavailable(UnavailableReason::Unloaded),
+        VersionState::Unavailable(UnavailableReason::NotLoadedYet),
     ] {
         assert_eq!(read(&with(state))["health"], "ok");
     }
-    assert_eq!(read(&with(VersionState::Unavailable("cut off".into())))["health"], "degraded");
+    assert_eq!(read(&with(VersionState::failed("cut off")))["health"], "degraded");
 }
 
 #[test]
@@ -151,7 +153,7 @@ fn a_document_fits_the_brokers_that_take_least() {
     // Every name as long as names may be, and reasons that JSON has to escape.
     let reason = "\"\\\n".repeat(10_000);
     let name = |n: usize| format!("{n:0128}");
-    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), VersionState::Unavailable(reason.clone()));
+    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), VersionState::failed(&reason));
     // Updates with equally long texts.
     let mut updates = status_example::status();
     let (_, mut state) = updates.subjects.pop_first().unwrap();

@@ -35,9 +35,9 @@ fn only_the_crop_is_needed() {
 fn every_mistake_is_reported_at_once() {
     let config = table("resize_shorter_side = 100\ncrop = [0, 5000]\nmean = [nan, 0, 0]\nstd = [1, 0, 1]\ntop_k = 0");
     let mistakes = config.mistakes();
-    let keys: Vec<_> = mistakes.iter().map(|(key, _)| *key).collect();
+    let keys: Vec<_> = mistakes.iter().map(|mistake| mistake.key.as_str()).collect();
     assert_eq!(keys, ["crop", "crop", "resize_shorter_side", "mean", "std", "top_k"]);
-    assert_eq!(mistakes[5].1, "is 0, expected 1 to 1000");
+    assert_eq!(mistakes[5].message, "is 0, expected 1 to 1000");
     assert_eq!(table("crop = [1, 1]\nstd = [inf, 1, 1]\ntop_k = 1001").mistakes().len(), 2);
 }
 
