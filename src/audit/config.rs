@@ -31,7 +31,7 @@ pub struct AuditConfig {
     pub inference: Detail,
     /// Models whose calls each have a record, regardless of `inference`.
     pub calls: BTreeSet<ModelName>,
-    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A
+    /// Number of entities that a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A
     /// tag takes some 40 bytes, and a record has 65,535 at most.
     #[serde(deserialize_with = "in_range::<0, 1500, _, _>")]
     pub feature_entities: u32,

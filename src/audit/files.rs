@@ -19,10 +19,10 @@ use super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, TilePath, whole_entries};
 use super::local::LocalLog;
 use super::record::RECORD_BYTES_MAX;
 
-/// How many files are requested at a time, because each answer takes a round trip.
+/// Number of files requested at a time, because each answer takes a round trip.
 const CONNECTIONS_MAX: usize = 16;
 
-/// How many times a file is requested before a bad link is reported.
+/// Number of requests for a file before a bad link is reported.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// The pause before the second attempt; each further one is twice as long.

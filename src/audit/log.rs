@@ -68,7 +68,7 @@ pub struct Log {
     edge: Frontier,
     bundles: Vec<(u64, Vec<u8>)>,
     grown: Grown,
-    /// Whether a write failed whose remains are still to be cut off.
+    /// Set after a failed write, until its remains are cut off.
     is_suspect: bool,
     first: u64,
     bytes: u64,
@@ -80,7 +80,7 @@ pub struct Log {
 pub struct Opened {
     /// The log that is appended to from now on.
     pub log: Log,
-    /// Why a log began, with the log before it; `None` when the last one continues.
+    /// Cause of a new log, with the log before it; `None` when the last one continues.
     pub begun: Option<Begun>,
 }
 

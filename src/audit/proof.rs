@@ -30,7 +30,7 @@ pub struct Proof {
     pub record: Vec<u8>,
     /// Its sequence number.
     pub index: u64,
-    /// The hashes beside the way from the record to the root, from the record's sibling up.
+    /// The hashes next to the path from the record to the root, from the record's sibling up.
     pub hashes: Vec<Hash>,
     /// The signed head, as it is published.
     pub checkpoint: Vec<u8>,

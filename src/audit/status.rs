@@ -6,7 +6,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use super::key::SignedCheckpoint;
 
-/// How many records a live copy may fall behind before it loses some.
+/// Number of records that a live copy may fall behind before it loses some.
 const LIVE_RECORDS_MAX: usize = 4096;
 
 /// The state of the log.
@@ -82,7 +82,7 @@ pub struct LiveRecord {
     pub leaf: tlog_tiles::Hash,
     /// Its action, such as `model_loaded`.
     pub action: &'static str,
-    /// Whether it needs attention.
+    /// True if it needs attention.
     pub is_warning: bool,
     /// The record itself: a line of JSON.
     pub line: Vec<u8>,
@@ -96,7 +96,7 @@ pub struct PublishedHead {
     pub checkpoint: SignedCheckpoint,
     /// When the last record of it was written, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Whether it has records that should be sent at once.
+    /// True if it has records that should be sent at once.
     pub is_urgent: bool,
 }
 

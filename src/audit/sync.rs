@@ -46,7 +46,7 @@ const UPLOAD_PACE: Pace = Pace {
 /// The times of sending, besides `interval_s`.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// How long urgent records, and those that fill a tile, wait for others.
+    /// Time that urgent records, and those that fill a tile, wait for others.
     gather_delay: Duration,
     /// The shortest time between two uploads, even of urgent records: each upload leaves files of partial tiles.
     interval_min: Duration,

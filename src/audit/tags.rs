@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use files::{Folder, KeyFile};
 
-/// How long the wall clock must show that a key is old enough, in milliseconds of running time.
+/// Running time in milliseconds for which the wall clock must show that a key is old enough.
 const CLOCK_AGREEMENT_MS: u64 = DAY_MS;
 
 /// Running time is saved when it grew by this much, in milliseconds. A power cut loses at most this much of it.
@@ -56,7 +56,7 @@ pub struct Tags {
     /// Running time in `list` that is not on the disk yet.
     uncounted: u64,
     turned: Instant,
-    /// Whether it was logged that a key cannot be destroyed.
+    /// Set once it was logged that a key cannot be destroyed.
     stuck: AtomicBool,
 }
 
@@ -92,9 +92,9 @@ struct KeyEntry {
     period: u32,
     begins_ms: u64,
     ends_ms: u64,
-    /// How long the daemon has run since the key was made, or since the next key was made.
+    /// Running time of the daemon since the key was made, or since the next key was made.
     ran_ms: u64,
-    /// How long the daemon has run since the clock shows that the key is old enough.
+    /// Running time of the daemon since the clock shows that the key is old enough.
     due_ms: u64,
 }
 

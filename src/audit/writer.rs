@@ -34,23 +34,23 @@ use losses::{Cause, Losses};
 use open::OpenLog;
 use room::{Limits, Room};
 
-/// How long records wait for others, so that they share one fsync.
+/// Time that records wait for others, so that they share one fsync.
 const GROUP_COMMIT_DELAY: Duration = Duration::from_millis(50);
 
-/// How often the writer checks the clocks when nothing is recorded. Also the longest that durable records wait for a
+/// Interval of the checks of the clocks when nothing is recorded. Also the longest that durable records wait for a
 /// signed head.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time over which calls are counted for one record.
 const COUNTS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How often the keys for tags are checked. A key that was destroyed by hand is out of use within this time.
+/// Interval of the checks of the keys for tags. A key that was destroyed by hand is out of use within this time.
 const TAG_KEYS_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The pause before another attempt to open the log.
 const OPEN_RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// How long nothing may be recorded before a record reports that the box runs. In a fleet, a box that is silent for
+/// Time without a record before a record reports that the box runs. In a fleet, a box that is silent for
 /// longer than a day counts as lost.
 const IDLE_RECORD_INTERVAL: Duration = Duration::from_hours(24);
 
@@ -60,7 +60,7 @@ const FORK_PAUSE_MIN: Duration = Duration::from_hours(1);
 /// The longest pause after a forked log.
 const FORK_PAUSE_MAX: Duration = Duration::from_hours(24);
 
-/// How many events of the writer itself wait while the log cannot be written.
+/// Number of events of the writer itself that wait while the log cannot be written.
 const OWN_EVENTS_MAX: usize = 1000;
 
 /// The writer.

@@ -111,7 +111,7 @@ impl HttpConfig {
         })
     }
 
-    /// How many files connections may have open, over TCP and over Unix sockets.
+    /// The number of files that connections may have open, over TCP and over Unix sockets.
     pub fn open_files_max(&self) -> u64 {
         2 * self.max_connections as u64
     }

@@ -10,13 +10,13 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::status::{AuditState, CopyStatus, LiveRecord};
 
-/// How many records a copy keeps while it cannot send any.
+/// Number of records that a copy keeps while it cannot send any.
 const BACKLOG_RECORDS_MAX: usize = 1000;
 
-/// How many records are sent together at most.
+/// The most records that are sent together.
 pub(super) const BATCH_RECORDS_MAX: usize = 100;
 
-/// How long the first record of a batch waits for others.
+/// Time that the first record of a batch waits for others.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 
 /// The pauses between attempts grow from this one to [`RETRY_PAUSE_MAX`].
@@ -24,7 +24,7 @@ pub(super) const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_mins(5);
 
-/// How long sending the last records may take when the daemon stops.
+/// Limit for sending the last records when the daemon stops.
 pub(super) const FINAL_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue of one live copy.
@@ -34,7 +34,7 @@ pub(super) struct Feed {
     state: AuditState,
     name: &'static str,
     to: String,
-    /// Whether a failure was logged and no success since.
+    /// Set after a logged failure, until the next success.
     is_failing: bool,
 }
 

@@ -11,7 +11,7 @@ use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use super::{Requester, SendError};
 use crate::status::LiveRecord;
 
-/// How long records of this copy's own connections wait for others. A server that ends the connection after each
+/// Time that records of this copy's own connections wait for others. A server that ends the connection after each
 /// request causes such a record with each request, which alone would cause the next request.
 const OWN_RECORDS_DELAY: Duration = Duration::from_mins(1);
 

@@ -15,7 +15,7 @@ use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 /// connection is a record itself.
 const STABLE_CONNECTION: Duration = Duration::from_secs(30);
 
-/// How long a server may take to object to a connection before records are sent on it.
+/// Time for a server to object to a connection before records are sent on it.
 const OBJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A live copy on a connection.

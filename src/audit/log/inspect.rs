@@ -50,7 +50,7 @@ pub struct SoundLog {
     pub tail: u64,
     /// The number of bytes after the last whole record, which are to be cut off.
     pub torn: u64,
-    /// Whether those bytes are something other than the beginning of a record.
+    /// True if those bytes are something other than the beginning of a record.
     pub has_foreign_tail: bool,
     /// The hashes from level 1 up, computed from the records, if those on the disk do not fit.
     pub rebuilt: Option<Grown>,

@@ -9,7 +9,7 @@ use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 use super::SyncError;
 use crate::config::SyncConfig;
 
-/// How long a signed address is valid. Covers the time of an upload, and a small difference between the clocks.
+/// Validity of a signed address. Covers the time of an upload, and a small difference between the clocks.
 const SIGNATURE_LIFETIME: Duration = Duration::from_mins(15);
 
 /// A bucket, with the credentials for it.

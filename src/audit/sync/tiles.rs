@@ -124,7 +124,7 @@ fn path(tile: Tile) -> TilePath {
 /// Reads hashes for the library, and keeps the reason why one could not be read.
 struct Tiles<'a> {
     log: &'a SignedLog,
-    /// Whether each tile is checked against the head first.
+    /// Each tile is checked against the head first.
     is_checked: bool,
     failed: RefCell<Option<SyncError>>,
 }

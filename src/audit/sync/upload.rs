@@ -17,10 +17,10 @@ use super::{SyncError, SyncSettings};
 use crate::key::{CheckpointError, SignedCheckpoint, origin};
 use crate::layout::{CHECKPOINT, FULL_WIDTH, TILE_WIDTH, TileKind, TilePath, changed};
 
-/// How many requests are in flight at a time: while one connection waits for an answer, others send.
+/// Number of requests in flight at a time: while one connection waits for an answer, others send.
 const REQUESTS_IN_FLIGHT: usize = 4;
 
-/// How often progress is saved. After a kill, tiles sent since then are sent again.
+/// Interval between two saves of the progress. After a kill, tiles sent since then are sent again.
 const HINT_SAVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// One attempt to upload a log up to its head.

@@ -33,7 +33,7 @@ pub struct Finding {
     pub what: String,
 }
 
-/// How many findings of each kind are listed. In a log of another form every record would be one.
+/// Number of findings of each kind that are listed. In a log of another form every record would be one.
 const FINDINGS_PER_KIND_MAX: usize = 20;
 
 /// The findings so far: the first ones in words, the others counted.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::record::{AuditRecord, Timestamp};
 
-/// How many reports of losses are listed. Further ones are only added up.
+/// Number of reports of losses that are listed. Further ones are only added up.
 const LOST_LISTED_MAX: usize = 100;
 
 /// A summary of the records of a log.

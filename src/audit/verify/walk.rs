@@ -36,7 +36,7 @@ pub(super) struct Walked {
     pub first: u64,
     /// The number of records after the head.
     pub unsigned: u64,
-    /// Whether the root at the size of the earlier checkpoint was right.
+    /// Set if the root at the size of the earlier checkpoint was right.
     pub contains: bool,
     pub summary: Summary,
     pub findings: Findings,
@@ -284,7 +284,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many bundles in a row may be missing, with their hashes, before the rest counts as missing.
+/// Number of bundles in a row that may be missing, with their hashes, before the rest counts as missing.
 const MISSING_BUNDLES_MAX: u64 = 1000;
 
 /// Reads and counts one record.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::sink::Lost;
 
-/// How often losses that continue are reported.
+/// Interval between two reports of losses that continue.
 const LOSS_REPORT_INTERVAL: Duration = Duration::from_hours(1);
 
 /// The cause of a loss.

@@ -21,7 +21,7 @@ pub struct OpenLog {
     pub tags: Tags,
     pub log: Log,
     pub signed: Instant,
-    /// Whether the next head should be sent at once.
+    /// Set if the next head should be sent at once.
     pub is_urgent: bool,
 }
 

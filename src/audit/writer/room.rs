@@ -55,7 +55,7 @@ impl Limits {
         }
     }
 
-    /// How many records are written before the room is checked again: at most a twentieth of the quota.
+    /// Number of records written before the room is checked again: at most a twentieth of the quota.
     pub fn part(&self) -> usize {
         usize::try_from(self.quota / 20 / RECORD_BYTES).unwrap_or(usize::MAX).max(1)
     }

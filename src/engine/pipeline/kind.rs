@@ -106,7 +106,7 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     fn judge(&self, outputs: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
 }
 
-/// The answer that a golden input expects, beside its outputs.
+/// The answer that a golden input expects, besides its outputs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected<'e> {
     pub label: Option<&'e str>,

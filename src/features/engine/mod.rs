@@ -50,7 +50,7 @@ const CLOCK_STEP_MAX_US: i64 = 60_000_000;
 /// overloaded.
 pub const WRITER_QUEUE_LENGTH: usize = 4096;
 
-/// What the store can do now.
+/// The state of the store.
 #[derive(Debug)]
 pub enum StoreState {
     Opening,

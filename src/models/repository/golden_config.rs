@@ -31,7 +31,7 @@ pub struct Golden {
 }
 
 impl Golden {
-    /// What no type can say.
+    /// The mistakes that types cannot express.
     pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<Problem> {
         const EXPECTED_FILE: &str = "expected a file next to model.toml";
         const NOT_NEGATIVE: &str = "expected 0 or more";

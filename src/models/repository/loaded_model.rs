@@ -74,7 +74,7 @@ pub struct LoadedModel {
     pub batch_limit: Option<usize>,
     /// The class names of outputs, by output name.
     pub labels: HashMap<String, Arc<[String]>>,
-    /// What the integers of inputs and outputs are worth, by their names, where that is known.
+    /// Scale and zero point of the integers of inputs and outputs, by their names, where known.
     pub quantization: HashMap<String, Quantization>,
     /// The pipeline that its config sets up, if there is one.
     pub pipeline: Option<Arc<dyn Pipeline>>,

@@ -49,11 +49,7 @@ pub enum InvalidRequest {
     UnexpectedOutput { model: String, output: String },
     /// A raw binary request to a model that does not take one.
     #[error("raw binary request for model '{model}': {reason}")]
-    Raw {
-        model: String,
-        /// Why not.
-        reason: String,
-    },
+    Raw { model: String, reason: String },
     /// A photograph for a model whose pipeline takes none, or one that cannot be decoded.
     #[error("{reason}")]
     Photograph { reason: String },
