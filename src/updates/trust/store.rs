@@ -89,11 +89,12 @@ impl TrustedStore {
             Ok(Some(files)) => (files, None),
             Ok(None) if was_there => (BTreeMap::new(), Some(format!("{} is gone", file.display()))),
             Ok(None) => (BTreeMap::new(), None),
-            Err(reason) => {
+            Err(ReadError::Unreadable(error)) => return Err(failed(error)),
+            Err(ReadError::Damaged(reason)) => {
                 // Also where the marker is missing as well: the next start has to see that something was here.
                 durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
                 let aside = set_aside(&file).map_err(failed)?;
-                (BTreeMap::new(), Some(format!("{reason}; it was renamed to {}", aside.display())))
+                (BTreeMap::new(), Some(format!("{}: {reason}; it was renamed to {}", file.display(), aside.display())))
             }
         };
 
@@ -253,16 +254,28 @@ pub(super) fn decode(content: &[u8]) -> Result<BTreeMap<String, String>, &'stati
     }
 }
 
-fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, String> {
-    let wrong = |reason: &dyn std::fmt::Display| format!("{}: {reason}", file.display());
-    match std::fs::metadata(file) {
-        Ok(metadata) if metadata.len() > TRUSTED_FILE_MAX_BYTES => Err(wrong(&"it is too large")),
-        Ok(_) => {
-            let content = std::fs::read(file).map_err(|error| wrong(&error))?;
-            decode(&content).map(Some).map_err(|reason| wrong(&reason))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(wrong(&error)),
+fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, ReadError> {
+    let metadata = match std::fs::metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    if metadata.len() > TRUSTED_FILE_MAX_BYTES {
+        return Err(ReadError::Damaged("it is too large"));
+    }
+    decode(&std::fs::read(file)?).map(Some).map_err(ReadError::Damaged)
+}
+
+/// The reason why the file has no trusted metadata to give.
+#[derive(Debug)]
+enum ReadError {
+    /// The content may be whole: too many open files, or a folder that may not be entered.
+    Unreadable(io::Error),
+    Damaged(&'static str),
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Unreadable(error)
     }
 }
 

@@ -59,6 +59,20 @@ fn every_changed_byte_and_every_cut_is_noticed() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_now_stays_for_the_next_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path());
+    let (file, whole) = (folder.path().join("tuf/trusted.json"), folder.path().join("whole"));
+    durable::rename(&file, &whole).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert!(matches!(TrustedStore::open(folder.path()), Err(TrustError::Store { .. })));
+    std::fs::remove_dir(&file).unwrap();
+    durable::rename(&whole, &file).unwrap();
+    let (store, damage) = opened(folder.path());
+    assert_eq!((store.versions().len(), damage), (2, None));
+}
+
+#[test]
 fn a_file_that_is_gone_is_an_alarm_and_none_yet_is_not() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(opened(folder.path()).1, None);
