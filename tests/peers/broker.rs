@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::boxes::wait_until;
 use crate::daemon::{send_signal, write};
 use crate::tools::{path_of, run};
 
@@ -237,7 +238,7 @@ impl Broker {
     /// Stops it in order: a persistent one writes down what it has.
     pub fn stop(&mut self) {
         send_signal(self.child.id(), "TERM");
-        self.child.wait().unwrap();
+        wait_until("the end of the broker", || self.child.try_wait().unwrap().is_some());
     }
 
     /// Kills it as a power cut would.

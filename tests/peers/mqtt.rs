@@ -171,6 +171,8 @@ impl Shared {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(KEEP_ALIVE / 2))?;
+        // A broker that does not read while it ends must not hold up who has the lock.
+        stream.set_write_timeout(Some(2 * KEEP_ALIVE))?;
         let connect = Packet::Connect(
             Connect {
                 keep_alive: u16::try_from(KEEP_ALIVE.as_secs()).unwrap(),
