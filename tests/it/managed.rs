@@ -194,13 +194,15 @@ async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
     let own = Appliance::with_owners("slow", "").await;
     let (observations, kept) = soaking(&own, "slow", "[queue]\nmax_size = 1\n").await;
     let row = [1.0; 16];
-    let in_a_hurry = || async {
-        let deadline = Some(Instant::now() + Duration::from_millis(1));
-        own.serving.infer(InferRequest { deadline, ..request("IN", &row, None) }, &Principal::Local).await
+    let in_a_hurry = |milliseconds| {
+        let deadline = Some(Instant::now() + Duration::from_millis(milliseconds));
+        own.serving.infer(InferRequest { deadline, ..request("IN", &row, None) }, &Principal::Local)
     };
-    let (mut late, mut overloaded) = (0_u64, 0);
-    for _ in 0..40 {
-        for answer in futures_util::future::join_all((0..8).map(|_| in_a_hurry())).await {
+    let (mut late, mut overloaded) = (0_u64, 0_u64);
+    let limit = Instant::now() + Duration::from_mins(1);
+    // Which of these deadlines a call misses depends on the machine.
+    for milliseconds in [1, 3, 10, 30].into_iter().cycle() {
+        for answer in futures_util::future::join_all((0..8).map(|_| in_a_hurry(milliseconds))).await {
             match answer {
                 Ok(_) => {}
                 Err(ServingError::DeadlineExceeded { .. }) => late += 1,
@@ -208,11 +210,14 @@ async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
                 Err(error) => panic!("{error}"),
             }
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        // A run that its caller did not wait for is a run.
+        let runs = observations.snapshot().candidate.requests;
+        if late > 20 && overloaded > 20 && runs >= 5 {
+            break;
+        }
+        assert!(Instant::now() < limit, "{late} late, {overloaded} overloaded, {runs} runs");
     }
-    assert!(late > 20 && overloaded > 20, "{late} late, {overloaded} overloaded");
-    // A run that its caller did not wait for is a run.
-    let observed = until(&observations, |seen| seen.candidate.requests >= 5).await;
+    let observed = observations.snapshot();
     assert_eq!(observed.candidate.errors, 0, "{observed:?}");
     assert_eq!(gates::judge_soak(&Gate::default(), &observed, None), Ok(()));
     drop(kept);
