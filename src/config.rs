@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ledge_audit::config::AuditConfig;
+use ledge_base::config_path;
 use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{Mistake, Problem, in_range};
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
@@ -107,8 +108,7 @@ pub struct StateConfig {
 
 impl Section for StateConfig {
     fn resolve(&mut self, root: &Path) {
-        // Through its components, so that "." does not stay in the middle.
-        self.path = root.join(&self.path).components().collect();
+        config_path::resolve(&mut self.path, root);
     }
 }
 

@@ -33,6 +33,7 @@ mod updates;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -108,7 +109,9 @@ pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::R
         .thread_name("control");
     let runtime = builder.build().context("the async runtime cannot be started")?;
 
-    let ended = runtime.block_on(serve(config, registry, handover));
+    // Behind a pointer, as in `block_on`: it is large, and tokio compiles it for each kind of runtime.
+    let serving: Pin<Box<dyn Future<Output = _>>> = Box::pin(serve(config, registry, handover));
+    let ended = runtime.block_on(serving);
     // A body that is still being decompressed, or a file system that hangs, must not delay the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended

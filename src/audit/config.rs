@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::config_path;
 use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
@@ -282,7 +283,7 @@ pub(super) fn destination(
 
 impl Section for AuditConfig {
     fn resolve(&mut self, root: &Path) {
-        self.path = root.join(&self.path).components().collect();
+        config_path::resolve(&mut self.path, root);
         self.sync.resolve(root);
         self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
     }
@@ -296,12 +297,8 @@ impl Section for AuditConfig {
         }
 
         let live = live_copies.iter().map(|copy| (copy.name(), copy.tls()));
-        for (section, tls) in std::iter::once(("sync", &self.sync.tls)).chain(live) {
-            if tls.certificate_file.is_some() != tls.key_file.is_some() {
-                let problem = "`certificate_file` and `key_file` go together: set both, or neither";
-                problems.push(Problem::new(format!("{section}.tls"), problem));
-            }
-        }
+        let tls = std::iter::once(("sync", &self.sync.tls)).chain(live);
+        problems.extend(tls.filter_map(|(section, tls)| tls.problem(&format!("{section}.tls"))));
         problems
     }
 

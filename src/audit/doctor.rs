@@ -134,11 +134,9 @@ mod tests {
     use std::path::Path;
 
     use ledge_base::durable;
-    use ledge_egress::EgressConfig;
     use ledge_identity::device::DeviceConfig;
-    use ledge_identity::sealing::EncryptionConfig;
     use ledge_part::check::Status;
-    use ledge_part::section::Section;
+    use ledge_part::section::{Section, findings_alone};
 
     use super::*;
 
@@ -151,16 +149,7 @@ mod tests {
     fn statuses(folder: &Path, change: impl Fn(&mut AuditConfig)) -> Vec<Status> {
         let mut config = config(folder);
         change(&mut config);
-        let (device, encryption, egress) =
-            (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
-        let context = DoctorContext {
-            state: folder,
-            device: &device,
-            encryption: &encryption,
-            egress: &egress,
-            ask_daemon: &|_| None,
-        };
-        checks(&config, &context).iter().map(|check| check.status).collect()
+        findings_alone(&config, folder).iter().map(|check| check.status).collect()
     }
 
     #[test]

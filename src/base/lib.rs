@@ -13,6 +13,7 @@
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
 //! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
 //! * `secret.rs` - places of secrets: a file, or a credential of systemd
+//! * `config_path.rs` - paths of the configuration, relative to its root
 //! * `toml_check.rs`, `toml_check/` - TOML read into a type, with every mistake and its place; `document.rs` keeps
 //!   the places
 //! * `serde_messages.rs` - messages of serde without the names of Rust's types
@@ -40,6 +41,7 @@ pub mod tensor;
 pub mod principal;
 pub mod memory_budget;
 pub mod secret;
+pub mod config_path;
 pub mod toml_check;
 pub mod serde_messages;
 pub mod sys;

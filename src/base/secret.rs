@@ -12,6 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
+use crate::config_path;
 use crate::toml_check::from_text;
 
 /// The environment variable with the folder of a service's credentials (systemd.exec, `LoadCredential=`).
@@ -67,7 +68,7 @@ impl SecretFile {
     /// Makes a relative path relative to `root`.
     pub fn resolve(&mut self, root: &Path) {
         if let Self::Path(path) = self {
-            *path = root.join(&path).components().collect();
+            config_path::resolve(path, root);
         }
     }
 

@@ -5,6 +5,7 @@
 //! stays, and its other keys are checked. The work is bounded: at most [`MAX_MISTAKES`] mistakes, fewer for a large
 //! text.
 
+mod deserializer;
 mod document;
 mod problem;
 
@@ -18,6 +19,7 @@ use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 use toml::de::DeValue;
 
 use crate::serde_messages::in_toml;
+use deserializer::ReadError;
 pub use document::EntryPlace;
 use document::{Document, Path, PathStep};
 pub use problem::{Misread, Problem};
@@ -191,13 +193,13 @@ impl<'t> Search<'t> {
         None
     }
 
-    fn read<T: DeserializeOwned>(&mut self) -> Option<Result<T, toml::de::Error>> {
+    fn read<T: DeserializeOwned>(&mut self) -> Option<Result<T, ReadError>> {
         self.reads_left = self.reads_left.checked_sub(1)?;
         Some(self.document.deserialize())
     }
 
     /// Notes a mistake and replaces the entry by a stand-in, or leaves it out; false when the rest cannot be read.
-    fn repair<T: DeserializeOwned>(&mut self, error: &toml::de::Error) -> bool {
+    fn repair<T: DeserializeOwned>(&mut self, error: &ReadError) -> bool {
         let span = error.span().filter(|span| !span.is_empty());
         // The path in the original: removing an element of an array moves the elements after it.
         let place = span.as_ref().map(|span| self.original.locate(span)).unwrap_or_default();

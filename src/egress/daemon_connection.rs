@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::{Stream, TryStreamExt};
 use http::request::Builder;
 use http::{HeaderValue, Request, Response, Uri};
@@ -152,37 +153,40 @@ pub(super) fn target(url: &str) -> Result<Target, DaemonError> {
 
 impl DaemonConnection {
     /// Connects to a daemon.
-    pub async fn open(address: &DaemonAddress) -> Result<Self, DaemonError> {
-        let url = &address.url;
-        let failed = |error| DaemonError::connecting(url, error);
-        let late = |_| failed(std::io::ErrorKind::TimedOut.into());
-        match target(url)? {
-            Target::Tcp { authority } => {
-                let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&authority));
-                let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                let peer = stream.peer_addr().map_err(failed)?.ip();
-                if address.authorization.is_some() && !peer.to_canonical().is_loopback() {
-                    return Err(DaemonError::Exposed { url: url.clone() });
+    pub fn open(address: &DaemonAddress) -> BoxFuture<'_, Result<Self, DaemonError>> {
+        // Boxed, so that it is compiled here once and not in every crate that awaits it.
+        Box::pin(async move {
+            let url = &address.url;
+            let failed = |error| DaemonError::connecting(url, error);
+            let late = |_| failed(std::io::ErrorKind::TimedOut.into());
+            match target(url)? {
+                Target::Tcp { authority } => {
+                    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&authority));
+                    let stream = connecting.await.map_err(late)?.map_err(failed)?;
+                    let peer = stream.peer_addr().map_err(failed)?.ip();
+                    if address.authorization.is_some() && !peer.to_canonical().is_loopback() {
+                        return Err(DaemonError::Exposed { url: url.clone() });
+                    }
+                    Self::over(TokioIo::new(stream), authority, address).await
                 }
-                Self::over(TokioIo::new(stream), authority, address).await
+                Target::Tls { at, authority } => {
+                    let refused = |error| DaemonError::Tls { url: url.clone(), error };
+                    let settings = TlsSettings { ca: address.ca.clone(), ..TlsSettings::default() };
+                    let client = TlsClient::read(&settings, &at).map_err(refused)?;
+                    let connecting = async {
+                        let stream = TcpStream::connect(&authority).await.map_err(failed)?;
+                        Ok::<_, DaemonError>(client.connect(stream).await.map_err(refused)?.0)
+                    };
+                    let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
+                    Self::over(TokioIo::new(stream), authority, address).await
+                }
+                Target::Unix { path } => {
+                    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(&path));
+                    let stream = connecting.await.map_err(late)?.map_err(failed)?;
+                    Self::over(TokioIo::new(stream), "localhost".to_owned(), address).await
+                }
             }
-            Target::Tls { at, authority } => {
-                let refused = |error| DaemonError::Tls { url: url.clone(), error };
-                let settings = TlsSettings { ca: address.ca.clone(), ..TlsSettings::default() };
-                let client = TlsClient::read(&settings, &at).map_err(refused)?;
-                let connecting = async {
-                    let stream = TcpStream::connect(&authority).await.map_err(failed)?;
-                    Ok::<_, DaemonError>(client.connect(stream).await.map_err(refused)?.0)
-                };
-                let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
-                Self::over(TokioIo::new(stream), authority, address).await
-            }
-            Target::Unix { path } => {
-                let connecting = tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(&path));
-                let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                Self::over(TokioIo::new(stream), "localhost".to_owned(), address).await
-            }
-        }
+        })
     }
 
     async fn over<S>(stream: S, host: String, address: &DaemonAddress) -> Result<Self, DaemonError>
@@ -239,18 +243,26 @@ impl DaemonConnection {
         Ok(DaemonAnswer { status, body, retry_after })
     }
 
-    async fn send(&mut self, request: Builder, path: &str, body: Body) -> Result<Response<Incoming>, DaemonError> {
-        let mut request = request.header(http::header::HOST, self.host.as_str());
-        if let Some(authorization) = &self.address.authorization {
-            request = request.header(http::header::AUTHORIZATION, authorization);
-        }
-        let request = request.body(body).map_err(|_| DaemonError::Address { url: path.to_owned() })?;
-        // The daemon closes a connection after it refused to read a body.
-        if self.sender.ready().await.is_err() {
-            *self = Self::open(&self.address.clone()).await?;
-            self.sender.ready().await?;
-        }
-        Ok(self.sender.send_request(request).await?)
+    fn send<'a>(
+        &'a mut self,
+        request: Builder,
+        path: &'a str,
+        body: Body,
+    ) -> BoxFuture<'a, Result<Response<Incoming>, DaemonError>> {
+        // Boxed, so that it is compiled here once and not in every crate that awaits it.
+        Box::pin(async move {
+            let mut request = request.header(http::header::HOST, self.host.as_str());
+            if let Some(authorization) = &self.address.authorization {
+                request = request.header(http::header::AUTHORIZATION, authorization);
+            }
+            let request = request.body(body).map_err(|_| DaemonError::Address { url: path.to_owned() })?;
+            // The daemon closes a connection after it refused to read a body.
+            if self.sender.ready().await.is_err() {
+                *self = Self::open(&self.address.clone()).await?;
+                self.sender.ready().await?;
+            }
+            Ok(self.sender.send_request(request).await?)
+        })
     }
 }
 

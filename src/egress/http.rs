@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HOST, LOCATION, RANGE, RETRY_AFTER};
 use http::header::{HeaderMap, HeaderName, USER_AGENT};
 use http::{Request, Response};
@@ -194,13 +195,16 @@ impl HttpClient {
         self.download(path, from, response, wire)
     }
 
-    async fn connect(&self) -> Result<HttpConnection, HttpError> {
-        let channel = self.0.egress.channel(&self.0.route).await?;
-        let mut builder = http1::Builder::new();
-        builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
-        let (sender, connection) =
-            builder.handshake(TokioIo::new(channel)).await.map_err(|error| self.broken(&error))?;
-        Ok(HttpConnection { sender, connection: Some(Box::pin(connection)) })
+    fn connect(&self) -> BoxFuture<'_, Result<HttpConnection, HttpError>> {
+        // Boxed, so that it is compiled here once and not in every crate that awaits it.
+        Box::pin(async move {
+            let channel = self.0.egress.channel(&self.0.route).await?;
+            let mut builder = http1::Builder::new();
+            builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
+            let (sender, connection) =
+                builder.handshake(TokioIo::new(channel)).await.map_err(|error| self.broken(&error))?;
+            Ok(HttpConnection { sender, connection: Some(Box::pin(connection)) })
+        })
     }
 
     async fn exchange(

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{empty_if_none, none_if_empty};
+use ledge_base::toml_check::{Problem, empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
 
 use super::tls::TlsSettings;
@@ -28,6 +28,12 @@ impl TlsFiles {
     pub fn resolve(&mut self, root: &Path) {
         let files = [&mut self.ca_file, &mut self.certificate_file, &mut self.key_file];
         files.into_iter().flatten().for_each(|file| file.resolve(root));
+    }
+
+    /// The mistake of a certificate without its key, or the reverse, at the key `section`.
+    pub fn problem(&self, section: &str) -> Option<Problem> {
+        let is_half = self.certificate_file.is_some() != self.key_file.is_some();
+        is_half.then(|| Problem::new(section, "`certificate_file` and `key_file` go together: set both, or neither"))
     }
 
     /// The settings of a connection.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ledge_base::clock;
+use ledge_base::config_path;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::Rekey;
 use ledge_part::check::Check;
@@ -22,9 +23,8 @@ use crate::{FeatureStore, doctor, metrics};
 
 impl Section for FeaturesConfig {
     fn resolve(&mut self, root: &Path) {
-        // Rebuilt from its components, so that no "." stays in the middle.
         for path in [&mut self.views, &mut self.path] {
-            *path = root.join(&path).components().collect();
+            config_path::resolve(path, root);
         }
     }
 

@@ -93,7 +93,7 @@ pub mod routes;
 pub mod tls;
 mod write_timeout;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::{OriginalUri, Request};
@@ -143,8 +143,8 @@ struct AppState {
     parts: AppParts,
     context: HandlerContext,
     machine: MachineMonitor,
-    /// The answer to `GET /openapi.json`.
-    description: Bytes,
+    /// The answer to `GET /openapi.json`, from the first such request on.
+    description: OnceLock<Bytes>,
 }
 
 impl App {
@@ -152,9 +152,8 @@ impl App {
         let memory = MemoryBudget::new(parts.config.max_memory_bytes);
         let audit = parts.serving.audit().clone();
         let context = HandlerContext::new(parts.config.body_limits(), memory, audit, parts.shutdown.clone());
-        let rules = parts.all.iter().flat_map(|part| part.routes(&context)).map(|route| route.rule);
-        let description = openapi::with_undescribed(rules);
-        Self { state: Arc::new(AppState { parts, context, machine: MachineMonitor::default(), description }) }
+        let (machine, description) = (MachineMonitor::default(), OnceLock::new());
+        Self { state: Arc::new(AppState { parts, context, machine, description }) }
     }
 
     fn serving(&self) -> &Serving {

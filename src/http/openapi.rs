@@ -16,14 +16,16 @@ pub const OPENAPI_JSON: &str = include_str!("openapi.json");
 /// Answers with the document. A route of a part that the hand-written document does not describe has only its
 /// permissions.
 pub async fn document(State(app): State<App>) -> Response {
-    let mut response = json_bytes(app.state.description.clone());
+    let rules = || app.parts().iter().flat_map(|part| part.routes(app.context())).map(|route| route.rule);
+    let description = app.state.description.get_or_init(|| with_undescribed(rules()));
+    let mut response = json_bytes(description.clone());
     // Pages of other origins may read it.
     response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     response
 }
 
 /// Adds those of `rules` that the document does not describe.
-pub fn with_undescribed(rules: impl Iterator<Item = RouteRule>) -> Bytes {
+fn with_undescribed(rules: impl Iterator<Item = RouteRule>) -> Bytes {
     let described = Bytes::from_static(OPENAPI_JSON.as_bytes());
     // A test parses it.
     let mut document: Value = serde_json::from_str(OPENAPI_JSON).unwrap_or_default();

@@ -4,6 +4,7 @@ mod doctor;
 
 use std::path::{Path, PathBuf};
 
+use ledge_base::config_path;
 use ledge_base::toml_check::in_range;
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
@@ -41,9 +42,8 @@ impl Default for RuntimesConfig {
 
 impl Section for RuntimesConfig {
     fn resolve(&mut self, root: &Path) {
-        // Rebuilt from its components, so that no "." stays in the middle.
         for path in [&mut self.dir, &mut self.cache] {
-            *path = root.join(&path).components().collect();
+            config_path::resolve(path, root);
         }
     }
 

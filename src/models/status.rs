@@ -91,14 +91,14 @@ pub fn of_features(error: &FeatureError) -> u16 {
 }
 
 /// The HTTP status of a model or version that is not available.
-pub fn of_pin(error: &PinError) -> u16 {
+fn of_pin(error: &PinError) -> u16 {
     match error {
         PinError::UnknownModel { .. } | PinError::UnknownVersion { .. } | PinError::NoVersion { .. } => 404,
     }
 }
 
 /// The HTTP status of a load that failed.
-pub fn of_load(error: &LoadModelError) -> u16 {
+fn of_load(error: &LoadModelError) -> u16 {
     match error {
         LoadModelError::Unknown { .. } => 404,
         LoadModelError::Failed { .. } => 400,
@@ -107,7 +107,7 @@ pub fn of_load(error: &LoadModelError) -> u16 {
 }
 
 /// The HTTP status of an unload that was refused.
-pub fn of_unload(error: &UnloadModelError) -> u16 {
+fn of_unload(error: &UnloadModelError) -> u16 {
     match error {
         UnloadModelError::Unknown(error) => of_pin(error),
         UnloadModelError::Managed(_) => 409,

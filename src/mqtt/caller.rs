@@ -1,13 +1,13 @@
 //! The sender of a request and its permission: the holder of the API key in the user property `authorization`, or else
 //! an anonymous client of the broker.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Permission;
 use ledge_identity::authentication::{Authenticator, Caller, CredentialError, Lacking, Proof, RequestPermit};
-use ledge_part::api_error::ApiError;
+use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::audit_event::AuditSink;
 
 use super::client::packet::Properties;
@@ -58,7 +58,9 @@ pub fn admit(
     let presented = key.map(|key| key.0.as_bytes());
     let caller = authenticator.mqtt_caller(sender.clone(), presented).map_err(|refused| {
         let failure = match &refused {
-            CredentialError::TooMany { wait } => later(refused.to_string(), *wait),
+            CredentialError::TooMany { wait } => {
+                ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait)
+            }
             CredentialError::Unreadable => ApiError::with_code(503, refused.to_string()),
             _ => ApiError::with_code(401, refused.to_string()),
         };
@@ -66,7 +68,9 @@ pub fn admit(
     })?;
     let principal = caller.principal.clone();
     match caller.enter(now) {
-        Err(limited) => Err((principal, later(limited.to_string(), limited.retry_after()))),
+        Err(limited) => {
+            Err((principal, ApiError::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after())))
+        }
         Ok(place) => match caller.lacks(&[Permission::Infer], model) {
             None => Ok((caller, place)),
             Some(lacking) => {
@@ -94,11 +98,6 @@ fn denied(caller: &Caller, lacking: Lacking) -> ApiError {
             ApiError::with_code(401, message)
         }
     }
-}
-
-fn later(message: String, wait: Duration) -> ApiError {
-    let retry_after_s = wait.as_millis().div_ceil(1000).max(1).try_into().ok();
-    ApiError { retry_after_s, ..ApiError::with_code(429, message) }
 }
 
 #[cfg(test)]

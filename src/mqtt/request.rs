@@ -11,7 +11,7 @@ use ledge_identity::access::ViewScope;
 use ledge_identity::authentication::{Authenticator, RequestPermit};
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
-use ledge_part::api_error::ApiError;
+use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::{Target, parse_header_length};
 use ledge_service::audit_event::AuditSink;
@@ -169,10 +169,13 @@ pub fn too_large(received: &ReceivedMessage, max_payload: usize) -> Option<ApiEr
     received.oversized.map(|_| overload())
 }
 
+/// The time after which memory for messages may be free again. The message of the refusal names it.
+const MEMORY_RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// The refusal of a message for which there is no memory now.
 pub fn overload() -> ApiError {
     let message = "out of memory for messages (mqtt.max_memory_bytes); retry after 1 s";
-    ApiError { retry_after_s: Some(1), ..ApiError::with_code(429, message) }
+    ApiError::later(StatusCode::TOO_MANY_REQUESTS, message, MEMORY_RETRY_AFTER)
 }
 
 /// The caller, named by the topic that distinguishes callers, or by the digest of a long one.

@@ -52,6 +52,19 @@ pub struct DoctorContext<'a> {
     pub ask_daemon: &'a dyn Fn(&str) -> Option<Value>,
 }
 
+/// Returns the findings of a section on a box whose other sections have their defaults and whose daemon does not run: for
+/// tests.
+pub fn findings_alone(section: &dyn Section, state: &Path) -> Vec<Check> {
+    let (device, encryption, egress) = (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
+    section.doctor(&DoctorContext {
+        state,
+        device: &device,
+        encryption: &encryption,
+        egress: &egress,
+        ask_daemon: &|_| None,
+    })
+}
+
 impl Section for EncryptionConfig {
     fn resolve(&mut self, root: &Path) {
         self.resolve(root);

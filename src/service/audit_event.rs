@@ -420,6 +420,68 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+/// Names each event as its records do.
+macro_rules! actions {
+    ($($event:ident: $name:literal,)*) => {
+        impl AuditEvent {
+            /// The name of every event.
+            pub const ACTIONS: &[&str] = &[$($name),*];
+
+            /// The name in a record.
+            pub fn action(&self) -> &'static str {
+                match self {
+                    $(Self::$event { .. } => $name,)*
+                }
+            }
+        }
+    };
+}
+
+actions! {
+    Started: "started",
+    Stopped: "stopped",
+    Idle: "idle",
+    ConfigurationChanged: "configuration_changed",
+    ModelLoaded: "model_loaded",
+    ModelRefused: "model_refused",
+    ModelFellBack: "model_fell_back",
+    ModelCrashed: "model_crashed",
+    ModelUnloaded: "model_unloaded",
+    Inference: "inference",
+    InferenceMinute: "inference_minute",
+    FeaturesRead: "features_read",
+    FeaturesPushed: "features_pushed",
+    FeatureStoreDamaged: "feature_store_damaged",
+    FeatureStoreRestored: "feature_store_restored",
+    FeatureEntityErased: "feature_entity_erased",
+    FeatureStoreBackedUp: "feature_store_backed_up",
+    MetadataAccepted: "metadata_accepted",
+    MetadataRefused: "metadata_refused",
+    MetadataDamaged: "metadata_damaged",
+    TrustReset: "trust_reset",
+    UpdateMoved: "update_moved",
+    UpdateOrdered: "update_ordered",
+    ConnectionOpened: "connection_opened",
+    ConnectionRefused: "connection_refused",
+    MaintenanceRequested: "maintenance_requested",
+    AccessDenied: "access_denied",
+    AuthenticationFailed: "authentication_failed",
+    KeyCreated: "key_created",
+    KeyRevoked: "key_revoked",
+    KeyChanged: "key_changed",
+    KeyStoreDamaged: "key_store_damaged",
+    ClockJumped: "clock_jumped",
+    SpaceChanged: "space_changed",
+    RecordsLost: "records_lost",
+    RecordsPruned: "records_pruned",
+    LogBegun: "log_begun",
+    TagKeyMade: "tag_key_made",
+    TagKeyDestroyed: "tag_key_destroyed",
+    MasterKeyChanged: "master_key_changed",
+    Resealed: "resealed",
+    AuditKeyMade: "audit_key_made",
+}
+
 impl AuditEvent {
     /// True if it has to be on the disk at once, and not only with the events of the next moments.
     pub fn is_urgent(&self) -> bool {
@@ -432,54 +494,6 @@ impl AuditEvent {
                 | Self::ConnectionOpened { .. }
                 | Self::Idle
         )
-    }
-
-    /// The name in a record.
-    pub fn action(&self) -> &'static str {
-        match self {
-            Self::Started { .. } => "started",
-            Self::Stopped => "stopped",
-            Self::Idle => "idle",
-            Self::ConfigurationChanged { .. } => "configuration_changed",
-            Self::ModelLoaded { .. } => "model_loaded",
-            Self::ModelRefused { .. } => "model_refused",
-            Self::ModelFellBack { .. } => "model_fell_back",
-            Self::ModelCrashed { .. } => "model_crashed",
-            Self::ModelUnloaded { .. } => "model_unloaded",
-            Self::Inference { .. } => "inference",
-            Self::InferenceMinute { .. } => "inference_minute",
-            Self::FeaturesRead { .. } => "features_read",
-            Self::FeaturesPushed { .. } => "features_pushed",
-            Self::FeatureStoreDamaged => "feature_store_damaged",
-            Self::FeatureStoreRestored { .. } => "feature_store_restored",
-            Self::FeatureEntityErased { .. } => "feature_entity_erased",
-            Self::FeatureStoreBackedUp { .. } => "feature_store_backed_up",
-            Self::MetadataAccepted { .. } => "metadata_accepted",
-            Self::MetadataRefused { .. } => "metadata_refused",
-            Self::MetadataDamaged => "metadata_damaged",
-            Self::TrustReset => "trust_reset",
-            Self::UpdateMoved { .. } => "update_moved",
-            Self::UpdateOrdered { .. } => "update_ordered",
-            Self::ConnectionOpened { .. } => "connection_opened",
-            Self::ConnectionRefused { .. } => "connection_refused",
-            Self::MaintenanceRequested { .. } => "maintenance_requested",
-            Self::AccessDenied { .. } => "access_denied",
-            Self::AuthenticationFailed { .. } => "authentication_failed",
-            Self::KeyCreated { .. } => "key_created",
-            Self::KeyRevoked { .. } => "key_revoked",
-            Self::KeyChanged { .. } => "key_changed",
-            Self::KeyStoreDamaged => "key_store_damaged",
-            Self::ClockJumped { .. } => "clock_jumped",
-            Self::SpaceChanged { .. } => "space_changed",
-            Self::RecordsLost { .. } => "records_lost",
-            Self::RecordsPruned { .. } => "records_pruned",
-            Self::LogBegun { .. } => "log_begun",
-            Self::TagKeyMade { .. } => "tag_key_made",
-            Self::TagKeyDestroyed { .. } => "tag_key_destroyed",
-            Self::MasterKeyChanged { .. } => "master_key_changed",
-            Self::Resealed { .. } => "resealed",
-            Self::AuditKeyMade { .. } => "audit_key_made",
-        }
     }
 
     /// True if the operator should look at it soon.

@@ -2,6 +2,8 @@
 //! as many threads do it as there are cores.
 
 use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
@@ -35,8 +37,16 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 /// Runs a future to its end on this thread, which has no runtime: for command lines.
-pub fn block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
+pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
+    // tokio compiles a future for each kind of runtime. Behind a pointer it is compiled once.
+    fn run(future: Pin<Box<dyn Future<Output = ()> + '_>>) -> io::Result<()> {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future);
+        Ok(())
+    }
+
+    let mut output = None;
+    run(Box::pin(async { output = Some(future.await) }))?;
+    output.ok_or_else(|| io::Error::other("the runtime ended before the future"))
 }
 
 /// As many turns at a time as there are cores. A caller has no more of them, and no more that wait in the one queue for all,

@@ -1,6 +1,7 @@
 //! Tasks whose end is always noticed, and one signal that stops them all.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -26,7 +27,7 @@ impl Shutdown {
         E: std::fmt::Display + Send + 'static,
     {
         let guard = EssentialTaskGuard { shutdown: self.clone(), name, reason: Some("panicked".to_owned()) };
-        self.tasks.spawn(async move {
+        self.spawn(async move {
             let mut guard = guard;
             guard.reason = Some(match task.await {
                 Ok(_) => "ended early".to_owned(),
@@ -40,6 +41,11 @@ impl Shutdown {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        self.spawn_boxed(Box::pin(task));
+    }
+
+    // tokio compiles a task for each kind of runtime. Behind a pointer it is compiled once.
+    fn spawn_boxed(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
         self.tasks.spawn(task);
     }
 

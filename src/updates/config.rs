@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::config_path;
 use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
 use ledge_part::check::Check;
@@ -127,18 +128,13 @@ impl UpdatesConfig {
 impl Section for UpdatesConfig {
     fn resolve(&mut self, root: &Path) {
         for path in [&mut self.path, &mut self.root_file] {
-            *path = root.join(&path).components().collect();
+            config_path::resolve(path, root);
         }
         self.tls.resolve(root);
     }
 
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let TlsFiles { certificate_file, key_file, .. } = &self.tls;
-        if certificate_file.is_some() != key_file.is_some() {
-            problems.push(Problem::new("tls", "`certificate_file` and `key_file` go together: set both, or neither"));
-        }
-        problems
+        self.tls.problem("tls").into_iter().collect()
     }
 
     fn destinations(&self) -> Vec<ConfiguredDestination> {

@@ -86,28 +86,10 @@ fn time_of_day(now_ms: u64, built_ms: u64) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use ledge_egress::EgressConfig;
-    use ledge_identity::device::DeviceConfig;
-    use ledge_identity::sealing::EncryptionConfig;
     use ledge_part::check::Status;
-    use ledge_part::section::Section;
+    use ledge_part::section::{Section, findings_alone};
 
     use super::*;
-
-    fn look(config: &UpdatesConfig, folder: &Path) -> Vec<Check> {
-        let (device, encryption, egress) =
-            (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
-        let context = DoctorContext {
-            state: folder,
-            device: &device,
-            encryption: &encryption,
-            egress: &egress,
-            ask_daemon: &|_| None,
-        };
-        checks(config, &context)
-    }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the files")]
@@ -115,7 +97,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut config = UpdatesConfig::default();
         config.resolve(folder.path());
-        let look = |config: &UpdatesConfig| look(config, folder.path());
+        let look = |config: &UpdatesConfig| findings_alone(config, folder.path());
         assert_eq!(look(&config), []);
         config.repository = format!("file://{}", folder.path().display()).parse().ok();
         let statuses = |config: &UpdatesConfig| look(config).iter().map(|check| check.status).collect::<Vec<_>>();

@@ -187,7 +187,7 @@ fn records_are_found_by_what_they_are_about() {
     );
     let wrong = run(&written.root, &["show", "--action", "inferense"]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(errors(&wrong).contains("`inference`"), "{}", errors(&wrong));
+    assert!(errors(&wrong).contains("a similar value exists: 'inference'"), "{}", errors(&wrong));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::MAX_MISTAKES;
+use super::deserializer::{Entry, ReadError};
 
 /// The deepest nesting accepted, in levels. TOML's parser limits brackets and dotted keys to 80 each, but not dotted
 /// keys within brackets: 13 kB make 6,000 levels, and a recursive walk runs out of stack.
@@ -102,8 +103,8 @@ impl<'t> Document<'t> {
     }
 
     /// Reads the remaining entries into a `T`.
-    pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, toml::de::Error> {
-        T::deserialize(Deserializer::from(self.root.clone()))
+    pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, ReadError> {
+        T::deserialize(Entry::root(&self.root))
     }
 
     /// The remaining entries, without places.

@@ -1,23 +1,19 @@
 //! The filter for records.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use ledge_audit::record::{ActorKind, AuditRecord};
 use ledge_audit::tags;
 use ledge_base::clock;
 use ledge_base::names::ModelName;
-use ledge_base::serde_messages::in_json;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::{Tag, TagKey};
-use serde::Deserialize;
-use serde::de;
-use serde::de::value::{self, MapDeserializer};
 use serde_json::Value;
 
 use super::super::Globals;
@@ -36,7 +32,8 @@ pub struct FilterArgs {
     #[arg(long, value_name = "TIME")]
     pub until: Option<TimeBound>,
     /// The action of the record, such as model_loaded. Can be repeated.
-    #[arg(long, value_name = "ACTION", value_parser = known_action)]
+    #[arg(long, value_name = "ACTION", value_parser = PossibleValuesParser::new(AuditEvent::ACTIONS))]
+    #[arg(hide_possible_values = true)]
     pub action: Vec<String>,
     /// The model that the record is about.
     #[arg(long, value_name = "NAME")]
@@ -125,35 +122,6 @@ impl FromStr for SeqRange {
         };
         let range = first.zip(last).filter(|(first, last)| first <= last);
         range.map(|(first, last)| Self { first, last }).ok_or_else(|| "expected 17, 17.., ..17 or 17..42".to_owned())
-    }
-}
-
-/// Checks that the action exists, by the enum of the records itself.
-fn known_action(text: &str) -> Result<String, String> {
-    let probe = MapDeserializer::<_, ActionError>::new(std::iter::once(("action", text)));
-    match AuditEvent::deserialize(probe) {
-        Err(error @ ActionError::Unknown(_)) => Err(in_json(&error.to_string())),
-        // Another error is about the fields of the event, which the probe does not have.
-        Ok(_) | Err(ActionError::Other(_)) => Ok(text.to_owned()),
-    }
-}
-
-/// The error of reading an event that has only its action.
-#[derive(Debug, thiserror::Error)]
-enum ActionError {
-    #[error(transparent)]
-    Unknown(value::Error),
-    #[error(transparent)]
-    Other(value::Error),
-}
-
-impl de::Error for ActionError {
-    fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::Other(de::Error::custom(message))
-    }
-
-    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Self::Unknown(de::Error::unknown_variant(variant, expected))
     }
 }
 
@@ -325,6 +293,7 @@ fn feature_view(event: &AuditEvent) -> Option<&String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
     use ledge_audit::record::{Actor, Timestamp, VERSION};
     use ledge_base::principal::Principal;
 
@@ -351,11 +320,17 @@ mod tests {
 
     #[test]
     fn an_action_must_exist() {
-        for action in ["started", "inference", "log_begun", "stopped"] {
-            assert_eq!(known_action(action).as_deref(), Ok(action));
+        #[derive(Debug, clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            filter: FilterArgs,
         }
-        let refused = known_action("startet").unwrap_err();
-        assert!(refused.starts_with("unknown value `startet`, expected one of `started`, "), "{refused}");
+        let parse = |action: &str| Command::try_parse_from(["tail", "--action", action]);
+        for action in ["started", "inference", "log_begun", "stopped"] {
+            assert_eq!(parse(action).unwrap().filter.action, [action]);
+        }
+        let refused = parse("startet").unwrap_err().to_string();
+        assert!(refused.contains("possible values: started, ") && refused.contains("similar"), "{refused}");
     }
 
     #[test]

@@ -4,20 +4,19 @@
 //! a half-grey picture, and a panic of a decoder is an error of this picture only.
 
 use std::fmt;
-use std::io::Cursor;
+use std::io::{self, Cursor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use image::codecs::png::PngDecoder;
-use image::codecs::webp::WebPDecoder;
-use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, Limits, RgbImage};
+use image_webp::WebPDecoder;
 use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use png::{BitDepth, ColorType, Transformations};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 use super::containers;
+use super::orientation::Orientation;
 
 /// The longest side of a picture, in pixels. This limit of JPEG is used for all formats, because the weights of a
 /// resize grow with the sides and not with the area.
@@ -38,7 +37,7 @@ const JPEG_END: &[u8] = b"\xFF\xD9";
 const INVALID_CODE: &[u8] = b"\xFF\x00";
 
 /// The most memory that the PNG decoder may take besides the pixels: for rows, colour profiles and text.
-const PNG_METADATA_BYTES_MAX: u64 = 64 << 20;
+const PNG_METADATA_BYTES_MAX: usize = 64 << 20;
 
 /// An image format that Ledge decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -249,84 +248,124 @@ fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rg
     let info = decoder.info();
     let (width, height) = info.as_ref().map(|info| (u32::from(info.width), u32::from(info.height))).unwrap_or_default();
     limits.check((width, height))?;
-    let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+    let orientation = decoder.exif().map(|exif| Orientation::from_exif(exif)).unwrap_or_default();
 
     // A progressive picture keeps coefficients until the last scan, and a turned one is in memory twice.
     let is_baseline = info.is_some_and(|info| info.sof.is_sequential_dct());
-    let turned = orientation.is_some_and(|orientation| orientation != Orientation::NoTransforms);
-    take_memory(hold, (width, height), if is_baseline { 3 } else { 9 } + if turned { 3 } else { 0 })?;
+    take_memory(hold, (width, height), if is_baseline { 3 } else { 9 } + if orientation.is_upright() { 0 } else { 3 })?;
     let pixels = decoder.decode().map_err(|reason| if scans.is_ended { refused(reason) } else { cut_off() })?;
-    let image = RgbImage::from_raw(width, height, pixels)
-        .ok_or_else(|| malformed(ImageFormat::Jpeg, "it holds fewer pixels than its header says"))?;
-    upright(ImageFormat::Jpeg, image.into(), orientation.unwrap_or(Orientation::NoTransforms))
+    upright(ImageFormat::Jpeg, pixels, (width, height), orientation)
 }
 
 fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
-    let refused = |reason| refused_by_image(ImageFormat::Png, reason);
-    let mut metadata = Limits::no_limits();
-    metadata.max_alloc = Some(PNG_METADATA_BYTES_MAX);
-    let mut decoder = PngDecoder::with_limits(Cursor::new(bytes), metadata).map_err(refused)?;
-    limits.check(decoder.dimensions())?;
-    take_memory(hold, decoder.dimensions(), bytes_each(&decoder))?;
-    let orientation = decoder.orientation().map_err(refused)?;
-    upright(ImageFormat::Png, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
+    let metadata = png::Limits { bytes: PNG_METADATA_BYTES_MAX };
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), metadata);
+    // Palettes become colours, and fewer than 8 bits become 8. 16 bits stay, to be rounded.
+    decoder.set_transformations(Transformations::EXPAND);
+    let mut reader = decoder.read_info().map_err(refused_png)?;
+    let size = reader.info().size();
+    limits.check(size)?;
+    let (color, depth) = reader.output_color_type();
+    let sample_bytes = if depth == BitDepth::Sixteen { 2 } else { 1 };
+    take_memory(hold, size, bytes_each(color.samples() * sample_bytes))?;
+    let orientation = reader.info().exif_metadata.as_deref().map(Orientation::from_exif).unwrap_or_default();
+
+    let mut samples = vec![0; buffer_size(ImageFormat::Png, reader.output_buffer_size())?];
+    reader.next_frame(&mut samples).map_err(refused_png)?;
+    if sample_bytes == 2 {
+        samples = samples.as_chunks().0.iter().map(|sample| rounded(u16::from_be_bytes(*sample))).collect();
+    }
+    let pixels = match color {
+        ColorType::Rgb => samples,
+        ColorType::Rgba => blend_with_white(samples.as_chunks().0.iter().copied()),
+        ColorType::Grayscale => samples.iter().map(|gray| [*gray; 3]).collect::<Vec<_>>().into_flattened(),
+        ColorType::GrayscaleAlpha => {
+            blend_with_white(samples.as_chunks().0.iter().map(|&[gray, alpha]| [gray, gray, gray, alpha]))
+        }
+        ColorType::Indexed => return Err(malformed(ImageFormat::Png, "it has a palette and no colours")),
+    };
+    upright(ImageFormat::Png, pixels, size, orientation)
 }
 
 fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
-    let refused = |reason| refused_by_image(ImageFormat::WebP, reason);
     let found = containers::inspect_webp(bytes).map_err(|_| ImageError::CutOff { format: ImageFormat::WebP })?;
     let (_, width, height) = found.largest;
     limits.check((width, height))?;
-    let decoder = WebPDecoder::new(Cursor::new(found.file)).map_err(refused)?;
-    limits.check(decoder.dimensions())?;
-    take_memory(hold, decoder.dimensions(), bytes_each(&decoder))?;
-    // The decoder's own `orientation` would allocate any size that the chunk claims.
-    let orientation = found.exif.and_then(Orientation::from_exif_chunk).unwrap_or(Orientation::NoTransforms);
-    upright(ImageFormat::WebP, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
+    let mut decoder = WebPDecoder::new(Cursor::new(found.file)).map_err(refused_webp)?;
+    let size = decoder.dimensions();
+    limits.check(size)?;
+    take_memory(hold, size, bytes_each(if decoder.has_alpha() { 4 } else { 3 }))?;
+    // The decoder's own method for Exif would allocate any size that the chunk claims.
+    let orientation = found.exif.map(Orientation::from_exif).unwrap_or_default();
+
+    let mut samples = vec![0; buffer_size(ImageFormat::WebP, decoder.output_buffer_size())?];
+    decoder.read_image(&mut samples).map_err(refused_webp)?;
+    let pixels = if decoder.has_alpha() { blend_with_white(samples.as_chunks().0.iter().copied()) } else { samples };
+    upright(ImageFormat::WebP, pixels, size, orientation)
 }
 
-/// The bytes of a pixel: as it is decoded, and again as RGB or RGBA.
-fn bytes_each(decoder: &impl ImageDecoder) -> u64 {
-    u64::from(decoder.color_type().bytes_per_pixel()) + 4
+/// The memory for a pixel that is decoded to so many bytes: these, and again with 8 bits a sample or as RGB. Turning it
+/// takes twice 3 bytes.
+fn bytes_each(decoded: usize) -> u64 {
+    u64::try_from(decoded + 4).unwrap_or(u64::MAX).max(6)
 }
 
-/// Converts a decoded image to RGB, blended with white, and turns it upright.
-fn upright(format: ImageFormat, image: DynamicImage, orientation: Orientation) -> Result<Rgb8Image, ImageError> {
-    let mut image = if image.color().has_alpha() { blend_with_white(&image.into_rgba8()).into() } else { image };
-    image.apply_orientation(orientation);
-    let image = image.into_rgb8();
-    Rgb8Image::new(image.width(), image.height(), image.into_raw())
-        .ok_or_else(|| malformed(format, "its width or height is zero"))
+/// The bytes of a decoder's pixels; it has none for a picture beyond the address space.
+fn buffer_size(format: ImageFormat, bytes: Option<usize>) -> Result<usize, ImageError> {
+    bytes.ok_or_else(|| malformed(format, "it is larger than the memory"))
 }
 
-/// Blends transparent pixels with white.
-fn blend_with_white(image: &image::RgbaImage) -> RgbImage {
-    let (width, height) = image.dimensions();
-    let mut pixels = Vec::with_capacity(image.as_raw().len() / 4 * 3);
-    for &[red, green, blue, alpha] in image.as_raw().as_chunks().0 {
+/// A 16-bit sample as 8 bits, the nearest.
+fn rounded(sample: u16) -> u8 {
+    u8::try_from((u32::from(sample) + 128) / 257).unwrap_or(u8::MAX)
+}
+
+fn upright(
+    format: ImageFormat,
+    pixels: Vec<u8>,
+    (width, height): (u32, u32),
+    orientation: Orientation,
+) -> Result<Rgb8Image, ImageError> {
+    let picture = Rgb8Image::new(width, height, pixels);
+    let picture = picture.ok_or_else(|| malformed(format, "its pixels do not fill its size, or it has none"))?;
+    Ok(orientation.apply(picture))
+}
+
+/// Blends transparent pixels with white; returns RGB.
+fn blend_with_white(pixels: impl ExactSizeIterator<Item = [u8; 4]>) -> Vec<u8> {
+    let blended = pixels.map(|[red, green, blue, alpha]| {
         let blend = |channel: u8| {
             let sum = u16::from(channel) * u16::from(alpha) + 255 * (255 - u16::from(alpha));
             u8::try_from((sum + 127) / 255).unwrap_or(u8::MAX)
         };
-        pixels.extend([blend(red), blend(green), blend(blue)]);
-    }
-    RgbImage::from_raw(width, height, pixels).unwrap_or_default()
+        [blend(red), blend(green), blend(blue)]
+    });
+    blended.collect::<Vec<_>>().into_flattened()
 }
 
 fn malformed(format: ImageFormat, reason: impl fmt::Display) -> ImageError {
     ImageError::Malformed { format, reason: reason.to_string() }
 }
 
-/// Converts an error of the crate `image`. A file that is cut off has an error of its own.
-fn refused_by_image(format: ImageFormat, error: image::ImageError) -> ImageError {
+fn refused_png(error: png::DecodingError) -> ImageError {
     match error {
-        image::ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            ImageError::CutOff { format }
-        }
-        image::ImageError::Decoding(error) => {
-            malformed(format, std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string))
-        }
-        error => malformed(format, error),
+        png::DecodingError::IoError(error) => refused_by_reader(ImageFormat::Png, &error),
+        error => malformed(ImageFormat::Png, error),
+    }
+}
+
+fn refused_webp(error: image_webp::DecodingError) -> ImageError {
+    match error {
+        image_webp::DecodingError::IoError(error) => refused_by_reader(ImageFormat::WebP, &error),
+        error => malformed(ImageFormat::WebP, error),
+    }
+}
+
+/// Converts an error of reading the bytes. A file that is cut off has an error of its own.
+fn refused_by_reader(format: ImageFormat, error: &io::Error) -> ImageError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => ImageError::CutOff { format },
+        _ => malformed(format, error),
     }
 }
 

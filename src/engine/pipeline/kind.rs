@@ -47,7 +47,7 @@ impl Input {
         kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
     }
 
-    /// An input that every pipeline can answer, for the rehearsal of a model at its load. The image is a drawing of
+    /// An input that every pipeline can answer, for the check of a model at its load. The image is a drawing of
     /// 32x24 pixels with edges, gradients and all colours.
     pub fn sample(self) -> &'static [u8] {
         match self {

@@ -27,6 +27,7 @@ mod containers;
 pub mod image;
 mod image_classification;
 pub mod kind;
+mod orientation;
 pub mod preparation;
 pub mod quantization;
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ledge_base::config_path;
 use ledge_base::toml_check::in_range;
 use ledge_part::section::Section;
 use serde::{Deserialize, Serialize};
@@ -28,11 +29,9 @@ impl Default for RepositoryConfig {
 
 impl Section for RepositoryConfig {
     fn resolve(&mut self, root: &Path) {
-        // Through its components, so that "." does not stay in the middle.
-        let below = |path: &Path| root.join(path).components().collect();
-        self.path = below(&self.path);
+        config_path::resolve(&mut self.path, root);
         if !self.packaged.as_os_str().is_empty() {
-            self.packaged = below(&self.packaged);
+            config_path::resolve(&mut self.packaged, root);
         }
     }
 }

@@ -10,13 +10,12 @@ use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, RunError};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{Expected, Pipeline};
+use ledge_engine::pipeline::kind::{Expected, InputError, Pipeline};
 
 use super::contained;
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
 use crate::scheduling::instance::{FinishedRun, InferError};
-use crate::scheduling::queue::PreparationError;
 use crate::scheduling::terms::{Priority, Terms};
 use crate::scheduling::warm_up::WarmUp;
 
@@ -55,11 +54,11 @@ impl GoldenError {
 impl From<InferError> for GoldenError {
     fn from(error: InferError) -> Self {
         match error {
-            InferError::Preparation(PreparationError::Invalid(_))
+            InferError::Preparation(InputError::Content(_))
             | InferError::Run(RunError::Input { .. } | RunError::Output { .. }) => Self::Wrong(error.to_string()),
             // A runtime that fails may lack memory.
             InferError::Run(RunError::Runtime { .. })
-            | InferError::Preparation(PreparationError::NoRoom(_))
+            | InferError::Preparation(InputError::NoRoom(_))
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }
             | InferError::Unavailable { .. } => Self::Unchecked(error.to_string()),

@@ -13,7 +13,7 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, Runtime, Signature};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{InputError, Model, Pipeline};
+use ledge_engine::pipeline::kind::{Model, Pipeline};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
@@ -24,7 +24,6 @@ use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances};
-use crate::scheduling::queue::PreparationError;
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
 
@@ -197,10 +196,7 @@ impl LoadedModel {
         let (pipeline, bytes) = (pipeline.clone(), content.len());
         let make = move || {
             let mut hold = account.hold();
-            pipeline.prepare(&content, limits, &mut hold).map_err(|error| match error {
-                InputError::Content(reason) => PreparationError::Invalid(reason),
-                InputError::NoRoom(error) => PreparationError::NoRoom(error),
-            })
+            pipeline.prepare(&content, limits, &mut hold)
         };
         self.instances.run_prepared(Box::new(make), bytes, outputs, terms).await
     }

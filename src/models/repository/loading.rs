@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::system::Int8;
 use ledge_engine::backend::{ComputeTime, LoadOptions, ModelFiles, Runtime};
@@ -156,70 +157,73 @@ pub(super) async fn read(files: &Path) -> Result<VersionFolder, VersionError> {
 }
 
 /// As [`load`], with its files already read.
-pub(super) async fn load_read(
-    source: VersionSource<'_>,
-    folder: &VersionFolder,
-    engine: &Engine,
-    defaults: &ModelDefaults,
-) -> Result<LoadedModel, VersionError> {
-    let labels = labels(source.config, source.folder)?;
-    let loading = Loading {
-        source: &source,
-        model: &folder.model,
-        is_fallback: false,
-        // Golden answers of the float model detect wrong sums, so the fast instructions are tried first.
-        exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
-        digest: &folder.digest,
-        labels: &labels,
-        engine,
-        defaults,
-    };
+pub(super) fn load_read<'a>(
+    source: VersionSource<'a>,
+    folder: &'a VersionFolder,
+    engine: &'a Engine,
+    defaults: &'a ModelDefaults,
+) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
+    // Boxed, so that it is compiled here once and not in every crate that awaits it.
+    Box::pin(async move {
+        let labels = labels(source.config, source.folder)?;
+        let loading = Loading {
+            source: &source,
+            model: &folder.model,
+            is_fallback: false,
+            // Golden answers of the float model detect wrong sums, so the fast instructions are tried first.
+            exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
+            digest: &folder.digest,
+            labels: &labels,
+            engine,
+            defaults,
+        };
 
-    let mut candidates = source.config.runtime.candidates(folder.model.files.format);
-    let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
-    if let Some(known) = &profile {
-        // The others stay: a runtime that was the best and is broken now must not be an outage.
-        candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
-    }
+        let mut candidates = source.config.runtime.candidates(folder.model.files.format);
+        let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
+        if let Some(known) = &profile {
+            // The others stay: a runtime that was the best and is broken now must not be an outage.
+            candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
+        }
 
-    let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
-    let has_exact = candidates.contains(&Runtime::OnnxRuntime) && Int8::here() == Int8::Saturates;
-    let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
-    if loaded.is_empty() && refusals.iter().any(RuntimeRefusal::is_wrong) && has_exact && !loading.exact_int8 {
-        let exact = Loading { exact_int8: true, ..loading };
-        let (found, others) = exact.load_in_each(vec![Runtime::OnnxRuntime], None, false).await;
-        loaded = found;
-        refusals.extend(others);
-    }
+        let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
+        let has_exact = candidates.contains(&Runtime::OnnxRuntime) && Int8::here() == Int8::Saturates;
+        let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
+        if loaded.is_empty() && refusals.iter().any(RuntimeRefusal::is_wrong) && has_exact && !loading.exact_int8 {
+            let exact = Loading { exact_int8: true, ..loading };
+            let (found, others) = exact.load_in_each(vec![Runtime::OnnxRuntime], None, false).await;
+            loaded = found;
+            refusals.extend(others);
+        }
 
-    if loaded.is_empty()
-        && refusals.iter().any(RuntimeRefusal::is_wrong)
-        && let Some(model) = &folder.fallback
-    {
-        let fallback = Loading { model, is_fallback: true, ..loading };
-        // The profile is of the model itself, and no profile is made from its float original.
-        let candidates = source.config.runtime.candidates(model.files.format);
-        let (found, others) = fallback.load_in_each(candidates, None, false).await;
-        loaded = found;
-        refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(&model.files))));
-    }
+        if loaded.is_empty()
+            && refusals.iter().any(RuntimeRefusal::is_wrong)
+            && let Some(model) = &folder.fallback
+        {
+            let fallback = Loading { model, is_fallback: true, ..loading };
+            // The profile is of the model itself, and no profile is made from its float original.
+            let candidates = source.config.runtime.candidates(model.files.format);
+            let (found, others) = fallback.load_in_each(candidates, None, false).await;
+            loaded = found;
+            refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(&model.files))));
+        }
 
-    let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
-    let Some(mut model) = chosen else {
-        let is_wrong = refusals.iter().any(RuntimeRefusal::is_wrong);
-        let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(INT8_ADVICE);
-        return Err(VersionError::NoRuntime { refusals, advice });
-    };
+        let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
+        let Some(mut model) = chosen else {
+            let is_wrong = refusals.iter().any(RuntimeRefusal::is_wrong);
+            let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(INT8_ADVICE);
+            return Err(VersionError::NoRuntime { refusals, advice });
+        };
 
-    for reason in refusals.iter().filter(|refusal| !refusal.is_wrong()) {
-        tracing::info!(model = %source.name, version = %source.version, %reason, "a runtime cannot run this version and is not used");
-    }
-    model.passed_over = refusals.into_iter().filter(RuntimeRefusal::is_wrong).collect();
-    if let Some(stand_in) = model.stand_in() {
-        tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
-    }
-    model.instances.count_runs();
-    Ok(model)
+        for reason in refusals.iter().filter(|refusal| !refusal.is_wrong()) {
+            tracing::info!(model = %source.name, version = %source.version, %reason, "a runtime cannot run this version and is not used");
+        }
+        model.passed_over = refusals.into_iter().filter(RuntimeRefusal::is_wrong).collect();
+        if let Some(stand_in) = model.stand_in() {
+            tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
+        }
+        model.instances.count_runs();
+        Ok(model)
+    })
 }
 
 /// Keeps the quickest of `loaded`, and saves the choice.

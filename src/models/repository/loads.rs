@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::future::join_all;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
@@ -156,83 +157,93 @@ impl Repository {
         result
     }
 
-    async fn load_versions(&self, model: &Model, principal: &Principal, mode: LoadMode) -> Result<(), String> {
-        let path = self.shared.sources.folder(&model.name);
-        let (config, config_text) = folder::model_config(&path).map_err(|error| error.to_string())?;
-        let (on_disk, strange) = folder::versions(&path).map_err(|error| error.to_string())?;
-        for folder in strange {
-            tracing::debug!(model = %model.name, folder, "folder ignored: its name is not a version number");
-        }
-
-        let selected = config.version_policy.select(&on_disk);
-        if selected.is_empty() {
-            return Err("no version folder: expected one named by a positive integer, such as 1".to_owned());
-        }
-
-        let before = model.slot.live();
-        let (mut live, mut failures) = (Vec::new(), Vec::new());
-        // A model whose trial is due keeps its state until it has passed.
-        let is_new = |version: ModelVersion| mode != LoadMode::Due && !before.iter().any(|old| old.version == version);
-        for &version in selected.iter().filter(|&&version| is_new(version)) {
-            model.set(version, VersionState::Loading);
-        }
-
-        for &version in &selected {
-            let old = before.iter().find(|old| old.version == version);
-            let files = path.join(version.to_string());
-            let source = VersionSource {
-                name: &model.name,
-                version,
-                folder: &path,
-                files: &files,
-                config: &config,
-                config_text: &config_text,
-                golden_min: None,
-                statistics: model.statistics(version),
-                sealed: None,
-            };
-            if let Some(old) = old
-                && mode != LoadMode::Always
-                && self.is_unchanged(old, &path, &files, &config_text).await
-            {
-                live.push(old.clone());
-                continue;
+    fn load_versions<'a>(
+        &'a self,
+        model: &'a Model,
+        principal: &'a Principal,
+        mode: LoadMode,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        // Boxed, so that it is compiled here once and not in every crate that awaits it.
+        Box::pin(async move {
+            let path = self.shared.sources.folder(&model.name);
+            let (config, config_text) = folder::model_config(&path).map_err(|error| error.to_string())?;
+            let (on_disk, strange) = folder::versions(&path).map_err(|error| error.to_string())?;
+            for folder in strange {
+                tracing::debug!(model = %model.name, folder, "folder ignored: its name is not a version number");
             }
-            match self.load_version(source, principal, mode).await {
-                Ok(loaded) => {
-                    self.audit_load(&loaded, principal);
-                    live.push(Arc::new(loaded));
+
+            let selected = config.version_policy.select(&on_disk);
+            if selected.is_empty() {
+                return Err("no version folder: expected one named by a positive integer, such as 1".to_owned());
+            }
+
+            let before = model.slot.live();
+            let (mut live, mut failures) = (Vec::new(), Vec::new());
+            // A model whose trial is due keeps its state until it has passed.
+            let is_new =
+                |version: ModelVersion| mode != LoadMode::Due && !before.iter().any(|old| old.version == version);
+            for &version in selected.iter().filter(|&&version| is_new(version)) {
+                model.set(version, VersionState::Loading);
+            }
+
+            for &version in &selected {
+                let old = before.iter().find(|old| old.version == version);
+                let files = path.join(version.to_string());
+                let source = VersionSource {
+                    name: &model.name,
+                    version,
+                    folder: &path,
+                    files: &files,
+                    config: &config,
+                    config_text: &config_text,
+                    golden_min: None,
+                    statistics: model.statistics(version),
+                    sealed: None,
+                };
+                if let Some(old) = old
+                    && mode != LoadMode::Always
+                    && self.is_unchanged(old, &path, &files, &config_text).await
+                {
+                    live.push(old.clone());
+                    continue;
                 }
-                Err(error) => {
-                    let reason = error.to_string();
-                    match old {
-                        Some(old) => live.push(old.clone()),
-                        None => model.set(version, VersionState::failed(&reason)),
+                match self.load_version(source, principal, mode).await {
+                    Ok(loaded) => {
+                        self.audit_load(&loaded, principal);
+                        live.push(Arc::new(loaded));
                     }
-                    failures.push(format!("version {version}: {reason}"));
+                    Err(error) => {
+                        let reason = error.to_string();
+                        match old {
+                            Some(old) => live.push(old.clone()),
+                            None => model.set(version, VersionState::failed(&reason)),
+                        }
+                        failures.push(format!("version {version}: {reason}"));
+                    }
                 }
             }
-        }
 
-        if !failures.is_empty() {
-            // A live version is removed only when its replacement is live: version 1 goes on while version 2 does not
-            // load.
-            let kept: Vec<_> = before.iter().filter(|old| !live.iter().any(|new| new.version == old.version)).collect();
-            live.extend(kept.into_iter().cloned());
-        }
+            if !failures.is_empty() {
+                // A live version is removed only when its replacement is live: version 1 goes on while version 2 does not
+                // load.
+                let kept: Vec<_> =
+                    before.iter().filter(|old| !live.iter().any(|new| new.version == old.version)).collect();
+                live.extend(kept.into_iter().cloned());
+            }
 
-        let versions: Vec<_> = live.iter().map(|loaded| loaded.version).collect();
-        model.slot.swap(live);
-        {
-            let mut states = model.states();
-            states.versions.retain(|version, _| selected.contains(version) || versions.contains(version));
-            states.versions.extend(versions.iter().map(|&version| (version, VersionState::Ready)));
-        }
+            let versions: Vec<_> = live.iter().map(|loaded| loaded.version).collect();
+            model.slot.swap(live);
+            {
+                let mut states = model.states();
+                states.versions.retain(|version, _| selected.contains(version) || versions.contains(version));
+                states.versions.extend(versions.iter().map(|&version| (version, VersionState::Ready)));
+            }
 
-        for old in before.iter().filter(|old| !versions.contains(&old.version)) {
-            self.audit_unload(old, principal);
-        }
-        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+            for old in before.iter().filter(|old| !versions.contains(&old.version)) {
+                self.audit_unload(old, principal);
+            }
+            if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+        })
     }
 
     pub(super) async fn load_version(

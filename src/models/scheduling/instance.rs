@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
+use ledge_engine::pipeline::kind::InputError;
 use ledge_identity::sealing::SealedFolder;
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
 use super::engine::Engine;
-use super::queue::{Job, JobInputs, Preparation, PreparationError, QueueLimits};
+use super::queue::{Job, JobInputs, Preparation, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
 use super::warm_up::WarmUp;
@@ -34,7 +35,7 @@ pub enum InferError {
     Unavailable { reason: String },
     /// The data sent could not be made into the model's inputs.
     #[error(transparent)]
-    Preparation(#[from] PreparationError),
+    Preparation(#[from] InputError),
     #[error(transparent)]
     Run(#[from] RunError),
 }

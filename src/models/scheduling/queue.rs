@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use ledge_base::memory_budget::NoRoom;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
+use ledge_engine::pipeline::kind::InputError;
 use tokio::sync::oneshot;
 
 use super::batcher::{BatchPolicy, batch_together};
@@ -44,16 +44,7 @@ pub enum JobInputs {
 }
 
 /// Makes a job's tensors, or returns the reason why it cannot.
-pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, PreparationError> + Send>;
-
-/// Reason why the inputs of a job could not be made into tensors.
-#[derive(Debug, thiserror::Error)]
-pub enum PreparationError {
-    #[error("{0}")]
-    Invalid(String),
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-}
+pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, InputError> + Send>;
 
 impl std::fmt::Debug for JobInputs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -7,12 +7,13 @@ use ledge_base::sys;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, ComputeTime, RunError, RunResult};
 use ledge_engine::cores;
+use ledge_engine::pipeline::kind::InputError;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::batcher::{NotBatched, concat, split};
 use super::engine::EngineInner;
 use super::instance::{FinishedRun, InferError};
-use super::queue::{Job, JobInputs, PreparationError};
+use super::queue::{Job, JobInputs};
 use super::scheduler::{Instance, NextAction, Task};
 
 type Sender = tokio::sync::oneshot::Sender<Result<FinishedRun, InferError>>;
@@ -124,10 +125,7 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
         JobInputs::Prepare { make, .. } => {
             let cpu = thread_cpu_time();
             let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-                Err(PreparationError::Invalid(format!(
-                    "the input cannot be decoded: panicked: {}",
-                    panic_message(&*panic)
-                )))
+                Err(InputError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
             });
             instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
             match made {

@@ -7,7 +7,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{Input, Pipeline};
+use ledge_engine::pipeline::kind::{Input, InputError, Pipeline};
 
 use super::ServingError;
 use super::cache::{JoinOutcome, Key, ResponseCache};
@@ -16,7 +16,6 @@ use super::inputs::{Fitted, InvalidRequest};
 use super::request::{CacheOutcome, InferResponse, PhotographRequest, Timings};
 use crate::repository::LoadedModel;
 use crate::scheduling::instance::{FinishedRun, InferError};
-use crate::scheduling::queue::PreparationError;
 use crate::scheduling::terms::Terms;
 
 /// The tensors that answer a call, with their timings and source.
@@ -110,8 +109,8 @@ fn into_answer(
             ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run }
         }
         InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
-        InferError::Preparation(PreparationError::Invalid(reason)) => InvalidRequest::Photograph { reason }.into(),
-        InferError::Preparation(PreparationError::NoRoom(error)) => error.into(),
+        InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Photograph { reason }.into(),
+        InferError::Preparation(InputError::NoRoom(error)) => error.into(),
         InferError::Run(error @ RunError::Input { .. }) => {
             ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
         }

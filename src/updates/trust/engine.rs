@@ -1,6 +1,7 @@
 //! The client workflow of TUF over a source and a store: refresh, and the walk through delegations.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -29,6 +30,8 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
     limit: Duration,
 ) -> Result<T, TrustError> {
+    // tokio compiles a future for each kind of runtime. Behind a pointer it is compiled once.
+    let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
     let token = CancellationToken::new();
     let _stopped_when_dropped = token.clone().drop_guard();
     let handle = tokio::runtime::Handle::current();

@@ -190,6 +190,33 @@ fn gray_and_16_bits_become_rgb() {
 }
 
 #[test]
+fn every_kind_of_pixel_is_decoded_as_the_crate_image_does() {
+    let kinds = [
+        (1, ExtendedColorType::L8),
+        (2, ExtendedColorType::La8),
+        (3, ExtendedColorType::Rgb8),
+        (4, ExtendedColorType::Rgba8),
+        (2, ExtendedColorType::L16),
+        (4, ExtendedColorType::La16),
+        (6, ExtendedColorType::Rgb16),
+        (8, ExtendedColorType::Rgba16),
+    ];
+    let files = kinds.map(|(bytes, color)| png(&noise(50 * 40 * bytes), 50, 40, color));
+    let lossless = [(3, ExtendedColorType::Rgb8), (4, ExtendedColorType::Rgba8)];
+    let lossless = lossless.map(|(bytes, color)| webp(&noise(50 * 40 * bytes), 50, 40, color));
+    for file in files.into_iter().chain(lossless) {
+        let expected = image::load_from_memory(&file).unwrap();
+        let has_alpha = expected.color().has_alpha();
+        let expected = if has_alpha {
+            blend_with_white(expected.into_rgba8().pixels().map(|pixel| pixel.0))
+        } else {
+            expected.into_rgb8().into_raw()
+        };
+        assert_eq!(decoded(&file).pixels(), expected);
+    }
+}
+
+#[test]
 fn of_an_animation_the_first_frame_counts() {
     for bytes in [ANIMATED_WEBP, APNG] {
         assert_eq!(decoded(bytes).pixels(), [255, 0, 0].repeat(4));

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::scheduling::instance::FinishedRun;
-use crate::scheduling::queue::PreparationError;
+use ledge_engine::pipeline::kind::InputError;
 
 type RunReceiver = oneshot::Receiver<Result<FinishedRun, InferError>>;
 
@@ -205,7 +205,7 @@ fn what_is_still_to_be_made_into_tensors_does_not_wait_for_company() {
     let policy = BatchPolicy::powers_of_two(4, Duration::from_millis(5));
     let mut queue = Queue::new(WIDE_LIMITS);
     let mut job = maker.stays(1, 1, 1.0);
-    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(PreparationError::Invalid(String::new()))), bytes: 7 };
+    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(InputError::Content(String::new()))), bytes: 7 };
     queue.offer(job);
     assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), Due::Now);
     queue.offer(maker.stays(1, 1, 2.0));
