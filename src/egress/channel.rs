@@ -16,8 +16,9 @@ use super::tls::{TlsClient, TlsPeer};
 use super::tunnel;
 use super::{Egress, EgressError, Purpose, TlsSettings, connect, read_settings};
 
-/// A bidirectional stream of bytes: TCP or TLS.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A bidirectional stream of bytes: TCP, TLS or a Unix socket. hyper, which is compiled once for each type of stream,
+/// gets it behind a pointer.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 

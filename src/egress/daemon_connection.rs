@@ -18,6 +18,7 @@ use ledge_base::secret::SecretFile;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::HostPort;
+use super::channel::ByteStream;
 use super::tls::{TlsClient, TlsError, TlsSettings};
 
 /// Limit for connecting to a daemon, the TLS handshake included.
@@ -167,7 +168,7 @@ impl DaemonConnection {
                     if address.authorization.is_some() && !peer.to_canonical().is_loopback() {
                         return Err(DaemonError::Exposed { url: url.clone() });
                     }
-                    Self::over(TokioIo::new(stream), authority, address).await
+                    Self::over(Box::new(stream), authority, address).await
                 }
                 Target::Tls { at, authority } => {
                     let refused = |error| DaemonError::Tls { url: url.clone(), error };
@@ -178,22 +179,19 @@ impl DaemonConnection {
                         Ok::<_, DaemonError>(client.connect(stream).await.map_err(refused)?.0)
                     };
                     let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
-                    Self::over(TokioIo::new(stream), authority, address).await
+                    Self::over(Box::new(stream), authority, address).await
                 }
                 Target::Unix { path } => {
                     let connecting = tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(&path));
                     let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                    Self::over(TokioIo::new(stream), "localhost".to_owned(), address).await
+                    Self::over(Box::new(stream), "localhost".to_owned(), address).await
                 }
             }
         })
     }
 
-    async fn over<S>(stream: S, host: String, address: &DaemonAddress) -> Result<Self, DaemonError>
-    where
-        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    {
-        let (sender, connection) = http1::handshake(stream).await?;
+    async fn over(stream: Box<dyn ByteStream>, host: String, address: &DaemonAddress) -> Result<Self, DaemonError> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         #[expect(clippy::disallowed_methods, reason = "a command line has no daemon whose shutdown it could join")]
         tokio::spawn(async move {
             // Its error is also the error of the current request.

@@ -118,7 +118,7 @@ pub enum HttpError {
         at: String,
         path: String,
         status: u16,
-        /// As the server sent it.
+        /// As the server sent it, without its query.
         location: String,
     },
     #[error("the answer of {at} for {path} cannot be used: {reason}")]
@@ -240,7 +240,8 @@ impl HttpClient {
         // region.
         let is_upload = self.0.route.content == Content::Audit;
         if response.status().is_redirection() && status != 304 && !is_upload {
-            let location: String = text(headers, &LOCATION).unwrap_or("an unknown address").chars().take(500).collect();
+            let location = without_query(text(headers, &LOCATION).unwrap_or("an unknown address"));
+            let location = location.chars().take(500).collect();
             return Err(HttpError::Redirect { at: self.at(), path: without_query(path), status, location });
         }
         if let Some(encoding) = text(headers, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {

@@ -60,7 +60,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub use address::{Host, HostPort, InvalidHostPort};
-pub use channel::UNLISTED_DESTINATION;
+pub use channel::{ByteStream, UNLISTED_DESTINATION};
 use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError, Download};

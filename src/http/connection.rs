@@ -15,12 +15,12 @@ use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ledge_egress::ByteStream;
 use ledge_identity::authentication::Peer;
 use ledge_part::reply;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tower_service::Service;
 
@@ -298,11 +298,8 @@ impl Server {
     }
 
     /// A connection without TLS.
-    async fn plain<S>(self, stream: S, peer: Peer)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        self.connection(stream, peer, None).await;
+    async fn plain(self, stream: impl ByteStream + 'static, peer: Peer) {
+        self.connection(Box::new(stream), peer, None).await;
     }
 
     /// A connection with TLS, from its handshake on.
@@ -319,14 +316,11 @@ impl Server {
         };
         if let Some((stream, caller)) = accepted {
             let peer = Peer::Address { ip, certificate: caller.certificate.clone() };
-            self.connection(stream, peer, Some(caller)).await;
+            self.connection(Box::new(stream), peer, Some(caller)).await;
         }
     }
 
-    async fn connection<S>(self, stream: S, peer: Peer, caller: Option<TlsCaller>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn connection(self, stream: Box<dyn ByteStream>, peer: Peer, caller: Option<TlsCaller>) {
         let (calls, asked_to_end) = (self.calls.clone(), self.calls);
         let stream = ParseErrorStream::new(WriteTimeout::new(stream, self.write_timeout), calls.clone());
         let (router, stop) = (self.router, self.shutdown.clone());

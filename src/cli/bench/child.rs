@@ -44,6 +44,9 @@ impl ChildDaemon {
             "log.level=\"info\"".to_owned(),
             format!("repository.path={}", text(repository)),
             "repository.packaged=\"\"".to_owned(),
+            // The broker and the platform know the daemon that has this box's names, and no second one.
+            "mqtt.broker=\"\"".to_owned(),
+            "updates.repository=\"\"".to_owned(),
             format!("state.path={}", text(state)),
             // Its audit log is discarded.
             format!("audit.path={}", text(&state.join("audit"))),

@@ -18,6 +18,9 @@ use crate::cli::top::own_daemon;
 /// The most requests for one call while the daemon answers 429 or 503.
 const BUSY_ATTEMPTS_MAX: u32 = 30;
 
+/// The longest pause before the next of them, whatever the server asks for: somebody waits for this command.
+const BUSY_PAUSE_MAX: Duration = Duration::from_mins(1);
+
 /// A client of one daemon, which connects at its first request.
 pub struct DaemonClient {
     address: DaemonAddress,
@@ -106,7 +109,7 @@ impl DaemonClient {
             if !matches!(answer.status, 429 | 503) {
                 return Ok(answer);
             }
-            tokio::time::sleep(answer.retry_after.unwrap_or(Duration::from_secs(1))).await;
+            tokio::time::sleep(answer.retry_after.unwrap_or(Duration::from_secs(1)).min(BUSY_PAUSE_MAX)).await;
         }
         Ok(self.connection().await?.post(path, &headers, body).await?)
     }
