@@ -47,9 +47,10 @@ fn copies_of_a_model_are_compiled_at_thirty_starts() {
     cold_starts("efficientnet_lite0", 30);
 }
 
+/// The compiled models below a folder, which a daemon may make, fill or rename meanwhile.
 fn blobs(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
         if path.is_dir() {
             blobs(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "blob") {

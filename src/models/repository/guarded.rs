@@ -1,11 +1,14 @@
 //! Loads that may end the process: recorded before they begin, and not repeated once they did. See [`super::attempts`].
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use ledge_base::clock;
+use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use tokio::sync::SemaphorePermit;
 
@@ -35,6 +38,23 @@ pub trait SeparateTrial: Send + Sync {
 pub(super) struct LoadGuard {
     attempts: AttemptLog,
     trial: Box<dyn SeparateTrial>,
+    /// The models that were not loaded, each with the suspect's key.
+    refused: Mutex<BTreeSet<(AttemptKey, ModelName)>>,
+}
+
+impl LoadGuard {
+    /// Takes the models that would no longer be refused.
+    fn take_freed(&self) -> Vec<ModelName> {
+        let is_refused =
+            |key: &AttemptKey| matches!(self.attempts.verdict(key, LoadMode::Changed), Verdict::Refused(_));
+        let freed = self.refused().extract_if(.., |(key, _)| !is_refused(key)).collect::<Vec<_>>();
+        freed.into_iter().map(|(_, name)| name).collect()
+    }
+
+    fn refused(&self) -> MutexGuard<'_, BTreeSet<(AttemptKey, ModelName)>> {
+        // Nothing panics under this lock.
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl fmt::Debug for LoadGuard {
@@ -46,7 +66,7 @@ impl fmt::Debug for LoadGuard {
 impl Repository {
     /// Records each load from here on. The process that serves calls it before the first load.
     pub fn guard_loads(&self, attempts: AttemptLog, trial: Box<dyn SeparateTrial>) {
-        let guarded = self.shared.guard.set(LoadGuard { attempts, trial });
+        let guarded = self.shared.guard.set(LoadGuard { attempts, trial, refused: Mutex::default() });
         debug_assert!(guarded.is_ok(), "loads are guarded once");
     }
 
@@ -73,15 +93,23 @@ impl Repository {
 
     async fn try_due(&self, guard: &LoadGuard) {
         for (key, name) in guard.attempts.due() {
-            if let Some(model) = self.model(&name)
-                && let Err(error) = self.load_model(&model, &Principal::Local, LoadMode::Due).await
-            {
-                tracing::warn!(model = %name, %error, "a suspended model failed its trial and stays suspended");
-            }
+            self.load_suspended(&name).await;
             // Still due, so no load found these files.
             if guard.attempts.due().iter().any(|(other, _)| *other == key) {
                 guard.attempts.forget(&key);
             }
+        }
+        // Several models may have the same files: one that passed frees the others.
+        for name in guard.take_freed() {
+            self.load_suspended(&name).await;
+        }
+    }
+
+    async fn load_suspended(&self, name: &ModelName) {
+        if let Some(model) = self.model(name)
+            && let Err(error) = self.load_model(&model, &Principal::Local, LoadMode::Due).await
+        {
+            tracing::warn!(model = %name, %error, "a suspended model failed its trial and stays suspended");
         }
     }
 
@@ -115,15 +143,19 @@ impl Repository {
     /// Exchanges the turn for the one in which the version may be loaded, after its trial if it needs one.
     async fn admit<'a>(
         &'a self,
-        LoadGuard { attempts, trial }: &LoadGuard,
+        guard: &LoadGuard,
         source: &VersionSource<'_>,
         key: &AttemptKey,
         mode: LoadMode,
         turn: Option<SemaphorePermit<'a>>,
     ) -> Result<Option<SemaphorePermit<'a>>, VersionError> {
+        let LoadGuard { attempts, trial, .. } = guard;
         match attempts.verdict(key, mode) {
             Verdict::Concurrent => return Ok(turn),
-            Verdict::Refused(reason) => return Err(VersionError::Suspended(reason)),
+            Verdict::Refused(reason) => {
+                guard.refused().insert((key.clone(), source.name.clone()));
+                return Err(VersionError::Suspended(reason));
+            }
             Verdict::Alone => drop(turn),
             Verdict::AfterTrial => {
                 drop(turn);

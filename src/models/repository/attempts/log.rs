@@ -39,8 +39,8 @@ enum Mark {
 #[derive(Debug, Clone)]
 pub struct AttemptLog {
     state: Arc<Mutex<AttemptLogState>>,
-    /// Notified when a trial is postponed.
-    put_off: Arc<Notify>,
+    /// Notified when a trial is postponed, and when a suspect is cleared.
+    changed: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -70,7 +70,9 @@ pub struct AttemptInProgress {
 
 impl Drop for AttemptInProgress {
     fn drop(&mut self) {
-        self.log.lock().end(&self.attempt);
+        if self.log.lock().end(&self.attempt) {
+            self.log.changed.notify_one();
+        }
     }
 }
 
@@ -98,7 +100,7 @@ impl AttemptLog {
         if !cut_off {
             state.write_all();
         }
-        (Self { state: Arc::new(Mutex::new(state)), put_off: Arc::default() }, to_blame)
+        (Self { state: Arc::new(Mutex::new(state)), changed: Arc::default() }, to_blame)
     }
 
     /// Decides how the version may be loaded.
@@ -121,7 +123,7 @@ impl AttemptLog {
         let mut state = self.lock();
         let reason = state.attempts.record_failed_trial(key, finding, clock::unix_millis());
         state.write_all();
-        self.put_off.notify_one();
+        self.changed.notify_one();
         reason
     }
 
@@ -140,7 +142,7 @@ impl AttemptLog {
         self.lock().attempts.due(clock::unix_millis())
     }
 
-    /// Waits until a trial is due. It may be too early, never too late.
+    /// Waits until a trial is due, or a suspect is cleared. It may be too early, never too late.
     pub async fn trial_due(&self) {
         let next_due_ms = self.lock().attempts.next_due_ms(clock::unix_millis());
         let due = async {
@@ -151,7 +153,7 @@ impl AttemptLog {
         };
         tokio::select! {
             () = due => {}
-            () = self.put_off.notified() => {}
+            () = self.changed.notified() => {}
         }
     }
 
@@ -194,17 +196,17 @@ impl AttemptLogState {
         }
     }
 
-    fn end(&mut self, attempt: &Attempt) {
+    /// Records the end of an attempt; returns whether that changed what is known of a suspect.
+    fn end(&mut self, attempt: &Attempt) -> bool {
         if self.is_stopped {
-            return;
+            return false;
         }
-        let changed = self.attempts.end(attempt);
-        if changed {
+        if self.attempts.end(attempt) {
             self.write_all();
-            return;
+            return true;
         }
         if self.file.is_none() {
-            return;
+            return false;
         }
         let noted = match self.attempts.under_way() {
             [] => self.cut_off_marks(),
@@ -214,6 +216,7 @@ impl AttemptLogState {
         if let Err(error) = noted {
             self.give_up(&error);
         }
+        false
     }
 
     fn append(&mut self, mark: &Mark) -> io::Result<()> {
