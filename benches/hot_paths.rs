@@ -20,7 +20,7 @@ use ledge::identity::access_config::AccessConfig;
 use ledge::identity::authentication::{Authenticator, Peer};
 use ledge::identity::keys::{KeyStore, NewKey};
 use ledge::pipeline::image::{self, DecodeLimits};
-use ledge::pipeline::preparation::{Color, ImagePreparation, Layout};
+use ledge::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
 use ledge::principal::Principal;
 use ledge::protocol::decode::{ReplyFormat, Target, decode_request};
 use ledge::protocol::encode::encode_response;
@@ -129,8 +129,8 @@ fn picture(c: &mut Criterion) {
     let limits = DecodeLimits { max_pixels: 1 << 24 };
     let decoded = image::decode(photo, limits).unwrap();
     let preparation = ImagePreparation {
-        resize_shorter_side: Some(256),
-        crop: [224, 224],
+        fit: Fit::Crop { shorter_side: 256 },
+        size: [224, 224],
         mean: [127.0; 3],
         std: [128.0; 3],
         layout: Layout::Nchw,

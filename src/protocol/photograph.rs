@@ -41,12 +41,16 @@ struct TimeMs {
     decode: f64,
     queue: f64,
     compute: f64,
+    /// Making the result of the model's outputs, where that takes time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    postprocess: Option<f64>,
 }
 
 impl From<Timings> for TimeMs {
     fn from(timings: Timings) -> Self {
         let ms = |time: std::time::Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
-        Self { decode: ms(timings.decode), queue: ms(timings.queue), compute: ms(timings.compute) }
+        let postprocess = (!timings.postprocess.is_zero()).then(|| ms(timings.postprocess));
+        Self { decode: ms(timings.decode), queue: ms(timings.queue), compute: ms(timings.compute), postprocess }
     }
 }
 
@@ -82,7 +86,7 @@ mod tests {
             version: "2".parse::<ModelVersion>().unwrap(),
             runtime: Runtime::OpenVino,
             outputs: Vec::new(),
-            timings: Timings { decode: ms(7), queue: ms(0), compute: Duration::from_micros(1500) },
+            timings: Timings { decode: ms(7), compute: Duration::from_micros(1500), ..Timings::default() },
             cache: None,
             features: Vec::new(),
             memory: Account::unlimited().hold(),

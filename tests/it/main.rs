@@ -24,6 +24,7 @@ mod core;
 mod crashing_models;
 mod credentials;
 mod daemon;
+mod detection;
 mod documents;
 mod dry_runs;
 mod encryption;

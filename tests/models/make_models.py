@@ -179,6 +179,19 @@ def uint8_scores():
         "uint8_scores", nodes, [value("pixels", [1, 2, 2, 3], UINT8)], [value("scores", [1, 3], UINT8)])
 
 
+def colour_detector():
+    """Finds red, green and blue squares: the mean of each channel of f32[1,3,8,8] in four squares is the heat in them, and each box is
+    its square."""
+    edges = np.array([0, 0, 4, 4], np.float32).reshape(1, 4, 1, 1)
+    nodes = [
+        helper.make_node("AveragePool", ["image"], ["heat"], kernel_shape=[4, 4], strides=[4, 4]),
+        helper.make_node("Identity", ["edges"], ["extent"]),
+    ]
+    return model_bytes(
+        "colour_detector", nodes, [value("image", [1, 3, 8, 8])], [value("heat", [1, 3, 2, 2]), value("extent", [1, 4, 2, 2])],
+        [constant("edges", np.tile(edges, (1, 1, 2, 2)))])
+
+
 def png(pixel=b"\xff\0\0"):
     """A valid picture of one red pixel."""
     def chunk(kind, data):
@@ -237,6 +250,9 @@ def files(tflite):
         "uint8_scores/1/model.onnx": uint8_scores(),
         "uint8_scores/model.toml": UINT8_SCORES_TOML,
         "uint8_scores/labels.txt": b"red\ngreen\nblue\n",
+        "colour_detector/1/model.onnx": colour_detector(),
+        "colour_detector/labels.txt": b"red\ngreen\nblue\n",
+        "colour_detector/red.png": png(COLOURS["red"]),
         "broken_empty/1/model.onnx": b"",
         "broken_cut/1/model.onnx": half(good),
         "broken_png/1/model.onnx": png(),

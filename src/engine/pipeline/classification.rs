@@ -124,7 +124,7 @@ pub(super) fn softmax(logits: &mut [f32]) {
 }
 
 /// The elements of a tensor of floats, or the real numbers of integers of up to 32 bits.
-pub(super) fn scores(output: &Tensor, quantization: Option<Quantization>) -> Result<Vec<f32>, ClassificationError> {
+pub(super) fn numbers(output: &Tensor, quantization: Option<Quantization>) -> Result<Vec<f32>, ClassificationError> {
     let datatype = output.datatype();
     if !is_quantized(datatype) {
         return floats(output);

@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::classification::{ClassificationError, class_name, scores, softmax, top};
-use super::image::{self, DecodeLimits, ImageError};
-use super::kind::{AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, PipelineSection, Row};
-use super::preparation::{Color, ImagePreparation, Layout};
+use super::classification::{ClassificationError, class_name, numbers, softmax, top};
+use super::image::DecodeLimits;
+use super::kind::{
+    self, AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+};
+use super::preparation::{Color, Fit, ImagePreparation, Layout};
 use super::quantization::Quantization;
 
 pub const KIND: Kind = Kind {
@@ -40,7 +42,8 @@ pub struct ImageClassification {
     /// The model's output with the scores; may be left out when it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// See [`ImagePreparation::resize_shorter_side`].
+    /// The length of the shorter side after the resize, which keeps the aspect ratio. Without it the picture is resized
+    /// to `crop`, and the aspect ratio changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resize_shorter_side: Option<u32>,
     /// Height and width of the model's input.
@@ -76,7 +79,7 @@ pub enum Activation {
     Softmax,
 }
 
-fn ones() -> [f32; 3] {
+pub(super) fn ones() -> [f32; 3] {
     [1.0; 3]
 }
 
@@ -99,7 +102,8 @@ impl ImageClassification {
     /// The preparation of a picture for the model's input.
     pub fn preparation(&self) -> ImagePreparation {
         let &Self { resize_shorter_side, crop, mean, std, layout, color, .. } = self;
-        ImagePreparation { resize_shorter_side, crop, mean, std, layout, color }
+        let fit = resize_shorter_side.map_or(Fit::Stretch, |shorter_side| Fit::Crop { shorter_side });
+        ImagePreparation { fit, size: crop, mean, std, layout, color }
     }
 
     /// The best `top_k` classes of an output of K scores, best first and equal ones by index.
@@ -115,7 +119,7 @@ impl ImageClassification {
         if output.shape().iter().filter(|&&side| side != 1).count() > 1 {
             return Err(ClassificationError::Shape { shape: output.shape().to_vec() });
         }
-        let mut scores = scores(output, quantization)?;
+        let mut scores = numbers(output, quantization)?;
         if self.activation == Activation::Softmax {
             softmax(&mut scores);
         }
@@ -154,11 +158,8 @@ impl PipelineSection for ImageClassification {
             mistake("resize_shorter_side", message, &["crop"]);
         }
 
-        if !self.mean.iter().all(|mean| mean.is_finite()) {
-            mistake("mean", format!("is {:?}, expected finite numbers", self.mean), &[]);
-        }
-        if !self.std.iter().all(|std| std.is_normal()) {
-            mistake("std", format!("is {:?}, expected finite numbers other than 0", self.std), &[]);
+        for (key, message) in self.preparation().mistakes() {
+            mistake(key, message, &[]);
         }
         if !(1..=TOP_K_MAX).contains(&self.top_k) {
             mistake("top_k", format!("is {}, expected 1 to {TOP_K_MAX}", self.top_k), &[]);
@@ -169,19 +170,7 @@ impl PipelineSection for ImageClassification {
     fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
         let (_, input) = model.input(&KIND, self.input.as_deref())?;
         let (output_position, output) = model.output(&KIND, self.output.as_deref())?;
-        if model.signature.inputs.len() != 1 {
-            return Err(format!(
-                "the model has {} inputs, pipeline.image_classification takes one",
-                model.signature.inputs.len()
-            ));
-        }
-        let prepared = self.preparation().shape();
-        if !input.takes_shape(&prepared) {
-            return Err(format!(
-                "pipeline.image_classification makes tensors of shape {prepared:?}, input {:?} takes {:?}",
-                input.name, input.shape
-            ));
-        }
+        kind::check_picture_input(&KIND, model, input, &self.preparation())?;
         Ok(Arc::new(Classifier {
             config: self.clone(),
             datatype: input.datatype,
@@ -223,13 +212,11 @@ impl Pipeline for Classifier {
         &KIND
     }
 
-    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Vec<Tensor>, InputError> {
-        let image = image::decode_within(content, limits, hold).map_err(|error| match error {
-            ImageError::NoRoom(error) => InputError::NoRoom(error),
-            error => InputError::Content(error.to_string()),
-        })?;
+    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+        let image = kind::decode_photograph(content, limits, hold)?;
         let tensor = self.config.preparation().prepare(&image, self.datatype, self.input_quantization);
-        Ok(vec![tensor.map_err(|error| InputError::Content(error.to_string()))?])
+        let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
+        Ok(Prepared { inputs, postprocess: None })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -240,12 +227,15 @@ impl Pipeline for Classifier {
         Some(self.output[0])
     }
 
-    fn answer(&self, outputs: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
-        to_raw_value(&self.labels(outputs)?).map_err(|error| AnswerError::Outputs(error.to_string()))
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
+        to_raw_value(&self.labels(results)?).map_err(|error| AnswerError::Outputs(error.to_string()))
     }
 
-    fn judge(&self, outputs: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
-        let labels = self.labels(outputs).map_err(|error| error.to_string())?;
+    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+        if expected.detections.is_some() {
+            return Err("pipeline.image_classification detects no objects: leave `detections` out".to_owned());
+        }
+        let labels = self.labels(results).map_err(|error| error.to_string())?;
         let first = labels.first().ok_or("the answer has no class")?;
         let label = first.label.clone().unwrap_or_else(|| first.index.to_string());
         if let Some(expected) = expected.label
@@ -262,7 +252,7 @@ impl Pipeline for Classifier {
     }
 }
 
-fn shorten(labels: &mut Value, count: usize) {
+pub(super) fn shorten(labels: &mut Value, count: usize) {
     if let Some(labels) = labels.as_array_mut() {
         labels.truncate(count);
     }

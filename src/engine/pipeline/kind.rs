@@ -8,11 +8,14 @@ use ledge_base::memory_budget::{Hold, NoRoom};
 use ledge_base::tensor::Tensor;
 use ledge_base::toml_check::Problem;
 use schemars::{Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::KINDS;
-use super::image::DecodeLimits;
+use super::detection::Detection;
+use super::image::{self, DecodeLimits, ImageError, Rgb8Image};
+use super::preparation::ImagePreparation;
 use super::quantization::Quantization;
 use crate::backend::{Port, Signature};
 
@@ -90,7 +93,7 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 
     /// Makes the model's inputs, in the signature's order, from the bytes that a caller sent. Called on a worker's
     /// core; large intermediate results count in `hold`.
-    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Vec<Tensor>, InputError>;
+    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
 
     /// The outputs of the run that the answer needs, as positions in the signature.
     fn outputs(&self) -> &[usize];
@@ -99,11 +102,40 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// classes is compared with its labels, and an update compares the best class of two versions.
     fn scores(&self) -> Option<usize>;
 
-    /// The value of the answer's [`Kind::member`], made of the outputs in the order of [`Self::outputs`].
-    fn answer(&self, outputs: &[&Tensor]) -> Result<Box<RawValue>, AnswerError>;
+    /// The names of the results, where they are not outputs of the model.
+    fn results(&self) -> Option<&'static [&'static str]> {
+        None
+    }
+
+    /// The objects that a kind finds in photographs; `None` for other kinds.
+    fn detections(&self, _results: &[&Tensor]) -> Option<Vec<Detection>> {
+        None
+    }
+
+    /// The value of the answer's [`Kind::member`], made of the results: what [`Prepared::postprocess`] made of the
+    /// outputs, or the outputs in the order of [`Self::outputs`].
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError>;
 
     /// Compares the answer with the one that a golden input expects; the reason when they differ.
-    fn judge(&self, outputs: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
+    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
+}
+
+/// What a pipeline makes of the bytes of a caller.
+pub struct Prepared {
+    /// The model's inputs, in the signature's order.
+    pub inputs: Vec<Tensor>,
+    /// Makes results of the outputs, on the worker's core: small tensors, which are cached in their place. Without it
+    /// the outputs are the results.
+    pub postprocess: Option<Postprocess>,
+}
+
+/// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`].
+pub type Postprocess = Box<dyn FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>, AnswerError> + Send>;
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
 }
 
 /// The answer that a golden input expects, besides its outputs.
@@ -111,6 +143,43 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 pub struct Expected<'e> {
     pub label: Option<&'e str>,
     pub min_score: Option<f32>,
+    /// The objects that must be found; `Some` of none: there are none.
+    pub detections: Option<&'e [ExpectedDetection]>,
+}
+
+/// An object that a golden photograph shows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectedDetection {
+    pub label: String,
+    /// x, y, width and height, in pixels of the photograph.
+    #[serde(rename = "box")]
+    pub area: [f64; 4],
+    /// The least intersection over union with the detected box, 0 to 1; 0.7 by default.
+    #[serde(default = "seven_tenths")]
+    pub min_iou: f64,
+    /// The least score, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_score: Option<f32>,
+}
+
+fn seven_tenths() -> f64 {
+    0.7
+}
+
+impl ExpectedDetection {
+    /// The mistake that types let through, if there is one.
+    pub fn mistake(&self) -> Option<String> {
+        let [x, y, width, height] = self.area;
+        let is_box = [x, y].iter().all(|start| start.is_finite() && *start >= 0.0)
+            && [width, height].iter().all(|side| side.is_finite() && *side > 0.0);
+        if !is_box {
+            return Some(format!("the box {:?} is no [x, y, width, height] in pixels", self.area));
+        }
+        let shares = [("min_iou", Some(self.min_iou)), ("min_score", self.min_score.map(f64::from))];
+        let wrong = shares.into_iter().find(|(_, share)| share.is_some_and(|share| !(0.0..=1.0).contains(&share)));
+        wrong.map(|(key, _)| format!("{key} of {:?} is not 0 to 1", self.label))
+    }
 }
 
 /// The facts about a loaded model that a pipeline may use.
@@ -126,16 +195,23 @@ pub struct Model<'m> {
 impl<'m> Model<'m> {
     /// The input that the key `input` of a section names, or the only one.
     pub fn input(self, kind: &Kind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
-        find(kind, "input", &self.signature.inputs, name)
+        find(kind, "input", "input", &self.signature.inputs, name)
     }
 
     /// The output that the key `output` of a section names, or the only one.
     pub fn output(self, kind: &Kind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
-        find(kind, "output", &self.signature.outputs, name)
+        find(kind, "output", "output", &self.signature.outputs, name)
     }
 }
 
-fn find<'m>(kind: &Kind, key: &str, ports: &'m [Port], name: Option<&str>) -> Result<(usize, &'m Port), String> {
+/// The port that the key `key` of a kind's section names, or the only one. `what` is "input" or "output".
+pub(super) fn find<'m>(
+    kind: &Kind,
+    key: &str,
+    what: &str,
+    ports: &'m [Port],
+    name: Option<&str>,
+) -> Result<(usize, &'m Port), String> {
     let kind = kind.name;
     let mut numbered = ports.iter().enumerate();
     match (name, ports) {
@@ -143,8 +219,40 @@ fn find<'m>(kind: &Kind, key: &str, ports: &'m [Port], name: Option<&str>) -> Re
             .find(|(_, port)| port.name == name)
             .ok_or_else(|| format!("pipeline.{kind}.{key} names {name:?}, which the model lacks")),
         (None, [only]) => Ok((0, only)),
-        (None, _) => Err(format!("the model has {} {key}s: pipeline.{kind}.{key} must name one", ports.len())),
+        (None, _) => Err(format!("the model has {} {what}s: pipeline.{kind}.{key} must name one", ports.len())),
     }
+}
+
+/// Checks that a model takes one input, and the pictures that `preparation` makes for it.
+pub(super) fn check_picture_input(
+    kind: &Kind,
+    model: Model<'_>,
+    input: &Port,
+    preparation: &ImagePreparation,
+) -> Result<(), String> {
+    let (kind, count, prepared) = (kind.name, model.signature.inputs.len(), preparation.shape());
+    if count != 1 {
+        return Err(format!("the model has {count} inputs, pipeline.{kind} takes one"));
+    }
+    if !input.takes_shape(&prepared) {
+        return Err(format!(
+            "pipeline.{kind} makes tensors of shape {prepared:?}, input {:?} takes {:?}",
+            input.name, input.shape
+        ));
+    }
+    Ok(())
+}
+
+/// Decodes the photograph that a caller sent.
+pub(super) fn decode_photograph(
+    content: &[u8],
+    limits: DecodeLimits,
+    hold: &mut Hold,
+) -> Result<Rgb8Image, InputError> {
+    image::decode_within(content, limits, hold).map_err(|error| match error {
+        ImageError::NoRoom(error) => InputError::NoRoom(error),
+        error => InputError::Content(error.to_string()),
+    })
 }
 
 /// Bytes that do not become the inputs of a model.

@@ -6,12 +6,14 @@
 //! * `mod.rs` - the table of kinds, and the table `[pipeline]` of a model's config
 //! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
+//! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
 //!
 //! Tools for kinds:
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
 //! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image
 //! * `preparation.rs` - prepare: an image into the tensor that a model expects
 //! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
+//! * `detection.rs` - objects in a photograph, and whether two versions found the same
 //! * `classification.rs`, `classification/` - rank: a tensor of scores into classes, or into Triton's classification
 //!   strings
 //!
@@ -24,9 +26,11 @@
 
 pub mod classification;
 mod containers;
+pub mod detection;
 pub mod image;
 mod image_classification;
 pub mod kind;
+mod object_detection;
 mod orientation;
 pub mod preparation;
 pub mod quantization;
@@ -37,20 +41,24 @@ use serde::{Deserialize, Serialize};
 use self::kind::{Input, Kind, PipelineSection};
 
 /// The table of kinds.
-pub const KINDS: &[&Kind] = &[&image_classification::KIND];
+pub const KINDS: &[&Kind] = &[&image_classification::KIND, &object_detection::KIND];
 
 /// The table `[pipeline]` of a model's config, with a field for the section of each kind. A model has at most one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PipelineConfig {
     image_classification: Option<image_classification::ImageClassification>,
+    object_detection: Option<object_detection::ObjectDetection>,
 }
 
 impl PipelineConfig {
     /// The sections of all kinds. The compiler asks here for each field, and for as many as there are kinds.
     fn sections(&self) -> [Option<&dyn PipelineSection>; KINDS.len()] {
-        let Self { image_classification } = self;
-        [image_classification.as_ref().map(|section| section as _)]
+        let Self { image_classification, object_detection } = self;
+        [
+            image_classification.as_ref().map(|section| section as _),
+            object_detection.as_ref().map(|section| section as _),
+        ]
     }
 
     /// The section of the model's pipeline, if its config has one.

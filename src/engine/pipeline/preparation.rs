@@ -1,4 +1,4 @@
-//! Converts a picture into the tensor that a model expects: resize, crop, normalise, lay out.
+//! Converts a picture into the tensor that a model expects: resize, crop or pad, normalise, lay out.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
@@ -33,14 +33,37 @@ pub enum Color {
     Bgr,
 }
 
+/// The way in which a picture of any size fills a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// The picture is resized to the tensor's size, and its aspect ratio changes.
+    Stretch,
+    /// The picture is resized until its shorter side has this length, and the middle is cut out.
+    Crop { shorter_side: u32 },
+    /// The whole picture is resized until one side fills the tensor. The rest of the tensor is `gray`.
+    Letterbox {
+        /// The value of every channel beside the picture.
+        gray: u8,
+        /// `true` puts the picture into the middle, `false` into the upper left corner.
+        centred: bool,
+    },
+}
+
+/// The rectangle of a tensor that holds the whole picture, in pixels of the tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    pub left: u32,
+    pub top: u32,
+    pub width: u32,
+    pub height: u32,
+}
+
 /// The steps from a picture to a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImagePreparation {
-    /// The length of the shorter side after the resize, which keeps the aspect ratio. Without it the picture is resized
-    /// to `crop`, and the aspect ratio changes.
-    pub resize_shorter_side: Option<u32>,
-    /// Height and width of the part that is cut from the middle: those of the tensor.
-    pub crop: [u32; 2],
+    pub fit: Fit,
+    /// Height and width of the tensor.
+    pub size: [u32; 2],
     /// Subtracted from every pixel value, 0 to 255; one number for each channel, in the tensor's order.
     pub mean: [f32; 3],
     /// The divisor of the difference, for each channel.
@@ -77,9 +100,21 @@ pub enum PreparationError {
 }
 
 impl ImagePreparation {
+    /// The mistakes in numbers that a config sets, each with its key.
+    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let mut mistakes = Vec::new();
+        if !self.mean.iter().all(|mean| mean.is_finite()) {
+            mistakes.push(("mean", format!("is {:?}, expected finite numbers", self.mean)));
+        }
+        if !self.std.iter().all(|std| std.is_normal()) {
+            mistakes.push(("std", format!("is {:?}, expected finite numbers other than 0", self.std)));
+        }
+        mistakes
+    }
+
     /// The shape of every tensor that [`Self::prepare`] makes.
     pub fn shape(&self) -> [usize; 4] {
-        let [height, width] = self.crop.map(|side| side as usize);
+        let [height, width] = self.size.map(|side| side as usize);
         match self.layout {
             Layout::Nchw => [1, 3, height, width],
             Layout::Nhwc => [1, height, width, 3],
@@ -124,24 +159,42 @@ impl ImagePreparation {
         self.mean == [0.0; 3] && self.std == [1.0; 3]
     }
 
-    /// The pixels of the crop, RGB.
-    fn resized(&self, image: &Rgb8Image) -> Result<Vec<u8>, PreparationError> {
-        let [crop_height, crop_width] = self.crop;
-        let source = TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())?;
-        let bilinear = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
-        let mut resizer = Resizer::new();
-
-        let Some(shorter_side) = self.resize_shorter_side else {
-            // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be
-            // larger than both pictures (65,535x1, for example), so here the width goes first.
-            if image.height() < crop_height && image.width() > crop_width {
-                let narrow = resize(&mut resizer, &source, crop_width, image.height(), &bilinear)?;
-                let narrow = TypedImageRef::from_buffer(crop_width, image.height(), &narrow)?;
-                return resize(&mut resizer, &narrow, crop_width, crop_height, &bilinear);
-            }
-            return resize(&mut resizer, &source, crop_width, crop_height, &bilinear);
+    /// The place of a picture of this width and height in the tensor; `None` where a part of it is cut off.
+    ///
+    /// The scale of a letterbox is that of Ultralytics: the resized sides are rounded, and an odd row or column of the
+    /// rest lies behind the picture.
+    pub fn placement(&self, (picture_width, picture_height): (u32, u32)) -> Option<Placement> {
+        let [height, width] = self.size;
+        let centred = match self.fit {
+            Fit::Stretch => return Some(Placement { left: 0, top: 0, width, height }),
+            Fit::Crop { .. } => return None,
+            Fit::Letterbox { centred, .. } => centred,
         };
+        let scale = (f64::from(width) / f64::from(picture_width)).min(f64::from(height) / f64::from(picture_height));
+        let (width_inside, height_inside) =
+            (resized_side(picture_width, scale, width), resized_side(picture_height, scale, height));
+        let (left, top) = if centred { ((width - width_inside) / 2, (height - height_inside) / 2) } else { (0, 0) };
+        Some(Placement { left, top, width: width_inside, height: height_inside })
+    }
 
+    /// The pixels of the tensor, RGB.
+    fn resized(&self, image: &Rgb8Image) -> Result<Vec<u8>, PreparationError> {
+        let [height, width] = self.size;
+        match self.fit {
+            Fit::Stretch => stretched(image, width, height),
+            Fit::Crop { shorter_side } => self.cropped(image, shorter_side),
+            Fit::Letterbox { gray, .. } => {
+                let whole = Placement { left: 0, top: 0, width, height };
+                let placement = self.placement((image.width(), image.height())).unwrap_or(whole);
+                let inside = stretched(image, placement.width, placement.height)?;
+                Ok(padded(&inside, placement, self.size, gray))
+            }
+        }
+    }
+
+    /// The middle of the picture, resized until its shorter side has this length.
+    fn cropped(&self, image: &Rgb8Image, shorter_side: u32) -> Result<Vec<u8>, PreparationError> {
+        let [crop_height, crop_width] = self.size;
         let [height, width] = resized_size(image, shorter_side);
         let too_large = || PreparationError::Crop { crop_height, crop_width, height, width };
         let top = centre_offset(height, crop_height).ok_or_else(too_large)?;
@@ -151,13 +204,14 @@ impl ImagePreparation {
         // after, without the time and the buffer that the rest of a long picture would take.
         let (left, shown_width) = source_span(left, crop_width, width, image.width());
         let (top, shown_height) = source_span(top, crop_height, height, image.height());
-        let shown = bilinear.crop(left, top, shown_width, shown_height);
-        resize(&mut resizer, &source, crop_width, crop_height, &shown)
+        let shown = bilinear().crop(left, top, shown_width, shown_height);
+        let source = TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())?;
+        resize(&mut Resizer::new(), &source, crop_width, crop_height, &shown)
     }
 
-    /// Normalises and lays out the crop's pixels.
+    /// Normalises and lays out the tensor's pixels.
     fn tensor<T: Element + Copy>(&self, pixels: &[u8], convert: impl Fn(f32) -> T) -> Result<Tensor, PreparationError> {
-        let [height, width] = self.crop.map(|side| side as usize);
+        let [height, width] = self.size.map(|side| side as usize);
         let pixels = pixels.as_chunks::<3>().0;
         let mut elements = Vec::with_capacity(pixels.len() * 3);
         let [first, second, third] = self.tables(convert);
@@ -205,6 +259,43 @@ impl<T: Copy> PixelTable<T> {
     fn element(&self, pixel: u8) -> T {
         self.values.get(usize::from(pixel)).copied().unwrap_or(self.last)
     }
+}
+
+fn bilinear() -> ResizeOptions {
+    ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+}
+
+/// The RGB pixels of the whole picture, resized to this width and height.
+fn stretched(image: &Rgb8Image, width: u32, height: u32) -> Result<Vec<u8>, PreparationError> {
+    let source = TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())?;
+    let (bilinear, mut resizer) = (bilinear(), Resizer::new());
+    // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be larger than
+    // both pictures (65,535x1, for example), so here the width goes first.
+    if image.height() < height && image.width() > width {
+        let narrow = resize(&mut resizer, &source, width, image.height(), &bilinear)?;
+        let narrow = TypedImageRef::from_buffer(width, image.height(), &narrow)?;
+        return resize(&mut resizer, &narrow, width, height, &bilinear);
+    }
+    resize(&mut resizer, &source, width, height, &bilinear)
+}
+
+/// A picture of `size` (height, width) that is gray around the pixels at `placement`.
+fn padded(pixels: &[u8], placement: Placement, [height, width]: [u32; 2], gray: u8) -> Vec<u8> {
+    let mut all = vec![gray; width as usize * height as usize * 3];
+    let rows = all.chunks_exact_mut(width as usize * 3).skip(placement.top as usize);
+    let (left, length) = (placement.left as usize * 3, placement.width as usize * 3);
+    for (row, inside) in rows.zip(pixels.chunks_exact(length)) {
+        if let Some(part) = row.get_mut(left..left + length) {
+            part.copy_from_slice(inside);
+        }
+    }
+    all
+}
+
+/// A side after the resize by `scale`: at least one pixel, at most `most`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+fn resized_side(side: u32, scale: f64, most: u32) -> u32 {
+    ((f64::from(side) * scale).round_ties_even() as u32).clamp(1, most)
 }
 
 /// Resizes into a new picture of RGB pixels. The type of the pixels is fixed at compile time: otherwise the compiler
@@ -263,8 +354,8 @@ mod tests {
     use super::*;
 
     const PLAIN: ImagePreparation = ImagePreparation {
-        resize_shorter_side: None,
-        crop: [1, 2],
+        fit: Fit::Stretch,
+        size: [1, 2],
         mean: [0.0; 3],
         std: [1.0; 3],
         layout: Layout::Nhwc,
@@ -297,7 +388,7 @@ mod tests {
             70, 148, 150, 92, 189, 59, 130, 178, 76, 171, 60, 109, 178, 64, 149, 121, 198, 59, 162, 135, 100, 195, 89,
             138, 132, 82, 179, 94, 122, 160,
         ];
-        let preparation = ImagePreparation { resize_shorter_side: Some(6), crop: [5, 5], ..PLAIN };
+        let preparation = ImagePreparation { fit: Fit::Crop { shorter_side: 6 }, size: [5, 5], ..PLAIN };
         check_close(&bytes(preparation, &picture(11, 8)), &pillow, 1);
         // Image.resize((4, 5), BILINEAR), the aspect lost.
         let pillow = [
@@ -305,7 +396,7 @@ mod tests {
             168, 102, 169, 67, 153, 100, 132, 148, 116, 148, 88, 179, 77, 125, 78, 143, 126, 120, 172, 80, 165, 97,
             134, 109, 111, 164, 126, 173, 64, 164, 90, 137, 87, 118, 146, 94, 191, 67,
         ];
-        check_close(&bytes(ImagePreparation { crop: [5, 4], ..PLAIN }, &picture(11, 8)), &pillow, 1);
+        check_close(&bytes(ImagePreparation { size: [5, 4], ..PLAIN }, &picture(11, 8)), &pillow, 1);
     }
 
     #[test]
@@ -375,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_crop_larger_than_the_resized_picture_is_an_error() {
-        let preparation = ImagePreparation { resize_shorter_side: Some(4), crop: [5, 4], ..PLAIN };
+        let preparation = ImagePreparation { fit: Fit::Crop { shorter_side: 4 }, size: [5, 4], ..PLAIN };
         let error = preparation.prepare(&picture(20, 10), DataType::Fp32, None).unwrap_err();
         assert_eq!(error.to_string(), "cannot crop 5x4 (height x width) from a picture resized to 4x8");
     }
@@ -384,14 +475,41 @@ mod tests {
     fn a_line_of_a_picture_fills_the_crop() {
         for (width, height) in [(65_535, 1), (1, 65_535)] {
             let image = Rgb8Image::new(width, height, vec![77; 65_535 * 3]).unwrap();
-            for resize_shorter_side in [None, Some(4096)] {
-                let preparation = ImagePreparation { resize_shorter_side, crop: [9, 7], ..PLAIN };
+            for fit in [Fit::Stretch, Fit::Crop { shorter_side: 4096 }] {
+                let preparation = ImagePreparation { fit, size: [9, 7], ..PLAIN };
                 assert_eq!(bytes(preparation, &image), [77; 9 * 7 * 3]);
             }
         }
     }
 
+    #[test]
+    fn a_letterbox_has_gray_beside_the_picture() {
+        let boxed = |centred| ImagePreparation { fit: Fit::Letterbox { gray: 114, centred }, size: [3, 4], ..PLAIN };
+        let image = Rgb8Image::new(2, 3, vec![200; 18]).unwrap();
+        let row = |gray_before: usize, gray_after: usize| {
+            [vec![114; gray_before * 3], vec![200; 6], vec![114; gray_after * 3]].concat()
+        };
+        assert_eq!(bytes(boxed(true), &image), row(1, 1).repeat(3));
+        assert_eq!(bytes(boxed(false), &image), row(0, 2).repeat(3));
+        let placed = boxed(true).placement((2, 3));
+        assert_eq!(placed, Some(Placement { left: 1, top: 0, width: 2, height: 3 }));
+        // As Ultralytics places 1920x1080 in 640x640.
+        let yolo = ImagePreparation { size: [640, 640], ..boxed(true) };
+        assert_eq!(yolo.placement((1920, 1080)), Some(Placement { left: 0, top: 140, width: 640, height: 360 }));
+    }
+
     proptest! {
+        #[test]
+        fn a_letterbox_holds_a_picture_of_any_size(
+            width in 1_u32..70_000, height in 1_u32..70_000, rows in 1_u32..700, columns in 1_u32..700, centred: bool,
+        ) {
+            let preparation =
+                ImagePreparation { fit: Fit::Letterbox { gray: 0, centred }, size: [rows, columns], ..PLAIN };
+            let Placement { left, top, width, height } = preparation.placement((width, height)).unwrap();
+            prop_assert!(width > 0 && height > 0 && left + width <= columns && top + height <= rows);
+            prop_assert!(width == columns || height == rows);
+        }
+
         #[test]
         fn resizing_the_crop_alone_gives_what_cropping_the_whole_gives(
             width in 1_u32..60, height in 1_u32..60, side in 1_u32..50, (rows, columns) in (1_u32..50, 1_u32..50),
@@ -400,8 +518,8 @@ mod tests {
             let (rows, columns) = (rows.min(side), columns.min(side));
             let [full_height, full_width] = resized_size(&image, side);
             let full = [u32::try_from(full_height).unwrap(), u32::try_from(full_width).unwrap()];
-            let whole = bytes(ImagePreparation { crop: full, ..PLAIN }, &image);
-            let crop = ImagePreparation { resize_shorter_side: Some(side), crop: [rows, columns], ..PLAIN };
+            let whole = bytes(ImagePreparation { size: full, ..PLAIN }, &image);
+            let crop = ImagePreparation { fit: Fit::Crop { shorter_side: side }, size: [rows, columns], ..PLAIN };
             let top = usize::try_from(centre_offset(full_height, rows).unwrap()).unwrap();
             let left = usize::try_from(centre_offset(full_width, columns).unwrap()).unwrap();
             let rows_of_whole = whole.chunks(full[1] as usize * 3).skip(top).take(rows as usize);

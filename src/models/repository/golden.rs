@@ -55,7 +55,8 @@ impl From<InferError> for GoldenError {
     fn from(error: InferError) -> Self {
         match error {
             InferError::Preparation(InputError::Content(_))
-            | InferError::Run(RunError::Input { .. } | RunError::Output { .. }) => Self::Wrong(error.to_string()),
+            | InferError::Run(RunError::Input { .. } | RunError::Output { .. })
+            | InferError::Outputs(_) => Self::Wrong(error.to_string()),
             // A runtime that fails may lack memory.
             InferError::Run(RunError::Runtime { .. })
             | InferError::Preparation(InputError::NoRoom(_))
@@ -183,14 +184,14 @@ async fn through_pipeline(
     content: Vec<u8>,
     expected: &[GoldenTensor],
 ) -> Result<(), GoldenError> {
-    let mut outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
-    outputs.extend(pipeline.outputs());
+    let outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
     let (limits, account) = (DecodeLimits::default(), Account::unlimited());
     let answer = model.run_pipeline(pipeline, content.into(), limits, account, outputs, terms(model)).await?;
     compare(expected, &answer, golden)?;
 
     let own: Vec<_> = answer.run.outputs.iter().skip(expected.len()).collect();
-    let expected = Expected { label: golden.label.as_deref(), min_score: golden.min_score };
+    let (label, detections) = (golden.label.as_deref(), golden.detections.as_deref());
+    let expected = Expected { label, min_score: golden.min_score, detections };
     pipeline.judge(&own, expected).map_err(GoldenError::Wrong)
 }
 

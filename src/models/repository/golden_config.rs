@@ -1,7 +1,7 @@
 //! `[[golden]]` of `model.toml`: inputs with known answers.
 
 use ledge_base::toml_check::Problem;
-use ledge_engine::pipeline::kind::Input;
+use ledge_engine::pipeline::kind::{ExpectedDetection, Input};
 use serde::{Deserialize, Serialize};
 
 use super::model_config::is_beside;
@@ -13,12 +13,15 @@ pub struct Golden {
     /// A file next to `model.toml`: a photograph for an image model, else an inference request in JSON whose `outputs`
     /// have the expected data.
     pub file: String,
-    /// Photographs: the label that must come first.
+    /// Photographs: the label that must come first, or be that of the best box.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Photographs: the least score of that label, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f32>,
+    /// Photographs in which objects are detected: the objects that must be found. An empty list: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detections: Option<Vec<ExpectedDetection>>,
     /// Photographs: a file next to `model.toml` whose `outputs` have the expected data, as those of a request do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
@@ -51,6 +54,8 @@ impl Golden {
         let wrong = checks.into_iter().filter(|(holds, ..)| !holds);
         let problem = |(_, key, message)| Problem::new(key, message);
         let mut problems: Vec<Problem> = wrong.map(problem).collect();
+        let detections = self.detections.iter().flatten().filter_map(ExpectedDetection::mistake);
+        problems.extend(detections.map(|message| Problem::new("golden.detections", message)));
         if self.outputs.is_some() && !has_pipeline {
             problems.push(Problem::new("golden.outputs", belongs).depending_on(["pipeline"]));
         }

@@ -13,7 +13,7 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, Runtime, Signature};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{Model, Pipeline};
+use ledge_engine::pipeline::kind::{Model, Pipeline, Postprocess, Prepared};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
@@ -90,14 +90,20 @@ pub struct LoadedModel {
 impl LoadedModel {
     /// Compares the model config with the signature, and sets up the pipeline.
     pub(super) fn bind_config(&mut self) -> Result<(), String> {
-        for port in &self.signature.outputs {
-            if let Some(classes) = class_count(port) {
+        if let Some(section) = self.config.pipeline.section() {
+            let model = Model { signature: &self.signature, labels: &self.labels, quantization: &self.quantization };
+            self.pipeline = Some(section.bind(model)?);
+        }
+        for (position, port) in self.signature.outputs.iter().enumerate() {
+            // A pipeline knows how its outputs hold classes.
+            let is_of_pipeline = self
+                .pipeline
+                .as_ref()
+                .is_some_and(|pipeline| pipeline.outputs().contains(&position) && pipeline.scores() != Some(position));
+            if let Some(classes) = class_count(port).filter(|_| !is_of_pipeline) {
                 self.check_labels(&port.name, classes)?;
             }
         }
-        let Some(section) = self.config.pipeline.section() else { return Ok(()) };
-        let model = Model { signature: &self.signature, labels: &self.labels, quantization: &self.quantization };
-        self.pipeline = Some(section.bind(model)?);
         Ok(())
     }
 
@@ -183,7 +189,8 @@ impl LoadedModel {
     }
 
     /// Runs the model on what `pipeline`, the model's own, makes of `content`, on a core of its own. Intermediate results
-    /// count for `account` while they are there.
+    /// count for `account` while they are there. The answer has the outputs `outputs` of the run, by their positions, and
+    /// behind them the pipeline's results.
     pub async fn run_pipeline(
         &self,
         pipeline: &Arc<dyn Pipeline>,
@@ -193,10 +200,12 @@ impl LoadedModel {
         outputs: Vec<usize>,
         terms: Terms,
     ) -> Result<FinishedRun, InferError> {
-        let (pipeline, bytes) = (pipeline.clone(), content.len());
+        let (pipeline, bytes, own) = (pipeline.clone(), content.len(), outputs.len());
+        let outputs = outputs.into_iter().chain(pipeline.outputs().iter().copied()).collect();
         let make = move || {
             let mut hold = account.hold();
-            pipeline.prepare(&content, limits, &mut hold)
+            let prepared = pipeline.prepare(&content, limits, &mut hold)?;
+            Ok(Prepared { postprocess: prepared.postprocess.map(|make| behind(own, make)), ..prepared })
         };
         self.instances.run_prepared(Box::new(make), bytes, outputs, terms).await
     }
@@ -205,6 +214,18 @@ impl LoadedModel {
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         self.instances.ended()
     }
+}
+
+/// Leaves the first `count` outputs as they are, and makes results of the others.
+fn behind(count: usize, make: Postprocess) -> Postprocess {
+    if count == 0 {
+        return make;
+    }
+    Box::new(move |mut outputs| {
+        let results = make(outputs.split_off(count.min(outputs.len())))?;
+        outputs.extend(results);
+        Ok(outputs)
+    })
 }
 
 /// Number of classes of an output of scores; `None` where its signature does not say, or it has no scores.

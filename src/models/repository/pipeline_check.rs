@@ -9,6 +9,7 @@ use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
 
 use super::golden::{self, GoldenError};
 use super::loaded_model::LoadedModel;
+use crate::scheduling::instance::InferError;
 
 /// Runs `model` on a sample of its input, if it has a pipeline. Any answer is accepted; an error is a pipeline that cannot
 /// answer.
@@ -21,18 +22,25 @@ pub async fn check(model: &LoadedModel) -> Result<(), GoldenError> {
 
 async fn answer(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Result<(), GoldenError> {
     let sample = pipeline.kind().input.sample().into();
-    let outputs = pipeline.outputs().to_vec();
     let (limits, account) = (DecodeLimits::default(), Account::unlimited());
-    let answer = model.run_pipeline(pipeline, sample, limits, account, outputs, golden::terms(model)).await?;
-    judge(model, pipeline.as_ref(), &answer.run.outputs).map_err(GoldenError::Wrong)
+    match model.run_pipeline(pipeline, sample, limits, account, Vec::new(), golden::terms(model)).await {
+        Ok(answer) => judge(model, pipeline.as_ref(), &answer.run.outputs).map_err(GoldenError::Wrong),
+        Err(InferError::Outputs(error)) => Ok(refused(Err(error)).map_err(GoldenError::Wrong)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The reason why the outputs of the sample refuse the model. The sample is not like the model's own inputs, and a real
+/// one may have finite scores.
+fn refused(answered: Result<(), AnswerError>) -> Result<(), String> {
+    match answered {
+        Ok(()) | Err(AnswerError::Values(_)) => Ok(()),
+        Err(error @ AnswerError::Outputs(_)) => Err(error.to_string()),
+    }
 }
 
 fn judge(model: &LoadedModel, pipeline: &dyn Pipeline, outputs: &[Tensor]) -> Result<(), String> {
-    match pipeline.answer(&outputs.iter().collect::<Vec<_>>()) {
-        // The sample is not like the model's own inputs, and a real one may have finite scores.
-        Ok(_) | Err(AnswerError::Values(_)) => {}
-        Err(error @ AnswerError::Outputs(_)) => return Err(error.to_string()),
-    }
+    refused(pipeline.answer(&outputs.iter().collect::<Vec<_>>()).map(|_| ()))?;
 
     // Needed where the model's signature does not give the number of classes.
     let scores = pipeline.outputs().iter().zip(outputs).find(|(position, _)| Some(**position) == pipeline.scores());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
-use ledge_engine::pipeline::kind::InputError;
+use ledge_engine::pipeline::kind::{AnswerError, InputError};
 use ledge_identity::sealing::SealedFolder;
 use tokio::sync::{oneshot, watch};
 
@@ -38,6 +38,9 @@ pub enum InferError {
     Preparation(#[from] InputError),
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The outputs of the run are no results.
+    #[error(transparent)]
+    Outputs(AnswerError),
 }
 
 /// A finished run.
@@ -48,6 +51,8 @@ pub struct FinishedRun {
     pub queue: Duration,
     /// Time spent making the inputs, where they were not tensors.
     pub prepare: Duration,
+    /// Time spent making results of the outputs, where they are not the results.
+    pub postprocess: Duration,
 }
 
 /// A call whose deadline passed before its answer came. Its run may be in progress, or never begin.
@@ -67,7 +72,7 @@ pub trait Observer: Send + Sync {
     /// runtime's own threads.
     fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration);
 
-    /// Records the CPU time that a worker spent making the inputs of a request.
+    /// Records the CPU time that a worker spent making the inputs of a request, or results of its outputs.
     fn prepared(&self, cpu: Duration);
 
     /// Begins to count: runs from now on answer requests; earlier ones were warm-up.
@@ -212,7 +217,8 @@ impl Instances {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
         if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
-            return Ok(FinishedRun { run: result?, queue: Duration::ZERO, prepare: Duration::ZERO });
+            let (queue, prepare, postprocess) = Default::default();
+            return Ok(FinishedRun { run: result?, queue, prepare, postprocess });
         }
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::kind::InputError;
+use ledge_engine::pipeline::kind::{InputError, Prepared};
 use tokio::sync::oneshot;
 
 use super::batcher::{BatchPolicy, batch_together};
@@ -36,15 +36,14 @@ pub enum JobInputs {
     Tensors(Vec<Tensor>),
     /// Something smaller, such as a photograph, that becomes tensors on the worker's core when the job's turn has come.
     Prepare {
-        /// Makes the tensors, or returns the reason why it cannot.
         make: Preparation,
         /// Bytes held while the job waits.
         bytes: usize,
     },
 }
 
-/// Makes a job's tensors, or returns the reason why it cannot.
-pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, InputError> + Send>;
+/// Makes a job's tensors, and what makes results of its outputs; or returns the reason why it cannot.
+pub type Preparation = Box<dyn FnOnce() -> Result<Prepared, InputError> + Send>;
 
 impl std::fmt::Debug for JobInputs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -7,7 +7,7 @@ use ledge_base::sys;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, ComputeTime, RunError, RunResult};
 use ledge_engine::cores;
-use ledge_engine::pipeline::kind::InputError;
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Postprocess, Prepared};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::batcher::{NotBatched, concat, split};
@@ -101,7 +101,8 @@ fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, 
         match run_together(instance, &jobs) {
             Ok(Some((answers, time))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
-                    answer(job.reply, Ok(RunResult { outputs, time }), job.queued, taken, Duration::ZERO);
+                    let queue = taken.saturating_duration_since(job.queued);
+                    answer(job.reply, Ok(RunResult { outputs, time }), Times { queue, ..Times::default() });
                 }
                 return Ok(true);
             }
@@ -120,8 +121,8 @@ fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, 
 fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
     let Job { inputs, outputs, rows, queued, reply, .. } = job;
     let start = Instant::now();
-    let (inputs, prepare) = match inputs {
-        JobInputs::Tensors(tensors) => (tensors, Duration::ZERO),
+    let (prepared, prepare) = match inputs {
+        JobInputs::Tensors(inputs) => (Prepared { inputs, postprocess: None }, Duration::ZERO),
         JobInputs::Prepare { make, .. } => {
             let cpu = thread_cpu_time();
             let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
@@ -129,7 +130,7 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
             });
             instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
             match made {
-                Ok(tensors) => (tensors, start.elapsed()),
+                Ok(prepared) => (prepared, start.elapsed()),
                 Err(error) => {
                     let _ = reply.send(Err(error.into()));
                     return false;
@@ -138,10 +139,29 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
         }
     };
 
+    let Prepared { inputs, postprocess } = prepared;
     let result = run_once(instance, &inputs, &outputs, rows);
     let well = result.is_ok();
-    answer(reply, result, queued, taken, prepare);
+    let (result, postprocess) = match (result, postprocess) {
+        (Ok(run), Some(make)) => postprocessed(instance, run, make),
+        (result, _) => (result.map_err(InferError::Run), Duration::ZERO),
+    };
+    answer(reply, result, Times { queue: taken.saturating_duration_since(queued), prepare, postprocess });
     well
+}
+
+/// Makes results of the outputs of a run, and measures the time of that.
+fn postprocessed(
+    instance: &Instance,
+    RunResult { outputs, time }: RunResult,
+    make: Postprocess,
+) -> (Result<RunResult, InferError>, Duration) {
+    let (start, cpu) = (Instant::now(), thread_cpu_time());
+    let results = catch_unwind(AssertUnwindSafe(move || make(outputs))).unwrap_or_else(|panic| {
+        Err(AnswerError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
+    });
+    instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
+    (results.map(|outputs| RunResult { outputs, time }).map_err(InferError::Outputs), start.elapsed())
 }
 
 /// Runs the jobs as one; `Ok(None)` when the run failed.
@@ -182,10 +202,18 @@ pub(super) fn repair(backend: &mut dyn Backend) {
     }
 }
 
-fn answer(reply: Sender, result: Result<RunResult, RunError>, queued: Instant, taken: Instant, prepare: Duration) {
-    let queue = taken.saturating_duration_since(queued);
+/// Times of one job beside its run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    queue: Duration,
+    prepare: Duration,
+    postprocess: Duration,
+}
+
+fn answer(reply: Sender, result: Result<RunResult, InferError>, times: Times) {
+    let Times { queue, prepare, postprocess } = times;
     // The caller may have left meanwhile.
-    let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare }).map_err(InferError::Run));
+    let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess }));
 }
 
 /// The CPU time of this thread.

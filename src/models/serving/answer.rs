@@ -56,6 +56,14 @@ pub(super) fn names(model: &LoadedModel, outputs: &[usize]) -> Vec<String> {
     outputs.iter().filter_map(|&index| Some(model.signature.outputs.get(index)?.name.clone())).collect()
 }
 
+/// The names of the results of a pipeline.
+pub(super) fn result_names(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Vec<String> {
+    match pipeline.results() {
+        Some(results) => results.iter().map(ToString::to_string).collect(),
+        None => names(model, pipeline.outputs()),
+    }
+}
+
 /// Runs the model without the cache.
 pub(super) async fn run(
     model: &LoadedModel,
@@ -92,8 +100,7 @@ pub(super) async fn run_photograph(
 ) -> Result<ModelAnswer, ServingError> {
     // A photograph waits undecoded in the queue: it takes a few hundred kB then, not some MB.
     let PhotographRequest { photograph, account, .. } = request;
-    let outputs = pipeline.outputs().to_vec();
-    let answer = model.run_pipeline(pipeline, photograph, limits, account, outputs, terms).await;
+    let answer = model.run_pipeline(pipeline, photograph, limits, account, Vec::new(), terms).await;
     into_answer(model, answer, 1, started)
 }
 
@@ -103,7 +110,7 @@ fn into_answer(
     batch: usize,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
-    let FinishedRun { run, queue, prepare } = answer.map_err(|error| match error {
+    let FinishedRun { run, queue, prepare, postprocess } = answer.map_err(|error| match error {
         InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
         InferError::DeadlineExceeded { run, .. } => {
             ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run }
@@ -115,9 +122,10 @@ fn into_answer(
             ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
         }
         InferError::Run(error) => ServingError::failed(model, error.to_string()),
+        InferError::Outputs(error) => ServingError::failed(model, error.to_string()),
     })?;
     let compute = run.time;
-    let timings = Timings { decode: prepare, queue, compute: compute.total() };
+    let timings = Timings { decode: prepare, queue, compute: compute.total(), postprocess };
     let counted = CallStatistics::Run { batch, queue, compute, missed: None };
     Ok(ModelAnswer { outputs: run.outputs, timings, cache: None, counted })
 }

@@ -61,7 +61,9 @@ use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{LookupTimes, cached_or_computed, deadline_error, names, photograph_pipeline, run, run_photograph};
+use answer::{
+    LookupTimes, cached_or_computed, deadline_error, names, photograph_pipeline, result_names, run, run_photograph,
+};
 use cache::{Budget, Key, KeyMaker, ResponseCache};
 use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
@@ -371,7 +373,7 @@ impl Serving {
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
-        let (response, counted) = answer.into_response(model, names(model, pipeline.outputs()));
+        let (response, counted) = answer.into_response(model, result_names(model, pipeline));
         call.answered(|| Content::Tensors(response.outputs.clone()));
         let outputs: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
         let result = pipeline.answer(&outputs).map_err(|error| ServingError::failed(model, error.to_string()))?;

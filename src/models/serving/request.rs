@@ -195,4 +195,6 @@ pub struct Timings {
     pub decode: Duration,
     pub queue: Duration,
     pub compute: Duration,
+    /// Making results of the outputs. Zero where they are the results.
+    pub postprocess: Duration,
 }

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
+use ledge_engine::pipeline::detection::{self, Detection};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::answer::{names, photograph_pipeline, run, run_photograph};
+use super::answer::{names, photograph_pipeline, result_names, run, run_photograph};
 use super::call::CountedCall;
 use super::request::{
     CacheOutcome, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest,
@@ -210,8 +211,14 @@ impl Serving {
                     let (_, (other, found)) = response.outputs.iter().enumerate().find(same)?;
                     Some((one(name, tensor), output(&candidate, reference, other, found)))
                 });
-                let pairs: Option<Vec<_>> = pairs.collect();
-                observations.compared(pairs.is_some_and(|pairs| agreement::agree(&pairs, config.tolerance)));
+                let detected = detections(&live, &outputs).zip(detections(&candidate, &response.outputs));
+                let agree = if let Some((one, other)) = detected {
+                    detection::agree(&one, &other)
+                } else {
+                    let pairs: Option<Vec<_>> = pairs.collect();
+                    pairs.is_some_and(|pairs| agreement::agree(&pairs, config.tolerance))
+                };
+                observations.compared(agree);
             }
             // Background work comes last: that it had no turn says nothing about the candidate.
             Err(ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::NoRoom(_)) => {
@@ -282,7 +289,7 @@ impl Serving {
             RepeatedRequest::Photograph(request) => {
                 let pipeline = photograph_pipeline(model)?;
                 let answer = run_photograph(model, pipeline, request, self.limits, terms, started).await?;
-                (answer, names(model, pipeline.outputs()))
+                (answer, result_names(model, pipeline))
             }
         };
         Ok(answer.into_response(model, names).0)
@@ -345,6 +352,14 @@ fn failure_cause(error: &ServingError) -> FailureCause {
 /// True when the model failed on a request that it had accepted.
 fn is_of_model(error: &ServingError) -> bool {
     matches!(error, ServingError::ModelFailed { .. } | ServingError::Unavailable { .. })
+}
+
+/// The objects in the results of a photograph, for a model that detects some.
+fn detections(model: &LoadedModel, results: &[(String, Tensor)]) -> Option<Vec<Detection>> {
+    let pipeline = model.pipeline.as_ref().filter(|pipeline| pipeline.results().is_some())?;
+    let named = |name: &&str| results.iter().find(|(result, _)| result == name).map(|(_, tensor)| tensor);
+    let results: Option<Vec<_>> = pipeline.results()?.iter().map(named).collect();
+    pipeline.detections(&results?)
 }
 
 /// An output in the form in which it is compared.

@@ -19,7 +19,7 @@ fn only_the_crop_is_needed() {
     assert_eq!(config.mistakes(), []);
     assert_eq!((config.top_k, config.activation), (5, Activation::None));
     let preparation = config.preparation();
-    assert_eq!((preparation.crop, preparation.mean, preparation.std), ([224, 192], [0.0; 3], [1.0; 3]));
+    assert_eq!((preparation.size, preparation.mean, preparation.std), ([224, 192], [0.0; 3], [1.0; 3]));
     assert_eq!((preparation.layout, preparation.color), (Layout::Nchw, Color::Rgb));
     assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\ntopk = 3").is_err());
     assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\nlayout = \"CHWN\"").is_err());
@@ -160,7 +160,7 @@ fn a_photograph_becomes_a_tensor_and_scores_an_answer() {
     let prepare = |content: &[u8], pixels| {
         pipeline.prepare(content, DecodeLimits { max_pixels: pixels }, &mut Account::unlimited().hold())
     };
-    let inputs = prepare(KIND.input.sample(), 32 * 24).unwrap();
+    let Prepared { inputs, .. } = prepare(KIND.input.sample(), 32 * 24).unwrap();
     assert_eq!((inputs.len(), inputs[0].shape(), inputs[0].datatype()), (1, &[1, 24, 32, 3][..], DataType::Uint8));
     assert!(prepare(KIND.input.sample(), 32 * 24 - 1).unwrap_err().to_string().contains("at most 767 pixels"));
     assert!(matches!(prepare(b"tea", 1), Err(InputError::Content(_))));
@@ -168,7 +168,7 @@ fn a_photograph_becomes_a_tensor_and_scores_an_answer() {
     let scores = Tensor::from_vec(vec![1, 3], vec![0.1_f32, 0.2, 0.7]).unwrap();
     let expected = r#"[{"label":"espresso","index":2,"score":0.7},{"label":null,"index":1,"score":0.2}]"#;
     assert_eq!(pipeline.answer(&[&scores]).unwrap().get(), expected);
-    let judge = |label, min_score| pipeline.judge(&[&scores], Expected { label, min_score });
+    let judge = |label, min_score| pipeline.judge(&[&scores], Expected { label, min_score, detections: None });
     assert_eq!(judge(Some("espresso"), Some(0.7)), Ok(()));
     assert_eq!(judge(Some("tea"), None).unwrap_err(), "expected \"tea\" first, got \"espresso\" (0.700)");
     assert_eq!(judge(None, Some(0.8)).unwrap_err(), "\"espresso\" scores 0.700, expected at least 0.8");

@@ -1,0 +1,492 @@
+//! The kind `object_detection`: a photograph in, boxes with labels out.
+//!
+//! Files, in reading order:
+//! * `object_detection.rs` - the section, what the four forms have in common, the answer
+//! * `object_detection/values.rs` - outputs as numbers with a shape
+//! * `object_detection/candidates.rs` - boxes above their thresholds, and the suppression of doubles
+//! * `object_detection/center.rs`, `anchors.rs`, `grid.rs`, `boxes.rs` - the forms in which detectors give boxes
+
+mod anchors;
+mod boxes;
+mod candidates;
+mod center;
+mod grid;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use ledge_base::memory_budget::Hold;
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_base::toml_check::Problem;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use self::candidates::{Activation, Candidate, Collector, Edges, Thresholds};
+use self::values::Values;
+use super::detection::{Detection, DetectionBox};
+use super::image::DecodeLimits;
+use super::kind::{
+    AnswerError, Expected, ExpectedDetection, Input, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+};
+use super::preparation::{Color, Fit, ImagePreparation, Layout, Placement};
+use super::quantization::Quantization;
+use super::{image_classification, kind};
+
+pub const KIND: Kind = Kind {
+    name: "object_detection",
+    input: Input::Photograph,
+    member: "detections",
+    schema: |generator| generator.subschema_for::<Vec<Detection>>(),
+    shorten: image_classification::shorten,
+    rows,
+};
+
+/// The longest side of a model's input, in pixels.
+const SIDE_MAX: u32 = 4096;
+/// The most boxes that an answer may hold.
+const DETECTIONS_MAX: usize = 1000;
+/// The parts of a pixel to which edges are rounded. A power of two: such numbers are exact in binary, so a box that
+/// ends at the edge of the picture ends there in every language.
+const PARTS_OF_PIXEL: f64 = 8.0;
+
+/// The table `[pipeline.object_detection]` of a model's config. It has the table of one form.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectDetection {
+    /// The model's input for the picture; may be left out when it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<String>,
+    /// Height and width of the model's input.
+    size: [u32; 2],
+    #[serde(default)]
+    fit: DetectionFit,
+    /// The value of every channel beside the picture in a letterbox; 114 by default.
+    #[serde(default = "gray")]
+    padding: u8,
+    /// See [`ImagePreparation::mean`]; 0 by default.
+    #[serde(default)]
+    mean: [f32; 3],
+    /// See [`ImagePreparation::std`]; 1 by default.
+    #[serde(default = "image_classification::ones")]
+    std: [f32; 3],
+    /// `NCHW` by default.
+    #[serde(default)]
+    layout: Layout,
+    /// `RGB` by default.
+    #[serde(default)]
+    color: Color,
+    /// The least score of a box, 0 to 1; 0.4 by default.
+    #[serde(default = "two_fifths")]
+    min_score: f32,
+    /// Least scores by label, in place of `min_score`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    min_scores: BTreeMap<String, f32>,
+    /// The only labels of an answer; empty is all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<String>,
+    /// The most boxes of an answer, 1 to 1000; 100 by default.
+    #[serde(default = "hundred")]
+    max_detections: usize,
+    /// Of two boxes of one label that overlap by more than this share (intersection over union), only the better one is
+    /// in the answer; 0.5 by default. 1 leaves them all.
+    #[serde(default = "half")]
+    iou_threshold: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    center: Option<center::Center>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    anchors: Option<anchors::Anchors>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grid: Option<grid::Grid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boxes: Option<boxes::Boxes>,
+}
+
+/// The way in which a picture fills the model's input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DetectionFit {
+    /// Resized to the input's size.
+    #[default]
+    Stretch,
+    /// Resized as a whole and put into the middle, as by Ultralytics.
+    Letterbox,
+    /// The same in the upper left corner, as by YOLOX.
+    LetterboxCorner,
+}
+
+fn gray() -> u8 {
+    114
+}
+
+fn two_fifths() -> f32 {
+    0.4
+}
+
+fn hundred() -> usize {
+    100
+}
+
+fn half() -> f32 {
+    0.5
+}
+
+/// A form in which detectors give boxes.
+trait Form: Debug {
+    /// The outputs that it reads, in the order in which [`Self::collect`] gets them. The first one has the labels.
+    fn outputs(&self) -> Vec<FormOutput<'_>>;
+
+    /// The mistakes that types let through, each with its key.
+    fn mistakes(&self) -> Vec<(&'static str, String)>;
+
+    /// Checks the section against the height and width of the model's input.
+    fn check_size(&self, _: [u32; 2]) -> Result<(), (&'static str, String)> {
+        Ok(())
+    }
+
+    fn activation(&self) -> Activation;
+
+    /// Adds the candidates of one run for an input of this height and width; returns the number of classes, where the
+    /// outputs say it.
+    fn collect(
+        &self,
+        outputs: &[Values<'_>],
+        size: [f32; 2],
+        found: &mut Collector<'_>,
+    ) -> Result<Option<usize>, AnswerError>;
+}
+
+/// An output that a form reads.
+struct FormOutput<'s> {
+    /// The key in the form's table.
+    key: &'static str,
+    /// The output's name; `None` is the only output of the model.
+    name: Option<&'s str>,
+}
+
+impl ObjectDetection {
+    /// The tables of all forms, each with its key.
+    fn forms(&self) -> [(&'static str, Option<&dyn Form>); 4] {
+        [
+            ("center", self.center.as_ref().map(|form| form as _)),
+            ("anchors", self.anchors.as_ref().map(|form| form as _)),
+            ("grid", self.grid.as_ref().map(|form| form as _)),
+            ("boxes", self.boxes.as_ref().map(|form| form as _)),
+        ]
+    }
+
+    /// The key and the table of the form. [`Self::mistakes`] makes sure that there is one.
+    fn form(&self) -> Option<(&'static str, &dyn Form)> {
+        self.forms().into_iter().find_map(|(key, form)| Some((key, form?)))
+    }
+
+    fn preparation(&self) -> ImagePreparation {
+        let &Self { size, padding: gray, mean, std, layout, color, .. } = self;
+        let fit = match self.fit {
+            DetectionFit::Stretch => Fit::Stretch,
+            DetectionFit::Letterbox => Fit::Letterbox { gray, centred: true },
+            DetectionFit::LetterboxCorner => Fit::Letterbox { gray, centred: false },
+        };
+        ImagePreparation { fit, size, mean, std, layout, color }
+    }
+
+    /// The least score of each class, or the label that no class has.
+    fn thresholds(&self, names: &[String]) -> Result<Thresholds, String> {
+        let with_score = self.min_scores.keys().map(|label| ("min_scores", label));
+        let mut asked_for = with_score.chain(self.labels.iter().map(|label| ("labels", label)));
+        if let Some((key, label)) = asked_for.find(|(_, label)| !names.contains(label)) {
+            return Err(format!("pipeline.object_detection.{key} names {label:?}, which is no label of the model"));
+        }
+        let least = |name: &String| {
+            let is_wanted = self.labels.is_empty() || self.labels.contains(name);
+            if is_wanted { self.min_scores.get(name).copied().unwrap_or(self.min_score) } else { f32::INFINITY }
+        };
+        let others = if self.labels.is_empty() { self.min_score } else { f32::INFINITY };
+        Ok(Thresholds { by_class: names.iter().map(least).collect(), others })
+    }
+}
+
+impl PipelineSection for ObjectDetection {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn mistakes(&self) -> Vec<Problem> {
+        let mut mistakes = Vec::new();
+        let mut mistake = |key: &str, message: String| mistakes.push(Problem::new(key, message));
+        let [height, width] = self.size;
+        for (name, side) in [("height", height), ("width", width)] {
+            if !(1..=SIDE_MAX).contains(&side) {
+                mistake("size", format!("{name} is {side}, expected 1 to {SIDE_MAX}"));
+            }
+        }
+        for (key, message) in self.preparation().mistakes() {
+            mistake(key, message);
+        }
+        for (key, share) in [("min_score", self.min_score), ("iou_threshold", self.iou_threshold)] {
+            if !(0.0..=1.0).contains(&share) {
+                mistake(key, format!("is {share}, expected 0 to 1"));
+            }
+        }
+        for (label, share) in &self.min_scores {
+            if !(0.0..=1.0).contains(share) {
+                mistake("min_scores", format!("of {label:?} is {share}, expected 0 to 1"));
+            }
+        }
+        if !(1..=DETECTIONS_MAX).contains(&self.max_detections) {
+            mistake("max_detections", format!("is {}, expected 1 to {DETECTIONS_MAX}", self.max_detections));
+        }
+
+        let mut found = self.forms().into_iter().filter_map(|(key, form)| Some((key, form?)));
+        match (found.next(), found.next()) {
+            (Some((key, form)), None) => {
+                let within = |(name, message): (&str, String)| Problem::new(name, message).within(key);
+                let of_form = form.mistakes().into_iter().chain(form.check_size(self.size).err());
+                mistakes.extend(of_form.map(within));
+            }
+            (Some((first, _)), Some((second, _))) => {
+                mistake(second, format!("is set as well as `{first}`: a model gives boxes in one form"));
+            }
+            (None, _) => {
+                let message = "no table says in which form the model gives boxes: set up [pipeline.object_detection.\
+                               center], .anchors, .grid or .boxes";
+                mistake("", message.to_owned());
+            }
+        }
+        mistakes
+    }
+
+    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+        let (key, form) = self.form().ok_or("pipeline.object_detection has no form")?;
+        let (_, input) = model.input(&KIND, self.input.as_deref())?;
+        let preparation = self.preparation();
+        kind::check_picture_input(&KIND, model, input, &preparation)?;
+
+        let (mut positions, mut names, mut quantization) = (Vec::new(), Vec::new(), Vec::new());
+        for FormOutput { key: output, name } in form.outputs() {
+            let key = format!("{key}.{output}");
+            let (position, port) = kind::find(&KIND, &key, "output", &model.signature.outputs, name)?;
+            positions.push(position);
+            quantization.push(model.quantization.get(&port.name).copied());
+            names.push(port.name.clone());
+        }
+        let labels: Arc<[String]> = names.first().and_then(|name| model.labels.get(name)).cloned().unwrap_or_default();
+        let decoder =
+            Decoder { config: self.clone(), names, quantization, thresholds: self.thresholds(&labels)?, labels };
+        let datatype = input.datatype;
+        let input_quantization = model.quantization.get(&input.name).copied();
+        Ok(Arc::new(Detector { decoder: Arc::new(decoder), preparation, datatype, input_quantization, positions }))
+    }
+}
+
+/// The pipeline of one model.
+#[derive(Debug)]
+struct Detector {
+    decoder: Arc<Decoder>,
+    preparation: ImagePreparation,
+    /// The datatype of the model's input.
+    datatype: DataType,
+    input_quantization: Option<Quantization>,
+    /// The positions of the outputs in the signature.
+    positions: Vec<usize>,
+}
+
+/// The half of a pipeline behind the run: outputs into detections.
+#[derive(Debug)]
+struct Decoder {
+    config: ObjectDetection,
+    /// The names of the outputs.
+    names: Vec<String>,
+    /// Their quantization.
+    quantization: Vec<Option<Quantization>>,
+    thresholds: Thresholds,
+    labels: Arc<[String]>,
+}
+
+impl Decoder {
+    /// The detections in a photograph of `picture` (width, height) pixels, as a tensor of candidates whose edges are in
+    /// pixels of the photograph.
+    fn decode(&self, outputs: &[Tensor], picture: (u32, u32)) -> Result<Vec<Tensor>, AnswerError> {
+        let (_, form) = self.config.form().ok_or_else(|| AnswerError::Outputs("no form".to_owned()))?;
+        let outputs = self.names.iter().zip(outputs).zip(&self.quantization);
+        let values: Vec<_> =
+            outputs.map(|((name, output), scale)| Values::new(name, output, *scale)).collect::<Result<_, _>>()?;
+        let mut found = Collector::new(&self.thresholds, form.activation());
+        #[expect(clippy::cast_precision_loss, reason = "a side is at most 4096")]
+        let size = self.config.size.map(|side| side as f32);
+        let classes = form.collect(&values, size, &mut found)?;
+        if let (Some(classes), false) = (classes, self.labels.is_empty()) {
+            self.check_labels(classes)?;
+        }
+
+        let ObjectDetection { iou_threshold, max_detections, .. } = self.config;
+        let placement = self.config.preparation().placement(picture);
+        let [height, width] = self.config.size;
+        let placement = placement.unwrap_or(Placement { left: 0, top: 0, width, height });
+        let inside = found.finish(iou_threshold, max_detections).into_iter();
+        let inside = inside.filter_map(|candidate| in_picture(candidate, self.config.size, placement, picture));
+        let failed = |error| AnswerError::Values(format!("the detections do not fit into a tensor: {error}"));
+        Ok(vec![candidates::to_tensor(&inside.collect::<Vec<_>>()).map_err(failed)?])
+    }
+
+    /// Checks that there is a label for each class.
+    fn check_labels(&self, classes: usize) -> Result<(), AnswerError> {
+        if self.labels.get(classes..).is_some_and(|rest| rest.iter().all(String::is_empty)) {
+            return Ok(());
+        }
+        let (output, lines) = (self.names.first().map_or("", String::as_str), self.labels.len());
+        Err(AnswerError::Outputs(format!(
+            "output {output:?} has {classes} classes and its label file has {lines} lines: give it a line for each class, \
+             in the model's order"
+        )))
+    }
+
+    fn label(&self, class: usize) -> String {
+        super::classification::class_name(&self.labels, class).unwrap_or_else(|| class.to_string())
+    }
+
+    fn detections(&self, results: &[&Tensor]) -> Vec<Detection> {
+        let found = results.first().map(|tensor| candidates::from_tensor(tensor)).unwrap_or_default();
+        let detection = |Candidate { edges, score, class }| Detection {
+            label: self.label(class),
+            score,
+            margin: score - self.thresholds.of(class),
+            area: DetectionBox {
+                x: f64::from(edges.left),
+                y: f64::from(edges.top),
+                width: f64::from(edges.right) - f64::from(edges.left),
+                height: f64::from(edges.bottom) - f64::from(edges.top),
+            },
+        };
+        found.into_iter().map(detection).collect()
+    }
+}
+
+/// A candidate with its edges in pixels of the photograph, inside it; `None` when nothing of it is inside.
+fn in_picture(
+    candidate: Candidate,
+    [height, width]: [u32; 2],
+    placement: Placement,
+    picture: (u32, u32),
+) -> Option<Candidate> {
+    // A side is below 2^16 pixels, so a multiple of 1/8 is exact in an f32.
+    #[expect(clippy::cast_possible_truncation, reason = "exact")]
+    let edge = |share: f32, side: u32, start: u32, length: u32, pixels: u32| {
+        let inside = (f64::from(share) * f64::from(side) - f64::from(start)) / f64::from(length);
+        let at = (inside * f64::from(pixels)).clamp(0.0, f64::from(pixels));
+        ((at * PARTS_OF_PIXEL).round() / PARTS_OF_PIXEL) as f32
+    };
+    let Placement { left, top, width: wide, height: high } = placement;
+    let across = |share: f32| edge(share, width, left, wide, picture.0);
+    let down = |share: f32| edge(share, height, top, high, picture.1);
+    let Edges { left, top, right, bottom } = candidate.edges;
+    let edges = Edges { left: across(left), top: down(top), right: across(right), bottom: down(bottom) };
+    (edges.left < edges.right && edges.top < edges.bottom).then_some(Candidate { edges, ..candidate })
+}
+
+impl Pipeline for Detector {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+        let image = kind::decode_photograph(content, limits, hold)?;
+        let picture = (image.width(), image.height());
+        let tensor = self.preparation.prepare(&image, self.datatype, self.input_quantization);
+        let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
+        let decoder = self.decoder.clone();
+        let postprocess = Box::new(move |outputs: Vec<Tensor>| decoder.decode(&outputs, picture));
+        Ok(Prepared { inputs, postprocess: Some(postprocess) })
+    }
+
+    fn outputs(&self) -> &[usize] {
+        &self.positions
+    }
+
+    fn scores(&self) -> Option<usize> {
+        None
+    }
+
+    fn results(&self) -> Option<&'static [&'static str]> {
+        Some(&["detections"])
+    }
+
+    fn detections(&self, results: &[&Tensor]) -> Option<Vec<Detection>> {
+        Some(self.decoder.detections(results))
+    }
+
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
+        to_raw_value(&self.decoder.detections(results)).map_err(|error| AnswerError::Outputs(error.to_string()))
+    }
+
+    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+        let found = self.decoder.detections(results);
+        if expected.label.is_some() || expected.min_score.is_some() {
+            let first = found.first().ok_or("nothing was detected")?;
+            if let Some(label) = expected.label.filter(|label| *label != first.label) {
+                return Err(format!("expected {label:?} first, got {:?} ({:.3})", first.label, first.score));
+            }
+            if let Some(least) = expected.min_score.filter(|least| first.score < *least) {
+                return Err(format!("{:?} scores {:.3}, expected at least {least}", first.label, first.score));
+            }
+        }
+        expected.detections.map_or(Ok(()), |expected| compare(&found, expected))
+    }
+}
+
+/// Finds a detection for each expected one. Others may be there too, unless none is expected.
+fn compare(found: &[Detection], expected: &[ExpectedDetection]) -> Result<(), String> {
+    if let (Some(first), []) = (found.first(), expected) {
+        return Err(format!("expected no detection, got {:?} ({:.3})", first.label, first.score));
+    }
+    let mut left: Vec<_> = found.iter().collect();
+    for wanted in expected {
+        let same = left.iter().enumerate().filter(|(_, found)| found.label == wanted.label);
+        let best = same.map(|(index, found)| (index, found.area.overlap(area(wanted)), found.score));
+        let best = best.max_by(|one, other| one.1.total_cmp(&other.1));
+        let Some((index, overlap, score)) = best else {
+            let others: Vec<_> = left.iter().map(|found| found.label.as_str()).collect();
+            return Err(format!(
+                "expected {:?} at {:?}, besides what matched only {others:?}",
+                wanted.label, wanted.area
+            ));
+        };
+        if overlap < wanted.min_iou {
+            return Err(format!(
+                "expected {:?} at {:?}, the nearest one overlaps it by {overlap:.2}, expected at least {}",
+                wanted.label, wanted.area, wanted.min_iou
+            ));
+        }
+        if let Some(least) = wanted.min_score.filter(|least| score < *least) {
+            return Err(format!(
+                "{:?} at {:?} scores {score:.3}, expected at least {least}",
+                wanted.label, wanted.area
+            ));
+        }
+        left.remove(index);
+    }
+    Ok(())
+}
+
+fn area(expected: &ExpectedDetection) -> DetectionBox {
+    let [x, y, width, height] = expected.area;
+    DetectionBox { x, y, width, height }
+}
+
+fn rows(detections: &Value) -> Vec<Row> {
+    let row = |detection: &Value| {
+        let label = detection.get("label").and_then(Value::as_str).unwrap_or_default();
+        let number = |key: &str| detection.get("box").and_then(|area| area.get(key)?.as_f64()).unwrap_or_default();
+        let [x, y, width, height] = ["x", "y", "width", "height"].map(number);
+        Row {
+            score: detection.get("score").and_then(Value::as_f64),
+            text: format!("{label} at {x:.0},{y:.0}, {width:.0}x{height:.0}"),
+        }
+    };
+    detections.as_array().into_iter().flatten().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests;

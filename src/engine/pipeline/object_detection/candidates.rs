@@ -1,0 +1,205 @@
+//! Candidates: the boxes that a detector's outputs give, before one object is left one box.
+
+use ledge_base::tensor::{Tensor, TensorError};
+
+use super::super::kind::AnswerError;
+
+/// The most candidates of one picture that are compared with each other, best first: two of a model that calls every
+/// cell an object must not take seconds.
+const CANDIDATES_MAX: usize = 4096;
+
+/// A rectangle by its edges.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Edges {
+    pub left: f32,
+    pub top: f32,
+    pub right: f32,
+    pub bottom: f32,
+}
+
+impl Edges {
+    /// The rectangle around a centre.
+    pub fn around([x, y]: [f32; 2], [width, height]: [f32; 2]) -> Self {
+        let (half_width, half_height) = (width / 2.0, height / 2.0);
+        Self { left: x - half_width, top: y - half_height, right: x + half_width, bottom: y + half_height }
+    }
+
+    /// The rectangle with every x divided by `width` and every y by `height`.
+    pub fn divided_by(self, width: f32, height: f32) -> Self {
+        let Self { left, top, right, bottom } = self;
+        Self { left: left / width, top: top / height, right: right / width, bottom: bottom / height }
+    }
+
+    fn is_finite(self) -> bool {
+        [self.left, self.top, self.right, self.bottom].into_iter().all(f32::is_finite)
+    }
+
+    /// The part inside the unit square.
+    fn clamped(self) -> Self {
+        let Self { left, top, right, bottom } = self;
+        let inside = |edge: f32| edge.clamp(0.0, 1.0);
+        Self { left: inside(left), top: inside(top), right: inside(right), bottom: inside(bottom) }
+    }
+
+    fn area(self) -> f32 {
+        (self.right - self.left).max(0.0) * (self.bottom - self.top).max(0.0)
+    }
+
+    /// Intersection over union, 0 to 1; 0 where both are empty.
+    pub fn overlap(self, other: Self) -> f32 {
+        let both = Self {
+            left: self.left.max(other.left),
+            top: self.top.max(other.top),
+            right: self.right.min(other.right),
+            bottom: self.bottom.min(other.bottom),
+        };
+        let union = self.area() + other.area() - both.area();
+        if union > 0.0 { both.area() / union } else { 0.0 }
+    }
+}
+
+/// A box that may hold an object.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// As fractions of the model's input: 0 is its left or upper edge, 1 its right or lower one.
+    pub edges: Edges,
+    pub score: f32,
+    pub class: usize,
+}
+
+/// The function that turns a model's number into a score of 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// The number is the score.
+    #[default]
+    None,
+    Sigmoid,
+}
+
+impl Activation {
+    pub fn apply(self, raw: f32) -> f32 {
+        match self {
+            Self::None => raw,
+            Self::Sigmoid => 1.0 / (1.0 + (-raw).exp()),
+        }
+    }
+
+    /// A number below which no score reaches `least`. A little too low, so that rounding loses none.
+    fn lower_bound(self, least: f32) -> f32 {
+        match self {
+            Self::None => least,
+            Self::Sigmoid if least >= 1.0 => 15.0,
+            Self::Sigmoid => (least / (1.0 - least)).ln() - 0.001,
+        }
+    }
+}
+
+/// The least score of each class.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Thresholds {
+    /// By class; infinity for a class that is not wanted.
+    pub by_class: Vec<f32>,
+    /// Of the classes beyond these.
+    pub others: f32,
+}
+
+impl Thresholds {
+    pub fn of(&self, class: usize) -> f32 {
+        self.by_class.get(class).copied().unwrap_or(self.others)
+    }
+
+    fn lowest(&self) -> f32 {
+        self.by_class.iter().copied().fold(self.others, f32::min)
+    }
+}
+
+/// Collects the candidates of one run.
+#[derive(Debug)]
+pub struct Collector<'t> {
+    thresholds: &'t Thresholds,
+    activation: Activation,
+    /// Numbers below this one are no candidates, whatever their class.
+    lower_bound: f32,
+    found: Vec<Candidate>,
+}
+
+impl<'t> Collector<'t> {
+    pub fn new(thresholds: &'t Thresholds, activation: Activation) -> Self {
+        let lower_bound = activation.lower_bound(thresholds.lowest());
+        Self { thresholds, activation, lower_bound, found: Vec::new() }
+    }
+
+    /// Tells whether a number of the model may be the score of a candidate. NaN may: [`Self::score`] refuses it.
+    pub fn may_pass(&self, raw: f32) -> bool {
+        raw >= self.lower_bound || raw.is_nan()
+    }
+
+    /// The score that `raw` is for `class`, if it is enough for a candidate.
+    pub fn score(&self, raw: f32, class: usize) -> Result<Option<f32>, AnswerError> {
+        self.reaches(self.activation.apply(raw), class)
+    }
+
+    /// `score`, if it is enough for a candidate of `class`.
+    pub fn reaches(&self, score: f32, class: usize) -> Result<Option<f32>, AnswerError> {
+        if !score.is_finite() {
+            return Err(AnswerError::Values(format!("a score of class {class} is not a finite number")));
+        }
+        Ok((score >= self.thresholds.of(class)).then_some(score))
+    }
+
+    /// Adds a candidate. `edges` are fractions of the model's input.
+    pub fn add(&mut self, edges: Edges, score: f32, class: usize) -> Result<(), AnswerError> {
+        if !edges.is_finite() {
+            return Err(AnswerError::Values(format!("a box of class {class} is not of finite numbers")));
+        }
+        self.found.push(Candidate { edges: edges.clamped(), score, class });
+        Ok(())
+    }
+
+    /// The candidates that are left, best first and at most `most`: of two with the same class that overlap by more than
+    /// `iou_threshold`, the better one.
+    pub fn finish(self, iou_threshold: f32, most: usize) -> Vec<Candidate> {
+        let mut found = self.found;
+        found.retain(|candidate| candidate.edges.area() > 0.0);
+        // A stable sort: equal ones stay in the model's order.
+        found.sort_by(|one, other| other.score.total_cmp(&one.score));
+        found.truncate(CANDIDATES_MAX);
+        let mut kept: Vec<Candidate> = Vec::new();
+        for candidate in found {
+            if kept.len() == most {
+                break;
+            }
+            let same = kept.iter().filter(|other| other.class == candidate.class);
+            if same.into_iter().all(|other| other.edges.overlap(candidate.edges) <= iou_threshold) {
+                kept.push(candidate);
+            }
+        }
+        kept
+    }
+}
+
+/// Values of a candidate in a tensor of candidates: four edges, the score, the class.
+const COLUMNS: usize = 6;
+
+/// The candidates as a tensor of shape `[count, 6]`, FP32: left, top, right, bottom, score and class of each.
+pub fn to_tensor(candidates: &[Candidate]) -> Result<Tensor, TensorError> {
+    #[expect(clippy::cast_precision_loss, reason = "classes are far below 2^24")]
+    let row = |&Candidate { edges, score, class }: &Candidate| {
+        [edges.left, edges.top, edges.right, edges.bottom, score, class as f32]
+    };
+    Tensor::from_vec(vec![candidates.len(), COLUMNS], candidates.iter().flat_map(row).collect())
+}
+
+/// The candidates of such a tensor.
+pub fn from_tensor(tensor: &Tensor) -> Vec<Candidate> {
+    let elements = tensor.elements::<f32>().unwrap_or_default();
+    let rows = elements.as_chunks::<COLUMNS>().0.iter();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `to_tensor`")]
+    let candidate = |&[left, top, right, bottom, score, class]: &[f32; COLUMNS]| Candidate {
+        edges: Edges { left, top, right, bottom },
+        score,
+        class: class as usize,
+    };
+    rows.map(candidate).collect()
+}
