@@ -37,13 +37,22 @@ pub struct DetectionBox {
 impl DetectionBox {
     /// Intersection over union with another rectangle, 0 to 1.
     pub fn overlap(self, other: Self) -> f64 {
-        let shared = |start: f64, length: f64, other: f64, other_length: f64| {
-            ((start + length).min(other + other_length) - start.max(other)).max(0.0)
-        };
-        let both =
-            shared(self.x, self.width, other.x, other.width) * shared(self.y, self.height, other.y, other.height);
-        both / (self.width * self.height + other.width * other.height - both)
+        overlap(self.edges(), other.edges())
     }
+
+    /// Left, upper, right and lower edge.
+    fn edges(self) -> [f64; 4] {
+        [self.x, self.y, self.x + self.width, self.y + self.height]
+    }
+}
+
+/// Intersection over union of two rectangles, 0 to 1, by their left, upper, right and lower edges; 0 where both are
+/// empty.
+pub(super) fn overlap(one: [f64; 4], other: [f64; 4]) -> f64 {
+    let area = |[left, top, right, bottom]: [f64; 4]| (right - left).max(0.0) * (bottom - top).max(0.0);
+    let both = area([one[0].max(other[0]), one[1].max(other[1]), one[2].min(other[2]), one[3].min(other[3])]);
+    let union = area(one) + area(other) - both;
+    if union > 0.0 { both / union } else { 0.0 }
 }
 
 /// Tells whether two versions of a model found the same objects: each that one of them found clearly, the other found

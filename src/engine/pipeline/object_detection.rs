@@ -158,6 +158,12 @@ trait Form: Debug {
     ) -> Result<Option<usize>, AnswerError>;
 }
 
+/// The mistake in the strides of a grid's layers, if there is one.
+fn strides_mistake(strides: &[u32], is_missing: bool) -> Option<(&'static str, String)> {
+    let is_wrong = is_missing || strides.contains(&0);
+    is_wrong.then(|| ("strides", format!("is {strides:?}, expected the pixels of each layer")))
+}
+
 /// An output that a form reads.
 struct FormOutput<'s> {
     /// The key in the form's table.
@@ -261,8 +267,7 @@ impl PipelineSection for ObjectDetection {
     fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
         let (key, form) = self.form().ok_or("pipeline.object_detection has no form")?;
         let (_, input) = model.input(&KIND, self.input.as_deref())?;
-        let preparation = self.preparation();
-        kind::check_picture_input(&KIND, model, input, &preparation)?;
+        kind::check_picture_input(&KIND, model, input, &self.preparation())?;
 
         let (mut positions, mut names, mut quantization) = (Vec::new(), Vec::new(), Vec::new());
         for FormOutput { key: output, name } in form.outputs() {
@@ -277,7 +282,7 @@ impl PipelineSection for ObjectDetection {
             Decoder { config: self.clone(), names, quantization, thresholds: self.thresholds(&labels)?, labels };
         let datatype = input.datatype;
         let input_quantization = model.quantization.get(&input.name).copied();
-        Ok(Arc::new(Detector { decoder: Arc::new(decoder), preparation, datatype, input_quantization, positions }))
+        Ok(Arc::new(Detector { decoder: Arc::new(decoder), datatype, input_quantization, positions }))
     }
 }
 
@@ -285,7 +290,6 @@ impl PipelineSection for ObjectDetection {
 #[derive(Debug)]
 struct Detector {
     decoder: Arc<Decoder>,
-    preparation: ImagePreparation,
     /// The datatype of the model's input.
     datatype: DataType,
     input_quantization: Option<Quantization>,
@@ -394,7 +398,7 @@ impl Pipeline for Detector {
     fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
         let image = kind::decode_photograph(content, limits, hold)?;
         let picture = (image.width(), image.height());
-        let tensor = self.preparation.prepare(&image, self.datatype, self.input_quantization);
+        let tensor = self.decoder.config.preparation().prepare(&image, self.datatype, self.input_quantization);
         let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
         let decoder = self.decoder.clone();
         let postprocess = Box::new(move |outputs: Vec<Tensor>| decoder.decode(&outputs, picture));

@@ -218,9 +218,6 @@ impl LoadedModel {
 
 /// Leaves the first `count` outputs as they are, and makes results of the others.
 fn behind(count: usize, make: Postprocess) -> Postprocess {
-    if count == 0 {
-        return make;
-    }
     Box::new(move |mut outputs| {
         let results = make(outputs.split_off(count.min(outputs.len())))?;
         outputs.extend(results);

@@ -25,7 +25,7 @@ async fn answer(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Result<(),
     let (limits, account) = (DecodeLimits::default(), Account::unlimited());
     match model.run_pipeline(pipeline, sample, limits, account, Vec::new(), golden::terms(model)).await {
         Ok(answer) => judge(model, pipeline.as_ref(), &answer.run.outputs).map_err(GoldenError::Wrong),
-        Err(InferError::Outputs(error)) => Ok(refused(Err(error)).map_err(GoldenError::Wrong)?),
+        Err(InferError::Outputs(error)) => refused(Err(error)).map_err(GoldenError::Wrong),
         Err(error) => Err(error.into()),
     }
 }

@@ -356,7 +356,7 @@ fn is_of_model(error: &ServingError) -> bool {
 
 /// The objects in the results of a photograph, for a model that detects some.
 fn detections(model: &LoadedModel, results: &[(String, Tensor)]) -> Option<Vec<Detection>> {
-    let pipeline = model.pipeline.as_ref().filter(|pipeline| pipeline.results().is_some())?;
+    let pipeline = model.pipeline.as_ref()?;
     let named = |name: &&str| results.iter().find(|(result, _)| result == name).map(|(_, tensor)| tensor);
     let results: Option<Vec<_>> = pipeline.results()?.iter().map(named).collect();
     pipeline.detections(&results?)

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
 use super::super::kind::AnswerError;
-use super::candidates::{Activation, Collector, Edges};
+use super::candidates::{Activation, Collector, Edges, RowActivation};
 use super::values::Values;
-use super::{Form, FormOutput};
+use super::{Form, FormOutput, strides_mistake};
 
 /// The most anchors of a table: ten times those of detectors for 640 pixels.
 const ANCHORS_MAX: usize = 1 << 18;
@@ -55,8 +55,8 @@ pub struct Anchors {
     /// The first class stands for no object.
     #[serde(default)]
     background: bool,
-    #[serde(default)]
-    activation: AnchorActivation,
+    #[serde(default = "sigmoid")]
+    activation: RowActivation,
 }
 
 /// The order of an encoding.
@@ -68,17 +68,6 @@ enum EncodingOrder {
     Yxhw,
     /// x, y, width, height.
     Xywh,
-}
-
-/// The function that turns a row of numbers into scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum AnchorActivation {
-    None,
-    #[default]
-    Sigmoid,
-    /// Over all classes of an anchor, the background included.
-    Softmax,
 }
 
 fn square() -> Vec<f32> {
@@ -99,6 +88,10 @@ fn ssd_scales() -> [f32; 4] {
 
 fn yes() -> bool {
     true
+}
+
+fn sigmoid() -> RowActivation {
+    RowActivation::Sigmoid
 }
 
 /// An anchor: its centre and its size, as shares of the input.
@@ -183,10 +176,7 @@ impl Form for Anchors {
     }
 
     fn mistakes(&self) -> Vec<(&'static str, String)> {
-        let mut mistakes = Vec::new();
-        if self.strides.is_empty() || self.strides.contains(&0) {
-            mistakes.push(("strides", format!("is {:?}, expected the pixels of each layer", self.strides)));
-        }
+        let mut mistakes = Vec::from_iter(strides_mistake(&self.strides, self.strides.is_empty()));
         for (key, scale) in [("min_scale", self.min_scale), ("max_scale", self.max_scale)] {
             if !(scale > 0.0 && scale <= 2.0) {
                 mistakes.push((key, format!("is {scale}, expected more than 0, at most 2")));
@@ -219,10 +209,7 @@ impl Form for Anchors {
     }
 
     fn activation(&self) -> Activation {
-        match self.activation {
-            AnchorActivation::Sigmoid => Activation::Sigmoid,
-            AnchorActivation::None | AnchorActivation::Softmax => Activation::None,
-        }
+        self.activation.of_each()
     }
 
     fn collect(
@@ -245,7 +232,7 @@ impl Form for Anchors {
 
         let mut shares = vec![0.0; classes];
         for (row, (&anchor, raw)) in anchors.iter().zip(scores.numbers().chunks_exact(classes)).enumerate() {
-            let raw = if self.activation == AnchorActivation::Softmax {
+            let raw = if self.activation == RowActivation::Softmax {
                 shares.copy_from_slice(raw);
                 softmax(&mut shares);
                 &shares

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
 use super::super::kind::AnswerError;
-use super::candidates::{Activation, Collector, Edges};
+use super::candidates::{Activation, Collector, Edges, RowActivation};
 use super::values::Values;
 use super::{Form, FormOutput};
 
@@ -35,8 +35,8 @@ pub struct Boxes {
     /// Boxes are shares of the input, and not pixels of it.
     #[serde(default)]
     normalized: bool,
-    #[serde(default)]
-    activation: BoxActivation,
+    #[serde(default = "none")]
+    activation: RowActivation,
     /// The class that stands for no object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     background: Option<Background>,
@@ -57,15 +57,8 @@ enum BoxOrder {
     Cxcywh,
 }
 
-/// The function that turns the numbers of a box into scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum BoxActivation {
-    #[default]
-    None,
-    Sigmoid,
-    /// Over all classes of a box, the background included.
-    Softmax,
+fn none() -> RowActivation {
+    RowActivation::None
 }
 
 /// The place of a class among the others.
@@ -115,7 +108,7 @@ impl Form for Boxes {
             mistakes.push(("classes", "is set as well as `detections`, which has it".to_owned()));
         }
         let has_one_score = self.detections.is_some() || self.classes.is_some();
-        if has_one_score && self.activation == BoxActivation::Softmax {
+        if has_one_score && self.activation == RowActivation::Softmax {
             mistakes.push(("activation", "is softmax, which needs the scores of all classes".to_owned()));
         }
         if has_one_score && self.background.is_some() {
@@ -125,10 +118,7 @@ impl Form for Boxes {
     }
 
     fn activation(&self) -> Activation {
-        match self.activation {
-            BoxActivation::Sigmoid => Activation::Sigmoid,
-            BoxActivation::None | BoxActivation::Softmax => Activation::None,
-        }
+        self.activation.of_each()
     }
 
     fn collect(
@@ -189,7 +179,7 @@ impl Form for Boxes {
                 let rows_wanted = counted(rest.first(), rows)?;
                 for (row, raw) in scores.numbers().chunks_exact(count.max(1)).take(rows_wanted).enumerate() {
                     shares.copy_from_slice(raw);
-                    if self.activation == BoxActivation::Softmax {
+                    if self.activation == RowActivation::Softmax {
                         softmax(&mut shares);
                     }
                     // A box has one class, its best.

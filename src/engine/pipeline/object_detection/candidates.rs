@@ -2,6 +2,7 @@
 
 use ledge_base::tensor::{Tensor, TensorError};
 
+use super::super::detection;
 use super::super::kind::AnswerError;
 
 /// The most candidates of one picture that are compared with each other, best first: two of a model that calls every
@@ -45,16 +46,10 @@ impl Edges {
         (self.right - self.left).max(0.0) * (self.bottom - self.top).max(0.0)
     }
 
-    /// Intersection over union, 0 to 1; 0 where both are empty.
-    pub fn overlap(self, other: Self) -> f32 {
-        let both = Self {
-            left: self.left.max(other.left),
-            top: self.top.max(other.top),
-            right: self.right.min(other.right),
-            bottom: self.bottom.min(other.bottom),
-        };
-        let union = self.area() + other.area() - both.area();
-        if union > 0.0 { both.area() / union } else { 0.0 }
+    /// See [`detection::overlap`].
+    fn overlap(self, other: Self) -> f64 {
+        let edges = |Self { left, top, right, bottom }: Self| [left, top, right, bottom].map(f64::from);
+        detection::overlap(edges(self), edges(other))
     }
 }
 
@@ -91,6 +86,26 @@ impl Activation {
             Self::None => least,
             Self::Sigmoid if least >= 1.0 => 15.0,
             Self::Sigmoid => (least / (1.0 - least)).ln() - 0.001,
+        }
+    }
+}
+
+/// The function that turns the numbers of all classes of a box into scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowActivation {
+    None,
+    Sigmoid,
+    /// Over all classes, the background included.
+    Softmax,
+}
+
+impl RowActivation {
+    /// The function for each number that is left once [`Self::Softmax`] is applied to the row.
+    pub fn of_each(self) -> Activation {
+        match self {
+            Self::Sigmoid => Activation::Sigmoid,
+            Self::None | Self::Softmax => Activation::None,
         }
     }
 }
@@ -171,7 +186,7 @@ impl<'t> Collector<'t> {
                 break;
             }
             let same = kept.iter().filter(|other| other.class == candidate.class);
-            if same.into_iter().all(|other| other.edges.overlap(candidate.edges) <= iou_threshold) {
+            if same.into_iter().all(|other| other.edges.overlap(candidate.edges) <= f64::from(iou_threshold)) {
                 kept.push(candidate);
             }
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::super::kind::AnswerError;
 use super::candidates::{Activation, Collector, Edges};
 use super::values::Values;
-use super::{Form, FormOutput};
+use super::{Form, FormOutput, strides_mistake};
 
 /// The table `[pipeline.object_detection.grid]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,10 +48,7 @@ impl Form for Grid {
     }
 
     fn mistakes(&self) -> Vec<(&'static str, String)> {
-        let mut mistakes = Vec::new();
-        if self.strides.contains(&0) {
-            mistakes.push(("strides", format!("is {:?}, expected the pixels of each layer", self.strides)));
-        }
+        let mut mistakes = Vec::from_iter(strides_mistake(&self.strides, false));
         if !self.strides.is_empty() && self.normalized {
             mistakes.push(("normalized", "is for decoded boxes: leave `strides` out, or this".to_owned()));
         }
