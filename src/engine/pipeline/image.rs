@@ -179,6 +179,10 @@ impl Rgb8Image {
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
+
+    pub fn into_pixels(self) -> Vec<u8> {
+        self.pixels
+    }
 }
 
 impl fmt::Debug for Rgb8Image {

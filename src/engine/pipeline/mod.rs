@@ -14,6 +14,7 @@
 //! * `preparation.rs` - prepare: an image into the tensor that a model expects
 //! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
 //! * `detection.rs` - objects in a photograph, and whether two versions found the same
+//! * `annotation.rs`, `annotation/` - annotate: a photograph with boxes and labels drawn, and places blurred
 //! * `classification.rs`, `classification/` - rank: a tensor of scores into classes, or into Triton's classification
 //!   strings
 //!
@@ -24,6 +25,7 @@
 //! * The size of an image is known before a pixel is decoded. A file that was cut off is an error, never a half-grey
 //!   image.
 
+pub mod annotation;
 pub mod classification;
 mod containers;
 pub mod detection;

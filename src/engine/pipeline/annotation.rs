@@ -1,0 +1,157 @@
+//! Annotate: the photograph that was sent, with a box and a label around each object, and with the places blurred that
+//! nobody should see.
+
+mod canvas;
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ledge_base::memory_budget::Hold;
+
+use self::canvas::{Area, Canvas, Color, FontSize};
+use super::detection::{Detection, DetectionBox};
+use super::image::{self, DecodeLimits, ImageError, ImageFormat};
+
+/// The quality of an annotated JPEG, 1 to 100. Edges of boxes and letters stay sharp from here on.
+const JPEG_QUALITY: u8 = 85;
+
+/// Colours of boxes, far apart for most kinds of colour vision (Okabe and Ito, "Color Universal Design", 2008, without
+/// black).
+const COLORS: [Color; 7] =
+    [[230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178], [213, 94, 0], [204, 121, 167]];
+
+/// A line of another colour at each side of an outline, so that it is seen on any background.
+const BORDER: Color = [0, 0, 0];
+
+/// The share of the shorter side of the picture that a line of text takes.
+const TEXT_SHARE: u32 = 24;
+
+/// A format of annotated photographs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PictureFormat {
+    Jpeg,
+    Png,
+}
+
+impl PictureFormat {
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Jpeg => ImageFormat::Jpeg.content_type(),
+            Self::Png => ImageFormat::Png.content_type(),
+        }
+    }
+}
+
+/// What to change in a photograph.
+#[derive(Debug, Clone, Copy)]
+pub struct Annotation<'a> {
+    /// The objects that get a box with a label.
+    pub detections: &'a [Detection],
+    /// The places to blur, below the boxes.
+    pub blurred: &'a [DetectionBox],
+    pub format: PictureFormat,
+}
+
+/// The reason why there is no annotated photograph.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AnnotationError {
+    #[error(transparent)]
+    Photograph(#[from] ImageError),
+    #[error("the annotated photograph cannot be written as {format}: {reason}")]
+    Encode { format: &'static str, reason: String },
+}
+
+/// Decodes a photograph, draws on it, and encodes it in the format wanted, without the metadata of the photograph: no
+/// place, no time, no camera. It takes tens of milliseconds. `hold` counts the pixels and the answer.
+pub fn annotate(
+    photograph: &[u8],
+    annotation: &Annotation<'_>,
+    limits: DecodeLimits,
+    hold: &mut Hold,
+) -> Result<Vec<u8>, AnnotationError> {
+    let picture = image::decode_within(photograph, limits, hold)?;
+    // Neither format makes more of a picture than its pixels, but for some headers.
+    hold.grow(picture.pixels().len()).map_err(ImageError::from)?;
+    let (width, height) = (picture.width(), picture.height());
+    let mut canvas = Canvas::new(picture);
+    draw(&mut canvas, annotation);
+    encode(canvas.pixels(), (width, height), annotation.format)
+}
+
+fn draw(canvas: &mut Canvas, annotation: &Annotation<'_>) {
+    for place in annotation.blurred {
+        let area = canvas.area(*place);
+        canvas.blur(area);
+    }
+
+    let size = FontSize::for_lines_of(canvas.shorter_side() / TEXT_SHARE);
+    // The best last: its label is on top.
+    for detection in annotation.detections.iter().rev() {
+        let (area, color) = (canvas.area(detection.area), color_of(&detection.label));
+        outline(canvas, area, color, size.line_width());
+        tag(canvas, area, color, size, &Caption(detection).to_string());
+    }
+}
+
+/// The text of a box: `person 87%`.
+struct Caption<'a>(&'a Detection);
+
+impl fmt::Display for Caption<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:.0}%", self.0.label, self.0.score * 100.0)
+    }
+}
+
+/// The colour of a label: the same in each picture.
+fn color_of(label: &str) -> Color {
+    let mut hasher = DefaultHasher::new();
+    label.hash(&mut hasher);
+    let index = hasher.finish() % COLORS.len() as u64;
+    usize::try_from(index).ok().and_then(|index| COLORS.get(index)).copied().unwrap_or(BORDER)
+}
+
+/// Draws the edges of `area`, inside of it: a coloured line between two thin dark ones.
+fn outline(canvas: &mut Canvas, area: Area, color: Color, line: usize) {
+    let thin = line.div_ceil(3);
+    for (inset, width, color) in [(0, line + 2 * thin, BORDER), (thin, line, color)] {
+        let Area { left, top, right, bottom } = area.inset(inset);
+        canvas.fill(Area { left, top, right, bottom: bottom.min(top + width) }, color);
+        canvas.fill(Area { left, top: top.max(bottom.saturating_sub(width)), right, bottom }, color);
+        canvas.fill(Area { left, top, right: right.min(left + width), bottom }, color);
+        canvas.fill(Area { left: left.max(right.saturating_sub(width)), top, right, bottom }, color);
+    }
+}
+
+/// Writes `text` on a filled rectangle above the box, or at its upper edge where there is no room above it.
+fn tag(canvas: &mut Canvas, of: Area, color: Color, size: FontSize, text: &str) {
+    let padding = size.line_width();
+    let (width, height) = (size.width_of(text) + 2 * padding, size.line_height());
+    let left = of.left.min(canvas.width().saturating_sub(width));
+    let top = of.top.checked_sub(height).unwrap_or(of.top);
+    canvas.fill(Area { left, top, right: left + width, bottom: top + height }, color);
+    let [red, green, blue] = color.map(u32::from);
+    // The brightness that the eye sees (ITU-R BT.601).
+    let is_bright = 299 * red + 587 * green + 114 * blue > 140_000;
+    canvas.text((left + padding, top), size, if is_bright { [0; 3] } else { [255; 3] }, text);
+}
+
+fn encode(pixels: &[u8], (width, height): (u32, u32), format: PictureFormat) -> Result<Vec<u8>, AnnotationError> {
+    let mut encoded = Vec::new();
+    let failed = |reason: String| AnnotationError::Encode { format: format.content_type(), reason };
+    match format {
+        PictureFormat::Jpeg => ::image::codecs::jpeg::JpegEncoder::new_with_quality(&mut encoded, JPEG_QUALITY)
+            .encode(pixels, width, height, ::image::ExtendedColorType::Rgb8)
+            .map_err(|error| failed(error.to_string()))?,
+        PictureFormat::Png => {
+            let mut encoder = png::Encoder::new(&mut encoded, width, height);
+            encoder.set_color(png::ColorType::Rgb);
+            encoder.set_compression(png::Compression::Fast);
+            let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(pixels));
+            written.map_err(|error| failed(error.to_string()))?;
+        }
+    }
+    Ok(encoded)
+}
+
+#[cfg(test)]
+mod tests;

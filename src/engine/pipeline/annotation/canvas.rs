@@ -1,0 +1,176 @@
+//! A picture to draw on: filled and blurred areas, and text. Whatever is outside of the picture is not drawn.
+
+use noto_sans_mono_bitmap::{FontWeight, RasterHeight, RasterizedChar, get_raster, get_raster_width};
+
+use super::super::detection::DetectionBox;
+use super::super::image::Rgb8Image;
+
+/// Red, green, blue.
+pub type Color = [u8; 3];
+
+/// The most cells along a side of a blurred area. A face has no features left with so few.
+const BLURRED_CELLS_MAX: usize = 6;
+
+/// A rectangle in whole pixels, without its right and lower edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    pub left: usize,
+    pub top: usize,
+    pub right: usize,
+    pub bottom: usize,
+}
+
+impl Area {
+    /// The same, smaller by `edge` at each side.
+    pub fn inset(self, edge: usize) -> Self {
+        let Self { left, top, right, bottom } = self;
+        Self {
+            left: left + edge,
+            top: top + edge,
+            right: right.saturating_sub(edge),
+            bottom: bottom.saturating_sub(edge),
+        }
+    }
+}
+
+/// A size of text.
+#[derive(Debug, Clone, Copy)]
+pub struct FontSize {
+    raster: RasterHeight,
+    /// Pixels for each pixel of the raster, both ways.
+    scale: usize,
+}
+
+impl FontSize {
+    /// The largest size whose lines are at most so many pixels high; the smallest of all has 16.
+    pub fn for_lines_of(height: u32) -> Self {
+        match usize::try_from(height).unwrap_or(usize::MAX) {
+            0..32 => Self { raster: RasterHeight::Size16, scale: 1 },
+            height => Self { raster: RasterHeight::Size32, scale: (height / 32).min(8) },
+        }
+    }
+
+    pub fn line_height(self) -> usize {
+        self.raster.val() * self.scale
+    }
+
+    pub fn width_of(self, text: &str) -> usize {
+        text.chars().count() * get_raster_width(FontWeight::Regular, self.raster) * self.scale
+    }
+
+    /// The width of a line that goes with such letters.
+    pub fn line_width(self) -> usize {
+        self.line_height() / 8
+    }
+
+    /// The picture of a character. The font has Latin letters; another character is shown as a replacement.
+    fn glyph(self, character: char) -> Option<RasterizedChar> {
+        let raster = |character| get_raster(character, FontWeight::Regular, self.raster);
+        raster(character).or_else(|| raster(char::REPLACEMENT_CHARACTER)).or_else(|| raster('?'))
+    }
+}
+
+pub struct Canvas {
+    width: usize,
+    height: usize,
+    /// Rows from the top, three bytes a pixel.
+    pixels: Vec<u8>,
+}
+
+impl Canvas {
+    pub fn new(picture: Rgb8Image) -> Self {
+        let side = |side: u32| usize::try_from(side).unwrap_or(usize::MAX);
+        Self { width: side(picture.width()), height: side(picture.height()), pixels: picture.into_pixels() }
+    }
+
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    pub fn shorter_side(&self) -> u32 {
+        u32::try_from(self.width.min(self.height)).unwrap_or(u32::MAX)
+    }
+
+    pub fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+
+    /// The pixels that a box touches.
+    pub fn area(&self, DetectionBox { x, y, width, height }: DetectionBox) -> Area {
+        Area {
+            left: pixel(x.floor(), self.width),
+            top: pixel(y.floor(), self.height),
+            right: pixel((x + width).ceil(), self.width),
+            bottom: pixel((y + height).ceil(), self.height),
+        }
+    }
+
+    pub fn fill(&mut self, area: Area, color: Color) {
+        self.rows(area).for_each(|row| row.fill(color));
+    }
+
+    /// Makes an area a mosaic of a few cells, each of the mean of its pixels. What was between them cannot be computed
+    /// back, as it can from a smooth blur.
+    pub fn blur(&mut self, area: Area) {
+        let Area { left, top, right, bottom } = area;
+        let cell = right.saturating_sub(left).max(bottom.saturating_sub(top)).div_ceil(BLURRED_CELLS_MAX).max(1);
+        for top in (top..bottom).step_by(cell) {
+            for left in (left..right).step_by(cell) {
+                let cell = Area { left, top, right: right.min(left + cell), bottom: bottom.min(top + cell) };
+                let mean = self.mean(cell);
+                self.fill(cell, mean);
+            }
+        }
+    }
+
+    fn mean(&mut self, area: Area) -> Color {
+        let (mut sums, mut count) = ([0_u64; 3], 0_u64);
+        for pixel in self.rows(area).flat_map(|row| row.iter()) {
+            count += 1;
+            for (sum, channel) in sums.iter_mut().zip(pixel) {
+                *sum += u64::from(*channel);
+            }
+        }
+        sums.map(|sum| u8::try_from(sum / count.max(1)).unwrap_or(u8::MAX))
+    }
+
+    /// Writes text in one line from its upper left corner.
+    pub fn text(&mut self, (left, top): (usize, usize), size: FontSize, color: Color, text: &str) {
+        let mut left = left;
+        for character in text.chars() {
+            let Some(glyph) = size.glyph(character) else { continue };
+            let (width, height) = (glyph.width() * size.scale, glyph.height() * size.scale);
+            let rows = self.rows(Area { left, top, right: left + width, bottom: top + height });
+            for (y, row) in rows.enumerate() {
+                for (x, pixel) in row.iter_mut().enumerate() {
+                    let ink = glyph.pixel(x / size.scale, y / size.scale).unwrap_or(0);
+                    *pixel = mixed(*pixel, color, ink);
+                }
+            }
+            left += width;
+        }
+    }
+
+    /// The rows of an area, from the top, as far as it is inside the picture.
+    fn rows(&mut self, Area { left, top, right, bottom }: Area) -> impl Iterator<Item = &mut [Color]> {
+        let (left, right) = (left.min(self.width), right.min(self.width));
+        let rows = self.pixels.as_chunks_mut().0.chunks_exact_mut(self.width.max(1));
+        rows.take(bottom).skip(top).filter_map(move |row| row.get_mut(left..right))
+    }
+}
+
+/// A side or place as a whole number of pixels, 0 to `most`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, NaN is 0")]
+fn pixel(place: f64, most: usize) -> usize {
+    (place as usize).min(most)
+}
+
+/// The colour between two: `ink` of 255 parts are the second.
+fn mixed(below: Color, above: Color, ink: u8) -> Color {
+    let part = |below: u8, above: u8| {
+        let sum = u16::from(below) * u16::from(255 - ink) + u16::from(above) * u16::from(ink);
+        u8::try_from((sum + 127) / 255).unwrap_or(u8::MAX)
+    };
+    let ([red, green, blue], [to_red, to_green, to_blue]) = (below, above);
+    [part(red, to_red), part(green, to_green), part(blue, to_blue)]
+}
