@@ -21,6 +21,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("binary", ledge::protocol::fuzz::fuzz_binary),
     ("repository_call", ledge::protocol::fuzz::fuzz_repository_call),
     ("feast", ledge::protocol::fuzz::fuzz_feast),
+    ("vision_form", ledge::protocol::deepstack::fuzz_form),
     ("headers", ledge::http::fuzz::fuzz_headers),
     ("api_key", fuzz_key),
     ("certificate", ledge::http::tls::fuzz_certificate),

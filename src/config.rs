@@ -18,6 +18,7 @@ use ledge_features::online::PushTarget;
 use ledge_features::registry::Registry;
 use ledge_http::config::HttpConfig;
 use ledge_http::tls::config::ClientCertificates;
+use ledge_http::vision::config::VisionConfig;
 use ledge_identity::access::Permission;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::device::DeviceConfig;
@@ -69,6 +70,7 @@ configuration! {
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub http: HttpConfig,
+    pub vision: VisionConfig,
     pub access: AccessConfig,
     pub repository: RepositoryConfig,
     pub runtimes: RuntimesConfig,

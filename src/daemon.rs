@@ -243,6 +243,13 @@ impl App {
             audit.record_own(AuditEvent::ConfigurationChanged { keys: changes.keys.clone() });
         }
 
+        for plain in &config.http.local_plain {
+            audit.record_own(AuditEvent::ListensUnencrypted {
+                address: plain.listen.to_string(),
+                networks: plain.peers.iter().map(ToString::to_string).collect(),
+            });
+        }
+
         // Settings and runtimes are read before this start is counted, which may end their trial: this start uses what
         // was read before.
         let runtimes = runtimes(&config);
@@ -355,9 +362,10 @@ impl App {
             audit: audit_state.clone(),
             all: parts.clone(),
             config: config.http.clone(),
+            vision: config.vision.clone(),
             shutdown: shutdown.clone(),
         });
-        listeners.serve(&http::router(&app), &config.http, tls.as_ref(), readiness, shutdown);
+        listeners.serve(&http::Routers::new(&app), &config.http, tls.as_ref(), readiness, shutdown);
 
         let handle = updates.handle();
         updates.spawn(&config, serving.repository(), &environment);

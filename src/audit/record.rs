@@ -172,6 +172,7 @@ mod tests {
             AuditEvent::Stopped,
             AuditEvent::Idle,
             AuditEvent::ConfigurationChanged { keys: vec!["http.listen".into()] },
+            AuditEvent::ListensUnencrypted { address: "10.0.0.1:8001".into(), networks: vec!["10.0.0.0/24".into()] },
             AuditEvent::ModelLoaded { model: model(), version: version(), digest: "ab".into() },
             AuditEvent::ModelRefused { model: model(), version: version(), cause: None },
             AuditEvent::ModelRefused { model: model(), version: version(), cause: Some("golden".into()) },

@@ -45,6 +45,15 @@ macro_rules! name_type {
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
+            /// A name that the program itself gives.
+            ///
+            /// # Panics
+            /// In tests, when the text is not a name.
+            pub fn constant(text: &'static str) -> Self {
+                debug_assert_eq!(check($what, text), Ok(()));
+                Self(text.into())
+            }
+
             /// The text, for a message, a path component or a label.
             pub fn as_str(&self) -> &str {
                 &self.0

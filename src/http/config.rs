@@ -14,6 +14,7 @@ use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::browser::HostName;
+use super::local_plain::{self, LocalPlain};
 use super::tls::config::HttpTlsConfig;
 use crate::doctor;
 
@@ -55,6 +56,8 @@ pub struct HttpConfig {
     pub write_timeout_ms: u64,
     /// The section `[http.tls]`: for addresses that start with `https://`.
     pub tls: HttpTlsConfig,
+    /// The sections `[[http.local_plain]]`.
+    pub local_plain: Vec<LocalPlain>,
 }
 
 impl Default for HttpConfig {
@@ -74,6 +77,7 @@ impl Default for HttpConfig {
             body_timeout_ms: 60_000,
             write_timeout_ms: 30_000,
             tls: HttpTlsConfig::default(),
+            local_plain: Vec::new(),
         }
     }
 }
@@ -82,6 +86,12 @@ impl HttpConfig {
     /// [`Self::header_timeout_ms`].
     pub fn header_timeout(&self) -> Duration {
         Duration::from_millis(self.header_timeout_ms)
+    }
+
+    /// Every address to listen at, with the section of those of `[[http.local_plain]]`.
+    pub(super) fn addresses(&self) -> Vec<(ListenAddress, Option<LocalPlain>)> {
+        let listen = self.listen.iter().map(|address| (address.clone(), None));
+        listen.chain(self.local_plain.iter().map(|plain| (plain.address(), Some(plain.clone())))).collect()
     }
 
     /// The limits of one body.
@@ -105,10 +115,12 @@ impl HttpConfig {
 
     /// Returns `true` if it listens beyond loopback, where callers need a credential.
     pub fn is_exposed(&self) -> bool {
-        self.listen.iter().any(|address| match address {
-            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => is_beyond_loopback(at),
-            ListenAddress::Unix(_) => false,
-        })
+        let is_local_plain = self.local_plain.iter().any(|plain| is_beyond_loopback(&plain.listen));
+        is_local_plain
+            || self.listen.iter().any(|address| match address {
+                ListenAddress::Tcp(at) | ListenAddress::Tls(at) => is_beyond_loopback(at),
+                ListenAddress::Unix(_) => false,
+            })
     }
 
     /// The number of files that connections may have open, over TCP and over Unix sockets.
@@ -138,7 +150,7 @@ pub enum ListenAddress {
 
 impl ListenAddress {
     /// Returns `true` if both cannot be bound at once. Port 0 is another port each time.
-    fn conflicts_with(&self, other: &Self) -> bool {
+    pub(super) fn conflicts_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tcp(one) | Self::Tls(one), Self::Tcp(other) | Self::Tls(other)) => one == other && one.port() != 0,
             _ => self == other,
@@ -311,12 +323,14 @@ impl Section for HttpConfig {
             );
             problems.push(Problem::new("max_memory_bytes", reason).depending_on(["max_body_bytes"]));
         }
+        problems.extend(local_plain::problems(&self.local_plain, &self.listen));
         problems.extend(self.tls.problems(self.serves_tls()));
         problems
     }
 
     fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::https(self, context).into_iter().chain(doctor::local_access(self)).collect()
+        let https = doctor::https(self, context).into_iter();
+        https.chain(doctor::local_access(self)).chain(local_plain::findings(&self.local_plain)).collect()
     }
 }
 

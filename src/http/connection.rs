@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, StatusCode, Version, header};
@@ -24,10 +23,12 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tower_service::Service;
 
+use super::Routers;
 use super::config::{HttpConfig, ListenAddress};
 use super::connection_close::{ConnectionCalls, ParseErrorStream};
 use super::connection_limiter::ConnectionLimiter;
 use super::handover::{Handover, SocketFile};
+use super::local_plain::LocalPlain;
 use super::tls::{ServerTls, TlsCaller};
 use super::write_timeout::WriteTimeout;
 
@@ -59,11 +60,20 @@ pub enum BindError {
 /// The daemon's bound sockets.
 #[derive(Debug)]
 pub struct Listeners {
-    tcp: Vec<(TcpListener, ListenAddress)>,
+    tcp: Vec<TcpEndpoint>,
     unix: Vec<(UnixListener, ListenAddress, SocketFile)>,
     /// Set when the previous program of this process handed over one of them.
     handed_over: bool,
     handover: Handover,
+}
+
+/// A listening TCP socket.
+#[derive(Debug)]
+struct TcpEndpoint {
+    listener: TcpListener,
+    address: ListenAddress,
+    /// The section of an address of `[[http.local_plain]]`.
+    local_plain: Option<LocalPlain>,
 }
 
 impl Listeners {
@@ -72,19 +82,21 @@ impl Listeners {
     pub async fn bind(config: &HttpConfig, handover: &Handover) -> Result<Self, BindError> {
         let handover = handover.clone();
         // First: an address that changed between plain and TLS is still bound by its old socket.
-        handover.retain(&config.listen);
+        let addresses = config.addresses();
+        handover.retain(&addresses.iter().map(|(address, _)| address.clone()).collect::<Vec<_>>());
         let mut listeners = Self { tcp: Vec::new(), unix: Vec::new(), handed_over: false, handover };
-        for address in &config.listen {
+        for (address, local_plain) in addresses {
             let refused = |error| BindError::Refused { address: address.to_string(), error };
-            let left = listeners.handover.take(address);
+            let left = listeners.handover.take(&address);
             listeners.handed_over |= left.is_some();
-            match (address, left) {
+            match (&address, left) {
                 (ListenAddress::Tcp(_) | ListenAddress::Tls(_), Some((socket, _))) => {
                     let listener = TcpListener::from_std(nonblocking(socket).map_err(refused)?.into());
-                    listeners.tcp.push((listener.map_err(refused)?, address.clone()));
+                    listeners.tcp.push(TcpEndpoint { listener: listener.map_err(refused)?, address, local_plain });
                 }
                 (ListenAddress::Tcp(at) | ListenAddress::Tls(at), None) => {
-                    listeners.tcp.push((bind_tcp(*at).map_err(refused)?, address.clone()));
+                    let listener = bind_tcp(*at).map_err(refused)?;
+                    listeners.tcp.push(TcpEndpoint { listener, address, local_plain });
                 }
                 (ListenAddress::Unix(path), left) => {
                     // A socket whose file is gone is dropped here: later it would remove the new file.
@@ -108,8 +120,15 @@ impl Listeners {
 
     /// Logs the TCP addresses, with the ports that the system chose, and the scheme of each.
     pub fn announce(&self) {
-        for (listener, address) in &self.tcp {
-            if let Ok(at) = listener.local_addr() {
+        for TcpEndpoint { listener, address, local_plain } in &self.tcp {
+            let Ok(at) = listener.local_addr() else { continue };
+            if let Some(plain) = local_plain {
+                tracing::warn!(
+                    address = %at,
+                    networks = plain.networks(),
+                    "listening without encryption: only for pictures, from these networks, with an API key"
+                );
+            } else {
                 let scheme = if matches!(address, ListenAddress::Tls(_)) { "https" } else { "http" };
                 tracing::info!(address = %at, scheme, "listening");
             }
@@ -120,7 +139,7 @@ impl Listeners {
     /// `https://` addresses serve nothing.
     pub fn serve(
         self,
-        router: &Router,
+        routers: &Routers,
         config: &HttpConfig,
         tls: Option<&ServerTls>,
         readiness: &Arc<Readiness>,
@@ -132,7 +151,7 @@ impl Listeners {
             .header_read_timeout(config.header_timeout())
             .max_buf_size(REQUEST_HEAD_BYTES_MAX);
         let server = Server {
-            router: router.clone(),
+            routers: routers.clone(),
             builder,
             write_timeout: config.write_timeout(),
             wait_for: self.handed_over.then(|| readiness.clone()),
@@ -144,7 +163,7 @@ impl Listeners {
         // administrator from the Unix socket.
         let (tcp_limiter, unix_limiter) =
             (ConnectionLimiter::new(config.max_connections), ConnectionLimiter::new(config.max_connections));
-        for (listener, address) in self.tcp {
+        for TcpEndpoint { listener, address, local_plain } in self.tcp {
             let limiter = tcp_limiter.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
             let tls = match address {
@@ -159,6 +178,10 @@ impl Listeners {
                     Ok((stream, peer.ip().to_canonical()))
                 };
                 match tls {
+                    None if let Some(plain) = local_plain => {
+                        let serve = |server: Server, stream, ip| server.local_plain(stream, ip, plain.admits(ip));
+                        server.accept(&limiter, accept, serve).await;
+                    }
                     None => {
                         server
                             .accept(&limiter, accept, |server, stream, ip| server.plain(stream, Peer::address(ip)))
@@ -240,7 +263,7 @@ fn is_socket(path: &Path) -> bool {
 
 #[derive(Clone)]
 struct Server {
-    router: Router,
+    routers: Routers,
     builder: http1::Builder,
     write_timeout: Duration,
     /// The readiness that the first connections after a restart wait for.
@@ -302,6 +325,16 @@ impl Server {
         self.connection(Box::new(stream), peer, None).await;
     }
 
+    /// A connection without encryption from a local network. One from elsewhere is closed.
+    async fn local_plain(mut self, stream: TcpStream, ip: IpAddr, is_admitted: bool) {
+        if is_admitted {
+            self.routers.all = self.routers.local_plain.clone();
+            self.connection(Box::new(stream), Peer::Unencrypted { ip }, None).await;
+        } else {
+            tracing::debug!(%ip, "closed a connection from a network that http.local_plain does not name");
+        }
+    }
+
     /// A connection with TLS, from its handshake on.
     async fn encrypted(self, tls: ServerTls, stream: TcpStream, ip: IpAddr) {
         let Some(admitted) = tls.admit(ip) else { return };
@@ -323,7 +356,7 @@ impl Server {
     async fn connection(self, stream: Box<dyn ByteStream>, peer: Peer, caller: Option<TlsCaller>) {
         let (calls, asked_to_end) = (self.calls.clone(), self.calls);
         let stream = ParseErrorStream::new(WriteTimeout::new(stream, self.write_timeout), calls.clone());
-        let (router, stop) = (self.router, self.shutdown.clone());
+        let (router, stop) = (self.routers.all, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(|body| Body::new(calls.body(body)));
             request.extensions_mut().insert(peer.clone());
@@ -406,6 +439,7 @@ fn has_host<B>(request: &Request<B>) -> bool {
 mod tests {
     use std::future::pending;
 
+    use axum::Router;
     use axum::routing::get;
     use tokio::io::AsyncWriteExt as _;
     use tokio::sync::mpsc;
@@ -422,7 +456,7 @@ mod tests {
         let (handover, at) = (Handover::default(), left.local_addr().unwrap());
         handover.keep(ListenAddress::Tcp(at), left.into(), None);
         let listeners = Listeners::bind(&listening_on(ListenAddress::Tls(at)), &handover).await.unwrap();
-        assert_eq!(listeners.tcp[0].0.local_addr().unwrap(), at);
+        assert_eq!(listeners.tcp[0].listener.local_addr().unwrap(), at);
         assert!(!listeners.handed_over);
     }
 
@@ -445,13 +479,13 @@ mod tests {
         let (handover, shutdown, address) = (Handover::default(), Shutdown::default(), "127.0.0.1:0".parse().unwrap());
         let config = listening_on(address);
         let listeners = Listeners::bind(&config, &handover).await.unwrap();
-        let at = listeners.tcp[0].0.local_addr().unwrap();
+        let at = listeners.tcp[0].listener.local_addr().unwrap();
         let (asked, mut was_asked) = mpsc::unbounded_channel();
         let never = move || {
             asked.send(()).unwrap();
             pending::<()>()
         };
-        listeners.serve(&Router::new().route("/", get(never)), &config, None, &Arc::default(), &shutdown);
+        listeners.serve(&Router::new().route("/", get(never)).into(), &config, None, &Arc::default(), &shutdown);
         let mut busy = TcpStream::connect(at).await.unwrap();
         busy.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         was_asked.recv().await.unwrap();

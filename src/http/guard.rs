@@ -5,17 +5,20 @@ use std::time::Instant;
 
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ledge_base::names::{FeatureName, ModelName};
+use ledge_base::principal::Principal;
 use ledge_identity::access::{Access, Role};
-use ledge_identity::authentication::{Caller, CredentialError, Lacking, Peer, Proof, RequestPermit};
+use ledge_identity::authentication::{Caller, CredentialError, Lacking, Limited, Peer, Proof, RequestPermit};
 use ledge_part::api_error::ApiError;
 use ledge_part::route::{ErrorForm, RouteRule, Scope};
 use ledge_part::{body, counted_body};
+use ledge_protocol::deepstack::api_key_at_start;
 
-use super::reply::FeastErrorResponse;
+use super::reply::{FeastErrorResponse, VisionErrorResponse};
 use super::{App, browser};
 
 /// The header for an API key of clients without bearer tokens.
@@ -27,6 +30,9 @@ const BEARER_CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"l
 /// The challenge of a 401 for an invalid key (RFC 6750, 3).
 const INVALID_TOKEN_CHALLENGE: HeaderValue =
     HeaderValue::from_static("Bearer realm=\"ledge\", error=\"invalid_token\"");
+
+/// The part of a form that is read of a caller without permission, in bytes: its key may be there.
+const FORM_START_BYTES: usize = 64 << 10;
 
 /// The state of the middleware for one route.
 #[derive(Debug, Clone)]
@@ -65,6 +71,7 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
             let mut response = match rule.form {
                 ErrorForm::Ledge => failure.into_response(),
                 ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
+                ErrorForm::DeepStack => VisionErrorResponse::from(failure).into_response(),
             };
             if let Some(challenge) = challenge {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
@@ -75,13 +82,16 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
 }
 
 async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, Denied> {
-    let caller = authenticate(app, request)?;
-    let limited = |limited: ledge_identity::authentication::Limited| Denied {
-        failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
-        challenge: None,
-        is_known: true,
-    };
-    let permit = caller.enter(Instant::now()).map_err(limited)?;
+    let mut caller = authenticate(app, request)?;
+    if rule.form == ErrorForm::DeepStack
+        && !is_known(&caller)
+        && caller.lacks(rule.needs, None).is_some()
+        && let Some(key) = form_key(request).await
+    {
+        let peer = request.extensions().get::<Peer>().ok_or_else(without_peer)?;
+        caller = authenticate_by(app, peer, Some(key.as_bytes()))?;
+    }
+    let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited))?;
     let lacking = match caller.lacks(rule.needs, None) {
         None if caller.access.is_scoped() => out_of_scope(rule, &caller, request).await?,
         lacking => lacking,
@@ -92,19 +102,91 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     refuse_web_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
-    if matches!(rule.scope, Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
+    if rule.form == ErrorForm::DeepStack {
+        extensions.insert(*rule);
+    }
+    if matches!(rule.scope, Scope::Configured | Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
         extensions.insert(access);
     }
     extensions.insert(principal);
     Ok(permit)
 }
 
+fn at_limit(limited: &Limited) -> Denied {
+    let failure = ApiError::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after());
+    Denied { failure, challenge: None, is_known: true }
+}
+
+/// Returns `true` if the caller has proved who it is.
+fn is_known(caller: &Caller) -> bool {
+    !matches!(caller.proof, Proof::None | Proof::UnlistedCertificate(_))
+}
+
+/// The API key in the start of a form. The request keeps its whole body.
+async fn form_key(request: &mut Request) -> Option<String> {
+    let (start, body) = body::peek(std::mem::take(request.body_mut()), FORM_START_BYTES).await;
+    *request.body_mut() = body;
+    api_key_at_start(request.headers().get(header::CONTENT_TYPE)?.to_str().ok(), start)
+}
+
+/// The caller of a form.
+pub(super) struct FormCaller {
+    pub principal: Principal,
+    access: Access,
+    /// Counts the call as running for the key in the form.
+    pub permit: Option<RequestPermit>,
+}
+
+/// Admits the caller of a form, which the guard has let in so far: the holder of the key in the form, if it has one.
+/// An invalid key is refused, whatever else the caller may do.
+pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, ApiError> {
+    let admitted = || {
+        let (principal, access) = (parts.extensions.get::<Principal>()?, parts.extensions.get::<Access>()?);
+        Some(FormCaller { principal: principal.clone(), access: access.clone(), permit: None })
+    };
+    let (Some(admitted), Some(rule)) = (admitted(), parts.extensions.get::<RouteRule>()) else {
+        return Err(without_peer().failure);
+    };
+    let Some(key) = key else { return Ok(admitted) };
+    let refused = |denied: Denied| denied.failure;
+    if presented_key(&parts.headers).map_err(refused)?.is_some_and(|presented| presented != key.as_bytes()) {
+        let message = "the form and the headers contain two different keys: send one of them";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
+    }
+
+    let peer = parts.extensions.get::<Peer>().ok_or_else(without_peer).map_err(refused)?;
+    let caller = authenticate_by(app, peer, Some(key.as_bytes())).map_err(refused)?;
+    if admitted.principal == caller.principal {
+        return Ok(admitted);
+    }
+    if let Some(lacking) = caller.lacks(rule.needs, None) {
+        return Err(denied(app, rule, &caller, lacking).failure);
+    }
+    let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited)).map_err(refused)?;
+    Ok(FormCaller { principal: caller.principal, access: caller.access, permit: Some(permit) })
+}
+
+impl FormCaller {
+    /// Refuses a model that is not one of the caller's.
+    pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), ApiError> {
+        match parts.extensions.get::<RouteRule>() {
+            Some(rule) if !self.access.has_model(model) => {
+                Err(outside_scope(app, rule, &self.principal, &self.access).failure)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn has_model(&self, model: &ModelName) -> bool {
+        self.access.has_model(model)
+    }
+}
+
 /// Refuses the requests of web pages in a browser on this machine that would have access without a credential.
 fn refuse_web_pages(app: &App, caller: &Caller, request: &Request) -> Result<(), Denied> {
-    let is_known = !matches!(caller.proof, Proof::None | Proof::UnlistedCertificate(_));
     // No page reaches a Unix socket.
     let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
-    if is_known || !is_over_tcp {
+    if is_known(caller) || !is_over_tcp {
         return Ok(());
     }
     let Some(foreign) = browser::foreign_request(request.uri(), request.headers(), &app.config().allowed_hosts) else {
@@ -120,6 +202,10 @@ fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
     let key = presented_key(request.headers())?;
     // Every connection has a peer; without one there is nothing to authenticate.
     let Some(peer) = request.extensions().get::<Peer>() else { return Err(without_peer()) };
+    authenticate_by(app, peer, key)
+}
+
+fn authenticate_by(app: &App, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, Denied> {
     app.authenticator().caller(peer, key).map_err(|refused| match &refused {
         CredentialError::TooMany { wait } => Denied {
             failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
@@ -189,8 +275,8 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 /// The permission that a caller with limited access lacks for this rule.
 async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
     let part = match rule.scope {
-        // The handlers check the feature views, whose names are in the body.
-        Scope::Listed | Scope::Values | Scope::Other => return Ok(None),
+        // The handlers check these: the names are in the body or in the configuration.
+        Scope::Configured | Scope::Listed | Scope::Values | Scope::Other => return Ok(None),
         Scope::Box => return Ok(Some(Lacking::Model)),
         Scope::Model => "model",
         Scope::Subject => "name",
@@ -214,15 +300,12 @@ async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) 
 }
 
 fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Denied {
-    let need = rule.needs.first().map_or("public", |need| need.as_str());
-    let what = if lacking == Lacking::Model { "model_scope" } else { need };
-    app.serving().audit().record_denied(&caller.principal, what);
     let (principal, method, path) = (&caller.principal, rule.method, rule.path);
     if lacking == Lacking::Model {
-        let scope = scope_words(&caller.access);
-        let message = format!("{principal} may not call {method} {path}: its access is limited to {scope}");
-        return Denied { failure: ApiError::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true };
+        return outside_scope(app, rule, principal, &caller.access);
     }
+    let need = rule.needs.first().map_or("public", |need| need.as_str());
+    app.serving().audit().record_denied(principal, need);
     let roles = one_of(rule.roles().map(|role| role.as_str().to_owned()).collect());
     let needs = format!("{method} {path} needs the role {roles}");
     let least = rule.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
@@ -230,7 +313,13 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
     let (status, message) = match &caller.proof {
         Proof::None => (
             StatusCode::UNAUTHORIZED,
-            format!("{needs}: send an API key with this role as `Authorization: Bearer <key>`; {create}"),
+            match rule.form {
+                ErrorForm::DeepStack => format!(
+                    "{needs}: send an API key with this role as the field api_key, before the field image, or as \
+                     `Authorization: Bearer <key>`; {create}"
+                ),
+                _ => format!("{needs}: send an API key with this role as `Authorization: Bearer <key>`; {create}"),
+            },
         ),
         Proof::Key => {
             (StatusCode::FORBIDDEN, format!("{needs}, and {principal} does not have it: use another key; {create}"))
@@ -255,6 +344,14 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
     };
     let challenge = (status == StatusCode::UNAUTHORIZED).then_some(BEARER_CHALLENGE);
     Denied { failure: ApiError::new(status, message), challenge, is_known: caller.proof != Proof::None }
+}
+
+/// The refusal of a caller whose access is limited to other models.
+fn outside_scope(app: &App, rule: &RouteRule, principal: &Principal, access: &Access) -> Denied {
+    app.serving().audit().record_denied(principal, "model_scope");
+    let (method, path, scope) = (rule.method, rule.path, scope_words(access));
+    let message = format!("{principal} may not call {method} {path}: its access is limited to {scope}");
+    Denied { failure: ApiError::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true }
 }
 
 /// The models or feature views that access is limited to.

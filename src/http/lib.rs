@@ -12,6 +12,7 @@
 //!   * `names.rs`, `self_signed.rs` - names and addresses of this box, and a certificate made for them
 //!   * `certificate.rs` - all code that reads X.509
 //!   * `metrics.rs` - the metrics of TLS
+//! * `local_plain.rs` - `[[http.local_plain]]`, addresses without encryption in a local network
 //! * `connection_limiter.rs` - the limit on connections, and the idle one that is closed for a new caller
 //! * `write_timeout.rs` - the timeout for a caller that does not read its answer
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
@@ -21,6 +22,7 @@
 //! * `administration.rs` - changes of the box, answered after their durable audit record
 //! * `call_headers.rs` - priority and timeout of a call, from its headers
 //! * `infer.rs`, `models.rs` - handlers: inference; models
+//! * `vision.rs`, `vision/` - handlers of DeepStack's interface, and `[vision]`
 //! * `features.rs`, `health.rs` - handlers: Feast's feature server; liveness and readiness
 //! * `openapi.rs`, `openapi.json` - the description of every route
 //! * `metrics.rs`, `metrics/` - `/metrics`; `exposition.rs` has the formats of Prometheus and OpenMetrics, `process.rs`
@@ -84,6 +86,7 @@ mod guard;
 mod handover;
 mod health;
 mod infer;
+mod local_plain;
 mod metrics;
 mod models;
 mod openapi;
@@ -91,6 +94,7 @@ mod part;
 mod reply;
 pub mod routes;
 pub mod tls;
+pub mod vision;
 mod write_timeout;
 
 use std::sync::{Arc, OnceLock};
@@ -109,6 +113,7 @@ use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::error;
+use ledge_part::route::RouteRule;
 use ledge_part::{Part, counted_body};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
@@ -117,6 +122,7 @@ use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, LISTENERS_VARIABLE};
 pub use tls::ServerTls;
+use vision::config::VisionConfig;
 
 /// The state that every handler of this crate may use. Clones share it.
 #[derive(Debug, Clone)]
@@ -135,6 +141,7 @@ pub struct AppParts {
     /// All parts of the daemon, for their routes and metrics.
     pub all: Vec<Arc<dyn Part>>,
     pub config: HttpConfig,
+    pub vision: VisionConfig,
     pub shutdown: Shutdown,
 }
 
@@ -184,16 +191,41 @@ impl App {
         &self.state.context
     }
 
+    fn vision(&self) -> &VisionConfig {
+        &self.state.parts.vision
+    }
+
     fn config(&self) -> &HttpConfig {
         &self.state.parts.config
     }
 }
 
-/// The router of all routes. The existence of a route is not a secret: `GET /openapi.json` is public.
-pub fn router(app: &App) -> Router {
+/// The routers of the listeners.
+#[derive(Debug, Clone)]
+pub struct Routers {
+    all: Router,
+    /// The routes that are served without encryption in a local network.
+    local_plain: Router,
+}
+
+#[cfg(test)]
+impl From<Router> for Routers {
+    fn from(all: Router) -> Self {
+        Self { all, local_plain: Router::new() }
+    }
+}
+
+impl Routers {
+    pub fn new(app: &App) -> Self {
+        Self { all: router(app, |_| true), local_plain: router(app, |rule| rule.is_local_plain) }
+    }
+}
+
+/// A router of some routes. The existence of a route is not a secret: `GET /openapi.json` is public.
+fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Router {
     // Counted for no caller: the large answers that are counted here are the same for all callers.
     let account = app.context().memory().account(Principal::Others);
-    routes::router(app)
+    routes::router(app, is_served)
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(map_response(move |answer| std::future::ready(counted_body::count(answer, &account))))

@@ -62,6 +62,7 @@ mod tests {
             form: ErrorForm::Ledge,
             is_audited: false,
             recorded_as: None,
+            is_local_plain: false,
         };
         let document: Value = serde_json::from_slice(&with_undescribed([rule("/new/{*rest}")].into_iter())).unwrap();
         assert_eq!(document["paths"]["/new/{rest}"]["get"]["x-ledge-permission"], json!(["view"]));

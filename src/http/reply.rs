@@ -1,9 +1,11 @@
-//! Answers in the forms of other projects: readiness for KServe's clients, errors for Feast's clients.
+//! Answers in the forms of other projects: readiness for KServe's clients, errors for the clients of Feast and of
+//! DeepStack.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use ledge_part::api_error::{ApiError, error_response};
 use ledge_part::reply::json;
+use ledge_protocol::deepstack::VisionErrorBody;
 use ledge_protocol::feast::FeastError;
 use serde::Serialize;
 
@@ -40,5 +42,22 @@ impl IntoResponse for FeastErrorResponse {
         let Self(error) = self;
         let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         error_response(status, error.to_json(), error.retry_after_s)
+    }
+}
+
+/// An error answer in the form of DeepStack.
+#[derive(Debug)]
+pub struct VisionErrorResponse(ApiError);
+
+impl From<ApiError> for VisionErrorResponse {
+    fn from(failure: ApiError) -> Self {
+        Self(failure)
+    }
+}
+
+impl IntoResponse for VisionErrorResponse {
+    fn into_response(self) -> Response {
+        let Self(ApiError { status, message, retry_after_s }) = self;
+        error_response(status, VisionErrorBody::new(&message).to_json(), retry_after_s)
     }
 }

@@ -9,11 +9,11 @@ use axum::routing::{get, post};
 use ledge_part::route::needs::{
     INFER, OPERATE, PUBLIC, READ_FEATURES, VIEW, VIEW_OR_INFER, VIEW_OR_PUSH, WRITE_FEATURES,
 };
-use ledge_part::route::{BoundRoute, Route, Scope, bind};
+use ledge_part::route::{BoundRoute, Route, RouteRule, Scope, bind};
 
 use super::administration::{self, AuditedRoute};
 use super::guard::{Guard, guard};
-use super::{App, features, health, infer, metrics, models, openapi};
+use super::{App, features, health, infer, metrics, models, openapi, vision};
 
 /// The routes of this crate.
 pub const ROUTES: &[Route<App>] = &[
@@ -35,6 +35,21 @@ pub const ROUTES: &[Route<App>] = &[
     Route::post("/v2/repository/index", VIEW, || post(models::index)).scope(Scope::Listed),
     Route::post("/v2/repository/models/{model}/load", OPERATE, || post(models::load)).scope(Scope::Model).audited(),
     Route::post("/v2/repository/models/{model}/unload", OPERATE, || post(models::unload)).scope(Scope::Model).audited(),
+    Route::get("/v1/status/ping", PUBLIC, || get(vision::ping)),
+    Route::post("/v1/vision/detection", INFER, || post(vision::detection))
+        .scope(Scope::Configured)
+        .deepstack()
+        .local_plain(),
+    Route::post("/v1/vision/face", INFER, || post(vision::face)).scope(Scope::Configured).deepstack().local_plain(),
+    Route::post("/v1/vision/scene", INFER, || post(vision::scene)).scope(Scope::Configured).deepstack().local_plain(),
+    Route::post("/v1/vision/custom/list", VIEW_OR_INFER, || post(vision::custom_list))
+        .scope(Scope::Listed)
+        .deepstack()
+        .local_plain(),
+    Route::post("/v1/vision/custom/{model}", INFER, || post(vision::custom))
+        .scope(Scope::Model)
+        .deepstack()
+        .local_plain(),
     Route::post("/get-online-features", READ_FEATURES, || post(features::get_online_features))
         .scope(Scope::Values)
         .feast_errors(),
@@ -54,8 +69,8 @@ pub const ROUTES: &[Route<App>] = &[
     Route::get("/openapi.json", PUBLIC, || get(openapi::document)),
 ];
 
-/// Builds the router of all tables.
-pub(super) fn router(app: &App) -> Router {
+/// Builds the router of those routes of all tables that are served.
+pub(super) fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Router {
     let of_parts = app.parts().iter().flat_map(|part| part.routes(app.context()));
     let add = |router: Router, BoundRoute { rule, mut handler }: BoundRoute| {
         debug_assert_eq!(rule.mistake(), None, "{} {}", rule.method, rule.path);
@@ -74,7 +89,8 @@ pub(super) fn router(app: &App) -> Router {
         };
         router.route(rule.path, handler)
     };
-    bind(ROUTES, app).into_iter().chain(of_parts).fold(Router::new(), add)
+    let all = bind(ROUTES, app).into_iter().chain(of_parts);
+    all.filter(|route| is_served(&route.rule)).fold(Router::new(), add)
 }
 
 #[cfg(test)]
@@ -89,9 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn the_public_routes_are_liveness_readiness_and_the_description() {
+    fn the_public_routes_are_signs_of_life_and_the_description() {
         let public: Vec<_> =
             ROUTES.iter().filter(|route| route.rule.is_public()).map(|route| route.rule.path).collect();
-        assert_eq!(public, ["/v2/health/live", "/v2/health/ready", "/health", "/openapi.json"]);
+        assert_eq!(public, ["/v2/health/live", "/v2/health/ready", "/v1/status/ping", "/health", "/openapi.json"]);
     }
 }

@@ -37,6 +37,8 @@ pub enum Peer {
         /// The certificate that it presented when the connection was made.
         certificate: Option<Arc<PeerCertificate>>,
     },
+    /// An address on a connection that is not encrypted. Only a key gives it access.
+    Unencrypted { ip: IpAddr },
     /// A process behind the Unix socket, by its user id (`SO_PEERCRED`).
     User(u32),
 }
@@ -50,7 +52,7 @@ impl Peer {
     /// The principal of a caller who presents nothing else.
     pub fn principal(&self) -> Principal {
         match self {
-            Self::Address { ip, .. } => Principal::Peer(*ip),
+            Self::Address { ip, .. } | Self::Unencrypted { ip } => Principal::Peer(*ip),
             Self::User(uid) => Principal::User(*uid),
         }
     }
@@ -250,7 +252,7 @@ impl Authenticator {
     pub fn caller(&self, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, CredentialError> {
         let Some(key) = key else { return Ok(self.without_key(peer)) };
         let source = match peer {
-            Peer::Address { ip, .. } => AttemptSource::network(*ip),
+            Peer::Address { ip, .. } | Peer::Unencrypted { ip } => AttemptSource::network(*ip),
             Peer::User(uid) => AttemptSource::User(*uid),
         };
         self.by_key(key).map_err(|refused| self.failed(&peer.principal(), source, refused))
@@ -275,6 +277,7 @@ impl Authenticator {
                 Some(access) => Caller { proof: Proof::User, ..anonymous(peer.principal(), access) },
                 None => anonymous(peer.principal(), &shared.socket),
             },
+            Peer::Unencrypted { .. } => anonymous(peer.principal(), &Access::default()),
             Peer::Address { ip, certificate } => {
                 let mut names = certificate.iter().flat_map(|certificate| &certificate.names);
                 if let Some(listed) = names.find_map(|name| shared.certificates.get(name)) {

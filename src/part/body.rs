@@ -11,7 +11,9 @@ use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use futures_util::{StreamExt, stream};
+use http_body_util::{BodyExt, BodyStream, LengthLimitError, Limited, StreamBody};
+use hyper::body::Frame;
 use ledge_base::memory_budget::{Account, Hold, NoRoom, UNCOUNTED_BYTES_MAX};
 use ledge_base::principal::Principal;
 use ledge_service::off_thread::off_thread;
@@ -148,6 +150,29 @@ async fn collect(body: Limited<Body>, announced: Option<usize>, hold: &mut Hold)
         whole.extend_from_slice(&data);
     }
     Ok(whole.freeze())
+}
+
+/// Reads the start of a body whose sender has no permission yet: up to `bytes`, within
+/// [`UNAUTHORIZED_BODY_TIMEOUT`]. Returns it with the whole body.
+pub async fn peek(mut body: Body, bytes: usize) -> (Bytes, Body) {
+    let (mut frames, mut start) = (Vec::new(), BytesMut::new());
+    let reading = async {
+        while start.len() < bytes
+            && let Some(frame) = body.frame().await
+        {
+            let data = frame.as_ref().ok().and_then(Frame::data_ref);
+            start.extend_from_slice(data.map_or(&[][..], |data| data));
+            let is_end = frame.is_err();
+            frames.push(frame);
+            if is_end {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(UNAUTHORIZED_BODY_TIMEOUT, reading).await;
+    start.truncate(bytes);
+    let whole = stream::iter(frames).chain(BodyStream::new(body));
+    (start.freeze(), Body::new(StreamBody::new(whole)))
 }
 
 /// Reads and drops a body, so that its sender can go on to read the answer. `false` when the body does not end in time
@@ -339,6 +364,17 @@ mod tests {
         assert_eq!(accept("br, identity"), None);
         assert_eq!(accept("*"), None);
         assert_eq!(accepted_encoding(&HeaderMap::new()), None);
+    }
+
+    #[tokio::test]
+    async fn a_body_is_whole_after_its_start_was_read() {
+        let pieces: [&[u8]; 3] = [b"ab", b"cd", b"ef"];
+        for (bytes, expected) in [(0, ""), (1, "a"), (3, "abc"), (9, "abcdef")] {
+            let frames = pieces.map(|piece| Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(piece))));
+            let (start, body) = peek(Body::new(StreamBody::new(stream::iter(frames))), bytes).await;
+            assert_eq!(start, expected);
+            assert_eq!(body.collect().await.unwrap().to_bytes(), "abcdef");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub enum Scope {
     /// The `{kind}/{name}` in its path, which must be one of the caller's models. The answer lists only the caller's
     /// models.
     Subject,
+    /// The model that the configuration names for it, which must be one of the caller's: the handler checks.
+    Configured,
     /// All models: the answer lists only the caller's.
     Listed,
     /// Values of the feature views in its body, which must be among the caller's.
@@ -33,6 +35,8 @@ pub enum Scope {
 pub enum ErrorForm {
     Ledge,
     Feast,
+    /// `{"success": false, "error": "..."}`. A caller of such a route may send its API key in the form.
+    DeepStack,
 }
 
 /// The permission that a route needs, and how it is audited.
@@ -50,6 +54,8 @@ pub struct RouteRule {
     pub is_audited: bool,
     /// The name in the audit record of the request itself, for routes whose effects are not recorded.
     pub recorded_as: Option<&'static str>,
+    /// Set for routes that are also served at the addresses of `[[http.local_plain]]`.
+    pub is_local_plain: bool,
 }
 
 impl RouteRule {
@@ -104,7 +110,8 @@ impl<S> Route<S> {
         handler: fn() -> MethodRouter<S>,
     ) -> Self {
         let (scope, form) = (Scope::Other, ErrorForm::Ledge);
-        Self { rule: RouteRule { method, path, needs, scope, form, is_audited: false, recorded_as: None }, handler }
+        let (is_audited, recorded_as, is_local_plain) = (false, None, false);
+        Self { rule: RouteRule { method, path, needs, scope, form, is_audited, recorded_as, is_local_plain }, handler }
     }
 
     pub const fn get(path: &'static str, needs: &'static [Permission], handler: fn() -> MethodRouter<S>) -> Self {
@@ -134,6 +141,20 @@ impl<S> Route<S> {
     pub const fn recorded_as(mut self, what: &'static str) -> Self {
         self.rule.recorded_as = Some(what);
         self.audited()
+    }
+
+    /// Gives errors the form that DeepStack's clients read, and lets callers send their key in the form.
+    #[must_use]
+    pub const fn deepstack(mut self) -> Self {
+        self.rule.form = ErrorForm::DeepStack;
+        self
+    }
+
+    /// Serves it at the addresses of `[[http.local_plain]]`, too.
+    #[must_use]
+    pub const fn local_plain(mut self) -> Self {
+        self.rule.is_local_plain = true;
+        self
     }
 
     /// Gives errors the form that Feast's clients read.

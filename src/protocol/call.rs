@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use ledge_base::log_limiter::LogLimiter;
 use ledge_base::memory_budget::Account;
-use ledge_base::names::ModelVersion;
+use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
@@ -99,10 +99,22 @@ pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principa
         BodyKind::Photograph => photograph(serving, call, principal).await,
         BodyKind::Tensors { header_length } => tensors(serving, call, header_length, principal, &mut id).await,
     };
+    let told = answered.as_ref().map(|answer| answer.version);
+    log_answered(&model, arrived, id.as_deref(), principal, told);
+    answered
+}
+
+/// Logs the caller, model and result of a call.
+pub fn log_answered(
+    model: &ModelName,
+    arrived: Instant,
+    request_id: Option<&str>,
+    principal: &Principal,
+    answered: Result<ModelVersion, &ApiError>,
+) {
     let latency_us = arrived.elapsed().as_micros();
-    let request_id = id.as_deref();
-    match &answered {
-        Ok(CallAnswer { version, .. }) => {
+    match answered {
+        Ok(version) => {
             tracing::debug!(%model, %version, %principal, request_id, latency_us, status = 200, "answered");
         }
         Err(error) => {
@@ -118,7 +130,6 @@ pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principa
             }
         }
     }
-    answered
 }
 
 /// Returns the number of suppressed lines when a call of this status may be logged again, otherwise `None`.

@@ -1,5 +1,5 @@
-//! The Open Inference Protocol, and Feast's feature server in `feast/`: JSON and binary tensors to requests,
-//! responses to bytes. HTTP, MQTT and the command line share it.
+//! The Open Inference Protocol, Feast's feature server in `feast/`, and DeepStack's interface in `deepstack/`: JSON,
+//! binary tensors and photographs to requests, responses to bytes. HTTP, MQTT and the command line share it.
 //!
 //! Files, in reading order:
 //! * `object.rs` - JSON objects and arrays, read entry by entry without a tree in between
@@ -16,6 +16,8 @@
 //!   `statistics.rs`
 //! * `error.rs` - reasons why a message is refused, in the words that the client gets
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
+//! * `annotated.rs` - a call that is answered with its photograph, annotated
+//! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
 //! * `feast.rs`, `feast/` - Feast's feature server; `feast.rs` has the map
 //! * `fuzz.rs` - properties that hold for any bytes in place of a request
 //! * `roundtrip.rs` - property tests: encoded tensors decode to the same tensors
@@ -26,8 +28,10 @@
 //! * JSON is read in bounded memory. Data is flat or nested exactly as its shape.
 #![forbid(unsafe_code)]
 
+pub mod annotated;
 pub mod call;
 pub mod decode;
+pub mod deepstack;
 pub mod encode;
 pub mod error;
 pub mod feast;

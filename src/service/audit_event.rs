@@ -82,6 +82,13 @@ pub enum AuditEvent {
         /// The keys, such as `http.listen`; never their values.
         keys: Vec<String>,
     },
+    /// This start listens at an address without encryption, for a local network.
+    ListensUnencrypted {
+        /// The address and port.
+        address: String,
+        /// The networks that are served.
+        networks: Vec<String>,
+    },
     /// A version of a model went live.
     ModelLoaded {
         /// The model.
@@ -442,6 +449,7 @@ actions! {
     Stopped: "stopped",
     Idle: "idle",
     ConfigurationChanged: "configuration_changed",
+    ListensUnencrypted: "listens_unencrypted",
     ModelLoaded: "model_loaded",
     ModelRefused: "model_refused",
     ModelFellBack: "model_fell_back",

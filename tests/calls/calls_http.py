@@ -29,6 +29,12 @@ POST /push
 POST /write-to-online-store
 POST /materialize
 POST /materialize-incremental
+GET /v1/status/ping
+POST /v1/vision/detection
+POST /v1/vision/face
+POST /v1/vision/scene
+POST /v1/vision/custom/list
+POST /v1/vision/custom/{model}
 GET /health
 GET /feature-views
 GET /feature-views/{feature_view}

@@ -138,6 +138,13 @@ pub const CALLS: &[Call] = &[
     get("/v2/health/live", &[Anybody]),
     get("/v2/health/ready", &[Anybody]),
     get("/health", &[Anybody]),
+    get("/v1/status/ping", &[Anybody]),
+    // No form.
+    post("/v1/vision/detection", &[Ask], nothing).status(400),
+    post("/v1/vision/face", &[Ask], nothing).status(400),
+    post("/v1/vision/scene", &[Ask], nothing).status(400),
+    post("/v1/vision/custom/list", &[Models], nothing),
+    post("/v1/vision/custom/{model}", &[Ask], nothing).status(400).model(),
     get("/openapi.json", &[Anybody]),
     get("/v2", &[Models]),
     get("/v2/models/stats", &[Statistics]),

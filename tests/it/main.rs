@@ -64,3 +64,4 @@ mod top;
 mod update_faults;
 mod trial;
 mod updates_api;
+mod vision;

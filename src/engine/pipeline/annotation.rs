@@ -52,6 +52,20 @@ pub struct Annotation<'a> {
     pub format: PictureFormat,
 }
 
+/// The share of a person's box, from its top, that is blurred.
+const HEAD_SHARE: f64 = 0.25;
+
+/// The places of a photograph that a list of labels wants blurred: of a `person` the head, the upper quarter of its box,
+/// and of other labels the whole box.
+pub fn blurred_places(labels: &[String], detections: &[Detection]) -> Vec<DetectionBox> {
+    let wanted = detections.iter().filter(|detection| labels.contains(&detection.label));
+    let place = |Detection { label, area, .. }: &Detection| match label.as_str() {
+        "person" => DetectionBox { height: area.height * HEAD_SHARE, ..*area },
+        _ => *area,
+    };
+    wanted.map(place).collect()
+}
+
 /// The reason why there is no annotated photograph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
@@ -143,10 +157,10 @@ fn encode(pixels: &[u8], (width, height): (u32, u32), format: PictureFormat) -> 
             .encode(pixels, width, height, ::image::ExtendedColorType::Rgb8)
             .map_err(|error| failed(error.to_string()))?,
         PictureFormat::Png => {
-            let mut encoder = png::Encoder::new(&mut encoded, width, height);
-            encoder.set_color(png::ColorType::Rgb);
-            encoder.set_compression(png::Compression::Fast);
-            let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(pixels));
+            let mut writer = png::Encoder::new(&mut encoded, width, height);
+            writer.set_color(png::ColorType::Rgb);
+            writer.set_compression(png::Compression::Fast);
+            let written = writer.write_header().and_then(|mut writer| writer.write_image_data(pixels));
             written.map_err(|error| failed(error.to_string()))?;
         }
     }

@@ -24,6 +24,11 @@ pub struct Detection {
     pub margin: f32,
 }
 
+impl Detection {
+    /// The member of an answer that holds detections.
+    pub const MEMBER: &str = "detections";
+}
+
 /// A rectangle in pixels of the photograph, from its upper left corner; never outside of it and never empty. Numbers are
 /// multiples of 1/8.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]

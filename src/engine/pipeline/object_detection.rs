@@ -38,7 +38,7 @@ use super::{image_classification, kind};
 pub const KIND: Kind = Kind {
     name: "object_detection",
     input: Input::Photograph,
-    member: "detections",
+    member: Detection::MEMBER,
     schema: |generator| generator.subschema_for::<Vec<Detection>>(),
     shorten: image_classification::shorten,
     rows,
@@ -414,7 +414,7 @@ impl Pipeline for Detector {
     }
 
     fn results(&self) -> Option<&'static [&'static str]> {
-        Some(&["detections"])
+        Some(&[Detection::MEMBER])
     }
 
     fn detections(&self, results: &[&Tensor]) -> Option<Vec<Detection>> {

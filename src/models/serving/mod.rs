@@ -45,6 +45,7 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::classification;
+use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::Kind;
 use ledge_features::FeatureStore;
@@ -155,6 +156,13 @@ pub struct PhotographResponse {
     pub result: Box<RawValue>,
 }
 
+impl PhotographResponse {
+    /// The objects that the model found; `None` for a model that finds none.
+    pub fn detections(&self) -> Option<Vec<Detection>> {
+        serde_json::from_str(self.result.get()).ok().filter(|_| self.kind.member == Detection::MEMBER)
+    }
+}
+
 /// Limits of a serving core.
 #[derive(Debug, Clone)]
 pub struct ServingLimits {
@@ -226,6 +234,11 @@ impl Serving {
             tracing::warn!(model = %model.name, version = %model.version, reason,
                 "features of this model are not declared; calls that need them are refused");
         }
+    }
+
+    /// The limits of photographs.
+    pub fn decode_limits(&self) -> DecodeLimits {
+        self.limits
     }
 
     /// The sink of audit events.

@@ -44,6 +44,14 @@ pub fn feast() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Forms with a picture, between the boundaries `X`.
+pub fn vision_form() -> Vec<Vec<u8>> {
+    all(&[
+        b"--X\r\nContent-Disposition: form-data; name=\"min_confidence\"\r\n\r\n0.4\r\n--X\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.jpg\"\r\nContent-Type: image/jpeg\r\n\r\n\xFF\xD8\xFF\r\n--X--\r\n",
+        b"--X\r\nContent-Disposition: form-data; name=api_key\r\n\r\nledge_1\r\n--X\r\nContent-Disposition: form-data; name=\"image\"\r\n\r\n\r\n--X--",
+    ])
+}
+
 /// Headers of calls, a line each.
 pub fn headers() -> Vec<Vec<u8>> {
     all(&[

@@ -33,7 +33,7 @@ fn at(picture: &Rgb8Image, x: u32, y: u32) -> Color {
 #[test]
 fn a_box_is_seen_on_a_background_of_its_own_color() {
     for color in COLORS {
-        let label = (0..).map(|number| number.to_string()).find(|label| color_of(label) == color).unwrap();
+        let label = (0..1000).map(|number| number.to_string()).find(|label| color_of(label) == color).unwrap();
         let picture = annotated(&plain(200, 200, color), &only_boxes(&[detection(&label, [20.0, 50.0, 100.0, 100.0])]));
         assert_eq!(at(&picture, 20, 100), BORDER);
         assert_eq!(at(&picture, 22, 100), color);
@@ -75,6 +75,16 @@ fn a_blurred_place_has_few_colors_and_the_rest_is_as_it_was() {
 }
 
 const BLURRED_CELLS: usize = 6;
+
+#[test]
+fn of_a_person_the_head_is_blurred_and_of_others_all() {
+    let found = [detection("person", [10.0, 20.0, 30.0, 80.0]), detection("car", [1.0, 2.0, 3.0, 4.0])];
+    let places = |labels: &[&str]| blurred_places(&labels.iter().map(ToString::to_string).collect::<Vec<_>>(), &found);
+    let head = DetectionBox { x: 10.0, y: 20.0, width: 30.0, height: 20.0 };
+    assert_eq!(places(&["person", "face"]), [head]);
+    assert_eq!(places(&["car", "person"]), [head, found[1].area]);
+    assert_eq!(places(&[]), []);
+}
 
 #[test]
 fn both_formats_keep_the_size_and_leave_out_the_metadata() {

@@ -1,0 +1,166 @@
+//! `[[http.local_plain]]`: addresses without encryption, for cameras and their software in a network that the operator
+//! names, because much of that software cannot use TLS with an authority of one's own.
+//!
+//! Only the routes for pictures are served there, to the named networks, and with an API key. The key and the pictures
+//! can be read by whoever can listen to that network.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use ledge_base::toml_check::{Problem, from_text};
+use ledge_part::check::Check;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::config::ListenAddress;
+
+/// An address without encryption, and the networks that it serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LocalPlain {
+    pub listen: SocketAddr,
+    /// The networks of the callers. Connections from elsewhere are closed.
+    pub peers: Vec<PeerNetwork>,
+}
+
+/// A network, `192.168.1.0/24`, or one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerNetwork(IpNet);
+
+/// The error for a text that is not a network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a network such as \"192.168.1.0/24\", or one address, got {0:?}")]
+pub struct InvalidNetwork(String);
+
+impl FromStr for PeerNetwork {
+    type Err = InvalidNetwork;
+
+    fn from_str(text: &str) -> Result<Self, InvalidNetwork> {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        network.map(Self).map_err(|_| InvalidNetwork(text.chars().take(64).collect()))
+    }
+}
+
+impl fmt::Display for PeerNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for PeerNetwork {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for PeerNetwork {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl LocalPlain {
+    /// Returns `true` if a caller with this address is served.
+    pub fn admits(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.peers.iter().any(|PeerNetwork(network)| network.contains(&ip))
+    }
+
+    /// The listener's address in the lists of sockets.
+    pub fn address(&self) -> ListenAddress {
+        ListenAddress::Tcp(self.listen)
+    }
+
+    /// The networks, for people.
+    pub fn networks(&self) -> String {
+        self.peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    fn problem(&self) -> Option<(String, String)> {
+        let Self { listen, peers } = self;
+        if peers.is_empty() {
+            let reason = "is empty: name the networks of the callers, such as [\"192.168.1.0/24\"]";
+            return Some(("peers".into(), reason.into()));
+        }
+        if listen.ip().to_canonical().is_unspecified() {
+            let reason = format!(
+                "{listen} is every interface of this machine: name the address of the one that the cameras are on, such \
+                 as \"192.168.1.10:{}\"",
+                listen.port()
+            );
+            return Some(("listen".into(), reason));
+        }
+        let everybody = peers.iter().position(|PeerNetwork(network)| network.prefix_len() < 8);
+        everybody.map(|index| {
+            let reason = "is too large: without encryption only a network of your own is served, of at most /8";
+            (format!("peers[{index}]"), reason.into())
+        })
+    }
+}
+
+/// The mistakes in the list, with keys within `[http]`. `others` are the addresses of `http.listen`.
+pub fn problems(listeners: &[LocalPlain], others: &[ListenAddress]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (index, plain) in listeners.iter().enumerate() {
+        let key = |key: &str| format!("local_plain[{index}].{key}");
+        problems.extend(plain.problem().map(|(place, reason)| Problem::new(key(&place), reason)));
+        let earlier = listeners.iter().take(index).map(LocalPlain::address);
+        if others.iter().cloned().chain(earlier).any(|other| other.conflicts_with(&plain.address())) {
+            let reason = format!("{} is named twice", plain.listen);
+            problems.push(Problem::new(key("listen"), reason).depending_on(["listen"]));
+        }
+    }
+    problems
+}
+
+/// The findings of `ledge doctor`: each such address.
+pub fn findings(listeners: &[LocalPlain]) -> impl Iterator<Item = Check> {
+    listeners.iter().map(|plain| {
+        let detail = format!("{} serves pictures without encryption to {}", plain.listen, plain.networks());
+        let advice = "whoever can listen to this network can read the pictures and the API keys: put a TLS proxy in \
+                      front of it (docs/vision.md), or remove [[http.local_plain]]";
+        Check::warn("local plain", detail, advice)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(listen: &str, peers: &[&str]) -> LocalPlain {
+        LocalPlain {
+            listen: listen.parse().unwrap(),
+            peers: peers.iter().map(|network| network.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn only_the_named_networks_are_served() {
+        let lan = plain("192.168.1.10:8001", &["192.168.1.0/24", "10.1.2.3", "fd00::/64"]);
+        for served in ["192.168.1.77", "::ffff:192.168.1.77", "10.1.2.3", "fd00::1"] {
+            assert!(lan.admits(served.parse().unwrap()), "{served}");
+        }
+        for other in ["192.168.2.1", "10.1.2.4", "127.0.0.1", "fd00:0:0:1::1"] {
+            assert!(!lan.admits(other.parse().unwrap()), "{other}");
+        }
+        assert!("192.168.1.0/33".parse::<PeerNetwork>().is_err());
+        assert!("camera.lan".parse::<PeerNetwork>().is_err());
+    }
+
+    #[test]
+    fn everybody_every_interface_and_nobody_are_mistakes() {
+        let keys = |listeners: &[LocalPlain]| {
+            let others = ["127.0.0.1:8000".parse().unwrap()];
+            problems(listeners, &others).into_iter().map(|problem| problem.key).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(&[plain("192.168.1.10:8001", &["192.168.1.0/24"])]), [""; 0]);
+        assert_eq!(keys(&[plain("192.168.1.10:8001", &[])]), ["local_plain[0].peers"]);
+        assert_eq!(keys(&[plain("0.0.0.0:8001", &["10.0.0.0/8"])]), ["local_plain[0].listen"]);
+        assert_eq!(keys(&[plain("10.0.0.1:1", &["10.0.0.0/8", "0.0.0.0/0"])]), ["local_plain[0].peers[1]"]);
+        assert_eq!(keys(&[plain("10.0.0.1:1", &["::/0"])]), ["local_plain[0].peers[0]"]);
+        assert_eq!(keys(&[plain("127.0.0.1:8000", &["127.0.0.0/8"])]), ["local_plain[0].listen"]);
+        let one = plain("10.0.0.1:1", &["10.0.0.0/8"]);
+        assert_eq!(keys(&[one.clone(), one]), ["local_plain[1].listen"]);
+    }
+}

@@ -1,0 +1,106 @@
+//! An annotated photograph as the answer to a call: what a model found, drawn into the photograph that was sent.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::principal::Principal;
+use ledge_engine::pipeline::annotation::{Annotation, AnnotationError, PictureFormat, annotate, blurred_places};
+use ledge_engine::pipeline::detection::Detection;
+use ledge_engine::pipeline::image::ImageError;
+use ledge_models::serving::Serving;
+use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
+use ledge_part::api_error::{ApiError, StatusCode};
+use ledge_service::off_thread::off_thread;
+
+use super::call::{BodyKind, InferenceCall, log_answered};
+use super::decode::Target;
+
+/// The label of the faces that the face model finds.
+const FACE: &str = "face";
+
+/// The places of photographs that are blurred.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlurRule {
+    /// The labels of the objects, as in [`blurred_places`]; `face` stands for each face that `faces` finds.
+    pub labels: Arc<[String]>,
+    /// The model that finds faces.
+    pub faces: ModelName,
+}
+
+/// An annotated photograph.
+#[derive(Debug, Clone)]
+pub struct AnnotatedPhotograph {
+    /// The picture, in the format that was asked for.
+    pub body: Bytes,
+    /// As in [`super::call::CallAnswer`].
+    pub cache: Option<CacheOutcome>,
+}
+
+/// Answers a call with the photograph that was sent, annotated. The call fails if a face that has to be blurred could
+/// not be looked for.
+pub async fn answer(
+    serving: &Serving,
+    call: InferenceCall,
+    format: PictureFormat,
+    blur: &BlurRule,
+    principal: &Principal,
+) -> Result<AnnotatedPhotograph, ApiError> {
+    let (model, arrived) = (call.target.model.clone(), call.arrived);
+    let answered = annotated(serving, call, format, blur, principal).await;
+    let told = answered.as_ref().map(|(_, version)| *version);
+    log_answered(&model, arrived, None, principal, told);
+    answered.map(|(photograph, _)| photograph)
+}
+
+async fn annotated(
+    serving: &Serving,
+    call: InferenceCall,
+    format: PictureFormat,
+    blur: &BlurRule,
+    principal: &Principal,
+) -> Result<(AnnotatedPhotograph, ModelVersion), ApiError> {
+    if call.form != BodyKind::Photograph {
+        return Err(not_acceptable("only a photograph is answered with a picture: send it with its content type"));
+    }
+    let InferenceCall { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
+    let request = |model, version| PhotographRequest {
+        model,
+        version,
+        photograph: photograph.clone(),
+        deadline,
+        priority,
+        account: account.clone(),
+    };
+
+    let answer = serving.infer_photograph(request(model.clone(), version), principal).await?;
+    let detections = answer.detections().ok_or_else(|| {
+        not_acceptable(&format!("model '{model}' finds no objects to draw: leave out the header accept, for JSON"))
+    })?;
+    let mut found = detections.clone();
+    if blur.labels.iter().any(|label| label == FACE) {
+        let faces = serving.infer_photograph(request(blur.faces.clone(), None), principal).await?;
+        let faces = faces.detections().unwrap_or_default().into_iter();
+        found.extend(faces.map(|face| Detection { label: FACE.to_owned(), ..face }));
+    }
+
+    let (limits, labels, mut hold) = (serving.decode_limits(), blur.labels.clone(), account.hold());
+    let picture = off_thread(&account, move || {
+        let blurred = blurred_places(&labels, &found);
+        let annotation = Annotation { detections: &detections, blurred: &blurred, format };
+        let picture = annotate(&photograph, &annotation, limits, &mut hold)?;
+        // What is left are the bytes of the answer; no more than were counted.
+        let _ = hold.resize(picture.len());
+        Ok(hold.keep(picture.into()))
+    });
+    let body = picture.await.map_err(|error: AnnotationError| match error {
+        AnnotationError::Photograph(ImageError::NoRoom(error)) => error.into(),
+        error => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    })?;
+    let response = answer.response;
+    Ok((AnnotatedPhotograph { body, cache: response.cache }, response.version))
+}
+
+fn not_acceptable(message: &str) -> ApiError {
+    ApiError::new(StatusCode::NOT_ACCEPTABLE, message)
+}
