@@ -86,8 +86,11 @@ pub async fn custom_list(State(app): State<App>, request: Request) -> Result<Res
     let (parts, body) = request.into_parts();
     let ReceivedBody { bytes, .. } = body::read(&parts, body, app.context()).await?;
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    // Without fields there may be no form at all.
-    let form = VisionForm::parse(content_type, bytes).unwrap_or_default();
+    let form = match VisionForm::parse(content_type, bytes) {
+        // Without fields there may be no form at all.
+        Err(FormError::NoForm) => VisionForm::default(),
+        form => form.map_err(|error| bad_request(error.to_string()))?,
+    };
     let caller = guard::admit_by_form(&app, &parts, form.api_key.as_deref())?;
 
     let models = app.serving().repository().all_live();

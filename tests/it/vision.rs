@@ -139,6 +139,11 @@ fn a_key_in_the_form_is_a_key_and_a_wrong_one_never_falls_back() {
     assert!(refusal(&client.post(detect, &headers, &form(&fields)), 400).contains("two different keys"));
     let listed = post(client, "/v1/vision/custom/list", &[("api_key", other.as_bytes())]).json();
     assert_eq!(listed["models"], json!(["other"]));
+    // As Python's requests sends a form without files.
+    let line = [("content-type", "application/x-www-form-urlencoded")];
+    let mut list = |key: &str| client.post("/v1/vision/custom/list", &line, format!("api_key={key}").as_bytes());
+    assert_eq!(list(&other).json()["models"], json!(["other"]));
+    refusal(&list("wrong"), 401);
 }
 
 #[test]

@@ -16,7 +16,7 @@ const TOPICS: [&str; 3] =
     ["ledge/v1/box/infer/add_sub", "ledge/v1/box/infer/add_sub/versions/1", "ledge/v1/shop/infer/add_sub"];
 
 /// Makes a key by the command line.
-fn key(root: &TestRoot, arguments: &[&str]) -> String {
+pub fn key(root: &TestRoot, arguments: &[&str]) -> String {
     let made = root.command(&[&["keys", "create"], arguments].concat()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     String::from_utf8(made.stdout).unwrap().trim_end().to_owned()

@@ -32,6 +32,7 @@ mod client;
 mod cpus;
 #[path = "../it/daemon.rs"]
 mod daemon;
+mod deepstack;
 mod delivery;
 mod faults;
 mod feast;

@@ -1,4 +1,5 @@
-//! The fields of a form (`multipart/form-data`, RFC 7578) with a picture.
+//! The fields of a form with a picture (`multipart/form-data`, RFC 7578), or of one without
+//! (`application/x-www-form-urlencoded`).
 
 use std::convert::Infallible;
 
@@ -85,6 +86,11 @@ fn read_fields(
     body: Bytes,
     mut take: impl FnMut((&str, Bytes)) -> Result<(), FormError>,
 ) -> Result<(), FormError> {
+    let essence = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+        let mut fields = form_urlencoded::parse(&body).take(FIELDS_MAX);
+        return fields.try_for_each(|(name, content)| take((&name, content.into_owned().into())));
+    }
     let boundary = content_type.and_then(|content_type| multer::parse_boundary(content_type).ok());
     let mut fields = Multipart::new(stream::iter([Ok::<_, Infallible>(body)]), boundary.ok_or(FormError::NoForm)?);
     let malformed = |error: multer::Error| FormError::Malformed(error.to_string());
@@ -175,6 +181,15 @@ mod tests {
         assert_eq!(parse(&[("x", &b""[..]); 65]), Err(FormError::TooManyFields));
         let cut_off = body(&[("image", b"12345")]);
         assert!(matches!(VisionForm::parse(CONTENT_TYPE, cut_off.slice(..60)), Err(FormError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_form_without_a_picture_may_be_a_line() {
+        let line = Some("application/x-www-form-urlencoded");
+        let form = VisionForm::parse(line, Bytes::from_static(b"api_key=ledge%5F1&min_confidence=0.5&x"));
+        let expected = VisionForm { image: None, min_confidence: Some(0.5), api_key: Some("ledge_1".into()) };
+        assert_eq!(form, Ok(expected));
+        assert_eq!(api_key_at_start(line, Bytes::from_static(b"api_key=k")).as_deref(), Some("k"));
     }
 
     #[test]
