@@ -21,6 +21,7 @@ pub mod mqtt;
 mod output;
 pub mod serve;
 mod server;
+mod stop_signals;
 pub mod tls;
 pub mod top;
 pub mod tune;
@@ -71,7 +72,7 @@ Examples:
   ledge config show                             show the settings in effect and where they were set
 
 Exit codes:
-  0 done   1 failed   2 wrong usage   78 wrong configuration
+  0 done   1 failed   2 wrong usage   78 wrong configuration   130 interrupted
   also of `audit verify` and `audit check`: 3 something is missing   4 two histories of one log   5 tampered with";
 
 /// The options of every verb.
@@ -240,6 +241,8 @@ pub enum Exit {
     /// The configuration is wrong, or a later version wrote the stores. A restart does not help, so the unit has
     /// `RestartPreventExitStatus=78`.
     Configuration,
+    /// A signal ended the verb before it was done, as 128 + SIGINT in a shell.
+    Interrupted,
 }
 
 impl Exit {
@@ -269,6 +272,7 @@ impl From<Exit> for ExitCode {
             Exit::Tampered => Self::from(5),
             // EX_CONFIG of sysexits.h.
             Exit::Configuration => Self::from(78),
+            Exit::Interrupted => Self::from(130),
         }
     }
 }

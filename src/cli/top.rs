@@ -20,6 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::features::daemon::message;
 use super::server::ServerArgs;
+use super::stop_signals::StopSignals;
 use super::{Exit, Globals, Output, block_on};
 use render::{History, TerminalSize};
 use snapshot::Snapshot;
@@ -246,24 +247,6 @@ impl Display {
             Connection::Opening => render::lost(&self.url, "connecting", size),
             Connection::Running(view) => render::lines(view, &self.url, &self.history, size),
             Connection::Lost(reason) => render::lost(&self.url, reason, size),
-        }
-    }
-}
-
-/// The signals that end the verb, which must restore the terminal first.
-struct StopSignals([tokio::signal::unix::Signal; 3]);
-
-impl StopSignals {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
-    }
-
-    async fn requested(&mut self) {
-        let Self([interrupt, terminate, hangup]) = self;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
         }
     }
 }

@@ -13,8 +13,9 @@ const PROTOCOL_EXTENSIONS: [&str; 6] =
     ["model_repository", "statistics", "model_configuration", "binary_tensor_data", "classification", "parameters"];
 
 /// `GET /v2`.
-pub async fn server_metadata() -> Response {
-    json(&ServerMetadata::new("ledge", env!("CARGO_PKG_VERSION"), &PROTOCOL_EXTENSIONS))
+pub async fn server_metadata(State(app): State<App>) -> Response {
+    let inference_cores = app.serving().repository().engine().cores().len();
+    json(&ServerMetadata::new("ledge", env!("CARGO_PKG_VERSION"), &PROTOCOL_EXTENSIONS, inference_cores))
 }
 
 /// `GET /v2/health/live`. Triton's clients read the status, those of KServe the body.

@@ -335,6 +335,7 @@ pub fn send_signal(pid: u32, name: &str) {
     use rustix::process::{Pid, Signal, kill_process};
     let signal = match name {
         "HUP" => Signal::HUP,
+        "INT" => Signal::INT,
         "KILL" => Signal::KILL,
         "TERM" => Signal::TERM,
         other => panic!("{other}: say here which signal that is"),

@@ -11,6 +11,7 @@ mod audit_faults;
 mod audit_log;
 mod audit_quota;
 mod audit_surfaces;
+mod batch_infer;
 mod bench;
 mod cache;
 mod candidates;

@@ -44,7 +44,7 @@ pub fn run(
     if !args.url.is_empty() || args.http {
         bail!("accuracy is measured only in this process: leave out --url and --http");
     }
-    let files = infer::collect(&[images.to_owned()])?;
+    let files = infer::files_in(images)?;
     let labels = Labels::read(args.labels.as_deref())?;
     let scratch = ScratchFolder::new()?;
     let model = MeasuredModel::load(runtime, config, &args.subject, &scratch.path().join("model"))?;

@@ -29,13 +29,15 @@ pub struct ServerMetadata {
     pub version: String,
     /// The extensions it speaks (oip.md section 1).
     pub extensions: Vec<String>,
+    /// The cores that run inferences: as many calls in flight keep the server busy. A member of Ledge's own.
+    pub inference_cores: usize,
 }
 
 impl ServerMetadata {
     /// The metadata of a server.
-    pub fn new(name: &str, version: &str, extensions: &[&str]) -> Self {
+    pub fn new(name: &str, version: &str, extensions: &[&str], inference_cores: usize) -> Self {
         let extensions = extensions.iter().map(|&extension| extension.to_owned()).collect();
-        Self { name: name.into(), version: version.into(), extensions }
+        Self { name: name.into(), version: version.into(), extensions, inference_cores }
     }
 }
 
@@ -92,10 +94,10 @@ mod tests {
 
     #[test]
     fn metadata_has_the_protocols_keys() {
-        let server = ServerMetadata::new("ledge", "0.1.0", &["statistics"]);
+        let server = ServerMetadata::new("ledge", "0.1.0", &["statistics"], 4);
         assert_eq!(
             serde_json::to_string(&server).unwrap(),
-            r#"{"name":"ledge","version":"0.1.0","extensions":["statistics"]}"#
+            r#"{"name":"ledge","version":"0.1.0","extensions":["statistics"],"inference_cores":4}"#
         );
         let port = |name: &str| Port { name: name.into(), datatype: DataType::Fp32, shape: vec![-1, 16] };
         let version = ModelVersion::try_from(3).unwrap();

@@ -1,0 +1,115 @@
+//! A run over many files: so many calls in flight, and files read ahead of them within a bound on the memory.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use ledge_protocol::decode::Target;
+use ledge_service::off_thread::blocking;
+use tokio::sync::Semaphore;
+
+use super::calls::{Caller, FileAnswer};
+use super::files::Input;
+use super::progress::Progress;
+use super::results_file::FileState;
+use super::stop::Stop;
+
+/// The files read or waiting to be written out, for each call in flight: a slow one holds up the order of the others, and
+/// must not hold up their calls.
+const WINDOW_PER_CALL: usize = 8;
+/// The most KiB of files in memory. A larger file is in memory alone.
+const READ_KIB_MAX: u32 = 256 << 10;
+/// The largest file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// What every call of a run needs.
+pub struct Batch<'a> {
+    pub caller: &'a Caller,
+    pub target: &'a Target,
+    pub progress: &'a Progress,
+    pub stop: &'a Stop,
+    memory: Semaphore,
+    calls: Semaphore,
+    in_flight: usize,
+}
+
+/// A file with its answer.
+pub struct Answered<'a> {
+    pub path: &'a Path,
+    /// The state of the file when it was read.
+    pub state: Option<FileState>,
+    pub answer: FileAnswer,
+}
+
+impl<'a> Batch<'a> {
+    pub fn new(
+        caller: &'a Caller,
+        target: &'a Target,
+        in_flight: usize,
+        progress: &'a Progress,
+        stop: &'a Stop,
+    ) -> Self {
+        let memory = Semaphore::new(READ_KIB_MAX as usize);
+        Self { caller, target, progress, stop, memory, calls: Semaphore::new(in_flight), in_flight }
+    }
+
+    /// The answers to all files, in the order of the files. After a stop, those of the calls in flight. An error is one
+    /// of the whole run.
+    pub fn answers(&'a self, inputs: &'a [Input]) -> impl Stream<Item = anyhow::Result<Answered<'a>>> {
+        let answers = stream::iter(inputs).take_while(|_| std::future::ready(!self.stop.is_requested()));
+        let answers = answers.map(|input| self.answer(input)).buffered(self.in_flight * WINDOW_PER_CALL);
+        answers.filter_map(|answered| std::future::ready(answered.transpose()))
+    }
+
+    async fn answer(&self, input: &'a Input) -> anyhow::Result<Option<Answered<'a>>> {
+        let path = input.path.as_path();
+        if let Some(problem) = &input.problem {
+            return Ok(Some(Answered { path, state: None, answer: Err(problem.clone()) }));
+        }
+
+        // A call gives its memory back when it ends, whether or not its answer can be written out yet.
+        let Ok(_memory) = self.memory.acquire_many(kib(path).await).await else { return Ok(None) };
+        if self.stop.is_requested() {
+            return Ok(None);
+        }
+        let (state, content) = match read(path).await {
+            Ok(read) => read,
+            Err(problem) => return Ok(Some(Answered { path, state: None, answer: Err(problem) })),
+        };
+
+        let Ok(_place) = self.calls.acquire().await else { return Ok(None) };
+        if self.stop.is_requested() {
+            return Ok(None);
+        }
+        let answer = self.caller.ask(self.target, content, self.progress, self.stop).await?;
+        Ok(answer.map(|answer| Answered { path, state: Some(state), answer }))
+    }
+}
+
+/// The memory for a file.
+async fn kib(path: &Path) -> u32 {
+    let path = path.to_owned();
+    let bytes = blocking(move || std::fs::metadata(path).map_or(0, |metadata| metadata.len())).await;
+    u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(1, READ_KIB_MAX)
+}
+
+async fn read(path: &Path) -> Result<(FileState, Bytes), String> {
+    let path = path.to_owned();
+    let read = blocking(move || -> std::io::Result<_> {
+        let file = File::open(path)?;
+        // Taken first: what changes while it is read is a change.
+        let state = FileState::from(&file.metadata()?);
+        let mut content = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
+        Ok((state, content))
+    });
+    match read.await {
+        Ok((_, content)) if content.len() as u64 > FILE_BYTES_MAX => {
+            Err(format!("the file is larger than {} MiB", FILE_BYTES_MAX >> 20))
+        }
+        Ok((state, content)) => Ok((state, content.into())),
+        Err(error) => Err(format!("cannot read the file: {error}")),
+    }
+}

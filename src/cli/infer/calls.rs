@@ -1,0 +1,255 @@
+//! Calls of the model: in this process, or at a running server that may be busy or be restarted meanwhile.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use ledge_base::memory_budget::Account;
+use ledge_base::names::ModelVersion;
+use ledge_base::principal::Principal;
+use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError};
+use ledge_engine::pipeline::image::ImageFormat;
+use ledge_identity::access::ViewScope;
+use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::Serving;
+use ledge_part::api_error::StatusCode;
+use ledge_protocol::call::{self, BodyKind, InferenceCall};
+use ledge_protocol::decode::Target;
+use serde_json::{Map, Value};
+
+use super::progress::Progress;
+use super::stop::Stop;
+use crate::cli::features::daemon::message;
+
+/// The answer for one file, as HTTP sends it in JSON, or the reason why there is none.
+pub type FileAnswer = Result<Map<String, Value>, String>;
+
+/// The longest wait of one call for a busy server, which may answer background work at one time of the day only.
+const BUSY_MAX: Duration = Duration::from_hours(25);
+/// The longest pause before the next attempt, whatever the server asks for.
+const PAUSE_MAX: Duration = Duration::from_mins(1);
+/// The pause before the next attempt where the server names none.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A server that takes longer than this for one call has gone. A model's own limit is far below.
+const CALL_TIMEOUT: Duration = Duration::from_mins(70);
+/// How often the connection may break during the call of one file, which may be what ends the server.
+const BREAKS_MAX: u32 = 3;
+
+/// Where the model runs.
+pub enum Caller {
+    Here(Box<Serving>),
+    Server(Server),
+}
+
+impl Caller {
+    /// The cores that run inferences, where a server says so.
+    pub async fn cores(&self) -> anyhow::Result<Option<usize>> {
+        match self {
+            Self::Here(serving) => Ok(Some(serving.repository().engine().cores().len())),
+            Self::Server(server) => server.cores().await,
+        }
+    }
+
+    /// The version that answers calls to `target` now.
+    pub async fn version(&self, target: &Target) -> anyhow::Result<ModelVersion> {
+        match self {
+            Self::Here(serving) => Ok(serving.repository().pin(&target.model, target.version)?.version),
+            Self::Server(server) => server.version(target).await,
+        }
+    }
+
+    /// Asks for the answer to a file's content. `None` when a stop came before the server took the call. An error is
+    /// one of the whole run.
+    pub async fn ask(
+        &self,
+        target: &Target,
+        content: Bytes,
+        progress: &Progress,
+        stop: &Stop,
+    ) -> anyhow::Result<Option<FileAnswer>> {
+        match self {
+            Self::Here(serving) => Ok(ask_here(serving, target, content, stop).await),
+            Self::Server(server) => server.ask(target, content, progress, stop).await,
+        }
+    }
+}
+
+async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) -> Option<FileAnswer> {
+    loop {
+        let call = InferenceCall {
+            target: target.clone(),
+            form: BodyKind::sniffed(&body, None, None),
+            body: body.clone(),
+            priority: None,
+            deadline: None,
+            arrived: Instant::now(),
+            account: Account::unlimited(),
+            views: ViewScope::ALL,
+        };
+        let failure = match call::answer(serving, call, &Principal::Local).await {
+            Ok(answer) => return Some(object(&answer.body)),
+            Err(failure) => failure,
+        };
+        match failure.retry_after_s {
+            // A model with a short queue, and more calls in flight than it holds.
+            Some(seconds) if failure.status == StatusCode::TOO_MANY_REQUESTS => {
+                stop.pause(Duration::from_secs(seconds).min(PAUSE_MAX)).await?;
+            }
+            _ => return Some(Err(failure.message)),
+        }
+    }
+}
+
+/// The body of an answer.
+fn object(body: &[u8]) -> FileAnswer {
+    serde_json::from_slice(body).map_err(|_| {
+        "the answer is not JSON: leave binary_data and binary_data_output out of the request".to_owned()
+    })
+}
+
+/// A running server, and the connections to it that are idle.
+pub struct Server {
+    address: DaemonAddress,
+    idle: Mutex<Vec<DaemonConnection>>,
+    priority: Priority,
+    /// The longest time to wait for a server that does not answer.
+    patience: Duration,
+}
+
+/// The reason for a further attempt.
+enum Obstacle {
+    /// The server is there, and has no place for the call.
+    Busy { pause: Duration },
+    /// The server is not there, or cannot answer any call.
+    Unavailable { pause: Duration },
+}
+
+impl Server {
+    /// Connects to the server. Calls of priority batch wait while it is busy, and `patience` at most while it does not
+    /// answer; others fail at once.
+    pub async fn open(address: DaemonAddress, priority: Priority, patience: Duration) -> anyhow::Result<Self> {
+        let idle = Mutex::new(vec![DaemonConnection::open(&address).await?]);
+        Ok(Self { address, idle, priority, patience })
+    }
+
+    async fn cores(&self) -> anyhow::Result<Option<usize>> {
+        let metadata = self.document("/v2").await?;
+        Ok(metadata.get("inference_cores").and_then(Value::as_u64).and_then(|cores| usize::try_from(cores).ok()))
+    }
+
+    /// The version asked for, or the highest that is live, which answers by default.
+    async fn version(&self, target: &Target) -> anyhow::Result<ModelVersion> {
+        let path = format!("/v2/models/{}{}", target.model, version_path(target));
+        let metadata = self.document(&path).await?;
+        let versions = metadata.get("versions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let highest = versions.iter().filter_map(|version| version.as_str()?.parse().ok()).max();
+        target.version.or(highest).with_context(|| format!("the server names no version of '{}'", target.model))
+    }
+
+    async fn document(&self, path: &str) -> anyhow::Result<Value> {
+        let mut connection = self.connection().await?;
+        let answer = connection.get(path).await?;
+        self.keep(connection);
+        match answer.status {
+            200 => serde_json::from_slice(&answer.body).with_context(|| format!("the answer to {path} is not JSON")),
+            status => bail!("{} ({status})", message(status, &answer.body)),
+        }
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        content: Bytes,
+        progress: &Progress,
+        stop: &Stop,
+    ) -> anyhow::Result<Option<FileAnswer>> {
+        let path = format!("/v2/models/{}{}/infer", target.model, version_path(target));
+        let waits = self.priority == Priority::Batch;
+        let (mut busy_since, mut lost_since): (Option<Instant>, Option<Instant>) = (None, None);
+        let (mut breaks, mut was_ready) = (0, false);
+        loop {
+            let (obstacle, reason) = match self.post(&path, content.clone()).await {
+                Ok(answer) if answer.status == 200 => return Ok(Some(object(&answer.body))),
+                Ok(answer) => {
+                    let reason = format!("{} ({})", message(answer.status, &answer.body), answer.status);
+                    match (answer.status, answer.retry_after) {
+                        (401, _) => bail!(reason),
+                        (404, _) if was_ready => bail!(reason),
+                        (404, _) => {
+                            // A server that has just been started does not know its models yet.
+                            was_ready = self.is_ready().await;
+                            let pause = if was_ready { Duration::ZERO } else { PAUSE };
+                            (Obstacle::Unavailable { pause }, reason)
+                        }
+                        (429, Some(pause)) if waits => (Obstacle::Busy { pause }, reason),
+                        (503, Some(pause)) if waits => (Obstacle::Unavailable { pause }, reason),
+                        _ => return Ok(Some(Err(reason))),
+                    }
+                }
+                Err(error @ (DaemonError::Exchange(_) | DaemonError::Connect { .. })) if waits => {
+                    breaks += u32::from(matches!(error, DaemonError::Exchange(_)));
+                    if breaks == BREAKS_MAX {
+                        return Ok(Some(Err(format!("{error}, {BREAKS_MAX} times"))));
+                    }
+                    (Obstacle::Unavailable { pause: PAUSE }, error.to_string())
+                }
+                Err(error) => return Err(error.into()),
+            };
+
+            let (pause, since, longest) = match obstacle {
+                Obstacle::Busy { pause } => {
+                    lost_since = None;
+                    (pause, *busy_since.get_or_insert_with(Instant::now), BUSY_MAX)
+                }
+                Obstacle::Unavailable { pause } => {
+                    (pause, *lost_since.get_or_insert_with(Instant::now), self.patience)
+                }
+            };
+            let left = longest.saturating_sub(since.elapsed());
+            if left.is_zero() && !pause.is_zero() {
+                bail!("{reason}, for {} s (--wait)", longest.as_secs());
+            }
+            if !pause.is_zero() {
+                progress.waiting(&reason);
+            }
+            if stop.pause(pause.min(PAUSE_MAX).min(left)).await.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Posts the content of a file. The connection is kept for the next one if it can be.
+    async fn post(&self, path: &str, content: Bytes) -> Result<DaemonAnswer, DaemonError> {
+        let kind = ImageFormat::sniff(&content).map_or("application/json", ImageFormat::content_type);
+        let headers = [("content-type", kind), ("x-ledge-priority", self.priority.as_str())];
+        let mut connection = self.connection().await?;
+        let answer = tokio::time::timeout(CALL_TIMEOUT, connection.post(path, &headers, content)).await;
+        let late = |_| DaemonError::Connect { url: self.address.url.clone(), error: std::io::ErrorKind::TimedOut.into() };
+        let answer = answer.map_err(late)??;
+        self.keep(connection);
+        Ok(answer)
+    }
+
+    /// True once the server has loaded its models.
+    async fn is_ready(&self) -> bool {
+        let Ok(mut connection) = self.connection().await else { return false };
+        connection.get("/v2/health/ready").await.is_ok_and(|answer| answer.status == 200)
+    }
+
+    async fn connection(&self) -> Result<DaemonConnection, DaemonError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match idle {
+            Some(connection) => Ok(connection),
+            None => DaemonConnection::open(&self.address).await,
+        }
+    }
+
+    fn keep(&self, connection: DaemonConnection) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    }
+}
+
+fn version_path(target: &Target) -> String {
+    target.version.map(|version| format!("/versions/{version}")).unwrap_or_default()
+}

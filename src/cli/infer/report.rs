@@ -1,0 +1,115 @@
+//! The answers of a run: a table or JSON on standard output, or the lines of a results file.
+
+use std::io::Write;
+
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_engine::pipeline::KINDS;
+use ledge_engine::pipeline::kind::{Kind, Row};
+use serde_json::{Map, Value};
+
+use super::batch::Answered;
+use super::calls::FileAnswer;
+use super::results_file::{Line, ResultsFile};
+use crate::cli::Output;
+
+/// The place that answers are written to.
+pub enum Sink {
+    Table {
+        /// The width of the column of files, in characters.
+        width: usize,
+        /// Set once the headings are written.
+        headed: bool,
+    },
+    Json,
+    File {
+        results: ResultsFile,
+        model: ModelName,
+        version: ModelVersion,
+    },
+}
+
+pub struct Report<'a> {
+    pub out: &'a mut Output,
+    pub sink: Sink,
+    /// The number of labels to show.
+    pub top: usize,
+}
+
+impl Report<'_> {
+    pub fn write(&mut self, answered: Answered<'_>) -> anyhow::Result<()> {
+        let Answered { path, state, answer } = answered;
+        let file = path.to_string_lossy();
+        match &mut self.sink {
+            Sink::Table { width, headed } => {
+                let width = *width;
+                // The column without a fixed width is the last one.
+                if !std::mem::replace(headed, true) {
+                    writeln!(self.out, "{FILE_HEADING:<width$} {:>8} {:>11}  ANSWER", "SCORE", "TIME")?;
+                }
+                for (score, text, time) in rows(answer, self.top) {
+                    writeln!(self.out, "{file:<width$} {score:>8} {time:>11}  {text}")?;
+                }
+            }
+            Sink::Json => {
+                let answer = shortened(answer, self.top);
+                let line = Line { file: &file, state: None, answer: &answer };
+                writeln!(self.out, "{}", serde_json::to_string(&line)?)?;
+            }
+            Sink::File { results, model, version } => {
+                let mut answer = shortened(answer, self.top);
+                answer.insert("model_name".into(), model.as_str().into());
+                answer.insert("model_version".into(), version.to_string().into());
+                results.write(&Line { file: &file, state: state.as_ref(), answer: &answer })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The heading of the column of files.
+pub const FILE_HEADING: &str = "FILE";
+
+/// The members of a line of JSON.
+fn shortened(answer: FileAnswer, top: usize) -> Map<String, Value> {
+    let mut answer = match answer {
+        Ok(answer) => answer,
+        Err(reason) => return Map::from_iter([("error".to_owned(), reason.into())]),
+    };
+    if let Some((kind, result)) = result_of(&mut answer) {
+        (kind.shorten)(result, top);
+    }
+    answer
+}
+
+/// The result of a pipeline in an answer, with the pipeline's kind; none in an answer to tensors.
+fn result_of(answer: &mut Map<String, Value>) -> Option<(&'static Kind, &mut Value)> {
+    let kind = KINDS.iter().find(|kind| answer.contains_key(kind.member))?;
+    Some((kind, answer.get_mut(kind.member)?))
+}
+
+/// An answer as rows of score, text and time.
+fn rows(answer: FileAnswer, top: usize) -> Vec<(String, String, String)> {
+    let mut answer = match answer {
+        Ok(answer) => answer,
+        Err(reason) => return vec![(String::new(), format!("error: {reason}"), String::new())],
+    };
+    let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_f64);
+    let time = answer
+        .get("time_ms")
+        .map_or(0.0, |time| ["decode", "queue", "compute"].iter().filter_map(|part| number(time, part)).sum::<f64>());
+    if let Some((kind, result)) = result_of(&mut answer) {
+        (kind.shorten)(result, top);
+        let rows = (kind.rows)(result).into_iter().enumerate().map(|(rank, Row { score, text })| {
+            let time = if rank == 0 { format!("{time:.1} ms") } else { String::new() };
+            (score.map(|score| format!("{score:.4}")).unwrap_or_default(), text, time)
+        });
+        return rows.collect();
+    }
+    let outputs = answer.get("outputs").and_then(Value::as_array).cloned().unwrap_or_default();
+    let row = |output: &Value| {
+        let text = |key: &str| output.get(key).map(ToString::to_string).unwrap_or_default();
+        let name = output.get("name").and_then(Value::as_str).unwrap_or_default();
+        (String::new(), format!("{name} {} {}", text("shape"), text("data")), String::new())
+    };
+    outputs.iter().map(row).collect()
+}

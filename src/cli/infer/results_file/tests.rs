@@ -1,0 +1,169 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A folder with three photographs, and the results file of a run over them.
+struct Run {
+    folder: TempDir,
+    names: [&'static str; 3],
+}
+
+impl Run {
+    fn new() -> Self {
+        let run = Self { folder: tempfile::tempdir().unwrap(), names: ["a \"1\".jpg", "b.jpg", "c.jpg"] };
+        for name in run.names {
+            durable::replace(&run.folder.path().join(name), name.as_bytes()).unwrap();
+        }
+        run
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("results.jsonl")
+    }
+
+    fn photograph(&self, at: usize) -> PathBuf {
+        self.folder.path().join(self.names[at])
+    }
+
+    fn open_as(&self, model: &str, version: u64) -> anyhow::Result<(ResultsFile, Done, Vec<PathBuf>)> {
+        let mut inputs: Vec<_> =
+            (0..3).map(|at| Input { path: self.photograph(at), problem: None }).collect();
+        let version = ModelVersion::try_from(version).unwrap();
+        let (results, done) = ResultsFile::open(&self.path(), &model.parse().unwrap(), version, &mut inputs)?;
+        Ok((results, done, inputs.into_iter().map(|input| input.path).collect()))
+    }
+
+    fn open(&self) -> (ResultsFile, Done, Vec<PathBuf>) {
+        self.open_as("m", 1).unwrap()
+    }
+
+    /// Writes the line of a photograph.
+    fn write(&self, results: &mut ResultsFile, at: usize, member: &str) {
+        let state = FileState::from(&std::fs::metadata(self.photograph(at)).unwrap());
+        let answer = json!({"model_name": "m", "model_version": "1", member: "{\"x\": 1}"});
+        let (path, answer) = (self.photograph(at), answer.as_object().unwrap().clone());
+        let line = Line { file: path.to_str().unwrap(), state: Some(&state), answer: &answer };
+        results.write(&line).unwrap();
+    }
+
+    /// A results file with all answers, as bytes.
+    fn complete(&self) -> Vec<u8> {
+        let (mut results, ..) = self.open();
+        (0..3).for_each(|at| self.write(&mut results, at, "labels"));
+        self.bytes()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        std::fs::read(self.path()).unwrap()
+    }
+}
+
+#[test]
+fn failed_and_changed_files_are_left_and_lose_their_lines() {
+    let run = Run::new();
+    let (mut results, done, left) = run.open();
+    assert_eq!((done, left.len()), (0, 3));
+    run.write(&mut results, 0, "error");
+    run.write(&mut results, 1, "labels");
+    run.write(&mut results, 2, "labels");
+    drop(results);
+    durable::replace(&run.photograph(2), b"another photograph").unwrap();
+    // The line of a file that this run does not name.
+    let other = r#"{"file":"other.jpg","model_name":"m","model_version":"1","error":"x"}"#;
+    let mut bytes = run.bytes();
+    bytes.extend_from_slice(format!("{other}\n").as_bytes());
+    durable::replace(&run.path(), &bytes).unwrap();
+
+    let (mut results, done, left) = run.open();
+    assert_eq!((done, left), (1, vec![run.photograph(0), run.photograph(2)]));
+    let text = String::from_utf8(run.bytes()).unwrap();
+    assert!(text.lines().count() == 2 && text.contains("b.jpg") && text.ends_with(&format!("{other}\n")), "{text}");
+    run.write(&mut results, 0, "labels");
+    run.write(&mut results, 2, "labels");
+    drop(results);
+    let (_results, done, left) = run.open();
+    assert_eq!((done, left.len()), (3, 0));
+    assert_eq!(std::fs::read_dir(run.folder.path()).unwrap().count(), 4, "no temporary file is left");
+}
+
+#[test]
+fn one_run_at_a_time_has_the_file_even_when_it_has_replaced_it() {
+    let run = Run::new();
+    let refused = |run: &Run| run.open_as("m", 1).unwrap_err().to_string().contains("another run");
+    let (mut results, ..) = run.open();
+    assert!(refused(&run));
+    run.write(&mut results, 0, "error");
+    run.write(&mut results, 1, "labels");
+    drop(results);
+    let (results, ..) = run.open();
+    assert!(results._replaced.is_some() && refused(&run));
+    drop(results);
+    assert_eq!(run.open().1, 1);
+}
+
+#[test]
+fn answers_of_another_model_or_version_are_refused_and_stay() {
+    let run = Run::new();
+    let before = run.complete();
+    for (model, version) in [("other", 1), ("m", 2)] {
+        let refused = run.open_as(model, version).unwrap_err().to_string();
+        assert!(refused.contains("answers of version 1 of the model 'm'"), "{refused}");
+        assert!(refused.contains(&format!("version {version} of '{model}'")), "{refused}");
+    }
+    assert_eq!(run.bytes(), before);
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_and_stays() {
+    let run = Run::new();
+    let of_json = "{\"file\":\"a.jpg\",\"labels\":[]}\n";
+    for content in ["a,b\n1,2\n", "\u{ff}\u{d8}photograph", "{\"file\": 1}\n", "[]\n", of_json, "x", "{\"a\""] {
+        durable::replace(&run.path(), content.as_bytes()).unwrap();
+        let refused = run.open_as("m", 1).unwrap_err().to_string();
+        assert!(refused.contains("line 1") && refused.contains("was not written by"), "{refused}");
+        assert_eq!(run.bytes(), content.as_bytes());
+    }
+    std::fs::remove_file(run.path()).unwrap();
+    std::fs::create_dir(run.path()).unwrap();
+    assert!(run.open_as("m", 1).unwrap_err().to_string().contains("not a regular file"));
+}
+
+proptest! {
+    /// Wherever a write was cut off, and with whatever zeros of a power cut, complete lines are kept, the rest goes, and
+    /// the run that goes on ends with the same lines.
+    #[test]
+    fn a_torn_line_is_dropped_and_complete_ones_are_kept(cut in 0.0..1.0_f64, zeros in 0..40_usize) {
+        let run = Run::new();
+        let whole = run.complete();
+        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
+        let cut = (cut * whole.len() as f64) as usize;
+        let mut bytes = whole[..cut].to_vec();
+        let kept = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        bytes.resize(cut + zeros, 0);
+        durable::replace(&run.path(), &bytes).unwrap();
+
+        let (mut results, done, left) = run.open();
+        prop_assert_eq!(run.bytes(), &whole[..kept]);
+        prop_assert_eq!(done + left.len(), 3);
+        (done..3).for_each(|at| run.write(&mut results, at, "labels"));
+        prop_assert_eq!(run.bytes(), whole);
+    }
+
+    /// No content makes a run panic, and what was not written by one is not changed.
+    #[test]
+    fn any_content_is_refused_unchanged_or_begins_as_ours(
+        lines in vec(prop_oneof![Just(String::new()), Just("{\"file\":\"".to_owned()), "\\PC{0,30}"], 0..5)
+    ) {
+        let run = Run::new();
+        let content = lines.join("\n");
+        durable::replace(&run.path(), content.as_bytes()).unwrap();
+        if run.open_as("m", 1).is_err() {
+            prop_assert_eq!(run.bytes(), content.as_bytes());
+        } else {
+            prop_assert!(lines.iter().all(|line| is_torn(line.as_bytes())));
+        }
+    }
+}
