@@ -24,7 +24,7 @@ use super::stop_signals::StopSignals;
 use super::{Exit, Globals, Output, block_on, output};
 use crate::config::Config;
 use crate::daemon;
-use batch::{Answered, Batch};
+use batch::Batch;
 use calls::{Caller, Server};
 use files::Inputs;
 use progress::{Progress, note};
@@ -216,7 +216,12 @@ struct Outcome {
 impl Outcome {
     /// Writes the answers out until all files have one, or a signal or an error ends the run. The calls in flight are
     /// finished, unless there is a second signal.
-    async fn gather(&mut self, batch: &Batch<'_>, inputs: &[files::Input], report: &mut Report<'_>) -> anyhow::Result<()> {
+    async fn gather(
+        &mut self,
+        batch: &Batch<'_>,
+        inputs: &[files::Input],
+        report: &mut Report<'_>,
+    ) -> anyhow::Result<()> {
         let mut signals = StopSignals::new()?;
         let mut answers = std::pin::pin!(batch.answers(inputs));
         let mut ended = Ok(());
@@ -234,9 +239,10 @@ impl Outcome {
             match next {
                 None => return ended,
                 Some(Ok(answered)) => {
-                    self.count(&answered);
-                    batch.progress.advance(answered.answer.is_ok());
+                    let (path, failure) = (answered.path, answered.answer.as_ref().err().cloned());
                     batch.progress.suspend(|| report.write(answered))?;
+                    batch.progress.advance(failure.is_none());
+                    self.count(path, failure);
                 }
                 // The first reason is the one to report.
                 Some(Err(error)) => {
@@ -247,15 +253,14 @@ impl Outcome {
         }
     }
 
-    fn count(&mut self, answered: &Answered<'_>) {
-        match &answered.answer {
-            Ok(_) => self.answered += 1,
-            Err(reason) => {
-                self.failed_count += 1;
-                if self.failed.len() < FAILED_LISTED_MAX {
-                    self.failed.push((answered.path.to_owned(), reason.clone()));
-                }
-            }
+    fn count(&mut self, path: &Path, failure: Option<String>) {
+        let Some(reason) = failure else {
+            self.answered += 1;
+            return;
+        };
+        self.failed_count += 1;
+        if self.failed.len() < FAILED_LISTED_MAX {
+            self.failed.push((path.to_owned(), reason));
         }
     }
 

@@ -103,9 +103,8 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
 
 /// The body of an answer.
 fn object(body: &[u8]) -> FileAnswer {
-    serde_json::from_slice(body).map_err(|_| {
-        "the answer is not JSON: leave binary_data and binary_data_output out of the request".to_owned()
-    })
+    serde_json::from_slice(body)
+        .map_err(|_| "the answer is not JSON: leave binary_data and binary_data_output out of the request".to_owned())
 }
 
 /// A running server, and the connections to it that are idle.
@@ -202,9 +201,7 @@ impl Server {
                     lost_since = None;
                     (pause, *busy_since.get_or_insert_with(Instant::now), BUSY_MAX)
                 }
-                Obstacle::Unavailable { pause } => {
-                    (pause, *lost_since.get_or_insert_with(Instant::now), self.patience)
-                }
+                Obstacle::Unavailable { pause } => (pause, *lost_since.get_or_insert_with(Instant::now), self.patience),
             };
             let left = longest.saturating_sub(since.elapsed());
             if left.is_zero() && !pause.is_zero() {
@@ -225,7 +222,8 @@ impl Server {
         let headers = [("content-type", kind), ("x-ledge-priority", self.priority.as_str())];
         let mut connection = self.connection().await?;
         let answer = tokio::time::timeout(CALL_TIMEOUT, connection.post(path, &headers, content)).await;
-        let late = |_| DaemonError::Connect { url: self.address.url.clone(), error: std::io::ErrorKind::TimedOut.into() };
+        let late =
+            |_| DaemonError::Connect { url: self.address.url.clone(), error: std::io::ErrorKind::TimedOut.into() };
         let answer = answer.map_err(late)??;
         self.keep(connection);
         Ok(answer)

@@ -61,7 +61,10 @@ impl Progress {
             #[expect(clippy::cast_precision_loss, reason = "an estimate")]
             let left = Duration::try_from_secs_f64(self.files.saturating_sub(done) as f64 / rate).unwrap_or_default();
             note(&format!(
-                "{done} of {} files, {rate:.1}/s, {} left, {} failed", self.files, HumanDuration(left), state.failed
+                "{done} of {} files, {rate:.1}/s, {} left, {} failed",
+                self.files,
+                HumanDuration(left),
+                state.failed
             ));
         }
     }

@@ -68,8 +68,8 @@ struct WrittenLine<'a> {
 pub struct ResultsFile {
     path: PathBuf,
     file: File,
-    /// The file that this one replaced. Its lock is kept: another run may have opened it before.
-    _replaced: Option<File>,
+    /// The file that this one replaced, still locked: another run may have opened it before.
+    replaced: Vec<File>,
 }
 
 /// The number of files with an answer from an earlier run.
@@ -104,7 +104,7 @@ impl ResultsFile {
         let mut is_done = is_done.into_iter();
         inputs.retain(|_| !is_done.next().unwrap_or(false));
 
-        let mut results = Self { path, file, _replaced: None };
+        let mut results = Self { path, file, replaced: Vec::new() };
         match removed.as_slice() {
             [] => {}
             [last] if last.end == length => results.file.set_len(last.start)?,
@@ -134,7 +134,7 @@ impl ResultsFile {
         if written.is_err() {
             let _ = std::fs::remove_file(&temporary);
         }
-        self._replaced = Some(std::mem::replace(&mut self.file, written?));
+        self.replaced.push(std::mem::replace(&mut self.file, written?));
         Ok(())
     }
 
@@ -236,7 +236,10 @@ impl<'a> Scan<'a> {
             bail!(
                 "{path} has answers of version {} of the model '{}', and this run would add those of version {} of \
                  '{}': name another file, or use --version",
-                written.model_version, written.model_name, self.version, self.model
+                written.model_version,
+                written.model_name,
+                self.version,
+                self.model
             );
         }
 
