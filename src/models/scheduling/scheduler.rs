@@ -500,7 +500,10 @@ impl SchedulerState {
         let entry = self.models.get_mut(&id)?;
         let jobs = entry.queue.take(priority, entry.batching.as_ref(), now);
         self.dropped.append(&mut entry.queue.take_dropped());
-        entry.starved_since = None;
+        // While others still wait, one more run by the same instance is no relief.
+        if entry.queue.is_empty() {
+            entry.starved_since = None;
+        }
         if jobs.is_empty() {
             return None;
         }

@@ -203,6 +203,26 @@ fn jobs_that_wait_while_a_core_is_free_get_another_instance_after_a_while() {
 }
 
 #[test]
+fn a_queue_that_short_runs_never_empty_gets_another_instance_and_one_that_they_empty_does_not() {
+    for (waiting, expected) in [(1, None), (2, Some(3))] {
+        let mut machine = Machine::new(2);
+        let model = machine.model(1, 1, 2);
+        for _ in 0..waiting {
+            machine.offer(model, Priority::Interactive, Duration::ZERO);
+        }
+        // Each run takes 4 ms, and its caller calls again at once.
+        let grown = (0..10).find(|run| {
+            let task = machine.wake(0, 4 * run * MS).unwrap();
+            machine.offer(model, Priority::Interactive, 4 * run * MS);
+            let wants = machine.state.wants_instance(model, machine.start + 4 * run * MS);
+            machine.done(0, task, 4 * MS);
+            wants
+        });
+        assert_eq!(grown, expected, "{waiting} waiting");
+    }
+}
+
+#[test]
 fn without_a_free_core_another_instance_would_not_help() {
     let mut machine = Machine::new(1);
     let model = machine.model(1, 1, 2);
