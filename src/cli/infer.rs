@@ -51,7 +51,7 @@ pub struct InferArgs {
     /// waits while the queue of the server is full [default: interactive for one file, batch for more].
     #[arg(long, value_enum, requires = "url")]
     pub priority: Option<Urgency>,
-    /// The number of calls in flight [default: the cores that run inferences, here or on the server].
+    /// The number of calls in flight [default: two for each core that runs inferences, here or on the server].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub concurrency: Option<u16>,
     /// How many seconds calls of priority batch wait for a server that is being restarted or cannot answer, with --url.
@@ -100,8 +100,9 @@ Examples:
   ledge infer efficientnet_lite0 photographs/ --top 1 --json | jq -r '[.file, .labels[0].label] | @tsv'
   ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
 
-/// The calls in flight where the server does not say how many cores it has.
-const CALLS_IN_FLIGHT: usize = 2;
+/// The calls in flight for each core: one runs, and the next one waits, so that no core pauses between them. Calls that
+/// wait are also why a model gets an instance for each core.
+const CALLS_PER_CORE: usize = 2;
 /// The most failed files that are listed at the end.
 const FAILED_LISTED_MAX: usize = 20;
 
@@ -123,6 +124,7 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
 }
 
 /// The paths of the files in a folder, at any depth, in order.
+#[cfg(feature = "bench")]
 pub(super) fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Inputs::find(&[folder.to_owned()], None)?.into_paths()
 }
@@ -167,7 +169,7 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
     let in_flight = match args.concurrency {
         Some(calls) => calls.into(),
         None if inputs.len() < 2 => 1,
-        None => caller.cores().await?.unwrap_or(CALLS_IN_FLIGHT),
+        None => CALLS_PER_CORE * caller.cores().await?.unwrap_or(1),
     };
 
     let top = usize::try_from(args.top).unwrap_or(usize::MAX);

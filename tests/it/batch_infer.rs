@@ -249,7 +249,7 @@ fn a_server_that_is_restarted_is_waited_for_and_one_that_is_gone_ends_the_run() 
 }
 
 #[test]
-fn a_server_has_as_many_calls_in_flight_as_it_has_cores() {
+fn a_server_has_two_calls_in_flight_for_each_of_its_cores() {
     let limits = ["runtimes.threads=1", "quota.max_concurrent_per_principal=4"];
     let root = limits.iter().fold(TestRoot::new().models(&["slow"]), |root, limit| root.set(limit));
     let mut work = Work::on(root, 24);

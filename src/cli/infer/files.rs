@@ -44,6 +44,7 @@ impl Inputs {
     }
 
     /// The paths of the files, every one of which must be readable.
+    #[cfg(any(test, feature = "bench"))]
     pub fn into_paths(self) -> anyhow::Result<Vec<PathBuf>> {
         let path = |Input { path, problem }| match problem {
             None => Ok(path),

@@ -29,7 +29,7 @@ pub struct ServerMetadata {
     pub version: String,
     /// The extensions it speaks (oip.md section 1).
     pub extensions: Vec<String>,
-    /// The cores that run inferences: as many calls in flight keep the server busy. A member of Ledge's own.
+    /// The cores that run inferences: twice as many calls in flight keep the server busy. A member of Ledge's own.
     pub inference_cores: usize,
 }
 
