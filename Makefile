@@ -16,7 +16,7 @@ nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --workspa
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network; MODELS="coco_detector_512 face_detector" for optional ones)
+setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network; MODELS=coco_detector_512 for the optional one)
 	@$(need_python)
 	@$(PYTHON) models/setup $(addprefix --model ,$(MODELS))
 

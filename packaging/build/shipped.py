@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 sys.dont_write_bytecode = True
 from failure import Failure  # noqa: E402
@@ -21,21 +22,21 @@ def main(file):
     rows = table((CHECKOUT / "packaging" / "THIRD-PARTY.md").read_text())
     bom = json.loads(file.read_text())
     for wheel, source in sources["runtimes"].items():
-        bom["components"].append(of_pypi("library", wheel, source["wheels"][platform.machine()]["sha256"], rows))
+        bom["components"].append(of_package("pypi", "library", wheel, source["wheels"][platform.machine()]["sha256"], rows))
     lines = (CHECKOUT / "packaging" / "models.list").read_text().splitlines()
     for name in (line.strip() for line in lines if line.strip() and not line.startswith("#")):
         model = sources["models"][name]
-        for wheel, sha256 in model["wheels"].items():
-            bom["components"].append(of_pypi("data", wheel, sha256, rows))
+        for registry, packages in (("pypi", model["wheels"]), ("npm", model.get("npm", {}))):
+            bom["components"] += [of_package(registry, "data", package, sha256, rows) for package, sha256 in packages.items()]
         bom["components"].append(of_model(name, model))
     file.write_text(json.dumps(bom, indent=2) + "\n")
 
 
-def of_pypi(kind, wheel, sha256, rows):
-    name, version = wheel.split("==")
+def of_package(registry, kind, package, sha256, rows):
+    name, version = re.fullmatch("(.+?)(?:==|@)([^@]+)", package).groups()
     if name not in rows or rows[name][0] != version:
         raise Failure(f"THIRD-PARTY.md has no row for {name} {version}")
-    purl = f"pkg:pypi/{name}@{version}"
+    purl = f"pkg:{registry}/{quote(name, safe='/')}@{version}"
     inside = [
         {"type": "library", "name": part, "licenses": [{"license": {"id": license}}]}
         for part, license in INSIDE.get(name, {}).items()]
@@ -49,14 +50,14 @@ def of_model(name, model):
     files = [
         {"type": "file", "name": f"{name}/{path}", "hashes": [{"alg": "SHA-256", "content": sha256}]}
         for path, sha256 in model["built"].items()]
-    # A model without wheels was trained for Ledge.
-    own = {} if model["wheels"] else {"licenses": [{"license": {"id": "Apache-2.0"}}]}
+    # A model without packages was trained for Ledge.
+    own = {} if model["wheels"] or "npm" in model else {"licenses": [{"license": {"id": "Apache-2.0"}}]}
     return {"type": "machine-learning-model", "name": name, **own, "components": files}
 
 
 def table(text):
-    """The version and the licence of each component from PyPI, by its name there. The text after a ";" is about a part of it."""
-    rows = re.findall(r"^\| .*? \| (\S+) \| ([^|;]+?)(?:;[^|]*)? \| PyPI `(.+?)` \|$", text, re.MULTILINE)
+    """The version and the licence of each component from PyPI and npm, by its name there. The text after a ";" is about a part of it."""
+    rows = re.findall(r"^\| .*? \| (\S+) \| ([^|;]+?)(?:;[^|]*)? \| (?:PyPI|npm) `(.+?)` \|$", text, re.MULTILINE)
     return {name: (version, license) for version, license, name in rows}
 
 

@@ -82,7 +82,7 @@ class Stage:
         names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         for name in names:
             if not (self.ledge / "models" / name).is_dir():
-                raise Failure(f"packaging/models.list names {name}, and .ledge/models has no such folder: `make setup` makes it")
+                raise Failure(f"packaging/models.list names {name}, and .ledge/models has no such folder: `make setup` makes it, coco_detector with npm")
         return names
 
     def runtimes(self):
