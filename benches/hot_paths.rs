@@ -19,7 +19,7 @@ use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
 use ledge::identity::authentication::{Authenticator, Peer};
 use ledge::identity::keys::{KeyStore, NewKey};
-use ledge::pipeline::image::{self, DecodeLimits};
+use ledge::pipeline::image::{self, DecodeLimits, Photograph};
 use ledge::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
 use ledge::principal::Principal;
 use ledge::protocol::decode::{ReplyFormat, Target, decode_request};
@@ -127,7 +127,7 @@ fn hash(c: &mut Criterion) {
 fn picture(c: &mut Criterion) {
     let photo = include_bytes!("data/chelsea_640x480.jpg");
     let limits = DecodeLimits { max_pixels: 1 << 24 };
-    let decoded = image::decode(photo, limits).unwrap();
+    let decoded = Photograph::from(image::decode(photo, limits).unwrap());
     let preparation = ImagePreparation {
         fit: Fit::Crop { shorter_side: 256 },
         size: [224, 224],

@@ -26,6 +26,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("api_key", fuzz_key),
     ("certificate", ledge::http::tls::fuzz_certificate),
     ("photograph", ledge::pipeline::image::fuzz_image),
+    ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
     ("feature_values", features::fuzz_feature_values),
     // MQTT.
     ("mqtt_packets", mqtt_packets),

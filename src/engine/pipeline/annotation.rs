@@ -83,7 +83,7 @@ pub fn annotate(
     limits: DecodeLimits,
     hold: &mut Hold,
 ) -> Result<Vec<u8>, AnnotationError> {
-    let picture = image::decode_within(photograph, limits, hold)?;
+    let picture = image::decode_within(photograph, limits, &|size| size, hold)?.into_image();
     // Neither format makes more of a picture than its pixels, but for some headers.
     hold.grow(picture.pixels().len()).map_err(ImageError::from)?;
     let (width, height) = (picture.width(), picture.height());

@@ -2,6 +2,16 @@
 //!
 //! The bytes are foreign: the size is checked before a pixel is decoded, a file that was cut off is an error and never
 //! a half-grey picture, and a panic of a decoder is an error of this picture only.
+//!
+//! Files, in reading order:
+//! * `image.rs` - the formats, the limits and the picture; PNG and WebP
+//! * `image/photograph.rs` - a decoded photograph and its place in the one that was sent
+//! * `image/jpeg.rs` - JPEG, no larger than needed
+//! * `image/scaled_jpeg.rs`, `image/scaled_jpeg/` - the decoder of plain JPEGs at 1/2, 1/4 and 1/8 of their size
+
+mod jpeg;
+mod photograph;
+mod scaled_jpeg;
 
 use std::fmt;
 use std::io::{self, Cursor};
@@ -10,31 +20,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use image_webp::WebPDecoder;
 use ledge_base::memory_budget::{Account, Hold, NoRoom};
 use png::{BitDepth, ColorType, Transformations};
-use zune_core::bytestream::ZCursor;
-use zune_core::colorspace::ColorSpace;
-use zune_core::options::DecoderOptions;
-use zune_jpeg::JpegDecoder;
 
+pub use self::photograph::Photograph;
 use super::containers;
 use super::orientation::Orientation;
 
 /// The longest side of a picture, in pixels. This limit of JPEG is used for all formats, because the weights of a
 /// resize grow with the sides and not with the area.
 const SIDE_MAX: u32 = 65_535;
-
-/// The most scans of a progressive JPEG. Encoders write about ten, and each costs a pass over the whole picture.
-const SCANS_MAX: usize = 32;
-
-/// The end marker of a JPEG (EOI).
-const JPEG_END: &[u8] = b"\xFF\xD9";
-
-/// Eight bits of 1, stuffed. A code word of only 1-bits is reserved (ITU-T T.81, section C.2), so no scan contains it.
-///
-/// The decoder reads an end marker as endless zeros and paints the rest grey. A picture that was cut off and then got
-/// an end marker, as from some cameras, would be accepted. With ones before the marker the decoder finds a code that
-/// does not exist. It finishes a complete picture before it reads them, even one that lacks only its end marker. A
-/// progressive picture with an end marker and without its last scans is still accepted: it is coarser, but complete.
-const INVALID_CODE: &[u8] = b"\xFF\x00";
 
 /// The most memory that the PNG decoder may take besides the pixels: for rows, colour profiles and text.
 const PNG_METADATA_BYTES_MAX: usize = 64 << 20;
@@ -96,7 +89,7 @@ impl fmt::Display for ImageFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeLimits {
     /// The largest width times height. Decoding takes at most about 12 bytes of memory a pixel (a 16-bit RGBA PNG); a
-    /// baseline JPEG takes 3, a progressive one 9.
+    /// baseline JPEG takes 3, or less where it is scaled down, a progressive one 9.
     pub max_pixels: u64,
 }
 
@@ -191,25 +184,39 @@ impl fmt::Debug for Rgb8Image {
     }
 }
 
+/// The width and height that a photograph of some width and height will be resized to.
+pub type ResizedSize<'r> = &'r dyn Fn((u32, u32)) -> (u32, u32);
+
 /// Decodes a JPEG, PNG or WebP image.
 ///
 /// Transparent pixels are blended with white: product pictures and scans are made for white paper, and a model trained
 /// on photographs takes white for background. Exif orientation is applied; colour profiles are not.
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
-    decode_within(bytes, limits, &mut Account::unlimited().hold())
+    let whole = decode_within(bytes, limits, &|size| size, &mut Account::unlimited().hold())?;
+    Ok(whole.image)
 }
 
-/// [`decode`] within a memory limit: `hold` counts the memory of the decoder and of the picture.
-pub fn decode_within(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+/// [`decode`] for a resize, within a memory limit: `hold` counts the memory of the decoder and of the picture.
+///
+/// A plain JPEG is decoded at 1/2, 1/4 or 1/8 of its size where at least 1.5 times the resized size is left. The tensors
+/// of 60 photographs, 180 files of 720 to 2160 lines, then differed by .4 of 255 on average and by 16 at most, in few
+/// pixels. All 159 boxes of the shipped detectors were there with the same labels, with an overlap (intersection over union) of .95 or more and scores
+/// within .02; of 180 top labels of the shipped classifier 5 changed, all of them with probabilities below .13.
+pub fn decode_within(
+    bytes: &[u8],
+    limits: DecodeLimits,
+    resized: ResizedSize<'_>,
+    hold: &mut Hold,
+) -> Result<Photograph, ImageError> {
     if is_stripped(bytes) {
         return Err(ImageError::Stripped);
     }
     let format = ImageFormat::sniff(bytes).ok_or(ImageError::Unrecognized { size: bytes.len() })?;
     // A panic would end the daemon. No state of a decoder is used afterwards, and a hold stays consistent.
     catch_unwind(AssertUnwindSafe(|| match format {
-        ImageFormat::Jpeg => decode_jpeg(bytes, limits, hold),
-        ImageFormat::Png => decode_png(bytes, limits, hold),
-        ImageFormat::WebP => decode_webp(bytes, limits, hold),
+        ImageFormat::Jpeg => jpeg::decode(bytes, limits, resized, hold),
+        ImageFormat::Png => decode_png(bytes, limits, hold).map(Photograph::from),
+        ImageFormat::WebP => decode_webp(bytes, limits, hold).map(Photograph::from),
     }))
     .unwrap_or_else(|_| Err(malformed(format, "the decoder panicked")))
 }
@@ -234,31 +241,28 @@ pub fn fuzz_image(data: &[u8]) -> bool {
     true
 }
 
-fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
-    let refused = |reason: zune_jpeg::errors::DecodeErrors| malformed(ImageFormat::Jpeg, reason);
-    let cut_off = || ImageError::CutOff { format: ImageFormat::Jpeg };
-    let scans = containers::jpeg_scans(bytes).map_err(|_| cut_off())?;
-    let bytes = [scans.bytes, &INVALID_CODE.repeat(8), JPEG_END].concat();
-    // Without strict mode the decoder paints damaged and missing data grey.
-    let options = DecoderOptions::default()
-        .set_strict_mode(true)
-        .set_max_width(SIDE_MAX as usize)
-        .set_max_height(SIDE_MAX as usize)
-        .jpeg_set_max_scans(SCANS_MAX)
-        .jpeg_set_out_colorspace(ColorSpace::RGB);
-
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    decoder.decode_headers().map_err(refused)?;
-    let info = decoder.info();
-    let (width, height) = info.as_ref().map(|info| (u32::from(info.width), u32::from(info.height))).unwrap_or_default();
-    limits.check((width, height))?;
-    let orientation = decoder.exif().map(|exif| Orientation::from_exif(exif)).unwrap_or_default();
-
-    // A progressive picture keeps coefficients until the last scan, and a turned one is in memory twice.
-    let is_baseline = info.is_some_and(|info| info.sof.is_sequential_dct());
-    take_memory(hold, (width, height), if is_baseline { 3 } else { 9 } + if orientation.is_upright() { 0 } else { 3 })?;
-    let pixels = decoder.decode().map_err(|reason| if scans.is_ended { refused(reason) } else { cut_off() })?;
-    upright(ImageFormat::Jpeg, pixels, (width, height), orientation)
+/// Decodes any bytes at each scale, for the fuzzers; true for a photograph that was scaled down. Its size is the one that
+/// the library finds, which decodes the same bytes as a whole.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_scaled_jpeg(data: &[u8]) -> bool {
+    let limits = DecodeLimits { max_pixels: 1 << 20 };
+    let scaled = [2, 4, 8].map(|denominator| {
+        let resized = |side: u32| 2 * side / (3 * denominator);
+        let hold = &mut Account::unlimited().hold();
+        let decoded = decode_within(data, limits, &|(width, height)| (resized(width), resized(height)), hold);
+        decoded.ok().filter(|photograph| photograph.denominator > 1)
+    });
+    for photograph in scaled.iter().flatten() {
+        let Photograph { image, size: (width, height), denominator, .. } = photograph;
+        let sides = (width.div_ceil(*denominator), height.div_ceil(*denominator));
+        assert_eq!((image.width, image.height), sides, "{width}x{height}");
+        assert_eq!(image.pixels.len(), image.width as usize * image.height as usize * 3);
+        let whole = decode(data, limits).expect("the library decodes what is decoded scaled down");
+        assert_eq!((whole.width, whole.height), (*width, *height));
+    }
+    scaled.iter().any(Option::is_some)
 }
 
 fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {

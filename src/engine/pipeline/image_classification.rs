@@ -213,8 +213,9 @@ impl Pipeline for Classifier {
     }
 
     fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
-        let image = kind::decode_photograph(content, limits, hold)?;
-        let tensor = self.config.preparation().prepare(&image, self.datatype, self.input_quantization);
+        let preparation = self.config.preparation();
+        let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
+        let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);
         let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
         Ok(Prepared { inputs, postprocess: None })
     }

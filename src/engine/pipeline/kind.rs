@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::KINDS;
 use super::detection::Detection;
-use super::image::{self, DecodeLimits, ImageError, Rgb8Image};
+use super::image::{self, DecodeLimits, ImageError, Photograph};
 use super::preparation::ImagePreparation;
 use super::quantization::Quantization;
 use crate::backend::{Port, Signature};
@@ -243,13 +243,14 @@ pub(super) fn check_picture_input(
     Ok(())
 }
 
-/// Decodes the photograph that a caller sent.
+/// Decodes the photograph that a caller sent, no larger than `preparation` needs it.
 pub(super) fn decode_photograph(
     content: &[u8],
     limits: DecodeLimits,
+    preparation: &ImagePreparation,
     hold: &mut Hold,
-) -> Result<Rgb8Image, InputError> {
-    image::decode_within(content, limits, hold).map_err(|error| match error {
+) -> Result<Photograph, InputError> {
+    image::decode_within(content, limits, &|size| preparation.resized_size(size), hold).map_err(|error| match error {
         ImageError::NoRoom(error) => InputError::NoRoom(error),
         error => InputError::Content(error.to_string()),
     })

@@ -10,7 +10,7 @@
 //!
 //! Tools for kinds:
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
-//! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image
+//! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image, a JPEG no larger than needed
 //! * `preparation.rs` - prepare: an image into the tensor that a model expects
 //! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
 //! * `detection.rs` - objects in a photograph, and whether two versions found the same

@@ -396,9 +396,10 @@ impl Pipeline for Detector {
     }
 
     fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
-        let image = kind::decode_photograph(content, limits, hold)?;
-        let picture = (image.width(), image.height());
-        let tensor = self.decoder.config.preparation().prepare(&image, self.datatype, self.input_quantization);
+        let preparation = self.decoder.config.preparation();
+        let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
+        let picture = photograph.size();
+        let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);
         let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
         let decoder = self.decoder.clone();
         let postprocess = Box::new(move |outputs: Vec<Tensor>| decoder.decode(&outputs, picture));

@@ -45,13 +45,23 @@ impl Orientation {
         self == Self::default()
     }
 
+    /// Tells whether left and right, and whether top and bottom, change places; after rows and columns did.
+    pub(super) fn mirrors(self) -> (bool, bool) {
+        (self.is_mirrored, self.is_flipped)
+    }
+
+    /// Width and height of a picture that was turned upright.
+    pub(super) fn upright_size(self, (width, height): (u32, u32)) -> (u32, u32) {
+        if self.is_transposed { (height, width) } else { (width, height) }
+    }
+
     /// Turns a picture upright.
     pub(super) fn apply(self, picture: Rgb8Image) -> Rgb8Image {
         if self.is_upright() {
             return picture;
         }
         let (width, height) = (picture.width(), picture.height());
-        let (new_width, new_height) = if self.is_transposed { (height, width) } else { (width, height) };
+        let (new_width, new_height) = self.upright_size((width, height));
         let source = picture.pixels().as_chunks::<3>().0;
 
         let mut pixels = Vec::with_capacity(source.len());

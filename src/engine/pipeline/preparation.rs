@@ -7,7 +7,7 @@ use half::f16;
 use ledge_base::tensor::{DataType, Element, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::image::Rgb8Image;
+use super::image::{Photograph, Rgb8Image};
 use super::quantization::Quantization;
 
 /// The order of a picture tensor's dimensions.
@@ -130,10 +130,11 @@ impl ImagePreparation {
     ///
     /// The filter is bilinear with antialiasing, sizes and offsets are torchvision's. Against Pillow 13.0 (`BILINEAR`,
     /// centre crop) over 60 sizes from 1x1 to 1920x1080, six preparations each, no byte differed by more than 1; it can
-    /// be 2 if a few pixels are enlarged and weights are equal; both are then within 1 of the exact value.
+    /// be 2 if a few pixels are enlarged and weights are equal; both are then within 1 of the exact value. That is for
+    /// photographs decoded as a whole; see [`super::image::decode_within`] for those that were scaled down.
     pub fn prepare(
         &self,
-        image: &Rgb8Image,
+        photograph: &Photograph,
         datatype: DataType,
         quantization: Option<Quantization>,
     ) -> Result<Tensor, PreparationError> {
@@ -142,13 +143,13 @@ impl ImagePreparation {
             _ => value,
         };
         match datatype {
-            DataType::Fp32 => self.tensor(&self.resized(image)?, |value| value),
-            DataType::Fp16 => self.tensor(&self.resized(image)?, f16::from_f32),
-            DataType::Uint8 => self.tensor(&self.resized(image)?, |value| saturating_u8(quantized(value))),
+            DataType::Fp32 => self.tensor(&self.resized(photograph)?, |value| value),
+            DataType::Fp16 => self.tensor(&self.resized(photograph)?, f16::from_f32),
+            DataType::Uint8 => self.tensor(&self.resized(photograph)?, |value| saturating_u8(quantized(value))),
             DataType::Int8 if self.keeps_pixels() => {
-                self.tensor(&self.resized(image)?, |value| saturating_i8(value - 128.0))
+                self.tensor(&self.resized(photograph)?, |value| saturating_i8(value - 128.0))
             }
-            DataType::Int8 => self.tensor(&self.resized(image)?, |value| saturating_i8(quantized(value))),
+            DataType::Int8 => self.tensor(&self.resized(photograph)?, |value| saturating_i8(quantized(value))),
             datatype => Err(PreparationError::Datatype { datatype }),
         }
     }
@@ -177,36 +178,47 @@ impl ImagePreparation {
         Some(Placement { left, top, width: width_inside, height: height_inside })
     }
 
+    /// The width and height to which a photograph of this width and height is resized, before a part of it is cut out.
+    pub fn resized_size(&self, size: (u32, u32)) -> (u32, u32) {
+        match (self.fit, self.placement(size)) {
+            (Fit::Crop { shorter_side }, _) => {
+                let [height, width] = with_shorter_side(size, shorter_side);
+                (u32::try_from(width).unwrap_or(u32::MAX), u32::try_from(height).unwrap_or(u32::MAX))
+            }
+            (_, Some(Placement { width, height, .. })) => (width, height),
+            (_, None) => size,
+        }
+    }
+
     /// The pixels of the tensor, RGB.
-    fn resized(&self, image: &Rgb8Image) -> Result<Vec<u8>, PreparationError> {
+    fn resized(&self, photograph: &Photograph) -> Result<Vec<u8>, PreparationError> {
         let [height, width] = self.size;
         match self.fit {
-            Fit::Stretch => stretched(image, width, height),
-            Fit::Crop { shorter_side } => self.cropped(image, shorter_side),
+            Fit::Stretch => stretched(photograph, width, height),
+            Fit::Crop { shorter_side } => self.cropped(photograph, shorter_side),
             Fit::Letterbox { gray, .. } => {
                 let whole = Placement { left: 0, top: 0, width, height };
-                let placement = self.placement((image.width(), image.height())).unwrap_or(whole);
-                let inside = stretched(image, placement.width, placement.height)?;
+                let placement = self.placement(photograph.size()).unwrap_or(whole);
+                let inside = stretched(photograph, placement.width, placement.height)?;
                 Ok(padded(&inside, placement, self.size, gray))
             }
         }
     }
 
     /// The middle of the picture, resized until its shorter side has this length.
-    fn cropped(&self, image: &Rgb8Image, shorter_side: u32) -> Result<Vec<u8>, PreparationError> {
+    fn cropped(&self, photograph: &Photograph, shorter_side: u32) -> Result<Vec<u8>, PreparationError> {
         let [crop_height, crop_width] = self.size;
-        let [height, width] = resized_size(image, shorter_side);
+        let [height, width] = with_shorter_side(photograph.size(), shorter_side);
         let too_large = || PreparationError::Crop { crop_height, crop_width, height, width };
         let top = centre_offset(height, crop_height).ok_or_else(too_large)?;
         let left = centre_offset(width, crop_width).ok_or_else(too_large)?;
 
         // Only the part inside the crop is resized: the same weights on the same pixels as resizing all and cutting
         // after, without the time and the buffer that the rest of a long picture would take.
-        let (left, shown_width) = source_span(left, crop_width, width, image.width());
-        let (top, shown_height) = source_span(top, crop_height, height, image.height());
-        let shown = bilinear().crop(left, top, shown_width, shown_height);
-        let source = TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())?;
-        resize(&mut Resizer::new(), &source, crop_width, crop_height, &shown)
+        let (left, shown_width) = source_span(left, crop_width, width, photograph.size().0);
+        let (top, shown_height) = source_span(top, crop_height, height, photograph.size().1);
+        let shown = part(photograph, (left, top, shown_width, shown_height));
+        resize(&mut Resizer::new(), &source(photograph.image())?, crop_width, crop_height, &shown)
     }
 
     /// Normalises and lays out the tensor's pixels.
@@ -261,22 +273,35 @@ impl<T: Copy> PixelTable<T> {
     }
 }
 
+/// The pixels of a photograph for the library.
+fn source(image: &Rgb8Image) -> Result<TypedImageRef<'_, U8x3>, ImageBufferError> {
+    TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())
+}
+
 fn bilinear() -> ResizeOptions {
     ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
 }
 
+/// Resizes a part of a photograph: left, top, width and height, in pixels of the photograph.
+fn part(photograph: &Photograph, area: (f64, f64, f64, f64)) -> ResizeOptions {
+    let (left, top, width, height) = photograph.in_image(area);
+    bilinear().crop(left, top, width, height)
+}
+
 /// The RGB pixels of the whole picture, resized to this width and height.
-fn stretched(image: &Rgb8Image, width: u32, height: u32) -> Result<Vec<u8>, PreparationError> {
-    let source = TypedImageRef::from_buffer(image.width(), image.height(), image.pixels())?;
-    let (bilinear, mut resizer) = (bilinear(), Resizer::new());
+fn stretched(photograph: &Photograph, width: u32, height: u32) -> Result<Vec<u8>, PreparationError> {
+    let (image, mut resizer) = (photograph.image(), Resizer::new());
+    let source = source(image)?;
     // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be larger than
-    // both pictures (65,535x1, for example), so here the width goes first.
+    // both pictures (65,535x1, for example), so here the width goes first. No side of a scaled photograph grows.
     if image.height() < height && image.width() > width {
-        let narrow = resize(&mut resizer, &source, width, image.height(), &bilinear)?;
+        let narrow = resize(&mut resizer, &source, width, image.height(), &bilinear())?;
         let narrow = TypedImageRef::from_buffer(width, image.height(), &narrow)?;
-        return resize(&mut resizer, &narrow, width, height, &bilinear);
+        return resize(&mut resizer, &narrow, width, height, &bilinear());
     }
-    resize(&mut resizer, &source, width, height, &bilinear)
+    let (full_width, full_height) = photograph.size();
+    let whole = part(photograph, (0.0, 0.0, full_width.into(), full_height.into()));
+    resize(&mut resizer, &source, width, height, &whole)
 }
 
 /// A picture of `size` (height, width) that is gray around the pixels at `placement`.
@@ -324,8 +349,8 @@ fn saturating_i8(value: f32) -> i8 {
 }
 
 /// Height and width after the resize: torchvision's `int(size * long / short)` for the longer side.
-fn resized_size(image: &Rgb8Image, shorter_side: u32) -> [u64; 2] {
-    let (width, height) = (u64::from(image.width()), u64::from(image.height()));
+fn with_shorter_side((width, height): (u32, u32), shorter_side: u32) -> [u64; 2] {
+    let (width, height) = (u64::from(width), u64::from(height));
     let side = u64::from(shorter_side);
     if width <= height { [side * height / width.max(1), side] } else { [side, side * width / height.max(1)] }
 }
@@ -362,13 +387,17 @@ mod tests {
         color: Color::Rgb,
     };
 
-    fn picture(width: u32, height: u32) -> Rgb8Image {
+    fn picture(width: u32, height: u32) -> Photograph {
         let pixel = |x: u32, y: u32, channel: u32| u8::try_from((x * 29 + y * 53 + channel * 97) % 256).unwrap();
         let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |c| pixel(x, y, c))));
-        Rgb8Image::new(width, height, pixels.collect()).unwrap()
+        photograph(width, height, pixels.collect())
     }
 
-    fn bytes(preparation: ImagePreparation, image: &Rgb8Image) -> Vec<u8> {
+    fn photograph(width: u32, height: u32, pixels: Vec<u8>) -> Photograph {
+        Rgb8Image::new(width, height, pixels).unwrap().into()
+    }
+
+    fn bytes(preparation: ImagePreparation, image: &Photograph) -> Vec<u8> {
         preparation.prepare(image, DataType::Uint8, None).unwrap().data().to_vec()
     }
 
@@ -410,7 +439,7 @@ mod tests {
 
     #[test]
     fn layout_and_colour_order_are_those_asked_for() {
-        let image = Rgb8Image::new(2, 1, vec![1, 2, 3, 4, 5, 6]).unwrap();
+        let image = photograph(2, 1, vec![1, 2, 3, 4, 5, 6]);
         assert_eq!(bytes(PLAIN, &image), [1, 2, 3, 4, 5, 6]);
         assert_eq!(bytes(ImagePreparation { color: Color::Bgr, ..PLAIN }, &image), [3, 2, 1, 6, 5, 4]);
         let planes = ImagePreparation { layout: Layout::Nchw, ..PLAIN };
@@ -422,7 +451,7 @@ mod tests {
 
     #[test]
     fn mean_and_std_are_those_of_the_tensors_channels() {
-        let image = Rgb8Image::new(2, 1, vec![10, 20, 30, 40, 50, 60]).unwrap();
+        let image = photograph(2, 1, vec![10, 20, 30, 40, 50, 60]);
         let preparation = ImagePreparation { mean: [10.0, 20.0, 30.0], std: [1.0, 2.0, 4.0], ..PLAIN };
         let tensor = preparation.prepare(&image, DataType::Fp32, None).unwrap();
         assert_eq!(tensor.elements::<f32>().unwrap().as_ref(), [0.0, 0.0, 0.0, 30.0, 15.0, 7.5]);
@@ -442,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_quantized_input_takes_pixels_or_what_is_worth_the_normalised_ones() {
-        let image = Rgb8Image::new(2, 1, vec![0, 64, 127, 128, 200, 255]).unwrap();
+        let image = photograph(2, 1, vec![0, 64, 127, 128, 200, 255]);
         let quantized = |preparation: ImagePreparation, datatype, quantization| {
             ledge_base::tensor::to_f64(&preparation.prepare(&image, datatype, quantization).unwrap()).unwrap()
         };
@@ -474,7 +503,7 @@ mod tests {
     #[test]
     fn a_line_of_a_picture_fills_the_crop() {
         for (width, height) in [(65_535, 1), (1, 65_535)] {
-            let image = Rgb8Image::new(width, height, vec![77; 65_535 * 3]).unwrap();
+            let image = photograph(width, height, vec![77; 65_535 * 3]);
             for fit in [Fit::Stretch, Fit::Crop { shorter_side: 4096 }] {
                 let preparation = ImagePreparation { fit, size: [9, 7], ..PLAIN };
                 assert_eq!(bytes(preparation, &image), [77; 9 * 7 * 3]);
@@ -485,7 +514,7 @@ mod tests {
     #[test]
     fn a_letterbox_has_gray_beside_the_picture() {
         let boxed = |centred| ImagePreparation { fit: Fit::Letterbox { gray: 114, centred }, size: [3, 4], ..PLAIN };
-        let image = Rgb8Image::new(2, 3, vec![200; 18]).unwrap();
+        let image = photograph(2, 3, vec![200; 18]);
         let row = |gray_before: usize, gray_after: usize| {
             [vec![114; gray_before * 3], vec![200; 6], vec![114; gray_after * 3]].concat()
         };
@@ -516,7 +545,7 @@ mod tests {
         ) {
             let image = picture(width, height);
             let (rows, columns) = (rows.min(side), columns.min(side));
-            let [full_height, full_width] = resized_size(&image, side);
+            let [full_height, full_width] = with_shorter_side((width, height), side);
             let full = [u32::try_from(full_height).unwrap(), u32::try_from(full_width).unwrap()];
             let whole = bytes(ImagePreparation { size: full, ..PLAIN }, &image);
             let crop = ImagePreparation { fit: Fit::Crop { shorter_side: side }, size: [rows, columns], ..PLAIN };

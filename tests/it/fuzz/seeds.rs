@@ -81,6 +81,11 @@ pub fn photograph() -> Vec<Vec<u8>> {
     ["coffee.png", "chelsea.jpg", "camera.webp"].map(|name| crate::daemon::data(&format!("photos/{name}"))).into()
 }
 
+/// Photographs in baseline JPEG: in colour, and gray and turned.
+pub fn scaled_jpeg() -> Vec<Vec<u8>> {
+    ["chelsea.jpg", "camera_orientation6.jpg"].map(|name| crate::daemon::data(&format!("photos/{name}"))).into()
+}
+
 /// Values of every type.
 pub fn feature_values() -> Vec<Vec<u8>> {
     all(&[
