@@ -199,9 +199,8 @@ pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageErro
 /// [`decode`] for a resize, within a memory limit: `hold` counts the memory of the decoder and of the picture.
 ///
 /// A plain JPEG is decoded at 1/2, 1/4 or 1/8 of its size where at least 1.5 times the resized size is left. The tensors
-/// of 60 photographs, 180 files of 720 to 2160 lines, then differed by .4 of 255 on average and by 16 at most, in few
-/// pixels. All 159 boxes of the shipped detectors were there with the same labels, with an overlap (intersection over union) of .95 or more and scores
-/// within .02; of 180 top labels of the shipped classifier 5 changed, all of them with probabilities below .13.
+/// of 60 pictures, 180 files of 720 to 2160 lines, then differed by .4 of 255 on average and by 16 at most, in few bytes.
+/// `docs/performance.md` says what that changes in answers.
 pub fn decode_within(
     bytes: &[u8],
     limits: DecodeLimits,
