@@ -32,6 +32,9 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("mqtt_packets", mqtt_packets),
     ("topics", ledge::mqtt::fuzz::fuzz_topics),
     ("message", ledge::mqtt::fuzz::fuzz_message),
+    // Cameras.
+    ("camera_login", ledge::cameras::login::fuzz_login),
+    ("picture_size", ledge::pipeline::picture_size::fuzz_picture_size),
     // Files that somebody imports, and the preflight process.
     ("csv", ledge::cli::features::fuzz_csv),
     ("json_lines", ledge::cli::features::fuzz_json_lines),

@@ -12,6 +12,7 @@ use ledge_audit::config::AuditConfig;
 use ledge_base::config_path;
 use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{Mistake, Problem, in_range};
+use ledge_cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
@@ -45,10 +46,10 @@ pub const PACKAGED_ROOT: &str = "/var/lib/ledge";
 
 /// Declares the struct of the configuration, and lists its sections. A part that opens itself needs only its line here.
 macro_rules! configuration {
-    ($(#[$about:meta])* pub struct Config { $(pub $name:ident: $section:ty,)* }) => {
+    ($(#[$about:meta])* pub struct Config { $($(#[$how:meta])* pub $name:ident: $section:ty,)* }) => {
         $(#[$about])*
         pub struct Config {
-            $(pub $name: $section,)*
+            $($(#[$how])* pub $name: $section,)*
         }
 
         impl Config {
@@ -84,6 +85,9 @@ pub struct Config {
     pub log: LogConfig,
     pub device: DeviceConfig,
     pub mqtt: MqttConfig,
+    #[serde(skip_serializing_if = "CamerasConfig::is_empty")]
+    pub camera: CamerasConfig,
+    pub home_assistant: HomeAssistantConfig,
     pub updates: UpdatesConfig,
     pub state: StateConfig,
     pub shutdown: ShutdownConfig,
@@ -206,7 +210,7 @@ impl Config {
         }
     }
 
-    /// The mistakes in the group of this box.
+    /// The mistakes in the group of this box and in the cameras of bindings.
     fn group_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let DeviceConfig { id, group, .. } = &self.device;
@@ -216,6 +220,13 @@ impl Config {
             problems.push(Problem::new("device.group", problem));
         }
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
+            if let Some(camera) = &binding.camera
+                && !self.camera.iter().any(|known| known.name == *camera && known.url.is_none())
+            {
+                let problem = format!("{camera} is no [[camera]] without a url");
+                let problem = Problem::new(format!("mqtt.bindings[{index}].camera"), problem);
+                problems.push(problem.depending_on(["camera"]));
+            }
             if binding.shared && group.is_none() {
                 let problem = "is for the boxes of a group: set device.group";
                 let problem = Problem::new(format!("mqtt.bindings[{index}].shared"), problem);

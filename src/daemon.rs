@@ -6,6 +6,7 @@
 //! * `configuration_change.rs` - the keys of the settings that differ from those of the last start
 //! * `audit.rs` - the audit log as a part of the daemon: its writer and its copies
 //! * `updates.rs` - updates as a part of the daemon: boot before any model loads, then a thread of their own
+//! * `cameras.rs` - cameras as a part of the daemon, introduced to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
@@ -21,6 +22,7 @@
 //! * The writer of the audit log ends last. A model is torn down before the process ends.
 
 mod audit;
+mod cameras;
 mod configuration_change;
 pub mod formats;
 mod health;
@@ -46,6 +48,7 @@ use ledge_base::sys;
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_cameras::cameras::Cameras;
 use ledge_egress::{CountsKeeper, Egress};
 use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
@@ -309,13 +312,19 @@ impl App {
     }
 
     /// Every part of the daemon, in the order in which parts build on others.
-    fn parts(&self, audit: &AuditState, messages: Option<&MessageStatistics>) -> anyhow::Result<Vec<Arc<dyn Part>>> {
+    fn parts(
+        &self,
+        audit: &AuditState,
+        messages: Option<&MessageStatistics>,
+        cameras: &Cameras,
+    ) -> anyhow::Result<Vec<Arc<dyn Part>>> {
         let Environment { egress, audit: sink, sealer, .. } = &self.environment;
         let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
         let mut parts: Vec<Arc<dyn Part>> = vec![
             Arc::new(self.authenticator.clone()),
             Arc::new(egress.clone()),
             Arc::new(MqttPart { statistics: messages.cloned() }),
+            Arc::new(cameras.clone()),
             Arc::new(self.serving.features().clone()),
             Arc::new(self.updates.part(&self.config.updates.path)),
             Arc::new(audit),
@@ -332,7 +341,8 @@ impl App {
     fn spawn(self) -> anyhow::Result<(AuditWriter, Health)> {
         let messages = self.config.mqtt.broker.is_some().then(MessageStatistics::default);
         let audit_state = AuditState::default();
-        let parts = self.parts(&audit_state, messages.as_ref())?;
+        let watched = cameras::WatchedCameras::new(&self.config, &self.environment, &self.serving);
+        let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras)?;
         let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
         let Self { listeners, tls, counts, updates, environment, .. } = self;
         let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
@@ -369,6 +379,7 @@ impl App {
 
         let handle = updates.handle();
         updates.spawn(&config, serving.repository(), &environment);
+        let (publisher, listeners) = watched.spawn(readiness, shutdown);
         if let Some(statistics) = messages {
             let messaging = Messaging {
                 config: config.mqtt.clone(),
@@ -377,6 +388,8 @@ impl App {
                 serving: serving.clone(),
                 authenticator,
                 statistics,
+                publisher,
+                listeners,
                 updates: handle,
                 audit: audit_state,
             };

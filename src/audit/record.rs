@@ -63,6 +63,8 @@ pub enum ActorKind {
     Cert,
     /// A client behind an MQTT broker, by its topic.
     Mqtt,
+    /// A camera that the box watches, by its name.
+    Camera,
     /// The box itself.
     Local,
     /// Several, too many to be told apart.
@@ -78,6 +80,7 @@ impl ActorKind {
             Self::Key => "key",
             Self::Cert => "cert",
             Self::Mqtt => "mqtt",
+            Self::Camera => "camera",
             Self::Local => "local",
             Self::Others => "others",
         }
@@ -93,6 +96,7 @@ impl Actor {
             Principal::Key(_) => ActorKind::Key,
             Principal::Certificate(_) => ActorKind::Cert,
             Principal::Mqtt(_) => ActorKind::Mqtt,
+            Principal::Camera(_) => ActorKind::Camera,
             Principal::Local => ActorKind::Local,
             Principal::Others => ActorKind::Others,
         };

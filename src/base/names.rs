@@ -104,6 +104,16 @@ name_type!(
     "region"
 );
 name_type!(
+    /// The name of a camera: a topic level and a metric label.
+    CameraName,
+    "camera name"
+);
+name_type!(
+    /// The name of a zone within a camera's picture.
+    ZoneName,
+    "zone name"
+);
+name_type!(
     /// The name of an entity, a join key, a feature view, a feature, a push source or a feature service.
     FeatureName,
     "name"

@@ -18,6 +18,8 @@ pub enum Principal {
     /// A client behind an MQTT broker. A broker does not report the publisher of a message, so the name is the response
     /// topic of the client, or the topic that a device publishes to.
     Mqtt(Arc<str>),
+    /// A camera that this box watches by itself, by its name.
+    Camera(Arc<str>),
     /// The daemon itself, or a command line on this box.
     Local,
     /// Several callers, when there are too many to count apart.
@@ -32,6 +34,7 @@ impl fmt::Display for Principal {
             Self::Key(name) => write!(f, "key:{name}"),
             Self::Certificate(name) => write!(f, "cert:{name}"),
             Self::Mqtt(topic) => write!(f, "mqtt:{topic}"),
+            Self::Camera(name) => write!(f, "camera:{name}"),
             Self::Local => f.write_str("local"),
             Self::Others => f.write_str("others"),
         }

@@ -100,6 +100,12 @@ impl<T> Checked<T> {
     }
 }
 
+/// The key of an entry of a table or array: `camera` and `[0].url` make `camera[0].url`.
+pub fn within(table: &str, key: &str) -> String {
+    let dot = if key.starts_with('[') { "" } else { "." };
+    format!("{table}{dot}{key}")
+}
+
 /// Looks up a key, or else the nearest table or array that contains it: returns the entry and the rest of the key. The
 /// part that is looked up has at least `from` bytes.
 pub fn nearest<'p, 'k, P>(known: &'p BTreeMap<String, P>, key: &'k str, from: usize) -> Option<(&'p P, &'k str)> {

@@ -14,6 +14,7 @@ use ledge_identity::device::DeviceIdentity;
 use ledge_models::serving::Serving;
 use ledge_mqtt::config::MqttConfig;
 use ledge_mqtt::gateway::Gateway;
+use ledge_mqtt::publisher::{Listener, Publisher};
 use ledge_mqtt::topics::DeviceTopics;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
@@ -31,6 +32,10 @@ pub struct Messaging {
     pub serving: Serving,
     pub authenticator: Authenticator,
     pub statistics: MessageStatistics,
+    /// The messages of other parts.
+    pub publisher: Publisher,
+    /// The topics that other parts hear.
+    pub listeners: Vec<Listener>,
     /// Signed updates, if a platform manages this box.
     pub updates: Option<Updates>,
     pub audit: AuditState,
@@ -39,7 +44,8 @@ pub struct Messaging {
 impl Messaging {
     /// Answers over MQTT once the models are loaded. Until then the broker keeps the requests.
     pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
-        let Self { config, device, egress, serving, authenticator, statistics, updates, audit } = self;
+        let Self { config, device, egress, serving, authenticator, statistics, publisher, listeners, updates, audit } =
+            self;
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, has_platform: updates.is_some() };
@@ -52,7 +58,18 @@ impl Messaging {
             report,
         };
 
-        let gateway = Gateway { config, topics, egress, serving, authenticator, statistics, reported, updates };
+        let gateway = Gateway {
+            config,
+            topics,
+            egress,
+            serving,
+            authenticator,
+            statistics,
+            reported,
+            publisher,
+            listeners,
+            updates,
+        };
         let (ready, stop) = (readiness.clone(), shutdown.clone());
         shutdown.spawn_essential("mqtt", async move {
             tokio::select! {

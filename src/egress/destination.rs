@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::{Problem, within};
 
 use super::address::HostPort;
 use super::policy::EgressConfig;
@@ -40,7 +40,7 @@ impl ConfiguredDestination {
         let proxy = self.proxy.as_mut().map(|proxy| &mut proxy.key);
         let others = self.address_keys.iter_mut().chain(&mut self.encryption_key);
         for key in std::iter::once(&mut self.key).chain(proxy).chain(others) {
-            *key = format!("{section}.{key}");
+            *key = within(section, key);
         }
         self
     }

@@ -1,6 +1,7 @@
 //! An HTTP client for files of one server. It requests and reads, and sends nothing about this box. Only the client of
-//! the audit log sends a body ([`AuditClient`]).
+//! the audit log sends a body ([`AuditClient`]), and only that of cameras logs in ([`SnapshotClient`]).
 
+mod snapshot;
 mod upload;
 
 use std::future::poll_fn;
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HOST, LOCATION, RANGE, RETRY_AFTER};
-use http::header::{HeaderMap, HeaderName, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, LOCATION, RANGE};
+use http::header::{HeaderMap, HeaderName, RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
@@ -25,6 +26,7 @@ use super::channel::Route;
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
 
+pub use snapshot::{Snapshot, SnapshotClient};
 pub use upload::{AuditClient, HttpAnswer};
 
 /// The longest head of an answer, in bytes. hyper accepts no buffer below 8 KiB.
@@ -88,6 +90,10 @@ pub struct HttpDownload {
     pub length: Option<u64>,
     /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
+    /// The values of `WWW-Authenticate`.
+    challenges: Vec<String>,
+    /// Set for a body of many parts, which may never end.
+    is_stream: bool,
     body: Incoming,
     wire: Option<HttpConnection>,
     client: HttpClient,
@@ -137,6 +143,15 @@ pub const REQUEST_HEADERS: [(&str, &str); 5] = [
     ("user-agent", "ledge"),
     ("accept", "*/*"),
     ("range", "the first byte to send, if a part of the file is here already"),
+];
+
+/// The headers of a request for a picture of a camera, and their values.
+pub const SNAPSHOT_HEADERS: [(&str, &str); 5] = [
+    ("path", "the path of camera.url"),
+    ("host", "the host of camera.url"),
+    ("user-agent", "ledge"),
+    ("accept", "*/*"),
+    ("authorization", "the login of the camera, if one is configured: for digest a hash, for basic the password"),
 ];
 
 impl HttpClient {
@@ -260,8 +275,11 @@ impl HttpClient {
         let retry_after = text(headers, &RETRY_AFTER)
             .and_then(|seconds| seconds.trim().parse().ok())
             .map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+        let challenges = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
+        let challenges = challenges.map(str::to_owned).collect();
+        let is_stream = text(headers, &CONTENT_TYPE).is_some_and(|kind| kind.trim_start().starts_with("multipart/"));
         let (body, wire, client) = (response.into_body(), Some(wire), self.clone());
-        Ok(HttpDownload { status, start, length, retry_after, body, wire, client })
+        Ok(HttpDownload { status, start, length, retry_after, challenges, is_stream, body, wire, client })
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(HttpConnection, Instant)>> {

@@ -8,9 +8,11 @@
 //! * `policy.rs` - `[egress]`: destinations, their regions, and the contents that each may get
 //! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `Content`
 //! * `channel.rs` - a connection on which everything sent has one content, for an HTTP client
-//! * `tls.rs`, `tls_files.rs` - TLS as a client, and its files as a section of the configuration
+//! * `tls.rs`, `tls/`, `tls_files.rs` - TLS as a client, pinned certificates, and its files as a section of the
+//!   configuration
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
-//! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else
+//! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else,
+//!   `snapshot.rs` gets a picture of a camera
 //! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
 //! * `counters.rs` - bytes sent to and received from each destination since the start
 //! * `stored_counts.rs` - the same since the installation, in one file
@@ -24,7 +26,8 @@
 //! * A destination outside this box must be in the allow-list. It is refused before its name is looked up.
 //! * Bytes leave only through `LinkWriter::put`, under a `Content`. The allow-list permits contents for each
 //!   destination, and all are counted.
-//! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box.
+//! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box. Only the
+//!   client of cameras logs in.
 //! * Certificates are read at each connection, so a renewed one needs no restart. No TLS session is resumed.
 //! * No connection waits for the file of `stored_counts.rs`.
 #![forbid(unsafe_code)]
@@ -66,6 +69,7 @@ pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError, Download};
 pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
+pub use http::{SNAPSHOT_HEADERS, Snapshot, SnapshotClient};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
@@ -73,7 +77,7 @@ pub use raw::RawConnection;
 pub use stored_counts::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};
 use tls::TlsClient;
 pub use tls::{CERTIFICATE_FILE_BYTES_MAX, CertificateTime, certificates, identity_error, private_key};
-pub use tls::{TlsError, TlsSettings};
+pub use tls::{Fingerprint, InvalidFingerprint, Pin, TlsError, TlsSettings};
 pub use tls_files::TlsFiles;
 pub use tunnel::fuzz_proxy_answer;
 pub use web_address::{InvalidWebAddress, WebAddress};
@@ -89,6 +93,8 @@ const ADDRESSES_MAX: usize = 8;
 pub enum Purpose {
     Mqtt,
     Updates,
+    /// Pictures of a camera.
+    Camera,
     /// The copy of the audit log on the platform.
     Audit,
     /// A live copy of the audit log, by its name.
@@ -99,14 +105,21 @@ impl Purpose {
     /// Every purpose, where there are live copies of these names.
     pub fn all(live_copies: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
         let live_copies = live_copies.into_iter().map(Self::LiveCopy);
-        [Self::Mqtt, Self::Updates, Self::Audit].into_iter().chain(live_copies).collect()
+        [Self::Mqtt, Self::Updates, Self::Camera, Self::Audit].into_iter().chain(live_copies).collect()
     }
 
     /// The contents that such a connection may carry, whatever the allow-list permits its destination.
     pub fn contents(self) -> &'static [Content] {
         match self {
-            Self::Mqtt => &[Content::Protocol, Content::Answer, Content::Presence, Content::Report, Content::Call],
-            Self::Updates => &[Content::Protocol, Content::Request],
+            Self::Mqtt => &[
+                Content::Protocol,
+                Content::Answer,
+                Content::Presence,
+                Content::Report,
+                Content::Call,
+                Content::Picture,
+            ],
+            Self::Updates | Self::Camera => &[Content::Protocol, Content::Request],
             Self::Audit | Self::LiveCopy(_) => &[Content::Protocol, Content::Audit],
         }
     }
@@ -121,6 +134,7 @@ impl Purpose {
         match self {
             Self::Mqtt => "mqtt",
             Self::Updates => "updates",
+            Self::Camera => "camera",
             Self::Audit => "audit",
             Self::LiveCopy(name) => name,
         }

@@ -29,18 +29,30 @@ pub enum Content {
     /// Inference calls to a box elsewhere, as `ledge bench` makes them. The daemon answers calls and makes none.
     #[serde(rename = "calls")]
     Call,
-    /// Requests for files of the update repository: their names, and nothing of this box.
+    /// Requests for files of the update repository and for pictures of cameras: their names, the login of a camera, and
+    /// nothing of this box.
     #[serde(rename = "requests")]
     Request,
     /// Records of the audit log, and their proofs.
     #[serde(rename = "audit")]
     Audit,
+    /// Pictures of cameras, with the objects that were found drawn into them.
+    #[serde(rename = "pictures")]
+    Picture,
 }
 
 impl Content {
     /// Every kind.
-    pub const ALL: [Self; 7] =
-        [Self::Protocol, Self::Answer, Self::Presence, Self::Report, Self::Call, Self::Request, Self::Audit];
+    pub const ALL: [Self; 8] = [
+        Self::Protocol,
+        Self::Answer,
+        Self::Presence,
+        Self::Report,
+        Self::Call,
+        Self::Request,
+        Self::Audit,
+        Self::Picture,
+    ];
 
     /// The name in the configuration and the metrics.
     pub fn name(self) -> &'static str {
@@ -52,6 +64,7 @@ impl Content {
             Self::Call => "calls",
             Self::Request => "requests",
             Self::Audit => "audit",
+            Self::Picture => "pictures",
         }
     }
 }
@@ -198,7 +211,7 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = Content::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false, false, false, false]);
+        assert_eq!(permitted, [true, false, true, false, false, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }
@@ -209,8 +222,8 @@ mod tests {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
         let permitted = |to: &str| Content::ALL.map(|content| grant(&config, to).unwrap().permits(content));
-        assert_eq!(permitted("a:1"), [true; 7]);
-        assert_eq!(permitted("b:1"), [true, false, false, false, false, false, false]);
+        assert_eq!(permitted("a:1"), [true; 8]);
+        assert_eq!(permitted("b:1"), [true, false, false, false, false, false, false, false]);
     }
 
     #[test]
@@ -283,7 +296,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: `region` is missing",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`",
+            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`",
         ];
         assert_eq!(found, expected);
     }
@@ -294,11 +307,11 @@ mod tests {
         let written = toml::to_string(&entry).unwrap();
         assert_eq!(
             written,
-            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\", \"audit\"]\n"
+            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\", \"audit\", \"pictures\"]\n"
         );
         assert_eq!(
             entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
-            ["answers", "presence", "reports", "calls", "requests", "audit"]
+            ["answers", "presence", "reports", "calls", "requests", "audit", "pictures"]
         );
     }
 }

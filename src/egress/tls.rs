@@ -1,5 +1,7 @@
 //! TLS as a client, and the files that TLS clients and servers read.
 
+mod pinned;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +17,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::address::{Host, HostPort};
+pub use pinned::{Fingerprint, InvalidFingerprint, Pin};
+use pinned::{NotPinned, PinVerifier};
 
 /// The largest file of certificates or of a revocation list, in bytes: the list of a CA with a million revoked
 /// certificates has some 40 MB.
@@ -30,6 +34,8 @@ pub struct TlsSettings {
     pub certificate: Option<SecretFile>,
     /// A PEM file with the key of that certificate.
     pub key: Option<SecretFile>,
+    /// The one certificate that the server may present, in place of any CA.
+    pub pinned: Option<Pin>,
 }
 
 /// The reason why there is no encrypted connection.
@@ -63,6 +69,11 @@ pub enum TlsError {
         /// Before or after its time.
         when: &'static str,
     },
+    #[error(
+        "the server's certificate is not the pinned one, its SHA-256 is {presented}: if the server was given a new \
+         certificate, pin that one; otherwise another machine answers in its place"
+    )]
+    NotPinned { presented: Fingerprint },
     #[error("the server's certificate is not acceptable: {reason}")]
     Unacceptable { reason: String },
     #[error("the server wants a client certificate: set `certificate_file` and `key_file`")]
@@ -119,8 +130,14 @@ impl TlsClient {
         let failed = |error: Error| TlsError::Failed { reason: error.to_string() };
         let builder = ClientConfig::builder_with_details(provider, Arc::new(time))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(failed)?
-            .with_root_certificates(roots(settings.ca.as_ref())?);
+            .map_err(failed)?;
+        let builder = match &settings.pinned {
+            Some(pin) => {
+                let verifier = PinVerifier::new(pin, builder.crypto_provider().clone())?;
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+            }
+            None => builder.with_root_certificates(roots(settings.ca.as_ref())?),
+        };
 
         let mut config = match (&settings.certificate, &settings.key) {
             (None, None) => builder.with_no_client_auth(),
@@ -221,6 +238,9 @@ impl TlsPeer {
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 TlsError::Dated { when: "is not valid yet" }
+            }
+            CertificateError::Other(other) if let Some(NotPinned { presented }) = other.0.downcast_ref() => {
+                TlsError::NotPinned { presented: *presented }
             }
             other => TlsError::Unacceptable { reason: fault_in_words(other) },
         }

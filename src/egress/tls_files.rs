@@ -39,7 +39,7 @@ impl TlsFiles {
     /// The settings of a connection.
     pub fn settings(&self) -> TlsSettings {
         let Self { ca_file, certificate_file, key_file } = self.clone();
-        TlsSettings { ca: ca_file, certificate: certificate_file, key: key_file }
+        TlsSettings { ca: ca_file, certificate: certificate_file, key: key_file, pinned: None }
     }
 
     /// The keys within a section that has this one as `tls`, and their values.

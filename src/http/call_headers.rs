@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, StatusCode};
+use ledge_base::names::CameraName;
 use ledge_models::scheduling::terms::Priority;
 use ledge_part::api_error::ApiError;
 
@@ -11,6 +12,14 @@ const PRIORITY_HEADER: &str = "x-ledge-priority";
 
 /// The time that the caller waits, in milliseconds.
 const TIMEOUT_HEADER: &str = "x-ledge-timeout-ms";
+
+/// The camera that took a photograph.
+const CAMERA_HEADER: &str = "x-ledge-camera";
+
+/// Reads the name of the camera that took the photograph of a call.
+pub fn camera(headers: &HeaderMap) -> Result<Option<CameraName>, ApiError> {
+    value(headers, CAMERA_HEADER, "the name of a camera", |text| text.parse().ok())
+}
 
 /// The values of the headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::decode;
 
 use super::App;
-use super::call_headers::CallHeaders;
+use super::call_headers::{self, CallHeaders};
 use super::models::target;
 
 /// The header with the outcome of the response cache.
@@ -60,6 +60,7 @@ pub async fn infer(
         arrived,
         account: account.clone(),
         views: access.feature_views().clone(),
+        camera: call_headers::camera(&parts.headers)?,
     };
 
     if let Some(format) = wanted_picture(&parts.headers) {

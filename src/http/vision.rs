@@ -9,7 +9,7 @@ use axum::http::header;
 use axum::response::Response;
 use bytes::Bytes;
 use ledge_base::memory_budget::Account;
-use ledge_base::names::ModelName;
+use ledge_base::names::{CameraName, ModelName};
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_identity::authentication::RequestPermit;
@@ -21,7 +21,7 @@ use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
 use ledge_part::reply::json;
 use ledge_part::route::PathParts;
-use ledge_protocol::call::log_answered;
+use ledge_protocol::call::{check_camera, log_answered, report_sighting};
 use ledge_protocol::deepstack::{
     DetectionAnswer, FormError, ModelListAnswer, Pong, SceneAnswer, Selection, VisionForm,
 };
@@ -29,7 +29,7 @@ use ledge_service::off_thread::off_thread;
 use serde::Deserialize;
 
 use super::App;
-use super::call_headers::CallHeaders;
+use super::call_headers::{self, CallHeaders};
 use super::guard::{self, FormCaller};
 use super::models::target;
 use super::reply::VisionErrorResponse;
@@ -112,6 +112,7 @@ struct VisionCall {
     image: Bytes,
     min_confidence: Option<f32>,
     headers: CallHeaders,
+    camera: Option<CameraName>,
     arrived: Instant,
     account: Account,
     principal: Principal,
@@ -128,7 +129,11 @@ impl VisionCall {
     ) -> Result<Self, VisionErrorResponse> {
         let arrived = Instant::now();
         let (parts, body) = request.into_parts();
-        let headers = match CallHeaders::read(&parts.headers, arrived) {
+        let headers = CallHeaders::read(&parts.headers, arrived).and_then(|headers| {
+            let camera = call_headers::camera(&parts.headers)?;
+            check_camera(app.serving(), camera.as_ref()).map(|()| (headers, camera))
+        });
+        let (headers, camera) = match headers {
             Ok(headers) => headers,
             Err(failure) => {
                 body::discard_unless_expected(&parts.headers, body, app.context().limits()).await;
@@ -148,7 +153,7 @@ impl VisionCall {
         let image = form.image.ok_or_else(|| bad_request("the form has no field image".into()))?;
         let (image, min_confidence) = (copy.keep(image), form.min_confidence);
         let FormCaller { principal, permit, .. } = caller;
-        Ok(Self { model, setting, image, min_confidence, headers, arrived, account, principal, permit })
+        Ok(Self { model, setting, image, min_confidence, headers, camera, arrived, account, principal, permit })
     }
 
     /// Answers with the objects in the photograph.
@@ -206,6 +211,9 @@ impl VisionCall {
         });
         let told = answered.as_ref().map(|answer| answer.response.version);
         log_answered(&self.model, self.arrived, None, &self.principal, told);
+        if let (Some(camera), Ok(answer)) = (&self.camera, &answered) {
+            report_sighting(app.serving(), camera, self.image.clone(), answer);
+        }
         answered
     }
 

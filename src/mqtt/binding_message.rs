@@ -278,6 +278,7 @@ impl BindingMessage {
             arrived: self.arrived,
             account: Account::unlimited(),
             views: ViewScope::ALL,
+            camera: config.camera.clone(),
         };
         let principal = principal(&self.source);
         let mut answered = call::answer(serving, call, &principal).await?;

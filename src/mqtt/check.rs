@@ -76,7 +76,7 @@ impl From<ConnectionError> for CheckError {
     }
 }
 
-/// Connects and subscribes as the daemon does, within `limit`.
+/// Connects and subscribes as the daemon does, within `limit`. `heard` are the topics that other parts hear.
 ///
 /// It uses a client id of its own, a session that ends with the connection, and no last will, so that a running daemon
 /// is neither disconnected nor reported as gone. A shared subscription gets another group name: otherwise calls to the
@@ -84,8 +84,14 @@ impl From<ConnectionError> for CheckError {
 ///
 /// A broker may grant a subscription and then withhold messages, as mosquitto does by its `acl_file`: the check does
 /// not notice that.
-pub async fn check(config: &MqttConfig, topics: &DeviceTopics, egress: &Egress, limit: Duration) -> Vec<Finding> {
-    let mut check = Check { config, topics, step: CheckStep::Connection, findings: Vec::new() };
+pub async fn check(
+    config: &MqttConfig,
+    topics: &DeviceTopics,
+    heard: &[TopicFilter],
+    egress: &Egress,
+    limit: Duration,
+) -> Vec<Finding> {
+    let mut check = Check { config, topics, heard, step: CheckStep::Connection, findings: Vec::new() };
     let failure = match tokio::time::timeout(limit, check.run(egress)).await {
         Ok(Ok(())) => return check.findings,
         Ok(Err(error)) => error.to_string(),
@@ -98,6 +104,7 @@ pub async fn check(config: &MqttConfig, topics: &DeviceTopics, egress: &Egress, 
 struct Check<'a> {
     config: &'a MqttConfig,
     topics: &'a DeviceTopics,
+    heard: &'a [TopicFilter],
     step: CheckStep,
     findings: Vec<Finding>,
 }
@@ -146,7 +153,7 @@ impl Check<'_> {
         if version == Version::V311 {
             return self.add_finding(true, "a broker of MQTT 3.1.1 does not announce its limits");
         }
-        let shares = wanted_subscriptions(self.topics, &Bindings::new(&self.config.bindings));
+        let shares = wanted_subscriptions(self.topics, &Bindings::new(&self.config.bindings), self.heard);
         let shares = shares.iter().any(|subscription| subscription.filter.is_shared());
         let yes = |yes| if yes { "" } else { "no " };
         let packets = broker.maximum_packet_size.map_or("any size".to_owned(), |size| format!("up to {size} bytes"));
@@ -170,7 +177,7 @@ impl Check<'_> {
     }
 
     async fn subscribe(&mut self, connection: &mut CheckConnection, group: &DeviceName) -> Result<(), CheckError> {
-        let asked = wanted_subscriptions(self.topics, &Bindings::new(&self.config.bindings));
+        let asked = wanted_subscriptions(self.topics, &Bindings::new(&self.config.bindings), self.heard);
         let harmless = |subscription: &Subscription| {
             let filter = &subscription.filter;
             let filter = if filter.is_shared() { TopicFilter::shared(group, filter) } else { filter.clone() };

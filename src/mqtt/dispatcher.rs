@@ -24,6 +24,7 @@ use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, R
 use super::client::session::{Delivery, Event, NextPacket, Outbound, Session};
 use super::config::MqttConfig;
 use super::held_bytes::{HeldBytes, HeldBytesGuard};
+use super::publisher::Listener;
 use super::push::Pusher;
 use super::request::{Request, UnansweredReason, overload, too_large};
 use super::subscriptions::Subscriptions;
@@ -34,6 +35,9 @@ use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicNa
 /// A broker keeps to the receive maximum, which is less; but a restarted mosquitto delivers all its kept messages at
 /// once.
 const MESSAGES_IN_PROGRESS_MAX: usize = 4096;
+
+/// Messages in the outbox from which on those of other parts wait outside of it, where newer ones replace them.
+const PUBLICATIONS_IN_OUTBOX_MAX: usize = 128;
 
 /// The largest payload of a hint from the platform, in bytes.
 const HINT_MAX_BYTES: usize = 4096;
@@ -55,6 +59,8 @@ pub struct DispatcherParts {
     pub statistics: MessageStatistics,
     /// Receives the platform's hints.
     pub updates: Option<Updates>,
+    /// The topics that other parts hear.
+    pub listeners: Vec<Listener>,
     pub shutdown: Shutdown,
 }
 
@@ -74,6 +80,7 @@ pub struct Dispatcher {
     statistics: MessageStatistics,
     /// Receives the platform's hints.
     updates: Option<Updates>,
+    listeners: Vec<Listener>,
     session: Session,
     results: UnboundedSender<FinishedMessage>,
     finished: UnboundedReceiver<FinishedMessage>,
@@ -120,10 +127,11 @@ impl Drop for FinishGuard {
 impl Dispatcher {
     /// A dispatcher without a connection.
     pub fn new(topics: DeviceTopics, bindings: &Bindings, config: &MqttConfig, parts: DispatcherParts) -> Self {
-        let DispatcherParts { serving, authenticator, statistics, updates, shutdown } = parts;
+        let DispatcherParts { serving, authenticator, statistics, updates, listeners, shutdown } = parts;
+        let heard: Vec<_> = listeners.iter().map(|listener| listener.filter.clone()).collect();
         let (results, finished) = unbounded_channel();
         Self {
-            subscriptions: Subscriptions::new(&topics, bindings),
+            subscriptions: Subscriptions::new(&topics, bindings, &heard),
             topics,
             bindings: bindings.iter().map(LimitedBinding::new).collect(),
             serving,
@@ -134,6 +142,7 @@ impl Dispatcher {
             response_topics: config.response_topics.clone(),
             statistics,
             updates,
+            listeners,
             session: Session::default(),
             results,
             finished,
@@ -209,9 +218,21 @@ impl Dispatcher {
         }
     }
 
-    /// Publishes a message of this box about itself. It replaces an earlier one that has not been sent.
+    /// Publishes a message of this box about itself. A retained one replaces an earlier one that has not been sent.
     pub fn publish(&mut self, message: Message, content: Content) {
-        self.session.publish_latest(Outbound { message, content, settles: None });
+        let outbound = Outbound { message, content, settles: None };
+        if outbound.message.retain {
+            self.session.publish_latest(outbound);
+        } else {
+            self.session.publish(outbound);
+        }
+    }
+
+    /// Returns `true` if messages of other parts may be published: they never fill the memory of answers.
+    pub fn takes_publications(&self) -> bool {
+        !self.closing
+            && self.session.outbox_messages() < PUBLICATIONS_IN_OUTBOX_MAX
+            && self.session.outbox_bytes() < self.limits.memory_bytes / 2
     }
 
     /// Handles a packet. The error is the reason of the broker's DISCONNECT.
@@ -260,10 +281,28 @@ impl Dispatcher {
         if self.topics.is_desired(&received.message.topic) {
             return self.hint(&received, delivery, now);
         }
+        if self.is_heard(&received.message) && !self.has_binding(&received.message.topic) {
+            return self.settle(delivery, Reason::SUCCESS);
+        }
         match self.topics.route(&received.message.topic) {
             Some(route) => self.request(route, received, delivery, now),
             None => self.binding_message(received, delivery, now),
         }
+    }
+
+    /// Passes a message on to the parts that hear its topic. Returns `true` if there are any.
+    fn is_heard(&self, message: &Message) -> bool {
+        let mut is_heard = false;
+        for listener in self.listeners.iter().filter(|listener| listener.filter.matches(&message.topic)) {
+            // A part that has not read the earlier messages learns nothing from another one.
+            let _ = listener.messages.try_send(message.payload.clone());
+            is_heard = true;
+        }
+        is_heard
+    }
+
+    fn has_binding(&self, topic: &TopicName) -> bool {
+        self.bindings.iter().any(|limited| limited.binding.config().topic.matches(topic))
     }
 
     /// Handles the platform's hint that there is something new. Its content has no authority and is not read.

@@ -24,6 +24,7 @@ use super::config::MqttConfig;
 use super::connect::{self, ConnectError, OFFLINE, ONLINE, presence};
 use super::dispatcher::{Dispatcher, DispatcherParts};
 use super::keep_alive::{ByteCounts, KeepAlive, KeepAliveAction};
+use super::publisher::{Listener, Publisher};
 use super::request::MESSAGE_HEAD_BYTES;
 use super::topics::DeviceTopics;
 
@@ -63,6 +64,10 @@ pub struct Gateway {
     pub statistics: MessageStatistics,
     /// The report of this box; nothing is published while it is empty.
     pub reported: watch::Receiver<Bytes>,
+    /// The messages of other parts.
+    pub publisher: Publisher,
+    /// The topics that other parts hear.
+    pub listeners: Vec<Listener>,
     /// Receives the platform's hints; `None` where no platform manages this box.
     pub updates: Option<Updates>,
 }
@@ -88,6 +93,7 @@ impl Gateway {
             authenticator: self.authenticator.clone(),
             statistics: self.statistics.clone(),
             updates: self.updates.clone(),
+            listeners: std::mem::take(&mut self.listeners),
             shutdown: shutdown.clone(),
         };
         let mut dispatcher = Dispatcher::new(self.topics.clone(), &bindings, &self.config, parts);
@@ -161,6 +167,7 @@ impl Gateway {
         dispatcher.connected(&accepted, Instant::now());
         dispatcher.publish(presence(self.topics.online(), ONLINE), Content::Presence);
         self.report(dispatcher);
+        self.publisher.send_again();
 
         let mut resubscribe = Instant::now() + RESUBSCRIBE_INTERVAL.min(self.config.reconnect_max());
         let mut phase = Phase::Open;
@@ -168,6 +175,7 @@ impl Gateway {
 
         loop {
             phase = self.next_phase(phase, dispatcher, shutdown);
+            self.publish(dispatcher);
             send(&mut writer, dispatcher)?;
             if phase == Phase::Leaving && dispatcher.is_idle() && writer.queued() == 0 {
                 return connect::disconnect(writer).await;
@@ -219,6 +227,7 @@ impl Gateway {
                     reporting = changed.is_ok();
                     self.report(dispatcher);
                 }
+                () = self.publisher.changed(), if dispatcher.takes_publications() => {}
                 packet = reader.next(), if dispatcher.may_read() => {
                     unacknowledged.get_or_insert_with(Instant::now);
                     self.receive(packet?, &mut reader, dispatcher)?;
@@ -266,6 +275,15 @@ impl Gateway {
             phase = Phase::Leaving;
         }
         phase
+    }
+
+    /// Publishes messages of other parts, as many as there is room for.
+    fn publish(&self, dispatcher: &mut Dispatcher) {
+        while dispatcher.takes_publications()
+            && let Some((message, content)) = self.publisher.next()
+        {
+            dispatcher.publish(message, content);
+        }
     }
 
     /// Publishes the report of this box.

@@ -19,6 +19,7 @@
 //!   `check.rs` compares with feature views and models
 //! * `rate_limit.rs` - the rate limit of each topic: the newest message is kept
 //! * `binding_message.rs`, `binding_message/` - a message of a binding, up to its push and its published answer
+//! * `publisher.rs` - messages of other parts of the daemon: what they publish, and the topics that they hear
 //! * `push.rs` - pushes of bindings into the feature store, retried while the store cannot take them
 //! * `held_bytes.rs` - counts the bytes of messages in memory
 //! * `subscriptions.rs` - subscriptions of this box, and those that the broker refused
@@ -97,6 +98,7 @@ pub mod held_bytes;
 pub mod keep_alive;
 mod metrics;
 pub mod part;
+pub mod publisher;
 pub mod push;
 pub mod rate_limit;
 pub mod request;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::memory_budget::Account;
-use ledge_base::names::DeviceName;
+use ledge_base::names::{CameraName, DeviceName};
 use ledge_base::principal::Principal;
 use ledge_identity::access::ViewScope;
 use ledge_identity::authentication::{Authenticator, RequestPermit};
@@ -209,11 +209,14 @@ fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) 
     let length = length.map_err(|error| ApiError::with_code(400, error.to_string()))?;
     let priority = properties.user("priority").map(str::parse::<Priority>).transpose();
     let priority = priority.map_err(|error| bad(&error, "priority"))?;
+    let camera = properties.user("camera").map(str::parse::<CameraName>).transpose();
+    let camera = camera.map_err(|error| bad(&error, "camera"))?;
     let form = BodyKind::sniffed(&body, properties.content_type.as_deref(), length);
     let deadline = properties.message_expiry_s.and_then(|left| arrived.checked_add(Duration::from_secs(left.into())));
     // The sender and its permissions are found out later.
     let views = ViewScope::default();
-    Ok(InferenceCall { target, body, form, priority, deadline, arrived, account: Account::unlimited(), views })
+    let account = Account::unlimited();
+    Ok(InferenceCall { target, body, form, priority, deadline, arrived, account, views, camera })
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ pub struct Subscriptions {
     refused: Vec<usize>,
 }
 
-/// All subscriptions that this box needs, each filter once.
-pub fn wanted_subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
+/// All subscriptions that this box needs, each filter once; `heard` are those of other parts.
+pub fn wanted_subscriptions(topics: &DeviceTopics, bindings: &Bindings, heard: &[TopicFilter]) -> Vec<Subscription> {
     // The box must not receive its own messages; the standard forbids this option for a shared subscription.
     let subscription = |(filter, qos, retain_handling): (TopicFilter, Qos, RetainHandling)| Subscription {
         no_local: !filter.is_shared(),
@@ -29,16 +29,19 @@ pub fn wanted_subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<S
     let own = own.map(|filter| (filter, Qos::AtLeastOnce, RetainHandling::Never));
     // The retained hint reaches a box that was away for hours.
     let desired = topics.desired().map(|filter| (filter, Qos::AtLeastOnce, RetainHandling::IfNew));
-    let bound = bindings.subscriptions(topics.group.as_ref()).into_iter();
+    let bound = bindings.subscriptions(topics.group.as_ref());
+    let heard: Vec<_> = heard.iter().filter(|heard| !bound.iter().any(|(bound, _)| bound == *heard)).collect();
+    let heard = heard.into_iter().map(|filter| (filter.clone(), Qos::AtLeastOnce, RetainHandling::IfNew));
     own.chain(desired)
-        .chain(bound.map(|(filter, qos)| (filter, qos, RetainHandling::IfNew)))
+        .chain(bound.into_iter().map(|(filter, qos)| (filter, qos, RetainHandling::IfNew)))
+        .chain(heard)
         .map(subscription)
         .collect()
 }
 
 impl Subscriptions {
-    pub fn new(topics: &DeviceTopics, bindings: &Bindings) -> Self {
-        Self { wanted: wanted_subscriptions(topics, bindings), refused: Vec::new() }
+    pub fn new(topics: &DeviceTopics, bindings: &Bindings, heard: &[TopicFilter]) -> Self {
+        Self { wanted: wanted_subscriptions(topics, bindings, heard), refused: Vec::new() }
     }
 
     /// The filters of shared subscriptions.
@@ -98,7 +101,7 @@ mod tests {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
         let mut session = Session::default();
         session.connected(&ConnAck::accepting());
-        (Subscriptions::new(&topics, &Bindings::new(&bindings)), session)
+        (Subscriptions::new(&topics, &Bindings::new(&bindings), &[]), session)
     }
 
     fn asked(session: &mut Session) -> Vec<Vec<String>> {
@@ -126,11 +129,22 @@ mod tests {
     fn hints_are_asked_for_where_a_platform_looks_after_the_box() {
         let asked = |has_platform| {
             let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, has_platform };
-            let filters = wanted_subscriptions(&topics, &Bindings::new(&[])).into_iter();
+            let filters = wanted_subscriptions(&topics, &Bindings::new(&[]), &[]).into_iter();
             filters.map(|subscription| subscription.filter.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(asked(true), ["ledge/v1/box/infer/#", "ledge/v1/box/desired"]);
         assert_eq!(asked(false), ["ledge/v1/box/infer/#"]);
+    }
+
+    #[test]
+    fn a_filter_of_a_part_and_of_a_binding_is_asked_for_once() {
+        let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, has_platform: false };
+        let binding = r#"{"topic": "home/status", "model": "m", "publish": "seen"}"#;
+        let bindings = Bindings::new(&[serde_json::from_str(binding).unwrap()]);
+        let heard = ["home/status".parse().unwrap(), "away/status".parse().unwrap()];
+        let wanted = wanted_subscriptions(&topics, &bindings, &heard).into_iter();
+        let filters: Vec<_> = wanted.map(|subscription| subscription.filter.to_string()).collect();
+        assert_eq!(filters, ["ledge/v1/box/infer/#", "home/status", "away/status"]);
     }
 
     #[test]

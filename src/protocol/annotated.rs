@@ -13,7 +13,7 @@ use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
-use super::call::{BodyKind, InferenceCall, log_answered};
+use super::call::{BodyKind, InferenceCall, check_camera, log_answered, report_sighting};
 use super::decode::Target;
 
 /// The label of the faces that the face model finds.
@@ -63,7 +63,9 @@ async fn annotated(
     if call.form != BodyKind::Photograph {
         return Err(not_acceptable("only a photograph is answered with a picture: send it with its content type"));
     }
-    let InferenceCall { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
+    check_camera(serving, call.camera.as_ref())?;
+    let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
+    let Target { model, version } = target;
     let request = |model, version| PhotographRequest {
         model,
         version,
@@ -77,6 +79,9 @@ async fn annotated(
     let detections = answer.detections().ok_or_else(|| {
         not_acceptable(&format!("model '{model}' finds no objects to draw: leave out the header accept, for JSON"))
     })?;
+    if let Some(camera) = camera {
+        report_sighting(serving, &camera, photograph.clone(), &answer);
+    }
     let mut found = detections.clone();
     if blur.labels.iter().any(|label| label == FACE) {
         let faces = serving.infer_photograph(request(blur.faces.clone(), None), principal).await?;

@@ -6,13 +6,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use ledge_base::log_limiter::LogLimiter;
 use ledge_base::memory_budget::Account;
-use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
-use ledge_models::serving::Serving;
 use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
+use ledge_models::serving::{PhotographResponse, Serving};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
@@ -43,6 +43,30 @@ pub struct InferenceCall {
     pub account: Account,
     /// The feature views whose values the answer may report.
     pub views: ViewScope,
+    /// The camera that took the photograph: what a detector finds on it makes its events.
+    pub camera: Option<CameraName>,
+}
+
+/// Refuses a call that names a camera which takes no pictures of calls.
+pub fn check_camera(serving: &Serving, camera: Option<&CameraName>) -> Result<(), ApiError> {
+    let Some(camera) = camera else { return Ok(()) };
+    if serving.sightings().is_some_and(|sightings| sightings.takes(camera)) {
+        return Ok(());
+    }
+    let message = format!(
+        "no camera {camera} takes pictures of calls: configure a [[camera]] of this name without a url, or leave the \
+         name out"
+    );
+    Err(ApiError::new(StatusCode::BAD_REQUEST, message))
+}
+
+/// Passes what a detector found on a photograph of a camera on to the part that watches cameras.
+pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes, answer: &PhotographResponse) {
+    if let Some(sightings) = serving.sightings()
+        && let Some(detections) = answer.detections()
+    {
+        sightings.saw(camera, photograph, &detections);
+    }
 }
 
 /// Kind of a body.
@@ -140,9 +164,15 @@ fn log_permit(status: u16) -> Option<u64> {
 }
 
 async fn photograph(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
-    let InferenceCall { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
+    check_camera(serving, call.camera.as_ref())?;
+    let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
+    let Target { model, version } = target;
+    let sighted = camera.map(|camera| (camera, photograph.clone()));
     let request = PhotographRequest { model, version, photograph, deadline, priority, account: account.clone() };
     let answer = serving.infer_photograph(request, principal).await?;
+    if let Some((camera, photograph)) = sighted {
+        report_sighting(serving, &camera, photograph, &answer);
+    }
     let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
     let body = account.take(body.len())?.keep(body.into());

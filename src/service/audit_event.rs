@@ -13,7 +13,7 @@ pub mod tag;
 use std::borrow::Cow;
 use std::fmt;
 
-use ledge_base::names::{FeatureName, KeyName, ModelName, ModelVersion};
+use ledge_base::names::{CameraName, FeatureName, KeyName, ModelName, ModelVersion};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -275,6 +275,13 @@ pub enum AuditEvent {
         /// The purpose.
         purpose: Word,
     },
+    /// Pictures of a camera were published. There is a record at the first picture after a start, and one an hour.
+    PicturesPublished {
+        /// The camera.
+        camera: CameraName,
+        /// The number of pictures since its last record.
+        pictures: u64,
+    },
     /// A caller requested maintenance that leaves no other record.
     MaintenanceRequested {
         /// The maintenance: `feature_snapshot`, `feature_compaction` or `update_check`.
@@ -471,6 +478,7 @@ actions! {
     UpdateOrdered: "update_ordered",
     ConnectionOpened: "connection_opened",
     ConnectionRefused: "connection_refused",
+    PicturesPublished: "pictures_published",
     MaintenanceRequested: "maintenance_requested",
     AccessDenied: "access_denied",
     AuthenticationFailed: "authentication_failed",
@@ -500,6 +508,7 @@ impl AuditEvent {
                 | Self::FeaturesRead { .. }
                 | Self::FeaturesPushed { .. }
                 | Self::ConnectionOpened { .. }
+                | Self::PicturesPublished { .. }
                 | Self::Idle
         )
     }

@@ -74,6 +74,9 @@ fuzzed! {
     a_filter_matches_as_its_overlaps_and_templates_say: topics, cut Mixed, changed Mixed, 50_000;
     rows_of_a_message_keep_their_shape_and_refusals_are_short: message, cut Refused, changed Mixed, 5_000;
 
+    an_answer_to_a_cameras_challenge_can_be_sent_and_hides_the_password: camera_login, cut Mixed, changed Mixed, 20_000;
+    a_photograph_has_a_size_by_its_header: picture_size, cut Mixed, changed Mixed, 500;
+
     a_value_of_a_table_is_exported_as_it_was_imported: csv, cut Mixed, changed Mixed, 20_000;
     a_value_of_json_lines_is_exported_as_it_was_imported: json_lines, cut Mixed, changed Mixed, 20_000;
     words_of_a_trial_are_written_as_they_were_read_and_the_last_are_short: trial_report, cut Mixed, changed Mixed, 20_000;

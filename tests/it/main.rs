@@ -14,6 +14,9 @@ mod audit_surfaces;
 mod batch_infer;
 mod bench;
 mod cache;
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod camera_server;
+mod cameras;
 mod candidates;
 #[path = "../peers/certificates.rs"]
 mod certificates;

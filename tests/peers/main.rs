@@ -23,6 +23,9 @@ mod bindings;
 mod boxes;
 mod broker;
 mod calls;
+#[path = "../it/camera_server.rs"]
+mod camera_server;
+mod cameras;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 mod certificates;
 mod check;
@@ -46,6 +49,7 @@ mod message;
 mod mqtt;
 mod nginx;
 mod packages;
+mod page;
 mod platform;
 mod poison;
 mod presence;
@@ -64,3 +68,4 @@ mod update_clocks;
 mod update_setbacks;
 mod update_settings;
 mod updates;
+mod vision_page;

@@ -26,11 +26,11 @@ impl Problem {
         self
     }
 
-    /// The same with the keys of the table that contains it.
+    /// The same with the keys of the table that contains it. A key that begins with an index is within an array.
     #[must_use]
     pub fn within(mut self, table: &str) -> Self {
         for key in std::iter::once(&mut self.key).chain(&mut self.depends_on) {
-            *key = format!("{table}.{key}");
+            *key = super::within(table, key);
         }
         self
     }

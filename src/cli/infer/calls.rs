@@ -86,6 +86,7 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
             arrived: Instant::now(),
             account: Account::unlimited(),
             views: ViewScope::ALL,
+            camera: None,
         };
         let failure = match call::answer(serving, call, &Principal::Local).await {
             Ok(answer) => return Some(object(&answer.body)),

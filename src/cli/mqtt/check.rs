@@ -55,7 +55,9 @@ pub fn findings(config: &Config, limit: Duration) -> anyhow::Result<Vec<Finding>
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let egress = Egress::new(&config.egress, audit);
-    Ok(block_on(check::check(&config.mqtt, &topics, &egress, limit))?)
+    let heard = config.home_assistant.status_topic(&config.camera).and_then(|topic| topic.parse().ok());
+    let heard: Vec<_> = heard.into_iter().collect();
+    Ok(block_on(check::check(&config.mqtt, &topics, &heard, &egress, limit))?)
 }
 
 fn line(finding: &Finding) -> Check {

@@ -70,7 +70,7 @@ fn the_examples_in_the_shipped_file_work() {
     "#;
     ledge_base::durable::replace(&views.join("views.toml"), declared.as_bytes()).unwrap();
     let config = root.load(&[], &[]).config;
-    assert_eq!(config.mqtt.bindings.len(), 3);
+    assert_eq!((config.mqtt.bindings.len(), config.camera.0.len()), (3, 1));
 }
 
 #[test]
@@ -92,13 +92,13 @@ fn mistakes_of_every_source_come_together() {
             "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
             "ledge.toml:3: http.max_connections: expected a whole number from 1 to 65536, got 0",
             "ledge.toml:5: log.format: unknown value `xml`, expected one of `auto`, `journal`, `text`, `json`",
-            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
+            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `vision`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `camera`, `home_assistant`, `updates`, `state`, `shutdown`, `control`",
             "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected one of `max_queue_size`, `default_timeout_ms`, `batch_windows`",
             "LEDGE_CONTROL_THREADS: control.threads: expected a whole number from 1 to 16, got \"many\"",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
-            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
+            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `vision`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `camera`, `home_assistant`, `updates`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: is not a key: expected LEDGE_SECTION_KEY",
-            "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `allowed_hosts`, `max_body_bytes`, `max_memory_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `write_timeout_ms`, `tls`",
+            "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `allowed_hosts`, `max_body_bytes`, `max_memory_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `write_timeout_ms`, `tls`, `local_plain`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
             "--set http.socket_mode: is not a TOML value: unclosed array, expected `]`",
             "--set verbose: expected SECTION.KEY=VALUE, for example log.level=debug",

@@ -9,23 +9,23 @@ use super::*;
 
 /// The connections and requests that a server saw.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     connections: AtomicUsize,
     requests: Mutex<Vec<String>>,
 }
 
 impl Seen {
-    fn connections(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    fn requests(&self) -> Vec<String> {
+    pub(super) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
 }
 
 /// A server that answers the requests of each connection with `answers` in turn, then closes it if it `closes`.
-async fn server(answers: &'static [&'static str], closes: bool) -> (HostPort, Arc<Seen>) {
+pub(super) async fn server(answers: &'static [&'static str], closes: bool) -> (HostPort, Arc<Seen>) {
     let (listener, port) = listener().await;
     let seen = Arc::new(Seen::default());
     let noted = seen.clone();

@@ -338,3 +338,30 @@ async fn a_cancelled_flush_loses_nothing_over_tls_either() {
     });
     every_flush_cancelled(&egress, link.unwrap().1, served.unwrap()).await;
 }
+
+#[tokio::test]
+async fn a_pinned_certificate_is_accepted_whatever_it_says_and_no_other_is() {
+    // As cameras sign their own: a CA, for no name, long expired.
+    let own = Authority::new();
+    let odd = |params: &mut CertificateParams| {
+        params.subject_alt_names.clear();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    };
+    let identity = own.issue_with("x", odd);
+    let file = Pin::File(own.file("camera.pem", &identity.certificate));
+    let pinning = |pin: &Pin| TlsSettings { pinned: Some(pin.clone()), ..TlsSettings::default() };
+    for versions in [&version::TLS13, &version::TLS12] {
+        let (link, served) = shake("localhost", pinning(&file), &server(&identity, None, &[versions])).await;
+        assert!(link.is_ok() && served.is_ok());
+    }
+
+    // The refusal says the fingerprint, which can be pinned in turn.
+    let other = own.issue("localhost");
+    let (link, _) = shake("localhost", pinning(&file), &modern(&other, None)).await;
+    let refusal = link.unwrap_err().to_string();
+    let presented = refusal.split("SHA-256 is ").nth(1).unwrap().split(':').next().unwrap();
+    let pin = Pin::Sha256(presented.parse().unwrap());
+    shake("localhost", pinning(&pin), &modern(&other, None)).await.0.unwrap();
+    assert_says(shake("localhost", pinning(&pin), &modern(&identity, None)).await.0, "is not the pinned one");
+}

@@ -11,6 +11,7 @@
 //! Tools for kinds:
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
 //! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image, a JPEG no larger than needed
+//! * `picture_size.rs` - the size of a photograph by its header
 //! * `preparation.rs` - prepare: an image into the tensor that a model expects
 //! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
 //! * `detection.rs` - objects in a photograph, and whether two versions found the same
@@ -35,6 +36,7 @@ pub mod kind;
 mod object_detection;
 mod orientation;
 pub mod preparation;
+pub mod picture_size;
 pub mod quantization;
 
 use ledge_base::toml_check::Problem;

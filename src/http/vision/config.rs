@@ -1,7 +1,7 @@
 //! `[vision]`: the models that the interface of DeepStack calls, and what annotated photographs hide.
 
 use ledge_base::names::ModelName;
-use ledge_base::toml_check::in_range;
+use ledge_base::toml_check::{empty_if_none, in_range, none_if_empty};
 use ledge_part::section::Section;
 use ledge_protocol::annotated::BlurRule;
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ pub struct VisionConfig {
     /// The model of `/v1/vision/face`, which also finds the faces that are blurred.
     pub face: ModelName,
     /// The model of `/v1/vision/scene`; without one the route answers 403.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub scene: Option<ModelName>,
     /// The labels of predictions; empty is all.
     pub labels: Vec<String>,

@@ -12,6 +12,7 @@
 //! * `cache/` - `key.rs` names a request, `budget.rs` shares the memory
 //! * `answer.rs` - the tensors of an answer: kept, shared with an equal call, or from a run
 //! * `call.rs` - one call, from its pin to its count
+//! * `sightings.rs` - what was found on photographs that callers attribute to a camera
 //! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
 //!
 //! Invariants:
@@ -33,6 +34,7 @@ pub mod config;
 mod feature_inputs;
 pub mod inputs;
 pub mod request;
+pub mod sightings;
 mod watched;
 pub mod windows;
 
@@ -70,6 +72,7 @@ use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
 use inputs::InvalidRequest;
 use request::{FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest, UsedFeature};
+use sightings::{Sightings, SightingsSlot};
 use windows::Window;
 
 /// Reason why a call was not answered.
@@ -188,6 +191,7 @@ pub struct Serving {
     batch_windows: Arc<[Window]>,
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
+    sightings: SightingsSlot,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version whose config asks for them.
@@ -209,6 +213,7 @@ impl Serving {
             quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
             batch_windows: limits.batch_windows.as_slice().into(),
             mirrors: Shutdown::default(),
+            sightings: SightingsSlot::default(),
         }
     }
 
@@ -234,6 +239,16 @@ impl Serving {
             tracing::warn!(model = %model.name, version = %model.version, reason,
                 "features of this model are not declared; calls that need them are refused");
         }
+    }
+
+    /// Makes a part take what is found on photographs of cameras. It is set once, at the start.
+    pub fn report_sightings_to(&self, sightings: Arc<dyn Sightings>) {
+        self.sightings.set(sightings);
+    }
+
+    /// The part that takes what is found on photographs of cameras.
+    pub fn sightings(&self) -> Option<&dyn Sightings> {
+        self.sightings.get()
     }
 
     /// The limits of photographs.

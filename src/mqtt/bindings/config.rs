@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::toml_check::{Problem, in_range};
 use ledge_features::online::PushTarget;
 use ledge_models::repository::model_config::Rate;
@@ -65,6 +65,9 @@ pub struct BindingConfig {
     /// Publishes errors like answers.
     #[serde(default)]
     pub publish_errors: bool,
+    /// The camera that takes the photographs: what a detector finds on them makes its events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub camera: Option<CameraName>,
     /// The path to a photograph in base64 in a JSON message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub photograph: Option<FieldPath>,
@@ -184,6 +187,7 @@ impl BindingConfig {
             ("retain", self.retain),
             ("publish_errors", self.publish_errors),
             ("photograph", self.photograph.is_some()),
+            ("camera", self.camera.is_some()),
             ("select", self.select.is_some()),
             ("inputs", !self.inputs.is_empty()),
         ] {

@@ -60,6 +60,7 @@ fn dispatcher(statistics: &MessageStatistics) -> Dispatcher {
         authenticator: Authenticator::open(&AccessConfig::default(), std::path::Path::new("/nonexistent"), audit),
         statistics: statistics.clone(),
         updates: None,
+        listeners: Vec::new(),
         shutdown: Shutdown::default(),
     };
     let mut dispatcher = Dispatcher::new(topics, &bindings, &config, parts);
@@ -96,6 +97,50 @@ async fn the_end_of_a_retained_message_is_acknowledged_and_asks_for_nothing() {
     receive(&mut dispatcher, 7, "cameras/door", "anything else", Properties::default());
     assert_eq!((dispatcher.in_progress, sent(&mut dispatcher).len()), (1, 0));
     assert_eq!(statistics.snapshot().received.iter().sum::<u64>(), 1);
+}
+
+#[tokio::test]
+async fn a_part_hears_its_topic_and_so_does_a_binding() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    let (messages, mut heard) = tokio::sync::mpsc::channel(1);
+    for filter in ["home/status", "cameras/door"] {
+        dispatcher.listeners.push(Listener { filter: filter.parse().unwrap(), messages: messages.clone() });
+    }
+    receive(&mut dispatcher, 1, "home/status", "online", Properties::default());
+    // There is no room for a second one: it is settled all the same.
+    receive(&mut dispatcher, 2, "home/status", "offline", Properties::default());
+    assert_eq!(sent(&mut dispatcher), [1, 2].map(|packet_id| acknowledged(packet_id, Reason::SUCCESS)));
+    assert!(heard.try_recv().is_ok_and(|message| message == "online") && heard.try_recv().is_err());
+    assert_eq!(dispatcher.in_progress, 0);
+
+    receive(&mut dispatcher, 3, "cameras/door", "a picture", Properties::default());
+    assert!(heard.try_recv().is_ok());
+    assert_eq!(dispatcher.in_progress, 1);
+}
+
+#[tokio::test]
+async fn messages_of_parts_leave_room_for_answers() {
+    let mut dispatcher = dispatcher(&MessageStatistics::default());
+    let message = |number: usize| Message {
+        topic: format!("own/{number}").parse().unwrap(),
+        payload: vec![0; 8000].into(),
+        qos: Qos::AtLeastOnce,
+        retain: true,
+        properties: Properties::default(),
+    };
+    let taken = (0..1000).take_while(|number| {
+        let takes = dispatcher.takes_publications();
+        if takes {
+            dispatcher.publish(message(*number), Content::Answer);
+        }
+        takes
+    });
+    // Half of a mebibyte of memory, with the overhead of each message.
+    let count = taken.count();
+    assert!((60..=65).contains(&count), "{count}");
+    dispatcher.close();
+    assert!(!dispatcher.takes_publications());
 }
 
 #[tokio::test]

@@ -57,6 +57,11 @@ impl DeviceTopics {
         self.own("reported")
     }
 
+    /// The beginning of the topics of this box's cameras: the name of the camera and its own topic follow.
+    pub fn cameras(&self) -> TopicName {
+        self.own("cameras")
+    }
+
     /// The topic of the platform's hints; `None` where no platform manages this box.
     pub fn desired(&self) -> Option<TopicFilter> {
         self.has_platform.then(|| TopicFilter::valid(self.own("desired").as_str()))

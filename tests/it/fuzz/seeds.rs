@@ -86,6 +86,21 @@ pub fn scaled_jpeg() -> Vec<Vec<u8>> {
     ["chelsea.jpg", "camera_orientation6.jpg"].map(|name| crate::daemon::data(&format!("photos/{name}"))).into()
 }
 
+/// Photographs, which have a size.
+pub fn picture_size() -> Vec<Vec<u8>> {
+    photograph()
+}
+
+/// Challenges of cameras.
+pub fn camera_login() -> Vec<Vec<u8>> {
+    all(&[
+        b"Basic realm=\"IP Camera\"",
+        b"Digest realm=\"IP Camera\", nonce=\"4f6e\", qop=\"auth\", algorithm=MD5, opaque=\"7a\"",
+        b"Digest realm=\"a \\\"b\\\"\", nonce=\"c\", qop=\"auth,auth-int\", algorithm=SHA-256-sess, userhash=false",
+        b"Newauth a=b, Digest realm=\"a\",nonce=\"b\"",
+    ])
+}
+
 /// Values of every type.
 pub fn feature_values() -> Vec<Vec<u8>> {
     all(&[

@@ -8,6 +8,7 @@ use std::process::{Child, Output};
 use super::{VIEW, build, earlier, package};
 use crate::daemon::data;
 use crate::machine::Machine;
+use crate::page::{Line, commands};
 
 /// The folder of the packages in the machine.
 const PACKAGES: &str = "/mnt/packages";
@@ -112,42 +113,6 @@ fn an_upgrade_loses_no_request_and_nothing_that_the_box_remembers_and_a_purge_le
     assert_eq!(machine.shell("grep -lx ledge /proc/[0-9]*/comm || true"), "");
 }
 
-/// A command of README.md, and whether root calls it.
-#[derive(Debug, PartialEq)]
-struct Line {
-    is_roots: bool,
-    text: String,
-}
-
-/// The commands in the fences of a section. A command goes on behind a backslash at its end, and up to the end of a
-/// document that stands in it.
-fn commands(readme: &str, heading: &str) -> Vec<Vec<Line>> {
-    let (_, section) = readme.split_once(heading).unwrap_or_else(|| panic!("README.md has no {heading:?}"));
-    let section = section.split("\n## ").next().unwrap();
-    let fences = section.split("```console\n").skip(1).map(|fence| fence.split("```").next().unwrap());
-    let of_fence = |fence: &str| {
-        let (mut found, mut lines) = (Vec::new(), fence.lines());
-        while let Some(line) = lines.next() {
-            let (is_roots, Some(first)) = (line.starts_with("# "), line.strip_prefix("# ").or(line.strip_prefix("$ ")))
-            else {
-                continue;
-            };
-            let mut text = first.to_owned();
-            while text.ends_with('\\') {
-                text = format!("{text}\n{}", lines.next().unwrap());
-            }
-            if let Some(end) = first.split_once("<<'").and_then(|(_, end)| end.split('\'').next()) {
-                while !text.ends_with(&format!("\n{end}")) {
-                    text = format!("{text}\n{}", lines.next().unwrap());
-                }
-            }
-            found.push(Line { is_roots, text });
-        }
-        found
-    };
-    fences.map(of_fence).collect()
-}
-
 #[test]
 fn five_minutes_do_what_the_readme_says() {
     const BOX: &str = "192.168.1.7";
@@ -190,13 +155,4 @@ fn five_minutes_do_what_the_readme_says() {
         status.contains("encrypted with") && !status.contains("plain")
     });
     assert!(all(&machine, &ask[1..]).contains("\"espresso\""), "the encrypted data does not serve");
-}
-
-#[test]
-fn the_commands_of_a_section_are_read_as_a_shell_reads_them() {
-    let readme = "## A\n```console\n# no\n```\n## B\n```console\n# a \\\n    b\nanswer\n$ cat <<'E'\n[x]\n# y\nE\n# c\n```\n\n```toml\n# d\n\
-                  ```\n## C\n```console\n# no\n```\n";
-    let line = |is_roots, text: &str| Line { is_roots, text: text.to_owned() };
-    let expected = [[line(true, "a \\\n    b"), line(false, "cat <<'E'\n[x]\n# y\nE"), line(true, "c")]];
-    assert_eq!(commands(readme, "## B\n"), expected.map(Vec::from));
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ledge_audit::config::AuditConfig;
 use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
-use ledge_egress::{Content, REQUEST_HEADERS};
+use ledge_egress::{Content, REQUEST_HEADERS, SNAPSHOT_HEADERS};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
 use ledge_part::api_error::ErrorBody;
@@ -34,9 +34,14 @@ pub fn what(content: Content) -> &'static str {
         Content::Presence => "the state of this box, online or offline",
         Content::Report => "the software, models and health of this box, for the platform",
         Content::Call => "inference calls to another box; only `ledge bench` sends them, the server never does",
-        Content::Request => "requests for files of the update repository, without data about this box",
+        Content::Request => {
+            "requests for files of the update repository and for pictures of cameras, without data about this box"
+        }
         Content::Audit => {
             "the audit log and its proofs: callers appear as keyed tags, and the data that they sent does not appear"
+        }
+        Content::Picture => {
+            "pictures of cameras with camera.publish_pictures, over MQTT, with the parts of camera.blur blurred"
         }
     }
 }
@@ -84,9 +89,15 @@ pub fn messages(content: Content) -> Vec<Message> {
             &[("*", "an image or tensors named on the command line, or random numbers of the model's shape")],
         )],
         Content::Request => {
-            vec![constant("a request for a file (HTTP GET; to a proxy, CONNECT with the host)", &REQUEST_HEADERS)]
+            vec![
+                constant("a request for a file (HTTP GET; to a proxy, CONNECT with the host)", &REQUEST_HEADERS),
+                constant("a request for a picture of a camera (HTTP GET)", &SNAPSHOT_HEADERS),
+            ]
         }
         Content::Audit => audit_messages(&AuditConfig::default()),
+        Content::Picture => {
+            vec![constant("a picture of a camera", &[("*", "a JPEG with the objects that were found drawn into it")])]
+        }
     }
 }
 

@@ -1,0 +1,349 @@
+//! One camera: what its pictures show, and the messages that follow from it.
+//!
+//! No network and no clock: pictures, detections and times are passed in.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use ledge_base::clock;
+use ledge_engine::pipeline::detection::Detection;
+use ledge_service::audit_event::AuditSink;
+
+use crate::change::{GrayPicture, Mask};
+use crate::config::{CameraConfig, WHOLE_PICTURE, ZoneConfig};
+use crate::messages::{
+    CameraCounts, CameraEvent, CameraMessage, CameraTopics, EventObject, MessageKind, OFFLINE, ONLINE, Publish,
+};
+use crate::metrics::CameraCounters;
+use crate::pictures_audit::PublishedPictures;
+use crate::presence::{Change, Look, Presence, Subject};
+use crate::zones::Point;
+
+/// The time in milliseconds after which the model is asked about a picture that shows nothing new: what changes little by
+/// little is found, too.
+const REFRESH_MS: u64 = 60_000;
+
+/// A time, by both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Milliseconds of a clock that never jumps.
+    pub steady_ms: u64,
+    /// Milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+}
+
+impl Moment {
+    /// For people, in RFC 3339 with milliseconds.
+    fn text(self) -> String {
+        clock::rfc3339_micros(i64::try_from(self.unix_ms.saturating_mul(1000)).unwrap_or(i64::MAX))
+    }
+}
+
+/// A camera with what it has seen.
+#[derive(Debug)]
+pub struct Camera {
+    pub config: CameraConfig,
+    pub counters: CameraCounters,
+    topics: CameraTopics,
+    mask: Mask,
+    publisher: Arc<dyn Publish>,
+    audit: AuditSink,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    presence: Presence,
+    /// What the last picture showed that the model was asked about.
+    shown: Shown,
+    /// That picture, to compare others with it. `None`: the model is asked about the next one.
+    reference: Option<Reference>,
+    /// `None` until the first picture or failure.
+    is_online: Option<bool>,
+    /// The counts that were published last.
+    counts: Option<BTreeMap<Subject, usize>>,
+    last_picture_ms: Option<u64>,
+    /// The time of the last picture that came with a call.
+    last_seen_ms: u64,
+    published: PublishedPictures,
+}
+
+/// A picture that the model was asked about.
+#[derive(Debug)]
+struct Reference {
+    hash: blake3::Hash,
+    gray: Option<GrayPicture>,
+    asked_ms: u64,
+}
+
+/// The objects on a picture, and its size in pixels.
+#[derive(Debug, Clone, Default)]
+struct Shown {
+    detections: Vec<Detection>,
+    size: (u32, u32),
+}
+
+/// What to do with a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The model need not be asked.
+    Unchanged,
+    /// A small grey picture of it decides.
+    Compare,
+    AskModel,
+}
+
+/// The result of a look, for the picture to publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// True if a picture of it is to be published now.
+    pub wants_picture: bool,
+}
+
+impl Camera {
+    /// A camera that has seen nothing. `all` is the topic of all cameras of this box.
+    pub fn new(config: CameraConfig, all: &str, publisher: Arc<dyn Publish>, audit: AuditSink) -> Self {
+        let state = State {
+            presence: Presence::new(config.rules()),
+            shown: Shown::default(),
+            reference: None,
+            is_online: None,
+            counts: None,
+            last_picture_ms: None,
+            last_seen_ms: 0,
+            published: PublishedPictures::default(),
+        };
+        Self {
+            topics: CameraTopics::new(all, &config.name),
+            mask: Mask::new(&config.mask),
+            counters: CameraCounters::default(),
+            publisher,
+            audit,
+            state: Mutex::new(state),
+            config,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whether a picture has to be compared at all.
+    pub fn judge_bytes(&self, hash: &blake3::Hash, now: Moment) -> Verdict {
+        let state = self.lock();
+        match &state.reference {
+            // The model would find the same once more.
+            Some(reference) if reference.hash == *hash => Verdict::Unchanged,
+            // While something may appear or be gone, the model is asked: it may have missed something.
+            Some(Reference { gray: Some(_), asked_ms, .. })
+                if self.compares()
+                    && state.presence.is_settled()
+                    && now.steady_ms.saturating_sub(*asked_ms) < REFRESH_MS =>
+            {
+                Verdict::Compare
+            }
+            _ => Verdict::AskModel,
+        }
+    }
+
+    /// Tells whether a picture differs from the last one that the model was asked about.
+    pub fn judge_picture(&self, gray: &GrayPicture) -> Verdict {
+        let state = self.lock();
+        let reference = state.reference.as_ref().and_then(|reference| reference.gray.as_ref());
+        match reference.map(|reference| gray.difference(reference, &self.mask)) {
+            Some(share) if share <= self.config.change_threshold.get() => Verdict::Unchanged,
+            _ => Verdict::AskModel,
+        }
+    }
+
+    /// True if small grey pictures are needed to decide.
+    pub fn compares(&self) -> bool {
+        self.config.change_threshold.get() > 0.0
+    }
+
+    /// Notes a picture that shows what the last one showed.
+    pub fn unchanged(&self, now: Moment) {
+        self.look(&mut self.lock(), now);
+    }
+
+    /// Notes the objects on a picture of `size`. `gray` is its small copy, to compare the next pictures with.
+    pub fn found(
+        &self,
+        hash: blake3::Hash,
+        gray: Option<GrayPicture>,
+        size: (u32, u32),
+        detections: &[Detection],
+        now: Moment,
+    ) -> Seen {
+        let mut state = self.lock();
+        state.reference = Some(Reference { hash, gray, asked_ms: now.steady_ms });
+        state.shown = Shown { detections: detections.to_vec(), size };
+        self.look(&mut state, now)
+    }
+
+    /// Notes that the camera answers. True if it did not before.
+    pub fn answers(&self, now: Moment) -> bool {
+        let mut state = self.lock();
+        state.last_seen_ms = now.steady_ms;
+        self.set_online(&mut state, true)
+    }
+
+    /// Notes that the camera does not answer. True if it did before.
+    pub fn is_away(&self) -> bool {
+        let mut state = self.lock();
+        state.presence.away();
+        self.set_online(&mut state, false)
+    }
+
+    /// Notes that the time of a camera without an address has passed without a picture.
+    pub fn miss(&self, now: Moment, patience_ms: u64) -> bool {
+        let is_late = now.steady_ms.saturating_sub(self.lock().last_seen_ms) > patience_ms;
+        is_late && self.is_away()
+    }
+
+    /// True if it answered last time; `None` before the first picture or failure.
+    pub fn is_online(&self) -> Option<bool> {
+        self.lock().is_online
+    }
+
+    fn set_online(&self, state: &mut State, is_online: bool) -> bool {
+        if state.is_online.replace(is_online) == Some(is_online) {
+            return false;
+        }
+        let payload = Bytes::from_static(if is_online { ONLINE } else { OFFLINE }.as_bytes());
+        let topic = self.topics.state();
+        self.publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Presence });
+        true
+    }
+
+    /// Publishes a picture that the box may show.
+    pub fn publish_picture(&self, picture: Vec<u8>, now: Moment) {
+        let mut state = self.lock();
+        state.last_picture_ms = Some(now.steady_ms);
+        let topic = self.topics.picture();
+        self.publisher.publish(CameraMessage {
+            topic,
+            payload: picture.into(),
+            retain: true,
+            kind: MessageKind::Picture,
+        });
+        self.counters.published.inc();
+        if let Some(event) = state.published.count(&self.config.name, now.steady_ms) {
+            self.audit.record_own(event);
+        }
+    }
+
+    /// Records the published pictures that no record counts yet, at the end.
+    pub fn record_published(&self) {
+        if let Some(event) = self.lock().published.rest(&self.config.name) {
+            self.audit.record_own(event);
+        }
+    }
+
+    /// True if objects of a label are blurred.
+    pub fn blurs(&self, label: &str) -> bool {
+        self.config.blur.iter().any(|blurred| blurred == label)
+    }
+
+    /// The detections that count somewhere.
+    pub fn counted(&self, detections: &[Detection], size: (u32, u32)) -> Vec<Detection> {
+        let is_counted = |found: &&Detection| self.zones_of(found, size).next().is_some();
+        detections.iter().filter(is_counted).cloned().collect()
+    }
+
+    fn look(&self, state: &mut State, now: Moment) -> Seen {
+        let look = self.look_of(&state.shown);
+        let changes = state.presence.look(&look, now.steady_ms);
+        for change in &changes {
+            if change.is_appearance() || change.is_end() {
+                self.publish_event(change, &state.shown, now);
+            }
+        }
+
+        // A label that is seen for the first time counts once it is there.
+        let was_there = |subject: &Subject| state.counts.as_ref().is_some_and(|counts| counts.contains_key(subject));
+        let counts = state.presence.counts().filter(|(subject, count)| *count > 0 || was_there(subject));
+        let counts: BTreeMap<Subject, usize> = counts.map(|(subject, count)| (subject.clone(), count)).collect();
+        if state.counts.as_ref() != Some(&counts) {
+            self.publish_counts(&counts, now);
+            state.counts = Some(counts);
+        }
+
+        let is_due = state
+            .last_picture_ms
+            .is_none_or(|last| now.steady_ms.saturating_sub(last) >= self.config.picture_interval_ms);
+        Seen { wants_picture: self.config.publish_pictures && (is_due || !changes.is_empty()) }
+    }
+
+    fn look_of(&self, shown: &Shown) -> Look {
+        let mut look = Look::new();
+        for found in &shown.detections {
+            for zone in self.zones_of(found, shown.size) {
+                *look.entry(Subject { zone, label: found.label.as_str().into() }).or_default() += 1;
+            }
+        }
+        look
+    }
+
+    /// The zones in which a detection counts: 0 is the whole picture.
+    fn zones_of<'a>(&'a self, found: &'a Detection, size: (u32, u32)) -> impl Iterator<Item = usize> + 'a {
+        let config = &self.config;
+        let foot = Point::foot_of(found.area, size);
+        let counts = |labels: &[String]| labels.is_empty() || labels.contains(&found.label);
+        let is_hidden = f64::from(found.score) < config.min_score.get()
+            || config.mask.iter().any(|mask| mask.contains(foot))
+            || !counts(&config.labels);
+        let is_in = move |zone: &ZoneConfig| counts(&zone.labels) && zone.points.contains(foot);
+        let zones = config.zones.iter().zip(1..).filter(move |(zone, _)| is_in(zone)).map(|(_, number)| number);
+        std::iter::once(0).chain(zones).filter(move |_| !is_hidden)
+    }
+
+    fn zone_name(&self, zone: usize) -> &str {
+        let zone = zone.checked_sub(1).and_then(|index| self.config.zones.get(index));
+        zone.map_or(WHOLE_PICTURE, |zone| zone.name.as_str())
+    }
+
+    fn publish_event(&self, change: &Change, shown: &Shown, now: Moment) {
+        let Change { subject, count, .. } = change;
+        let is_there = |found: &Detection| self.zones_of(found, shown.size).any(|zone| zone == subject.zone);
+        let surest = shown
+            .detections
+            .iter()
+            .filter(|found| *found.label == *subject.label && is_there(found))
+            .max_by(|one, other| one.score.total_cmp(&other.score));
+        let event = CameraEvent {
+            event: if change.is_end() { "gone" } else { "appeared" },
+            camera: self.config.name.as_str(),
+            zone: self.zone_name(subject.zone),
+            label: &subject.label,
+            count: *count,
+            at: now.text(),
+            object: surest
+                .filter(|_| !change.is_end())
+                .map(|found| EventObject { score: found.score, area: found.area }),
+        };
+        self.counters.events.inc();
+        self.publisher.publish(CameraMessage::json(self.topics.events(), &event, false));
+    }
+
+    fn publish_counts(&self, counts: &BTreeMap<Subject, usize>, now: Moment) {
+        let mut zones: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+        let config = &self.config;
+        // The labels of the configuration are there before they are seen.
+        zones.insert(WHOLE_PICTURE, config.labels.iter().map(|label| (label.as_str(), 0)).collect());
+        for zone in &config.zones {
+            let labels = config.labels_of(zone).iter().map(|label| (label.as_str(), 0));
+            zones.insert(zone.name.as_str(), labels.collect());
+        }
+        for (subject, count) in counts {
+            zones.entry(self.zone_name(subject.zone)).or_default().insert(&subject.label, *count);
+        }
+        let content = CameraCounts { camera: config.name.as_str(), at: now.text(), zones };
+        self.publisher.publish(CameraMessage::json(self.topics.counts(), &content, true));
+    }
+}
+
+#[cfg(test)]
+mod tests;

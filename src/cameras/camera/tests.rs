@@ -1,0 +1,157 @@
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use ledge_engine::pipeline::detection::DetectionBox;
+
+use super::*;
+
+/// Keeps what is published.
+#[derive(Debug, Default)]
+pub(crate) struct Published(Mutex<Vec<CameraMessage>>);
+
+impl Publish for Published {
+    fn publish(&self, message: CameraMessage) {
+        self.0.lock().unwrap().push(message);
+    }
+}
+
+impl Published {
+    /// The messages since the last call, each with the last level of its topic.
+    pub(crate) fn take(&self) -> Vec<(String, Value)> {
+        let all = std::mem::take(&mut *self.0.lock().unwrap());
+        let read = |message: CameraMessage| {
+            let level = message.topic.rsplit('/').next().unwrap().to_owned();
+            let text = String::from_utf8_lossy(&message.payload).into_owned();
+            (level, serde_json::from_slice(&message.payload).unwrap_or(Value::String(text)))
+        };
+        all.into_iter().map(read).collect()
+    }
+}
+
+fn camera(text: &str) -> (Camera, Arc<Published>) {
+    let published = Arc::new(Published::default());
+    let config = toml::from_str(&format!("name = 'yard'\n{text}")).unwrap();
+    (Camera::new(config, "all", published.clone(), AuditSink::to_nowhere()), published)
+}
+
+fn at(second: u64) -> Moment {
+    Moment { steady_ms: second * 1000, unix_ms: 1_760_000_000_000 + second * 1000 }
+}
+
+fn object(label: &str, score: f32, x: f64) -> Detection {
+    let area = DetectionBox { x, y: 40.0, width: 10.0, height: 40.0 };
+    Detection { label: label.to_owned(), score, area, margin: 0.0 }
+}
+
+fn see(camera: &Camera, second: u64, detections: &[Detection]) -> Seen {
+    camera.found(blake3::hash(&second.to_le_bytes()), None, (100, 100), detections, at(second))
+}
+
+const GATE: &str = "
+    labels = ['person', 'car']
+    [[zones]]
+    name = 'gate'
+    points = [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]
+    labels = ['person']
+";
+
+#[test]
+fn an_event_has_its_zone_and_the_surest_object_and_counts_follow() {
+    let (camera, published) = camera(GATE);
+    see(&camera, 0, &[]);
+    let zero = json!({"everywhere": {"person": 0, "car": 0}, "gate": {"person": 0}});
+    let [(topic, counts)] = published.take().try_into().unwrap();
+    assert_eq!((topic.as_str(), &counts["zones"]), ("counts", &zero));
+
+    let people =
+        [object("person", 0.5, 10.0), object("person", 0.75, 20.0), object("car", 0.9, 80.0), object("cow", 0.9, 0.0)];
+    see(&camera, 1, &people);
+    assert_eq!(published.take(), []);
+    see(&camera, 2, &people);
+    let messages = published.take();
+    let events: Vec<_> =
+        messages.iter().filter(|(topic, _)| topic == "events").map(|(_, event)| event.clone()).collect();
+    let place = |event: &Value| {
+        format!("{} {} {}", event["zone"].as_str().unwrap(), event["label"].as_str().unwrap(), event["count"])
+    };
+    assert_eq!(
+        events.iter().map(place).collect::<Vec<_>>(),
+        ["everywhere car 1", "everywhere person 2", "gate person 2"]
+    );
+    let person = &events[1];
+    let expected = json!({
+        "event": "appeared", "camera": "yard", "zone": "everywhere", "label": "person", "count": 2,
+        "at": "2025-10-09T08:53:22Z", "score": 0.75, "box": {"x": 20.0, "y": 40.0, "width": 10.0, "height": 40.0},
+    });
+    assert_eq!(person, &expected);
+    let zones = json!({"everywhere": {"person": 2, "car": 1}, "gate": {"person": 2}});
+    assert_eq!(messages.last().map(|(_, counts)| &counts["zones"]), Some(&zones));
+
+    // The same picture again and again: nothing more. Then an empty one.
+    (3..10).for_each(|second| camera.unchanged(at(second)));
+    assert_eq!(published.take(), []);
+    for second in 10..=14 {
+        see(&camera, second, &[]);
+    }
+    let gone: Vec<_> = published.take().into_iter().map(|(topic, message)| (topic, message["event"].clone())).collect();
+    assert_eq!(gone.iter().filter(|(_, event)| event == "gone").count(), 3);
+    assert_eq!(gone.len(), 4);
+}
+
+#[test]
+fn what_is_masked_or_unsure_or_of_another_label_does_not_count() {
+    let (camera, published) =
+        camera("min_score = 0.5\nappear_after = 1\nmask = [[[0, 0], [0.5, 0], [0.5, 1], [0, 1]]]\nlabels = ['person']");
+    let objects = [object("person", 0.9, 10.0), object("person", 0.4, 80.0), object("car", 0.9, 80.0)];
+    see(&camera, 0, &objects);
+    assert!(published.take().iter().all(|(topic, _)| topic == "counts"));
+    assert_eq!(camera.counted(&objects, (100, 100)), []);
+    see(&camera, 1, &[object("person", 0.5, 80.0)]);
+    assert_eq!(published.take()[0].1["event"], "appeared");
+}
+
+#[test]
+fn the_model_is_asked_about_new_pictures_and_while_something_is_open() {
+    let (camera, _) = camera("");
+    let hash = |text: &str| blake3::hash(text.as_bytes());
+    let size = (100, 100);
+    let gray = |value: u8| {
+        let pixels = (0..100 * 100_u32).flat_map(|at| [if at % 100 < 20 { value } else { 90 }; 3]).collect();
+        GrayPicture::of(&ledge_engine::pipeline::image::Rgb8Image::new(100, 100, pixels).unwrap(), size)
+    };
+    assert_eq!(camera.judge_bytes(&hash("a"), at(2)), Verdict::AskModel);
+    camera.found(hash("a"), Some(gray(30)), size, &[], at(0));
+    assert_eq!(camera.judge_bytes(&hash("a"), at(2)), Verdict::Unchanged);
+    assert_eq!(camera.judge_bytes(&hash("b"), at(2)), Verdict::Compare);
+    assert_eq!(camera.judge_picture(&gray(30)), Verdict::Unchanged);
+    assert_eq!(camera.judge_picture(&gray(0)), Verdict::AskModel);
+    camera.found(hash("b"), Some(gray(0)), size, &[object("person", 0.9, 10.0)], at(1));
+    assert_eq!(camera.judge_bytes(&hash("c"), at(2)), Verdict::AskModel, "the person may be a mistake");
+    assert_eq!(camera.judge_bytes(&hash("b"), at(2)), Verdict::Unchanged);
+    camera.found(hash("c"), Some(gray(0)), size, &[object("person", 0.9, 10.0)], at(2));
+    assert_eq!(camera.judge_bytes(&hash("d"), at(61)), Verdict::Compare);
+    assert_eq!(camera.judge_bytes(&hash("d"), at(62)), Verdict::AskModel, "a minute has passed");
+    assert_eq!(camera.judge_bytes(&hash("c"), at(999)), Verdict::Unchanged, "they are the same bytes");
+}
+
+#[test]
+fn the_state_is_published_when_it_changes() {
+    let (camera, published) = camera("");
+    assert_eq!(camera.is_online(), None);
+    assert!(camera.answers(at(0)) && !camera.answers(at(1)));
+    assert!(!camera.miss(at(60), 60_000) && camera.miss(at(62), 60_000) && !camera.is_away());
+    let states: Vec<_> = published.take().into_iter().map(|(_, state)| state).collect();
+    assert_eq!(states, ["online", "offline"]);
+}
+
+#[test]
+fn pictures_are_wanted_at_changes_and_at_intervals() {
+    let (camera, published) = camera("publish_pictures = true\nappear_after = 1\npicture_interval_ms = 10000");
+    assert!(see(&camera, 0, &[]).wants_picture);
+    camera.publish_picture(vec![1], at(0));
+    assert!(!see(&camera, 9, &[]).wants_picture);
+    assert!(see(&camera, 9, &[object("car", 0.9, 1.0)]).wants_picture);
+    assert!(see(&camera, 10, &[object("car", 0.9, 1.0)]).wants_picture);
+    assert!(published.take().iter().any(|(topic, _)| topic == "picture"));
+}

@@ -1,0 +1,251 @@
+//! All cameras, as a part of the daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ledge_base::names::{CameraName, DeviceName, ModelName};
+use ledge_egress::Egress;
+use ledge_engine::pipeline::detection::Detection;
+use ledge_identity::access::Access;
+use ledge_models::serving::Serving;
+use ledge_models::serving::sightings::Sightings;
+use ledge_part::Part;
+use ledge_service::audit_event::AuditSink;
+use ledge_service::off_thread::blocking;
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
+use prometheus_client::encoding::DescriptorEncoder;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::camera::Camera;
+use crate::config::{CamerasConfig, HomeAssistantConfig};
+use crate::discovery::{self, Announcements, Site};
+use crate::fetch::Fetcher;
+use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
+use crate::metrics;
+use crate::retained;
+use crate::watch::{GivenPicture, Watcher, Watching};
+
+/// The most pictures of one camera that came with calls and wait. Further ones are dropped: a newer one follows.
+const GIVEN_PICTURES_MAX: usize = 8;
+
+/// The most cameras that `systemctl status` names.
+const NAMED_MAX: usize = 5;
+
+/// The services that cameras need.
+#[derive(Debug, Clone)]
+pub struct CameraServices {
+    pub egress: Egress,
+    pub serving: Serving,
+    pub audit: AuditSink,
+    /// The state folder.
+    pub state: PathBuf,
+    pub device: DeviceName,
+    /// The model that finds faces to blur.
+    pub faces: ModelName,
+    /// The way out of the box; `None` without a broker.
+    pub publisher: Option<Arc<dyn Publish>>,
+    /// The topic of all cameras of this box.
+    pub cameras_topic: String,
+    /// The topic that says whether this box is online.
+    pub online_topic: String,
+}
+
+/// A handle to all cameras. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Cameras(Arc<CamerasState>);
+
+#[derive(Debug)]
+struct CamerasState {
+    cameras: Vec<Arc<Camera>>,
+    /// Takes the pictures of cameras without an address.
+    given: BTreeMap<CameraName, mpsc::Sender<GivenPicture>>,
+    publisher: Option<Arc<dyn Publish>>,
+    cameras_topic: String,
+    announcements: Announcements,
+}
+
+/// The tasks of the cameras, not yet running.
+pub struct CameraTasks {
+    cameras: Cameras,
+    services: CameraServices,
+    given: Vec<(Arc<Camera>, mpsc::Receiver<GivenPicture>)>,
+    /// Messages of Home Assistant on its own state.
+    home_assistant: mpsc::Receiver<Bytes>,
+}
+
+/// Drops every message: without a broker, events are only counted.
+#[derive(Debug)]
+struct Nobody;
+
+impl Publish for Nobody {
+    fn publish(&self, _message: CameraMessage) {}
+}
+
+impl Cameras {
+    /// All cameras of the configuration. `home_assistant` receives the messages of `homeassistant/status`.
+    pub fn new(
+        config: &CamerasConfig,
+        home: &HomeAssistantConfig,
+        services: CameraServices,
+        home_assistant: mpsc::Receiver<Bytes>,
+    ) -> (Self, CameraTasks) {
+        let publisher = services.publisher.clone().unwrap_or_else(|| Arc::new(Nobody));
+        let camera = |config: &crate::config::CameraConfig| {
+            let (publisher, audit) = (publisher.clone(), services.audit.clone());
+            Arc::new(Camera::new(config.clone(), &services.cameras_topic, publisher, audit))
+        };
+        let cameras: Vec<_> = config.iter().map(camera).collect();
+        let without_address = cameras.iter().filter(|camera| camera.config.url.is_none());
+        let (senders, given) = without_address
+            .map(|camera| {
+                let (sender, receiver) = mpsc::channel(GIVEN_PICTURES_MAX);
+                ((camera.config.name.clone(), sender), (camera.clone(), receiver))
+            })
+            .unzip();
+
+        let announcements = if home.enable {
+            let site = Site {
+                prefix: &home.prefix,
+                device: &services.device,
+                cameras: &services.cameras_topic,
+                online: &services.online_topic,
+                version: env!("CARGO_PKG_VERSION"),
+            };
+            discovery::announcements(config, &site)
+        } else {
+            Announcements::new()
+        };
+        let (publisher, cameras_topic) = (services.publisher.clone(), services.cameras_topic.clone());
+        let state = CamerasState { cameras, given: senders, publisher, cameras_topic, announcements };
+        let cameras = Self(Arc::new(state));
+        (cameras.clone(), CameraTasks { cameras, services, given, home_assistant })
+    }
+
+    /// The topics for which the broker keeps a message.
+    fn retained_topics(&self) -> BTreeSet<String> {
+        let CamerasState { cameras, cameras_topic, announcements, .. } = &*self.0;
+        let of_camera = |camera: &Arc<Camera>| {
+            let topics = CameraTopics::new(cameras_topic, &camera.config.name);
+            let picture = camera.config.publish_pictures.then(|| topics.picture());
+            [topics.counts(), topics.state()].into_iter().chain(picture)
+        };
+        cameras.iter().flat_map(of_camera).chain(announcements.keys().cloned()).collect()
+    }
+
+    /// Publishes the entities for Home Assistant.
+    fn announce(&self) {
+        let Some(publisher) = &self.0.publisher else { return };
+        for (topic, entity) in &self.0.announcements {
+            publisher.publish(CameraMessage::json(topic.clone(), entity, true));
+        }
+    }
+
+    /// Removes what the broker keeps for cameras and entities that do not exist any more.
+    async fn remove_outdated(&self, state: PathBuf) {
+        let Some(publisher) = &self.0.publisher else { return };
+        let topics = self.retained_topics();
+        for topic in blocking(move || retained::replace(&state, topics)).await {
+            let payload = Bytes::new();
+            publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Data });
+        }
+    }
+}
+
+impl CameraTasks {
+    /// Starts the tasks, which wait until the models are loaded and end with the shutdown.
+    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+        let Self { cameras, services, given, mut home_assistant } = self;
+        let CamerasState { cameras: all, announcements, .. } = &*cameras.0;
+        let cores = available_parallelism().map_or(1, usize::from);
+        let watching = Watching {
+            serving: services.serving.clone(),
+            faces: services.faces.clone(),
+            turns: Arc::new(Semaphore::new(cores)),
+            started: Instant::now(),
+        };
+        let spawn = |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let (ready, stop) = (readiness.clone(), shutdown.clone());
+            shutdown.spawn(async move {
+                let run = async {
+                    ready.wait().await;
+                    task.await;
+                };
+                tokio::select! {
+                    () = run => {}
+                    () = stop.requested() => {}
+                }
+            });
+        };
+
+        for (camera, given) in given {
+            spawn(Box::pin(Watcher::new(camera, watching.clone()).take(given)));
+        }
+        let count = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
+        for (camera, number) in all.iter().zip(0_u32..) {
+            if let Some(fetcher) = Fetcher::new(&camera.config, &services.egress) {
+                // Not all at once: the cores are busy evenly.
+                let delay = camera.config.interval().min(Duration::from_secs(10)) * number / count;
+                spawn(Box::pin(Watcher::new(camera.clone(), watching.clone()).run(fetcher, delay)));
+            }
+        }
+
+        let (ended, stop) = (cameras.clone(), shutdown.clone());
+        shutdown.spawn(async move {
+            stop.requested().await;
+            ended.0.cameras.iter().for_each(|camera| camera.record_published());
+        });
+
+        let has_entities = !announcements.is_empty();
+        let all = cameras.clone();
+        spawn(Box::pin(async move {
+            all.remove_outdated(services.state).await;
+            all.announce();
+            while has_entities && let Some(message) = home_assistant.recv().await {
+                // Home Assistant has started: it knows no entity that the broker did not keep.
+                if *message == *ONLINE.as_bytes() {
+                    all.announce();
+                }
+            }
+        }));
+    }
+}
+
+impl Sightings for Cameras {
+    fn takes(&self, camera: &CameraName) -> bool {
+        self.0.given.contains_key(camera)
+    }
+
+    fn saw(&self, camera: &CameraName, photograph: Bytes, detections: &[Detection]) {
+        if let Some(given) = self.0.given.get(camera) {
+            // Full: newer pictures follow.
+            let _ = given.try_send(GivenPicture { photograph, detections: detections.to_vec() });
+        }
+    }
+}
+
+impl Part for Cameras {
+    fn name(&self) -> &'static str {
+        "cameras"
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        metrics::encode(encoder, &self.0.cameras)
+    }
+
+    fn problem(&self, is_starting: bool) -> Option<String> {
+        let away = self.0.cameras.iter().filter(|camera| camera.is_online() == Some(false));
+        let away: Vec<_> = away.map(|camera| camera.config.name.as_str()).collect();
+        if is_starting || away.is_empty() {
+            return None;
+        }
+        let named = away.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+        let more = if away.len() > NAMED_MAX { ", ..." } else { "" };
+        Some(format!("no pictures of {} of {} cameras ({named}{more})", away.len(), self.0.cameras.len()))
+    }
+}

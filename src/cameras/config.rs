@@ -1,0 +1,468 @@
+//! The sections `[[camera]]` and `[home_assistant]` of the configuration.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use ledge_base::names::{CameraName, ModelName, ZoneName};
+use ledge_base::secret::SecretFile;
+use ledge_base::toml_check::{Problem, empty_if_none, in_range, none_if_empty};
+use ledge_egress::{ConfiguredDestination, Fingerprint, HttpSettings, Pin, TlsSettings};
+use ledge_models::scheduling::terms::Priority;
+use ledge_part::check::Check;
+use ledge_part::section::{DoctorContext, Section};
+use serde::{Deserialize, Serialize};
+
+use crate::address::SnapshotUrl;
+use crate::change::Mask;
+use crate::doctor;
+use crate::presence::Rules;
+use crate::zones::{Polygon, Share};
+
+/// The most cameras, more than a box has time for.
+const CAMERAS_MAX: usize = 256;
+
+/// The most zones of a camera.
+const ZONES_MAX: usize = 32;
+
+/// The most labels in one list.
+const LABELS_MAX: usize = 100;
+
+/// The longest label, in bytes. A label is in topics and in texts for people.
+const LABEL_BYTES_MAX: usize = 100;
+
+/// The name of the zone that is the whole picture, in topics and messages.
+pub const WHOLE_PICTURE: &str = "everywhere";
+
+/// All cameras.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CamerasConfig(pub Vec<CameraConfig>);
+
+/// One camera.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CameraConfig {
+    /// Its name in topics, metrics and logs.
+    pub name: CameraName,
+    /// The address of its picture. `None`: its pictures come with calls or bindings that name the camera.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub url: Option<SnapshotUrl>,
+    /// The time from one picture to the next, in milliseconds.
+    #[serde(default = "interval_ms", deserialize_with = "in_range::<100, 3_600_000, _, _>")]
+    pub interval_ms: u64,
+    /// The model, which finds objects.
+    #[serde(default = "model")]
+    pub model: ModelName,
+    /// The priority of its calls.
+    #[serde(default = "batch")]
+    pub priority: PriorityWord,
+    /// The user at the camera; empty is none.
+    #[serde(default)]
+    pub user: String,
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub password_file: Option<SecretFile>,
+    /// The CAs that may have signed the camera's certificate; `None` is those that the system trusts.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub ca_file: Option<SecretFile>,
+    /// A PEM file with the one certificate that the camera may present.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub pinned_file: Option<SecretFile>,
+    /// The SHA-256 of that certificate, in place of the file.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub pinned_sha256: Option<Fingerprint>,
+    /// The labels that count; all of the model's when it is empty.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// The least score that counts.
+    #[serde(default = "zero")]
+    pub min_score: Share,
+    /// The share of the small grey picture that must have changed for the model to be asked; 0 asks about each picture.
+    #[serde(default = "change_threshold")]
+    pub change_threshold: Share,
+    /// The pictures in a row after which something is there.
+    #[serde(default = "appear_after", deserialize_with = "in_range::<1, 100, _, _>")]
+    pub appear_after: u32,
+    /// The time in milliseconds after which something that was not seen again is gone.
+    #[serde(default = "hold_ms", deserialize_with = "in_range::<0, 3_600_000, _, _>")]
+    pub hold_ms: u64,
+    /// Publishes annotated pictures over MQTT.
+    #[serde(default)]
+    pub publish_pictures: bool,
+    /// The least time between two published pictures, in milliseconds.
+    #[serde(default = "picture_interval_ms", deserialize_with = "in_range::<0, 3_600_000, _, _>")]
+    pub picture_interval_ms: u64,
+    /// The labels that are blurred in published pictures: of a person the head, of others the whole box.
+    #[serde(default = "blur")]
+    pub blur: Vec<String>,
+    /// The parts of the picture that are neither compared nor counted.
+    #[serde(default)]
+    pub mask: Vec<Polygon>,
+    #[serde(default)]
+    pub zones: Vec<ZoneConfig>,
+}
+
+/// A part of the picture whose objects are counted apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZoneConfig {
+    pub name: ZoneName,
+    /// Its corners, as shares of the picture's width and height.
+    pub points: Polygon,
+    /// The labels that count in it; those of the camera when it is empty.
+    #[serde(default)]
+    pub labels: Vec<String>,
+}
+
+/// A priority as the configuration has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PriorityWord {
+    Interactive,
+    Batch,
+}
+
+impl From<PriorityWord> for Priority {
+    fn from(word: PriorityWord) -> Self {
+        match word {
+            PriorityWord::Interactive => Self::Interactive,
+            PriorityWord::Batch => Self::Batch,
+        }
+    }
+}
+
+/// The entities in Home Assistant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HomeAssistantConfig {
+    /// Announces the cameras to Home Assistant over MQTT.
+    pub enable: bool,
+    /// The discovery prefix that is set in Home Assistant.
+    pub prefix: String,
+}
+
+impl Default for HomeAssistantConfig {
+    fn default() -> Self {
+        Self { enable: false, prefix: "homeassistant".to_owned() }
+    }
+}
+
+impl HomeAssistantConfig {
+    /// The topic on which Home Assistant says that it has started; `None` where no camera is announced.
+    pub fn status_topic(&self, cameras: &CamerasConfig) -> Option<String> {
+        (self.enable && !cameras.is_empty()).then(|| format!("{}/status", self.prefix))
+    }
+}
+
+fn interval_ms() -> u64 {
+    1000
+}
+
+fn model() -> ModelName {
+    ModelName::constant("coco_detector")
+}
+
+fn batch() -> PriorityWord {
+    PriorityWord::Batch
+}
+
+fn zero() -> Share {
+    Share::ZERO
+}
+
+fn change_threshold() -> Share {
+    Share::THOUSANDTH
+}
+
+fn appear_after() -> u32 {
+    2
+}
+
+fn hold_ms() -> u64 {
+    5000
+}
+
+fn picture_interval_ms() -> u64 {
+    10_000
+}
+
+fn blur() -> Vec<String> {
+    vec!["person".to_owned(), "face".to_owned()]
+}
+
+impl CameraConfig {
+    /// [`Self::interval_ms`].
+    pub fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms)
+    }
+
+    /// The rules of events.
+    pub fn rules(&self) -> Rules {
+        Rules { appear_after: self.appear_after, hold_ms: self.hold_ms }
+    }
+
+    /// The way to the camera; `None` without an address.
+    pub fn connection(&self) -> Option<HttpSettings> {
+        let url = self.url.as_ref()?;
+        let pinned = self.pinned_sha256.map(Pin::Sha256).or_else(|| self.pinned_file.clone().map(Pin::File));
+        let tls = TlsSettings { ca: self.ca_file.clone(), pinned, ..TlsSettings::default() };
+        Some(HttpSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: None })
+    }
+
+    /// The labels that the configuration names for a zone; empty if it counts all of the model.
+    pub fn labels_of<'a>(&'a self, zone: &'a ZoneConfig) -> &'a [String] {
+        if zone.labels.is_empty() { &self.labels } else { &zone.labels }
+    }
+
+    fn files(&mut self) -> impl Iterator<Item = &mut SecretFile> {
+        [&mut self.password_file, &mut self.ca_file, &mut self.pinned_file].into_iter().flatten()
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut wrong = |key: &str, problem: &str, others: &[&str]| {
+            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
+        };
+        let has_tls = self.url.as_ref().is_some_and(|url| url.tls);
+        for (key, is_set) in [
+            ("ca_file", self.ca_file.is_some()),
+            ("pinned_file", self.pinned_file.is_some()),
+            ("pinned_sha256", self.pinned_sha256.is_some()),
+        ] {
+            if is_set && !has_tls {
+                wrong(key, "is for a camera at https://", &["url"]);
+            }
+        }
+        if [self.ca_file.is_some(), self.pinned_file.is_some(), self.pinned_sha256.is_some()]
+            .iter()
+            .filter(|it| **it)
+            .count()
+            > 1
+        {
+            wrong(
+                "ca_file",
+                "and a pinned certificate are both set: set one of ca_file, pinned_file and pinned_sha256",
+                &["pinned_file", "pinned_sha256"],
+            );
+        }
+        if self.user.is_empty() != self.password_file.is_none() {
+            wrong("user", "and password_file go together: set both, or neither", &["password_file"]);
+        }
+        if self.user.contains(char::is_control) || self.user.contains(':') {
+            wrong("user", "has a colon or a control character, which no login over HTTP can have", &[]);
+        }
+        if self.url.is_none() && !self.user.is_empty() {
+            wrong("user", "is for a camera with a url", &["url"]);
+        }
+        if Mask::new(&self.mask).hides_everything() {
+            wrong("mask", "hides the whole picture", &[]);
+        }
+
+        if self.zones.len() > ZONES_MAX {
+            wrong("zones", &format!("are more than {ZONES_MAX}"), &[]);
+        }
+        let mut names = BTreeSet::from([WHOLE_PICTURE]);
+        for (index, zone) in self.zones.iter().enumerate() {
+            let name = zone.name.as_str();
+            if name == WHOLE_PICTURE {
+                wrong(
+                    &format!("zones[{index}].name"),
+                    &format!("{name:?} is the whole picture: use another name"),
+                    &[],
+                );
+            } else if !names.insert(name) {
+                wrong(&format!("zones[{index}].name"), &format!("{name} is the name of two zones"), &[]);
+            }
+            for (number, label) in zone.labels.iter().enumerate() {
+                if !self.labels.is_empty() && !self.labels.contains(label) {
+                    let key = format!("zones[{index}].labels[{number}]");
+                    wrong(&key, &format!("{label:?} is not among the labels of the camera"), &["labels"]);
+                }
+            }
+        }
+
+        let lists = self.zones.iter().enumerate().map(|(index, zone)| (format!("zones[{index}].labels"), &zone.labels));
+        for (key, labels) in lists.chain([("labels".to_owned(), &self.labels), ("blur".to_owned(), &self.blur)]) {
+            if labels.len() > LABELS_MAX {
+                wrong(&key, &format!("has more than {LABELS_MAX} labels"), &[]);
+            }
+            for (index, label) in labels.iter().enumerate() {
+                let key = format!("{key}[{index}]");
+                if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.contains(char::is_control) {
+                    wrong(
+                        &key,
+                        &format!("is empty, longer than {LABEL_BYTES_MAX} bytes or has a control character"),
+                        &[],
+                    );
+                } else if labels.iter().take(index).any(|earlier| earlier == label) {
+                    wrong(&key, &format!("{label:?} is named twice"), &[]);
+                }
+            }
+        }
+        problems
+    }
+
+    fn destination(&self) -> Option<ConfiguredDestination> {
+        let url = self.url.as_ref()?;
+        Some(ConfiguredDestination {
+            key: "url".into(),
+            at: url.at.clone(),
+            proxy: None,
+            is_encrypted: url.tls,
+            // Most cameras have no encryption. `ledge doctor` reports a password in plain text.
+            plaintext_problem: None,
+            address_keys: Vec::new(),
+            encryption_key: None,
+        })
+    }
+}
+
+impl CamerasConfig {
+    pub fn iter(&self) -> impl Iterator<Item = &CameraConfig> {
+        self.0.iter()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Section for CamerasConfig {
+    fn resolve(&mut self, root: &Path) {
+        self.0.iter_mut().flat_map(CameraConfig::files).for_each(|file| file.resolve(root));
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.0.len() > CAMERAS_MAX {
+            problems.push(Problem::new(format!("[{CAMERAS_MAX}]"), format!("is one more than {CAMERAS_MAX} cameras")));
+        }
+        for (index, camera) in self.0.iter().enumerate() {
+            if self.0.iter().take(index).any(|earlier| earlier.name == camera.name) {
+                problems.push(Problem::new(
+                    format!("[{index}].name"),
+                    format!("{} is the name of two cameras", camera.name),
+                ));
+            }
+            problems.extend(camera.problems().into_iter().map(|problem| problem.within(&format!("[{index}]"))));
+        }
+        problems
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let of_camera =
+            |(index, camera): (usize, &CameraConfig)| Some(camera.destination()?.in_section(&format!("[{index}]")));
+        self.0.iter().enumerate().filter_map(of_camera).collect()
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
+    }
+}
+
+impl Section for HomeAssistantConfig {
+    fn problems(&self) -> Vec<Problem> {
+        let is_level = |level: &str| {
+            !level.is_empty() && level.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        };
+        if self.prefix.len() <= LABEL_BYTES_MAX && self.prefix.split('/').all(is_level) {
+            return Vec::new();
+        }
+        let problem = "expected levels of A-Z a-z 0-9 _ - with slashes between them, such as \"homeassistant\"";
+        vec![Problem::new("prefix", problem)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledge_base::toml_check;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    struct File {
+        camera: CamerasConfig,
+        home_assistant: HomeAssistantConfig,
+    }
+
+    fn read(text: &str) -> File {
+        toml_check::parse("f", text).unwrap()
+    }
+
+    #[track_caller]
+    fn problems(text: &str, expected: &[(&str, &str)]) {
+        let found = read(text).camera.problems();
+        let found: Vec<_> = found.iter().map(|problem| (problem.key.as_str(), problem.message.as_str())).collect();
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for ((key, message), (expected_key, part)) in found.iter().zip(expected) {
+            assert!(key == expected_key && message.contains(part), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_camera_needs_only_its_name() {
+        let CamerasConfig(cameras) = read("[[camera]]\nname = 'yard'").camera;
+        let camera = &cameras[0];
+        assert_eq!((camera.model.as_str(), camera.interval_ms, camera.hold_ms), ("coco_detector", 1000, 5000));
+        assert_eq!(
+            (camera.min_score.get(), camera.blur.as_slice()),
+            (0.0, ["person".to_owned(), "face".to_owned()].as_slice())
+        );
+        assert!((camera.change_threshold.get() - 0.001).abs() < f64::EPSILON && !camera.publish_pictures);
+        assert!(camera.connection().is_none() && camera.problems().is_empty());
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let text = "[[camera]]\nname = 'yard'\nurl = 'https://10.0.0.7/a?b=c'\npinned_sha256 = 'AA'"
+            .replace("AA", &"0a".repeat(32))
+            + "\nmask = [[[0, 0], [0.5, 0], [0, 0.25]]]\n[[camera.zones]]\nname = 'gate'\npoints = [[0, 0], [1, 0], [1, 1]]\nlabels = ['car']";
+        let file = read(&text);
+        assert_eq!(file.camera.problems(), []);
+        assert_eq!(read(&toml::to_string(&file).unwrap()), file);
+        let settings = file.camera.0[0].connection().unwrap();
+        assert!(matches!(settings.tls.unwrap().pinned, Some(Pin::Sha256(_))));
+    }
+
+    #[test]
+    fn mistakes_between_keys_are_reported_by_their_keys() {
+        problems(
+            "[[camera]]\nname = 'a'\nurl = 'http://c/'\nca_file = 'ca.pem'\nuser = 'x'\n[[camera]]\nname = 'a'\nlabels = ['cow', 'cow', '']",
+            &[
+                ("[0].ca_file", "https://"),
+                ("[0].user", "go together"),
+                ("[1].name", "two cameras"),
+                ("[1].labels[1]", "twice"),
+                ("[1].labels[2]", "empty"),
+            ],
+        );
+        let zone = "[[camera.zones]]\nname = 'NAME'\npoints = [[0, 0], [1, 0], [1, 1]]\nlabels = ['car']\n";
+        let zones = ["gate", "gate", "everywhere"].map(|name| zone.replace("NAME", name)).concat();
+        problems(
+            &format!(
+                "[[camera]]\nname = 'a'\nlabels = ['car', 'cow']\nmask = [[[0, 0], [1, 0], [1, 1], [0, 1]]]\n{zones}"
+            ),
+            &[
+                ("[0].mask", "whole picture"),
+                ("[0].zones[1].name", "two zones"),
+                ("[0].zones[2].name", "whole picture"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_address_of_each_camera_is_a_destination() {
+        let config = read("[[camera]]\nname = 'a'\n[[camera]]\nname = 'b'\nurl = 'http://cam.lan:81/x'").camera;
+        let found = config.destinations();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].key.as_str(), found[0].at.to_string().as_str()), ("[1].url", "cam.lan:81"));
+    }
+
+    #[test]
+    fn a_prefix_is_levels_of_a_topic() {
+        let config = |prefix: &str| HomeAssistantConfig { enable: true, prefix: prefix.to_owned() };
+        assert!(["homeassistant", "a/b-c_d"].iter().all(|prefix| config(prefix).problems().is_empty()));
+        assert!(["", "a/", "a b", "#", "ä"].iter().all(|prefix| config(prefix).problems().len() == 1));
+    }
+}

@@ -1,0 +1,239 @@
+//! Entities in Home Assistant: one retained message each, on a topic below the discovery prefix.
+//!
+//! Pure. The entities follow from the configuration alone: those of a zone are for the labels that the configuration
+//! names. <https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery>
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ledge_base::names::DeviceName;
+use serde_json::{Value, json};
+
+use crate::config::{CameraConfig, CamerasConfig, WHOLE_PICTURE};
+use crate::messages::CameraTopics;
+
+/// The messages of this box for Home Assistant: the content of each topic.
+pub type Announcements = BTreeMap<String, Value>;
+
+/// The names that entities are made of.
+#[derive(Debug, Clone)]
+pub struct Site<'a> {
+    /// The discovery prefix.
+    pub prefix: &'a str,
+    pub device: &'a DeviceName,
+    /// The topic of all cameras of this box.
+    pub cameras: &'a str,
+    /// The topic that says whether this box is online.
+    pub online: &'a str,
+    /// The version of Ledge.
+    pub version: &'a str,
+}
+
+/// The entities of all cameras.
+pub fn announcements(config: &CamerasConfig, site: &Site<'_>) -> Announcements {
+    let mut announcements = Announcements::new();
+    for camera in config.iter() {
+        Announcer { site, camera, topics: CameraTopics::new(site.cameras, &camera.name), found: &mut announcements }
+            .announce();
+    }
+    announcements
+}
+
+struct Announcer<'a> {
+    site: &'a Site<'a>,
+    camera: &'a CameraConfig,
+    topics: CameraTopics,
+    found: &'a mut Announcements,
+}
+
+impl Announcer<'_> {
+    fn announce(&mut self) {
+        let camera = self.camera;
+        let labels = camera.labels.as_slice();
+        self.zone(WHOLE_PICTURE, None, labels);
+        for zone in &camera.zones {
+            self.zone(zone.name.as_str(), Some(zone.name.as_str()), camera.labels_of(zone));
+        }
+
+        let connected = json!({
+            "name": "Connection",
+            "state_topic": self.topics.state(),
+            "payload_on": crate::messages::ONLINE,
+            "payload_off": crate::messages::OFFLINE,
+            "device_class": "connectivity",
+            "entity_category": "diagnostic",
+            "availability_topic": self.site.online,
+        });
+        self.entity("binary_sensor", &["connection"], connected);
+        if camera.publish_pictures {
+            let picture = json!({
+                "name": "Picture",
+                "image_topic": self.topics.picture(),
+                "content_type": "image/jpeg",
+            });
+            self.entity("image", &["picture"], picture);
+        }
+    }
+
+    /// The entities of a zone, which has no title if it is the whole picture.
+    fn zone(&mut self, zone: &str, title: Option<&str>, labels: &[String]) {
+        for label in labels {
+            let named = title.map_or_else(|| capitalized(label), |title| format!("{} {label}", capitalized(title)));
+            let count = format!("value_json.zones[{}][{}] | default(0)", json!(zone), json!(label));
+            let sensor = json!({
+                "name": format!("{named} count"),
+                "state_topic": self.topics.counts(),
+                "value_template": format!("{{{{ {count} }}}}"),
+                "state_class": "measurement",
+            });
+            self.entity("sensor", &["count", zone, label], sensor);
+            let is_there = json!({
+                "name": named,
+                "state_topic": self.topics.counts(),
+                "value_template": format!("{{{{ 'ON' if ({count}) > 0 else 'OFF' }}}}"),
+                "device_class": "occupancy",
+            });
+            self.entity("binary_sensor", &["presence", zone, label], is_there);
+        }
+    }
+
+    /// Adds an entity: `content` is what it has of its own.
+    fn entity(&mut self, component: &str, parts: &[&str], content: Value) {
+        let Site { prefix, device, online, version, .. } = self.site;
+        let node = joined(["ledge", device.as_str()]);
+        let object = joined([self.camera.name.as_str()].into_iter().chain(parts.iter().copied()));
+        let name = self.camera.name.as_str();
+        let mut entity = json!({
+            "unique_id": format!("{node}--{object}"),
+            "device": {
+                "identifiers": [joined(["ledge", device.as_str(), name])],
+                "name": name,
+                "manufacturer": "Ledge",
+                "model": format!("Camera of {device}"),
+                "sw_version": version,
+            },
+            "origin": { "name": "Ledge", "sw_version": version },
+            "availability": [{ "topic": online }, { "topic": self.topics.state() }],
+            "availability_mode": "all",
+        });
+        if let (Some(entity), Value::Object(content)) = (entity.as_object_mut(), content) {
+            if content.contains_key("availability_topic") {
+                entity.remove("availability");
+                entity.remove("availability_mode");
+            }
+            entity.extend(content);
+        }
+        self.found.insert(format!("{prefix}/{component}/{node}/{object}/config"), entity);
+    }
+}
+
+/// Joins texts to one of `A-Z a-z 0-9 _ -`, the characters of an identifier of Home Assistant. Different texts make
+/// different identifiers.
+fn joined<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut joined = String::new();
+    for text in texts {
+        if !joined.is_empty() {
+            joined.push_str("--");
+        }
+        for byte in text.bytes() {
+            if byte.is_ascii_alphanumeric() || byte == b'_' {
+                joined.push(char::from(byte));
+            } else {
+                // Writing into a String does not fail.
+                let _ = write!(joined, "-{byte:02x}");
+            }
+        }
+    }
+    joined
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn announced(config: &str) -> Announcements {
+        #[derive(serde::Deserialize)]
+        struct File {
+            camera: CamerasConfig,
+        }
+        let config: File = toml::from_str(config).unwrap();
+        let device = "box.7".parse().unwrap();
+        let site = Site {
+            prefix: "homeassistant",
+            device: &device,
+            cameras: "ledge/v1/box.7/cameras",
+            online: "ledge/v1/box.7/online",
+            version: "1",
+        };
+        announcements(&config.camera, &site)
+    }
+
+    const YARD: &str = "
+        [[camera]]
+        name = 'yard'
+        labels = ['person', 'traffic light']
+        publish_pictures = true
+        [[camera.zones]]
+        name = 'gate'
+        points = [[0, 0], [1, 0], [1, 1]]
+        labels = ['person']
+    ";
+
+    #[test]
+    fn each_label_of_each_zone_has_a_count_and_a_presence() {
+        let found = announced(YARD);
+        let topics: Vec<&str> = found.keys().map(String::as_str).collect();
+        let node = "ledge--box-2e7";
+        let expected = [
+            format!("homeassistant/binary_sensor/{node}/yard--connection/config"),
+            format!("homeassistant/binary_sensor/{node}/yard--presence--everywhere--person/config"),
+            format!("homeassistant/binary_sensor/{node}/yard--presence--everywhere--traffic-20light/config"),
+            format!("homeassistant/binary_sensor/{node}/yard--presence--gate--person/config"),
+            format!("homeassistant/image/{node}/yard--picture/config"),
+            format!("homeassistant/sensor/{node}/yard--count--everywhere--person/config"),
+            format!("homeassistant/sensor/{node}/yard--count--everywhere--traffic-20light/config"),
+            format!("homeassistant/sensor/{node}/yard--count--gate--person/config"),
+        ];
+        assert_eq!(topics, expected);
+
+        let count = &found[&expected[6]];
+        assert_eq!(count["name"], "Traffic light count");
+        assert_eq!(count["value_template"], r#"{{ value_json.zones["everywhere"]["traffic light"] | default(0) }}"#);
+        assert_eq!(count["availability"][1]["topic"], "ledge/v1/box.7/cameras/yard/state");
+        let connection = &found[&expected[0]];
+        assert!(
+            connection.get("availability").is_none() && connection["availability_topic"] == "ledge/v1/box.7/online"
+        );
+        assert_eq!(found[&expected[3]]["name"], "Gate person");
+        let ids: BTreeSet<_> = found.values().map(|entity| entity["unique_id"].to_string()).collect();
+        assert_eq!(ids.len(), found.len());
+        let devices: BTreeSet<_> = found.values().map(|entity| entity["device"].to_string()).collect();
+        assert_eq!(devices.len(), 1);
+    }
+
+    #[test]
+    fn without_labels_there_is_the_connection_alone() {
+        assert_eq!(announced("[[camera]]\nname = 'yard'").len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn different_texts_make_different_identifiers(
+            one in prop::collection::vec("[a-b._ä-]{1,3}", 1..4),
+            other in prop::collection::vec("[a-b._ä-]{1,3}", 1..4),
+        ) {
+            let id = |texts: &[String]| joined(texts.iter().map(String::as_str));
+            prop_assert_eq!(id(&one) == id(&other), one == other);
+            prop_assert!(id(&one).bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)));
+        }
+    }
+}

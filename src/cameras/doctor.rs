@@ -1,0 +1,120 @@
+//! The findings about cameras: each one is asked for a picture.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use ledge_base::names::ModelName;
+use ledge_egress::Egress;
+use ledge_engine::pipeline::picture_size::picture_size;
+use ledge_part::check::{Check, size};
+use ledge_part::section::DoctorContext;
+use ledge_service::audit_event::AuditSink;
+use ledge_service::off_thread::block_on;
+
+use crate::config::{CameraConfig, CamerasConfig};
+use crate::fetch::{FetchError, Fetcher};
+
+/// The result of asking a camera for a picture.
+struct Asked {
+    /// Bytes, width and height.
+    picture: Result<(usize, (u32, u32)), String>,
+    /// True if the password itself was sent.
+    sends_password: bool,
+}
+
+/// Asks each camera with an address for a picture, all at the same time, and the daemon for the models.
+pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check> {
+    let egress = Egress::new(context.egress, AuditSink::to_nowhere());
+    let with_address = config.iter().filter_map(|camera| Some((camera, Fetcher::new(camera, &egress)?)));
+    let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher).await))));
+    let mut found: Vec<_> = match asked {
+        Ok(asked) => asked.iter().map(|(camera, asked)| check(camera, asked)).collect(),
+        Err(error) => vec![Check::fail("cameras", error.to_string(), "see the message")],
+    };
+    found.extend(models(config, context));
+    found
+}
+
+async fn ask(mut fetcher: Fetcher) -> Asked {
+    let picture = fetcher.picture().await.map_err(|error| reason(&error));
+    let picture = picture.and_then(|picture| {
+        let size = picture_size(&picture).map_err(|error| error.to_string())?;
+        Ok((picture.len(), size))
+    });
+    Asked { picture, sends_password: fetcher.sends_password() }
+}
+
+fn reason(error: &FetchError) -> String {
+    format!("it gives no picture: {error}")
+}
+
+fn check(camera: &CameraConfig, asked: &Asked) -> Check {
+    let name = format!("camera {}", camera.name);
+    match &asked.picture {
+        Err(reason) => Check::fail(&name, reason, "check the camera, its url and its login"),
+        Ok((bytes, (width, height))) => {
+            let detail = format!("a picture of {width}x{height} pixels, {}", size(*bytes as u64));
+            let is_plain = camera.url.as_ref().is_some_and(|url| !url.tls && !url.at.host.is_loopback());
+            if asked.sends_password && is_plain {
+                let detail =
+                    format!("{detail}; it asks for the password in plain text, which others on the network can read");
+                let advice = "turn on digest authentication at the camera, or use https:// with a pinned certificate";
+                return Check::warn(&name, detail, advice);
+            }
+            Check::ok(&name, detail)
+        }
+    }
+}
+
+/// The models of cameras that the daemon does not have.
+fn models(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check> {
+    let mut models: BTreeMap<&ModelName, Vec<&str>> = BTreeMap::new();
+    for camera in config.iter() {
+        models.entry(&camera.model).or_default().push(camera.name.as_str());
+    }
+    if models.is_empty() || (context.ask_daemon)("/v2").is_none() {
+        return Vec::new();
+    }
+    let lacks = |model: &&ModelName| (context.ask_daemon)(&format!("/v2/models/{model}")).is_none();
+    let missing = models.keys().copied().filter(lacks).map(|model| {
+        let cameras = models.get(model).map(|cameras| cameras.join(", ")).unwrap_or_default();
+        let detail = format!("the model {model} of {cameras} is not loaded");
+        Check::fail("cameras", detail, "put the model into repository.path, or set `model` of the cameras")
+    });
+    missing.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ledge_part::check::Status;
+    use ledge_part::section::findings_alone;
+
+    use super::*;
+
+    fn camera(text: &str) -> CameraConfig {
+        toml::from_str(&format!("name = 'yard'\n{text}")).unwrap()
+    }
+
+    #[test]
+    fn a_password_in_plain_text_is_a_warning_unless_it_stays_on_this_box() {
+        let picture = || Ok((200_000, (1920, 1080)));
+        let status = |url: &str, sends_password| {
+            check(&camera(&format!("url = '{url}'")), &Asked { picture: picture(), sends_password }).status
+        };
+        assert_eq!(status("http://10.0.0.7/", true), Status::Warn);
+        assert_eq!(status("http://10.0.0.7/", false), Status::Ok);
+        assert_eq!(status("https://10.0.0.7/", true), Status::Ok);
+        assert_eq!(status("http://127.0.0.1/", true), Status::Ok);
+    }
+
+    #[test]
+    fn a_camera_that_does_not_answer_is_a_failure_and_one_without_address_is_not_asked() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let cameras = vec![camera(&format!("url = 'http://127.0.0.1:{port}/'")), camera("")];
+        let [found] = findings_alone(&CamerasConfig(cameras), std::path::Path::new(".")).try_into().unwrap();
+        assert!(found.status == Status::Fail && found.name == "camera yard", "{found:?}");
+        assert!(found.detail.contains("refuses the connection"), "{found:?}");
+    }
+}

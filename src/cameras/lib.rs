@@ -1,0 +1,41 @@
+//! Cameras without other software: this box fetches their pictures, finds objects in those that changed, and publishes
+//! events.
+//!
+//! Files, in reading order:
+//! * `config.rs`, `address.rs` - `[[camera]]` and `[home_assistant]`
+//! * `zones.rs` - polygons, and the place where an object stands
+//! * `presence.rs` - counts that do not flicker
+//! * `change.rs` - tells whether a picture shows something new
+//! * `messages.rs` - topics and contents of the messages, and the way out of the box
+//! * `camera.rs` - one camera: from pictures and detections to messages
+//! * `login.rs`, `fetch.rs` - pictures from a camera, with basic and digest authentication
+//! * `watch.rs` - the task of a camera: fetch, compare, ask the model, back off
+//! * `discovery.rs`, `retained.rs` - entities in Home Assistant, and the memory of what the broker keeps
+//! * `pictures_audit.rs` - the audit records of published pictures
+//! * `cameras.rs`, `metrics.rs`, `doctor.rs` - all cameras as a part of the daemon
+//!
+//! Invariants:
+//! * The crate knows neither MQTT nor HTTP: messages leave through `Publish`, pictures come through `egress` or with a
+//!   call.
+//! * `zones.rs`, `presence.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are passed in.
+//! * A camera that is away makes no event. A picture that showed nothing new counts as another look at the last one.
+//! * No picture leaves the box without its blurred places.
+//! * A camera has one picture in progress at most.
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod camera;
+pub mod cameras;
+pub mod change;
+pub mod config;
+pub mod discovery;
+mod doctor;
+pub mod login;
+pub mod messages;
+mod metrics;
+mod fetch;
+mod pictures_audit;
+pub mod presence;
+mod retained;
+mod watch;
+pub mod zones;

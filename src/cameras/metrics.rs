@@ -1,0 +1,98 @@
+//! The metrics of cameras.
+
+use std::fmt::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ledge_part::metrics::{family, label};
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::camera::Camera;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The figures of one camera since the start.
+#[derive(Debug, Default)]
+pub struct CameraCounters {
+    /// Pictures that the model was asked about.
+    pub inferred: Count,
+    /// Pictures that showed nothing new.
+    pub unchanged: Count,
+    /// Pictures that the camera did not give.
+    pub missing: Count,
+    /// Pictures that could not be decoded, or that the model did not answer.
+    pub failed: Count,
+    pub events: Count,
+    pub published: Count,
+    /// The time of decoding and comparing pictures, in microseconds.
+    pub comparing_us: Count,
+    /// The time of fetching, in microseconds.
+    pub fetching_us: Count,
+}
+
+impl CameraCounters {
+    /// Adds a time to one of the sums.
+    pub fn spend(sum: &Count, time: Duration) {
+        sum.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
+/// Writes the metrics of all cameras.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, cameras: &[Arc<Camera>]) -> Result<(), Error> {
+    let of = |camera: &Camera| label("camera", camera.config.name.as_str());
+    let online =
+        cameras.iter().map(|camera| (of(camera), ConstGauge::new(i64::from(camera.is_online() == Some(true)))));
+    family(encoder, "camera_online", "1 while the camera answers, else 0", online)?;
+
+    let pictures = cameras.iter().flat_map(|camera| {
+        let counters = &camera.counters;
+        let results = [
+            ("inferred", &counters.inferred),
+            ("unchanged", &counters.unchanged),
+            ("missing", &counters.missing),
+            ("failed", &counters.failed),
+        ];
+        results.map(|(result, count)| {
+            let mut labels = of(camera);
+            labels.push(("result", result.to_owned()));
+            (labels, ConstCounter::new(count.get()))
+        })
+    });
+    let help = "Pictures by result: those of `unchanged` showed nothing new, and the model was not asked";
+    family(encoder, "camera_pictures", help, pictures)?;
+
+    let mut counter = |name, help, figure: fn(&CameraCounters) -> &Count| {
+        let samples = cameras.iter().map(|camera| (of(camera), ConstCounter::new(figure(&camera.counters).get())));
+        family(encoder, name, help, samples)
+    };
+    counter("camera_events", "Events: something appeared, or is gone", |of| &of.events)?;
+    counter("camera_published_pictures", "Annotated pictures that were published", |of| &of.published)?;
+    let mut seconds = |name, help, figure: fn(&CameraCounters) -> &Count| {
+        let samples = cameras.iter().map(|camera| {
+            let time = Duration::from_micros(figure(&camera.counters).get());
+            (of(camera), ConstCounter::new(time.as_secs_f64()))
+        });
+        family(encoder, name, help, samples)
+    };
+    seconds("camera_fetch_seconds", "Time spent on waiting for the camera", |of| &of.fetching_us)?;
+    seconds("camera_compare_seconds", "Time spent on decoding and comparing pictures", |of| &of.comparing_us)
+}

@@ -1,0 +1,304 @@
+//! Counts that do not flicker: a label is in a zone once it was seen on some pictures in a row, and gone once it was not
+//! seen for a while.
+//!
+//! Pure. A look is what one picture shows; its time is passed in. No look is ever made up for a camera that is away, so
+//! nothing appears and nothing is gone meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The most looks in a row without an object that are not yet its end, however long they are apart: one missed picture
+/// makes no event.
+const MISSED_LOOKS_MAX: u32 = 1;
+
+/// The most objects of one label in one zone that are told apart.
+const COUNT_MAX: usize = 1000;
+
+/// The most labels of one zone. A model has a fixed list of labels; this bounds one that makes them up.
+const LABELS_MAX: usize = 1000;
+
+/// A zone, by its place in the configuration, and a label. The zone 0 is the whole picture.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject {
+    pub zone: usize,
+    pub label: Arc<str>,
+}
+
+/// The number of objects of each subject on one picture. A subject that is not in it has none.
+pub type Look = BTreeMap<Subject, usize>;
+
+/// The rules of a camera.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// The looks in a row after which something is there.
+    pub appear_after: u32,
+    /// The time in milliseconds without it after which it is gone.
+    pub hold_ms: u64,
+}
+
+/// A change of one subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub subject: Subject,
+    pub before: usize,
+    pub count: usize,
+}
+
+impl Change {
+    /// True if there was none of it before.
+    pub fn is_appearance(&self) -> bool {
+        self.before == 0
+    }
+
+    /// True if the last of it is gone.
+    pub fn is_end(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// The subjects of one camera.
+#[derive(Debug)]
+pub struct Presence {
+    rules: Rules,
+    counters: BTreeMap<Subject, Counter>,
+    /// Set while the camera is away: the times before do not count against what was there.
+    was_away: bool,
+}
+
+/// The count of one subject.
+#[derive(Debug, Default)]
+struct Counter {
+    /// The count that is published.
+    settled: usize,
+    /// For each count that was seen lately, from 1 on.
+    levels: Vec<Level>,
+}
+
+/// The last looks with at least so many objects.
+#[derive(Debug, Default, Clone, Copy)]
+struct Level {
+    seen_in_a_row: u32,
+    missed_in_a_row: u32,
+    last_seen_ms: u64,
+}
+
+impl Presence {
+    /// A camera that has seen nothing yet.
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, counters: BTreeMap::new(), was_away: false }
+    }
+
+    /// Takes a look at `now_ms` and returns the changes. Times never run backwards.
+    pub fn look(&mut self, look: &Look, now_ms: u64) -> Vec<Change> {
+        let was_away = std::mem::take(&mut self.was_away);
+        for subject in look.keys() {
+            let of_zone = |known: &&Subject| known.zone == subject.zone;
+            if !self.counters.contains_key(subject) && self.counters.keys().filter(of_zone).count() < LABELS_MAX {
+                self.counters.insert(subject.clone(), Counter::default());
+            }
+        }
+
+        let mut changes = Vec::new();
+        for (subject, counter) in &mut self.counters {
+            let before = counter.settled;
+            if was_away {
+                counter.start_again(now_ms);
+            }
+            counter.look(look.get(subject).copied().unwrap_or_default(), now_ms, self.rules);
+            if counter.settled != before {
+                changes.push(Change { subject: subject.clone(), before, count: counter.settled });
+            }
+        }
+        changes
+    }
+
+    /// Notes that the camera is away. What was there stays there, for at least the hold time after it is back.
+    pub fn away(&mut self) {
+        self.was_away = true;
+    }
+
+    /// True if the last look shows what is published, so that further looks of the same picture change nothing.
+    pub fn is_settled(&self) -> bool {
+        self.counters.values().all(Counter::is_settled)
+    }
+
+    /// The published counts, also those of zero.
+    pub fn counts(&self) -> impl Iterator<Item = (&Subject, usize)> {
+        self.counters.iter().map(|(subject, counter)| (subject, counter.settled))
+    }
+
+    /// The labels that were seen since the start.
+    pub fn labels(&self) -> BTreeSet<Arc<str>> {
+        self.counters.keys().map(|subject| subject.label.clone()).collect()
+    }
+}
+
+impl Counter {
+    fn look(&mut self, count: usize, now_ms: u64, rules: Rules) {
+        let count = count.min(COUNT_MAX);
+        if self.levels.len() < count {
+            self.levels.resize(count, Level::default());
+        }
+        for (below, level) in self.levels.iter_mut().enumerate() {
+            if count > below {
+                let seen_in_a_row = level.seen_in_a_row.saturating_add(1);
+                *level = Level { seen_in_a_row, missed_in_a_row: 0, last_seen_ms: now_ms };
+            } else {
+                level.seen_in_a_row = 0;
+                level.missed_in_a_row = level.missed_in_a_row.saturating_add(1);
+            }
+        }
+
+        while self.levels.get(self.settled).is_some_and(|next| next.seen_in_a_row >= rules.appear_after) {
+            self.settled += 1;
+        }
+        while let Some(highest) = self.settled.checked_sub(1).and_then(|highest| self.levels.get(highest)) {
+            let has_gone = highest.missed_in_a_row > MISSED_LOOKS_MAX
+                && now_ms.saturating_sub(highest.last_seen_ms) >= rules.hold_ms;
+            if !has_gone {
+                break;
+            }
+            self.settled -= 1;
+        }
+        self.levels.truncate(count.max(self.settled));
+    }
+
+    fn start_again(&mut self, now_ms: u64) {
+        for level in &mut self.levels {
+            *level = Level { seen_in_a_row: 0, missed_in_a_row: 0, last_seen_ms: now_ms };
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.levels.len() == self.settled && self.levels.iter().all(|level| level.missed_in_a_row == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RULES: Rules = Rules { appear_after: 2, hold_ms: 5000 };
+
+    fn cow() -> Subject {
+        Subject { zone: 0, label: "cow".into() }
+    }
+
+    fn seen(count: usize) -> Look {
+        if count == 0 { Look::new() } else { [(cow(), count)].into() }
+    }
+
+    /// The settled counts after each look, one a second.
+    fn watch(presence: &mut Presence, from_s: u64, counts: &[usize]) -> Vec<usize> {
+        let each = counts.iter().zip(from_s..).map(|(count, second)| {
+            presence.look(&seen(*count), second * 1000);
+            presence.counts().map(|(_, count)| count).sum()
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn something_is_there_after_two_looks_and_gone_after_the_hold_time() {
+        let mut presence = Presence::new(RULES);
+        let counts = watch(&mut presence, 0, &[0, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
+        //                                         seen at 3 s, gone at 8 s
+        assert_eq!(counts, [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]);
+        assert!(presence.is_settled());
+    }
+
+    #[test]
+    fn one_missed_and_one_false_picture_make_no_event() {
+        let mut presence = Presence::new(RULES);
+        assert_eq!(watch(&mut presence, 0, &[0, 1, 0, 1, 0, 0, 0, 0]), [0; 8]);
+        assert_eq!(watch(&mut presence, 8, &[1, 1, 0, 1, 0, 1]), [0, 1, 1, 1, 1, 1]);
+        // Also where pictures are further apart than the hold time.
+        presence.look(&seen(0), 60_000);
+        assert_eq!(presence.look(&seen(1), 120_000), []);
+        presence.look(&seen(0), 180_000);
+        let change = Change { subject: cow(), before: 1, count: 0 };
+        assert!(change.is_end() && !change.is_appearance());
+        assert_eq!(presence.look(&seen(0), 240_000), [change]);
+    }
+
+    #[test]
+    fn a_second_one_counts_apart_from_the_first() {
+        let mut presence = Presence::new(RULES);
+        let counts = watch(&mut presence, 0, &[1, 2, 2, 1, 2, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(counts, [0, 1, 2, 2, 2, 2, 2, 2, 2, 1, 1]);
+        let mut presence = Presence::new(Rules { appear_after: 1, hold_ms: 0 });
+        assert_eq!(watch(&mut presence, 0, &[3, 0, 0]), [3, 3, 0]);
+    }
+
+    #[test]
+    fn nothing_is_gone_because_the_camera_is_away() {
+        let mut presence = Presence::new(RULES);
+        watch(&mut presence, 0, &[1, 1]);
+        presence.away();
+        // Back after an hour: the hold time begins again.
+        assert_eq!(watch(&mut presence, 3600, &[0, 0, 0, 0, 0, 0]), [1, 1, 1, 1, 1, 0]);
+        // And what was half seen before is not there because of one look afterwards.
+        watch(&mut presence, 3610, &[1]);
+        presence.away();
+        assert_eq!(watch(&mut presence, 7200, &[1, 1]), [0, 1]);
+    }
+
+    #[test]
+    fn an_open_change_is_not_settled() {
+        let mut presence = Presence::new(RULES);
+        assert!(presence.is_settled());
+        watch(&mut presence, 0, &[1]);
+        assert!(!presence.is_settled(), "it may appear");
+        watch(&mut presence, 1, &[1]);
+        assert!(presence.is_settled());
+        watch(&mut presence, 2, &[0]);
+        assert!(!presence.is_settled(), "it may be gone");
+    }
+
+    proptest! {
+        /// Against a plain reading of the rules: the count is the least of the last looks where it rises, and the most of
+        /// the hold time where it falls.
+        #[test]
+        fn counts_rise_and_fall_by_the_rules(
+            counts in prop::collection::vec(0..4_usize, 1..60),
+            appear_after in 1..4_u32,
+            hold_s in 0..6_u64,
+        ) {
+            let rules = Rules { appear_after, hold_ms: hold_s * 1000 };
+            let mut presence = Presence::new(rules);
+            let found = watch(&mut presence, 0, &counts);
+            let mut settled = 0;
+            for (at, found) in found.iter().enumerate() {
+                let window = |looks: usize| &counts[(at + 1).saturating_sub(looks)..=at];
+                let needed = usize::try_from(appear_after).unwrap();
+                let rise = if at + 1 >= needed { window(needed).iter().min().copied().unwrap() } else { 0 };
+                // An object last seen the hold time ago is gone now: that look is outside the window.
+                let held = usize::try_from(hold_s).unwrap().max(2);
+                let most = window(held).iter().max().copied().unwrap();
+                settled = if rise > settled { rise } else { settled.min(most.max(rise)) };
+                prop_assert_eq!(*found, settled, "at {} of {:?}", at, &counts);
+            }
+        }
+
+        #[test]
+        fn changes_add_up_to_the_counts(
+            looks in prop::collection::vec((prop::collection::btree_map((0..2_usize, 0..3_u8), 0..3_usize, 0..4), 0..9000_u64), 0..60),
+        ) {
+            let mut presence = Presence::new(RULES);
+            let (mut sums, mut now) = (Look::new(), 0);
+            for (look, pause) in looks {
+                now += pause;
+                let subject = |(zone, label): (usize, u8)| Subject { zone, label: label.to_string().into() };
+                let look: Look = look.into_iter().map(|(of, count)| (subject(of), count)).collect();
+                for change in presence.look(&look, now) {
+                    prop_assert_eq!(sums.insert(change.subject.clone(), change.count).unwrap_or_default(), change.before);
+                    prop_assert!(change.before != change.count);
+                }
+            }
+            for (subject, count) in presence.counts() {
+                prop_assert_eq!(sums.get(subject).copied().unwrap_or_default(), count);
+            }
+        }
+    }
+}

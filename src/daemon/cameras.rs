@@ -1,0 +1,97 @@
+//! Cameras as a part of the daemon, introduced to MQTT.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use ledge_base::log_limiter::LogLimiter;
+use ledge_cameras::cameras::{CameraServices, CameraTasks, Cameras};
+use ledge_cameras::messages::{CameraMessage, MessageKind, Publish};
+use ledge_egress::Content;
+use ledge_models::serving::Serving;
+use ledge_mqtt::publisher::{Listener, Publication, Publisher};
+use ledge_mqtt::topics::DeviceTopics;
+use ledge_part::Environment;
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
+use tokio::sync::mpsc;
+
+use crate::config::Config;
+
+/// The most messages of Home Assistant that wait. Another one says nothing new.
+const STATUS_MESSAGES_MAX: usize = 2;
+
+/// The cameras of this box, and their way to the broker.
+pub struct WatchedCameras {
+    pub cameras: Cameras,
+    tasks: CameraTasks,
+    publisher: Publisher,
+    listeners: Vec<Listener>,
+}
+
+/// Passes messages of cameras on to MQTT.
+#[derive(Debug)]
+struct ToBroker {
+    publisher: Publisher,
+    log_limiter: Mutex<LogLimiter>,
+}
+
+impl Publish for ToBroker {
+    fn publish(&self, CameraMessage { topic, payload, retain, kind }: CameraMessage) {
+        let (content, content_type) = match kind {
+            MessageKind::Data => (Content::Answer, Some("application/json")),
+            MessageKind::Presence => (Content::Presence, None),
+            MessageKind::Picture => (Content::Picture, Some("image/jpeg")),
+        };
+        match topic.parse() {
+            Ok(topic) => {
+                let has_room = self.publisher.publish(Publication { topic, payload, retain, content, content_type });
+                let mut limiter = self.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
+                if !has_room && let Some(suppressed) = limiter.take(("dropped", 0), Instant::now()) {
+                    let dropped = self.publisher.dropped();
+                    tracing::warn!(
+                        dropped,
+                        suppressed,
+                        "messages of cameras are dropped: too many wait for the broker"
+                    );
+                }
+            }
+            // Names are valid topic levels.
+            Err(error) => tracing::error!(%error, "a message of a camera is dropped"),
+        }
+    }
+}
+
+fn to_broker(publisher: &Publisher) -> Arc<dyn Publish> {
+    Arc::new(ToBroker { publisher: publisher.clone(), log_limiter: Mutex::default() })
+}
+
+impl WatchedCameras {
+    pub fn new(config: &Config, environment: &Environment, serving: &Serving) -> Self {
+        let Environment { state, device, egress, audit, .. } = environment;
+        let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
+        let publisher = Publisher::default();
+        let (sender, receiver) = mpsc::channel(STATUS_MESSAGES_MAX);
+        let services = CameraServices {
+            egress: egress.clone(),
+            serving: serving.clone(),
+            audit: audit.clone(),
+            state: state.clone(),
+            device: device.id.clone(),
+            faces: config.vision.face.clone(),
+            publisher: config.mqtt.broker.is_some().then(|| to_broker(&publisher)),
+            cameras_topic: topics.cameras().as_str().to_owned(),
+            online_topic: topics.online().as_str().to_owned(),
+        };
+        let (cameras, tasks) = Cameras::new(&config.camera, &config.home_assistant, services, receiver);
+        serving.report_sightings_to(Arc::new(cameras.clone()));
+        let filter = config.home_assistant.status_topic(&config.camera).and_then(|topic| topic.parse().ok());
+        let listeners = filter.map(|filter| Listener { filter, messages: sender }).into_iter().collect();
+        Self { cameras, tasks, publisher, listeners }
+    }
+
+    /// Starts the tasks of the cameras. Returns what MQTT needs of them.
+    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) -> (Publisher, Vec<Listener>) {
+        self.tasks.spawn(readiness, shutdown);
+        (self.publisher, self.listeners)
+    }
+}

@@ -1,0 +1,72 @@
+//! Requests for one picture at a time, as network cameras answer them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
+use http_body_util::Full;
+use hyper::Request;
+
+use super::{HttpClient, HttpError, HttpSettings};
+use crate::policy::Content;
+use crate::{Egress, Purpose};
+
+/// The most bytes of an answer without a picture that are read, so that its connection can be used again.
+const REFUSAL_BYTES_MAX: usize = 16 << 10;
+
+/// Gets pictures from one camera. Clones share the idle connections.
+#[derive(Debug, Clone)]
+pub struct SnapshotClient(HttpClient);
+
+/// A whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    pub status: u16,
+    /// The body, cut off when it is long and the status is not 200.
+    pub body: Bytes,
+    /// The values of `WWW-Authenticate` of an answer 401.
+    pub challenges: Vec<String>,
+}
+
+impl SnapshotClient {
+    /// A client for one camera, which has `reply_timeout` for each step. Nothing is connected yet.
+    pub fn new(egress: Egress, settings: HttpSettings, reply_timeout: Duration) -> Self {
+        Self(HttpClient::with(egress, settings, Purpose::Camera, Content::Request, reply_timeout))
+    }
+
+    /// Requests `path`, already percent-encoded. A picture of more than `longest` bytes is an error.
+    pub async fn get(&self, path: &str, authorization: Option<&str>, longest: usize) -> Result<Snapshot, HttpError> {
+        let request = || {
+            let mut request =
+                Request::get(path).header(HOST, self.0.host()).header(USER_AGENT, "ledge").header(ACCEPT, "*/*");
+            if let Some(authorization) = authorization {
+                let mut value =
+                    HeaderValue::from_str(authorization).map_err(|error| self.0.unusable(path, error.to_string()))?;
+                value.set_sensitive(true);
+                request = request.header(AUTHORIZATION, value);
+            }
+            request.body(Full::new(Bytes::new())).map_err(|error| self.0.unusable(path, error.to_string()))
+        };
+
+        let mut answer = self.0.ask(path, 0, request).await?;
+        let challenges = std::mem::take(&mut answer.challenges);
+        if answer.status != 200 {
+            let answer = answer.answer(REFUSAL_BYTES_MAX).await?;
+            return Ok(Snapshot { status: answer.status, body: answer.body, challenges });
+        }
+        if answer.is_stream {
+            let reason = "it is a stream of pictures without end: use the camera's address of a single picture";
+            return Err(self.0.unusable(path, reason.to_owned()));
+        }
+        let too_large = || self.0.unusable(path, format!("it is larger than {} MiB", longest >> 20));
+        if answer.length.is_some_and(|length| length > longest as u64) {
+            return Err(too_large());
+        }
+        let answer = answer.answer(longest + 1).await?;
+        if answer.body.len() > longest {
+            return Err(too_large());
+        }
+        Ok(Snapshot { status: answer.status, body: answer.body, challenges })
+    }
+}

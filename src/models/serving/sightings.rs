@@ -1,0 +1,32 @@
+//! What detectors found on photographs that callers attribute to a camera, for the part that watches cameras.
+
+use std::fmt::Debug;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use ledge_base::names::CameraName;
+use ledge_engine::pipeline::detection::Detection;
+
+/// Takes what was found on the photographs of cameras. It never waits.
+pub trait Sightings: Debug + Send + Sync {
+    /// True if there is a camera of this name whose pictures come with calls.
+    fn takes(&self, camera: &CameraName) -> bool;
+
+    /// Notes the objects on a photograph of a camera.
+    fn saw(&self, camera: &CameraName, photograph: Bytes, detections: &[Detection]);
+}
+
+/// The part that takes them, once it is known.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SightingsSlot(Arc<OnceLock<Arc<dyn Sightings>>>);
+
+impl SightingsSlot {
+    pub(super) fn set(&self, sightings: Arc<dyn Sightings>) {
+        // Set once, at the start.
+        let _ = self.0.set(sightings);
+    }
+
+    pub(super) fn get(&self) -> Option<&dyn Sightings> {
+        self.0.get().map(AsRef::as_ref)
+    }
+}

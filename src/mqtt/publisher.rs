@@ -1,0 +1,274 @@
+//! Messages of other parts of the daemon: what they publish, and the topics that they hear.
+//!
+//! A part never waits for the broker. A retained message replaces the earlier one of its topic that has not been sent,
+//! and all of them are sent again on each connection, because a broker may have forgotten them. Other messages wait in
+//! a bounded queue, from which the oldest are dropped.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use ledge_egress::Content;
+use tokio::sync::{Notify, mpsc};
+
+use crate::client::packet::{Message, Properties, Qos};
+use crate::topics::{TopicFilter, TopicName};
+
+/// The most messages that are not retained and wait for the broker.
+const WAITING_MAX: usize = 1024;
+
+/// The most topics with a retained message.
+const RETAINED_MAX: usize = 16_384;
+
+/// The most bytes of the payloads of all messages together.
+const BYTES_MAX: usize = 64 << 20;
+
+/// A message of another part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication {
+    pub topic: TopicName,
+    pub payload: Bytes,
+    /// Kept by the broker for later subscribers. An empty payload removes what it keeps.
+    pub retain: bool,
+    /// The kind of content, for the egress policy.
+    pub content: Content,
+    pub content_type: Option<&'static str>,
+}
+
+/// A topic that another part hears: its messages are passed on as long as there is room.
+#[derive(Debug, Clone)]
+pub struct Listener {
+    pub filter: TopicFilter,
+    pub messages: mpsc::Sender<Bytes>,
+}
+
+/// Takes the messages of other parts. Clones share the queue.
+#[derive(Debug, Clone, Default)]
+pub struct Publisher(Arc<PublisherState>);
+
+#[derive(Debug, Default)]
+struct PublisherState {
+    pending: Mutex<Pending>,
+    woken: Notify,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// The newest retained message of each topic; true if it is due.
+    retained: BTreeMap<TopicName, (Publication, bool)>,
+    due: VecDeque<Due>,
+    /// The number of messages in `due` that are not retained.
+    waiting: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum Due {
+    Retained(TopicName),
+    Once(Publication),
+}
+
+impl Publisher {
+    /// Publishes a message, now or when there is a connection. False if there is no room for it.
+    pub fn publish(&self, publication: Publication) -> bool {
+        let mut pending = self.0.lock();
+        let dropped = if publication.retain { pending.retain(publication) } else { pending.enqueue(publication) };
+        drop(pending);
+        if dropped > 0 {
+            self.0.dropped.fetch_add(dropped, Ordering::Relaxed);
+        }
+        self.0.woken.notify_one();
+        dropped == 0
+    }
+
+    /// The number of messages that were dropped for want of room.
+    pub fn dropped(&self) -> u64 {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Makes all retained messages due again, on a new connection.
+    pub fn send_again(&self) {
+        let mut pending = self.0.lock();
+        let Pending { retained, due, .. } = &mut *pending;
+        for (topic, (_, is_due)) in retained {
+            if !std::mem::replace(is_due, true) {
+                due.push_back(Due::Retained(topic.clone()));
+            }
+        }
+    }
+
+    /// The next message that is due.
+    pub fn next(&self) -> Option<(Message, Content)> {
+        let publication = self.0.lock().next()?;
+        let Publication { topic, payload, retain, content, content_type } = publication;
+        let properties = Properties { content_type: content_type.map(str::to_owned), ..Properties::default() };
+        Some((Message { topic, payload, qos: Qos::AtLeastOnce, retain, properties }, content))
+    }
+
+    /// Waits until a message may be due. May be dropped at any time.
+    pub async fn changed(&self) {
+        self.0.woken.notified().await;
+    }
+}
+
+impl PublisherState {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        // Nothing panics under this lock.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    /// Takes a retained message. Returns the number of messages that were dropped for it, itself included.
+    fn retain(&mut self, publication: Publication) -> u64 {
+        let topic = publication.topic.clone();
+        let before = self.retained.get(&topic).map_or(0, |(before, _)| before.payload.len());
+        let is_new = !self.retained.contains_key(&topic);
+        let bytes = self.bytes - before + publication.payload.len();
+        if bytes > BYTES_MAX || (is_new && self.retained.len() >= RETAINED_MAX) {
+            return 1;
+        }
+        self.bytes = bytes;
+        match self.retained.insert(topic.clone(), (publication, true)) {
+            Some((_, true)) => {}
+            _ => self.due.push_back(Due::Retained(topic)),
+        }
+        0
+    }
+
+    fn enqueue(&mut self, publication: Publication) -> u64 {
+        let mut dropped = 0;
+        while self.waiting >= WAITING_MAX || (self.waiting > 0 && self.bytes + publication.payload.len() > BYTES_MAX) {
+            let Some(oldest) = self.due.iter().position(|due| matches!(due, Due::Once(_))) else { break };
+            if let Some(Due::Once(oldest)) = self.due.remove(oldest) {
+                self.bytes -= oldest.payload.len();
+            }
+            self.waiting -= 1;
+            dropped += 1;
+        }
+        if self.bytes + publication.payload.len() > BYTES_MAX {
+            return dropped + 1;
+        }
+        self.bytes += publication.payload.len();
+        self.waiting += 1;
+        self.due.push_back(Due::Once(publication));
+        dropped
+    }
+
+    fn next(&mut self) -> Option<Publication> {
+        match self.due.pop_front()? {
+            Due::Once(publication) => {
+                self.waiting -= 1;
+                self.bytes -= publication.payload.len();
+                Some(publication)
+            }
+            Due::Retained(topic) => {
+                let (publication, is_due) = self.retained.get_mut(&topic)?;
+                *is_due = false;
+                let publication = publication.clone();
+                // The broker keeps nothing for this topic any more, and neither does this box.
+                if publication.payload.is_empty() {
+                    self.retained.remove(&topic);
+                }
+                Some(publication)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn publication(topic: &str, payload: impl Into<Bytes>, retain: bool) -> Publication {
+        let topic = topic.parse().unwrap();
+        Publication { topic, payload: payload.into(), retain, content: Content::Answer, content_type: None }
+    }
+
+    fn drain(publisher: &Publisher) -> Vec<(String, String)> {
+        let next = || publisher.next().map(|(message, _)| message);
+        let text = |message: Message| {
+            (message.topic.as_str().to_owned(), String::from_utf8_lossy(&message.payload).into_owned())
+        };
+        std::iter::from_fn(next).map(text).collect()
+    }
+
+    fn texts(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+        expected.iter().map(|(topic, text)| ((*topic).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_newest_retained_message_replaces_the_older_one_and_is_sent_again() {
+        let publisher = Publisher::default();
+        for (topic, text) in [("a", "1"), ("b", "1"), ("a", "2")] {
+            assert!(publisher.publish(publication(topic, text, true)));
+        }
+        publisher.publish(publication("e", "event", false));
+        assert_eq!(drain(&publisher), texts(&[("a", "2"), ("b", "1"), ("e", "event")]));
+        assert_eq!(drain(&publisher), []);
+        publisher.send_again();
+        publisher.send_again();
+        assert_eq!(drain(&publisher), texts(&[("a", "2"), ("b", "1")]));
+    }
+
+    #[test]
+    fn a_removed_message_is_removed_once_and_not_again() {
+        let publisher = Publisher::default();
+        publisher.publish(publication("a", "1", true));
+        publisher.publish(publication("a", "", true));
+        assert_eq!(drain(&publisher), texts(&[("a", "")]));
+        publisher.send_again();
+        assert_eq!(drain(&publisher), []);
+    }
+
+    #[test]
+    fn the_oldest_messages_are_dropped_and_no_retained_one() {
+        let publisher = Publisher::default();
+        publisher.publish(publication("state", "on", true));
+        for number in 0..WAITING_MAX + 2 {
+            publisher.publish(publication("event", number.to_string(), false));
+        }
+        let all = drain(&publisher);
+        assert_eq!((all.len(), publisher.dropped()), (WAITING_MAX + 1, 2));
+        assert_eq!(all[..2], texts(&[("state", "on"), ("event", "2")]));
+
+        assert!(!publisher.publish(publication("large", vec![0; BYTES_MAX], true)));
+        assert_eq!(drain(&publisher), []);
+    }
+
+    #[tokio::test]
+    async fn a_message_wakes_whoever_waits_also_later() {
+        let publisher = Publisher::default();
+        publisher.publish(publication("a", "1", true));
+        publisher.changed().await;
+    }
+
+    proptest! {
+        #[test]
+        fn memory_is_counted_to_the_byte(steps in prop::collection::vec((0..6_u8, 0..40_usize, 0..4_u8), 0..200)) {
+            let publisher = Publisher::default();
+            for (topic, length, what) in steps {
+                match what {
+                    0 => drop(publisher.next()),
+                    1 => publisher.send_again(),
+                    _ => drop(publisher.publish(publication(&topic.to_string(), vec![b'x'; length], what == 2))),
+                }
+                let pending = publisher.0.lock();
+                let retained: usize = pending.retained.values().map(|(it, _)| it.payload.len()).sum();
+                let once = pending.due.iter().filter_map(|due| match due {
+                    Due::Once(it) => Some(it.payload.len()),
+                    Due::Retained(_) => None,
+                });
+                let once: Vec<_> = once.collect();
+                prop_assert_eq!(pending.bytes, retained + once.iter().sum::<usize>());
+                prop_assert_eq!(pending.waiting, once.len());
+                let due = pending.retained.values().filter(|(_, is_due)| *is_due).count();
+                prop_assert_eq!(pending.due.len(), once.len() + due);
+            }
+        }
+    }
+}

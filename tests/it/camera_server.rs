@@ -1,0 +1,189 @@
+//! `CameraServer`: a network camera of a few lines. It serves scripted pictures over HTTP with digest authentication,
+//! basic authentication, or none.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Cursor, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use image::codecs::jpeg::JpegEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+use md5::{Digest, Md5};
+
+/// The user and the password of every camera.
+pub const USER: &str = "ledge";
+pub const PASSWORD: &str = "a long password";
+
+const REALM: &str = "IP Camera";
+
+/// How a camera lets callers in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Login {
+    None,
+    Basic,
+    Digest,
+}
+
+/// Several cameras behind one port, each below `/NAME.jpg`.
+pub struct CameraServer {
+    pub port: u16,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    cameras: HashMap<String, Script>,
+    nonces: u32,
+    /// Requests that were refused for want of a login.
+    refused: usize,
+    is_away: bool,
+}
+
+/// The pictures of a camera, one after the other; the last one stays.
+struct Script {
+    pictures: Vec<Arc<[u8]>>,
+    served: usize,
+}
+
+impl CameraServer {
+    /// Listens on a free port until the process of the test ends.
+    pub fn start(login: Login) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (stream, state) = (stream.unwrap(), shared.clone());
+                std::thread::spawn(move || converse(stream, login, &state));
+            }
+        });
+        Self { port, state }
+    }
+
+    /// Sets the pictures of a camera.
+    pub fn show(&self, name: &str, pictures: impl IntoIterator<Item = Arc<[u8]>>) {
+        let script = Script { pictures: pictures.into_iter().collect(), served: 0 };
+        self.state.lock().unwrap().cameras.insert(name.to_owned(), script);
+    }
+
+    /// The number of pictures that a camera has served.
+    pub fn served(&self, name: &str) -> usize {
+        self.state.lock().unwrap().cameras.get(name).map_or(0, |script| script.served)
+    }
+
+    /// The number of requests that lacked a valid login.
+    pub fn refused(&self) -> usize {
+        self.state.lock().unwrap().refused
+    }
+
+    /// Closes each connection without an answer, until it is set back.
+    pub fn set_away(&self, is_away: bool) {
+        self.state.lock().unwrap().is_away = is_away;
+    }
+
+    pub fn url(&self, name: &str) -> String {
+        format!("http://127.0.0.1:{}/{name}.jpg", self.port)
+    }
+}
+
+fn converse(stream: TcpStream, login: Login, state: &Mutex<State>) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut stream = stream;
+    let mut nonce = String::new();
+    loop {
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            if !matches!(reader.read_line(&mut line), Ok(1..)) {
+                return;
+            }
+            match line.trim_end() {
+                "" => break,
+                line => head.push(line.to_owned()),
+            }
+        }
+        let path = head[0].split(' ').nth(1).unwrap().to_owned();
+        let authorization = head.iter().find_map(|line| line.strip_prefix("authorization: "));
+        let mut state = state.lock().unwrap();
+        if state.is_away {
+            return;
+        }
+        let is_in = match login {
+            Login::None => true,
+            Login::Basic => authorization == Some("Basic bGVkZ2U6YSBsb25nIHBhc3N3b3Jk"),
+            Login::Digest => authorization.is_some_and(|answer| is_right(answer, &path, &nonce)),
+        };
+        if !is_in {
+            state.refused += 1;
+            state.nonces += 1;
+            nonce = format!("nonce-{}", state.nonces);
+            drop(state);
+            let challenge = match login {
+                Login::Digest => format!("Digest realm=\"{REALM}\", qop=\"auth\", algorithm=MD5, nonce=\"{nonce}\""),
+                _ => format!("Basic realm=\"{REALM}\""),
+            };
+            let answer =
+                format!("HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: {challenge}\r\nContent-Length: 0\r\n\r\n");
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+            continue;
+        }
+
+        let name = path.trim_start_matches('/').trim_end_matches(".jpg");
+        let picture = state.cameras.get_mut(name).map(|script| {
+            let picture = script.pictures[script.served.min(script.pictures.len() - 1)].clone();
+            script.served += 1;
+            picture
+        });
+        drop(state);
+        let (status, body) = match &picture {
+            Some(picture) => ("200 OK", &picture[..]),
+            None => ("404 Not Found", &b"no such camera"[..]),
+        };
+        let head = format!("HTTP/1.1 {status}\r\nContent-Type: image/jpeg\r\nContent-Length: {}\r\n\r\n", body.len());
+        if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Checks a digest (RFC 7616, section 3.4.1, with MD5 and the quality of protection `auth`).
+fn is_right(answer: &str, path: &str, nonce: &str) -> bool {
+    let fields: HashMap<&str, &str> = answer
+        .trim_start_matches("Digest ")
+        .split(", ")
+        .filter_map(|field| field.split_once('='))
+        .map(|(name, value)| (name.trim(), value.trim_matches('"')))
+        .collect();
+    let field = |name: &str| fields.get(name).copied().unwrap_or_default();
+    let hash = |text: String| format!("{:x}", Md5::digest(text.as_bytes()));
+    let secret = hash(format!("{USER}:{REALM}:{PASSWORD}"));
+    let request = hash(format!("GET:{path}"));
+    let expected = hash(format!("{secret}:{nonce}:{}:{}:auth:{request}", field("nc"), field("cnonce")));
+    field("username") == USER && field("nonce") == nonce && field("uri") == path && field("response") == expected
+}
+
+/// A grey picture with coloured quarters, as `colour_detector` finds them: red, green or blue, from the upper left one in
+/// rows. `noise` makes its bytes different from those of other pictures that show the same.
+pub fn picture(quarters: [&str; 4], (width, height): (u32, u32), noise: u32) -> Arc<[u8]> {
+    let pixel = |x: u32, y: u32| {
+        let quarter = quarters[usize::from(y >= height / 2) * 2 + usize::from(x >= width / 2)];
+        // Some texture, as pictures have.
+        let gray = 60 + u8::try_from((x / 16 + y / 16) % 4 * 10).unwrap();
+        let mut bits = (x * 7919 + y * 104_729 + noise).wrapping_mul(0x9E37_79B9);
+        bits ^= bits >> 15;
+        let gray = gray + u8::try_from(bits % 5).unwrap();
+        match quarter {
+            "red" => [250, gray, gray],
+            "green" => [gray, 250, gray],
+            "blue" => [gray, gray, 250],
+            _ => [gray; 3],
+        }
+    };
+    let pixels: Vec<u8> = (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(x, y))).collect();
+    let mut jpeg = Cursor::new(Vec::new());
+    JpegEncoder::new_with_quality(&mut jpeg, 85).write_image(&pixels, width, height, ExtendedColorType::Rgb8).unwrap();
+    jpeg.into_inner().into()
+}

@@ -1,0 +1,50 @@
+"""Checks entities with Home Assistant's own schemas and templates, and writes their number.
+
+usage: home_assistant.py ENTITIES COUNTS     ENTITIES: a file with {topic: message}; COUNTS: the counts of a camera, in JSON
+"""
+import importlib
+import json
+import sys
+
+from homeassistant.components.mqtt import discovery
+from homeassistant.components.mqtt.const import CONF_ORIGIN
+from homeassistant.helpers.template import TemplateEnvironment
+
+
+def main(entities, counts):
+    with open(entities) as file:
+        messages = json.load(file)
+    counts = json.loads(counts)
+    ids = set()
+    for topic, message in messages.items():
+        match = discovery.TOPIC_MATCHER.match(topic.removeprefix("homeassistant/"))
+        assert match and match.group("component") in discovery.SUPPORTED_COMPONENTS, topic
+        component, content = match.group("component"), json.loads(message)
+        # As discovery does before a platform gets the message.
+        discovery.MQTT_ORIGIN_INFO_SCHEMA(content.pop(CONF_ORIGIN))
+        platform = importlib.import_module(f"homeassistant.components.mqtt.{component}")
+        checked = platform.DISCOVERY_SCHEMA(content)
+        assert set(content) <= set(checked), (topic, set(content) - set(checked))
+        assert checked["unique_id"] not in ids, topic
+        ids.add(checked["unique_id"])
+        if "value_template" in content:
+            values = {render(content["value_template"], found) for found in (counts, {**counts, "zones": filled(counts, 1)},
+                                                                              {**counts, "zones": filled(counts, None)})}
+            assert values == ({"0", "1"} if component == "sensor" else {"ON", "OFF"}), (topic, values)
+    print(len(ids), "entities")
+
+
+def filled(counts, value):
+    """The zones with another count of each label, or without their labels."""
+    zones = counts["zones"].items()
+    return {zone: {} if value is None else dict.fromkeys(labels, value) for zone, labels in zones}
+
+
+def render(template, counts):
+    """The value of a template, in the environment of Home Assistant's templates."""
+    environment = TemplateEnvironment(None, False, False, None)
+    return environment.from_string(template).render(value_json=counts).strip()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
