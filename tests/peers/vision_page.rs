@@ -46,7 +46,7 @@ impl Place {
             ("mqtt://127.0.0.1:1883", self.broker.url()),
             ("127.0.0.1:8080", format!("127.0.0.1:{}", self.web_port)),
             (" 8080 &", format!(" {} &", self.web_port)),
-            ("mosquitto_sub ", format!("mosquitto_sub -p {} ", self.broker.port())),
+            ("mosquitto_sub ", format!("mosquitto_sub -p {} ", self.broker.port)),
         ]
         .into_iter()
         .fold(line.text.clone(), |text, (usual, here)| text.replace(usual, &here));
