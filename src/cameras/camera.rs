@@ -63,6 +63,8 @@ struct State {
     is_online: Option<bool>,
     /// The counts that were published last.
     counts: Option<BTreeMap<Subject, usize>>,
+    /// The number of looks since the start.
+    looks: u32,
     last_picture_ms: Option<u64>,
     /// The time of the last picture that came with a call.
     last_seen_ms: u64,
@@ -110,6 +112,7 @@ impl Camera {
             reference: None,
             is_online: None,
             counts: None,
+            looks: 0,
             last_picture_ms: None,
             last_seen_ms: 0,
             published: PublishedPictures::default(),
@@ -134,8 +137,12 @@ impl Camera {
     pub fn judge_bytes(&self, hash: &blake3::Hash, now: Moment) -> Verdict {
         let state = self.lock();
         match &state.reference {
-            // The model would find the same once more.
-            Some(reference) if reference.hash == *hash => Verdict::Unchanged,
+            // The model would find the same once more, unless it is another version by now.
+            Some(reference)
+                if reference.hash == *hash && now.steady_ms.saturating_sub(reference.asked_ms) < REFRESH_MS =>
+            {
+                Verdict::Unchanged
+            }
             // While something may appear or be gone, the model is asked: it may have missed something.
             Some(Reference { gray: Some(_), asked_ms, .. })
                 if self.compares()
@@ -163,9 +170,12 @@ impl Camera {
         self.config.change_threshold.get() > 0.0
     }
 
-    /// Notes a picture that shows what the last one showed.
-    pub fn unchanged(&self, now: Moment) {
-        self.look(&mut self.lock(), now);
+    /// Notes a picture that shows what the last one showed. Returns this, with the size of the picture, if a picture of
+    /// it is to be published now.
+    pub fn unchanged(&self, now: Moment) -> Option<(Vec<Detection>, (u32, u32))> {
+        let mut state = self.lock();
+        let Seen { wants_picture } = self.look(&mut state, now);
+        wants_picture.then(|| (state.shown.detections.clone(), state.shown.size))
     }
 
     /// Notes the objects on a picture of `size`. `gray` is its small copy, to compare the next pictures with.
@@ -223,12 +233,10 @@ impl Camera {
         let mut state = self.lock();
         state.last_picture_ms = Some(now.steady_ms);
         let topic = self.topics.picture();
-        self.publisher.publish(CameraMessage {
-            topic,
-            payload: picture.into(),
-            retain: true,
-            kind: MessageKind::Picture,
-        });
+        let payload = picture.into();
+        if !self.publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Picture }) {
+            return;
+        }
         self.counters.published.inc();
         if let Some(event) = state.published.count(&self.config.name, now.steady_ms) {
             self.audit.record_own(event);
@@ -266,7 +274,10 @@ impl Camera {
         let was_there = |subject: &Subject| state.counts.as_ref().is_some_and(|counts| counts.contains_key(subject));
         let counts = state.presence.counts().filter(|(subject, count)| *count > 0 || was_there(subject));
         let counts: BTreeMap<Subject, usize> = counts.map(|(subject, count)| (subject.clone(), count)).collect();
-        if state.counts.as_ref() != Some(&counts) {
+        state.looks = state.looks.saturating_add(1);
+        // At a start, the broker keeps the counts of before until something can be there.
+        let is_known = state.counts.is_some() || state.looks >= self.config.appear_after;
+        if is_known && state.counts.as_ref() != Some(&counts) {
             self.publish_counts(&counts, now);
             state.counts = Some(counts);
         }

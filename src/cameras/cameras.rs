@@ -32,7 +32,7 @@ use crate::retained;
 use crate::watch::{GivenPicture, Watcher, Watching};
 
 /// The most pictures of one camera that came with calls and wait. Further ones are dropped: a newer one follows.
-const GIVEN_PICTURES_MAX: usize = 8;
+const GIVEN_PICTURES_MAX: usize = 2;
 
 /// The most cameras that `systemctl status` names.
 const NAMED_MAX: usize = 5;
@@ -84,7 +84,9 @@ pub struct CameraTasks {
 struct Nobody;
 
 impl Publish for Nobody {
-    fn publish(&self, _message: CameraMessage) {}
+    fn publish(&self, _message: CameraMessage) -> bool {
+        false
+    }
 }
 
 impl Cameras {
@@ -221,10 +223,10 @@ impl Sightings for Cameras {
         self.0.given.contains_key(camera)
     }
 
-    fn saw(&self, camera: &CameraName, photograph: Bytes, detections: &[Detection]) {
+    fn saw(&self, camera: &CameraName, model: &ModelName, photograph: Bytes, detections: &[Detection]) {
         if let Some(given) = self.0.given.get(camera) {
             // Full: newer pictures follow.
-            let _ = given.try_send(GivenPicture { photograph, detections: detections.to_vec() });
+            let _ = given.try_send(GivenPicture { model: model.clone(), photograph, detections: detections.to_vec() });
         }
     }
 }

@@ -36,7 +36,8 @@ pub enum MessageKind {
 
 /// Takes the messages of cameras out of the box. It never waits.
 pub trait Publish: Debug + Send + Sync {
-    fn publish(&self, message: CameraMessage);
+    /// False if the message is dropped, because there is no broker or no room.
+    fn publish(&self, message: CameraMessage) -> bool;
 }
 
 /// The topics of one camera.

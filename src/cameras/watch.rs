@@ -1,5 +1,6 @@
 //! The task of one camera: fetch, compare, ask the model, and back off while the camera does not answer.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::{Annotation, PictureFormat, annotate, blurred_places};
 use ledge_engine::pipeline::detection::Detection;
-use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
+use ledge_engine::pipeline::image::{DecodeLimits, ImageError, ImageFormat};
 use ledge_engine::pipeline::picture_size::picture_size;
 use ledge_models::serving::request::PhotographRequest;
 use ledge_models::serving::{Serving, ServingError};
@@ -55,6 +56,8 @@ pub struct Watching {
 /// A picture that came with a call, and its objects.
 #[derive(Debug)]
 pub struct GivenPicture {
+    /// The model that found them.
+    pub model: ModelName,
     pub photograph: Bytes,
     pub detections: Vec<Detection>,
 }
@@ -85,14 +88,14 @@ pub struct Watcher {
     principal: Principal,
     /// Set while the model does not answer, to log it once.
     is_unanswered: bool,
-    /// The same for the model of faces.
-    lacks_faces: bool,
+    /// The same while no picture is published because something cannot be blurred.
+    cannot_blur: bool,
 }
 
 impl Watcher {
     pub fn new(camera: Arc<Camera>, watching: Watching) -> Self {
         let principal = Principal::Camera(camera.config.name.as_str().into());
-        Self { camera, watching, principal, is_unanswered: false, lacks_faces: false }
+        Self { camera, watching, principal, is_unanswered: false, cannot_blur: false }
     }
 
     /// Watches a camera with an address, from `delay` on. It never ends.
@@ -185,7 +188,11 @@ impl Watcher {
         };
         let Examined::New { hash, gray, size } = examined else {
             self.camera.counters.unchanged.inc();
-            return self.camera.unchanged(now);
+            if let Some((detections, size)) = self.camera.unchanged(now) {
+                let model = self.camera.config.model.clone();
+                self.publish(picture, &model, detections, size, now).await;
+            }
+            return;
         };
         match self.ask(&self.camera.config.model, picture.clone()).await {
             Ok(detections) => {
@@ -195,7 +202,8 @@ impl Watcher {
                 self.camera.counters.inferred.inc();
                 let seen = self.camera.found(hash, gray, size, &detections, now);
                 if seen.wants_picture {
-                    self.publish(picture, detections, size, now).await;
+                    let model = self.camera.config.model.clone();
+                    self.publish(picture, &model, detections, size, now).await;
                 }
             }
             Err(error) => self.unanswered(&error),
@@ -212,6 +220,13 @@ impl Watcher {
             examined
         })
         .await
+    }
+
+    /// A label that is to be blurred and that `model` does not have: nobody could tell where such objects are.
+    fn unknown_blur(&self, model: &ModelName) -> Option<&str> {
+        let loaded = self.watching.serving.repository().pin(model, None).ok()?;
+        let has = |label: &str| loaded.labels.values().any(|labels| labels.iter().any(|known| known == label));
+        self.camera.config.blur.iter().map(String::as_str).find(|label| *label != FACE && !has(label))
     }
 
     async fn ask(&self, model: &ModelName, photograph: Bytes) -> Result<Vec<Detection>, AskError> {
@@ -239,7 +254,7 @@ impl Watcher {
         }
     }
 
-    async fn take_one(&mut self, GivenPicture { photograph, detections }: GivenPicture) {
+    async fn take_one(&mut self, GivenPicture { model, photograph, detections }: GivenPicture) {
         let now = self.now();
         let (bytes, hashed) = (photograph.clone(), photograph.clone());
         let read = self.on_a_core(move || Ok((picture_size(&bytes)?, blake3::hash(&hashed)))).await;
@@ -247,34 +262,44 @@ impl Watcher {
             Ok(read) => read,
             Err(error) => return self.unanswered(&AskError::Picture(error)),
         };
+        self.is_unanswered = false;
         self.camera.counters.inferred.inc();
         if self.camera.found(hash, None, size, &detections, now).wants_picture {
-            self.publish(photograph, detections, size, now).await;
+            self.publish(photograph, &model, detections, size, now).await;
         }
     }
 
     /// Draws the objects that count into a picture, blurs what nobody may see, and publishes it. No picture is published
-    /// on which faces were to be found and could not be looked for.
-    async fn publish(&mut self, picture: Bytes, detections: Vec<Detection>, size: (u32, u32), now: Moment) {
+    /// if one of the labels to blur cannot be looked for.
+    async fn publish(
+        &mut self,
+        picture: Bytes,
+        model: &ModelName,
+        detections: Vec<Detection>,
+        size: (u32, u32),
+        now: Moment,
+    ) {
         let mut hidden = detections.clone();
-        let faces = &self.watching.faces;
-        if self.camera.blurs(FACE) && *faces != self.camera.config.model {
-            match self.ask(faces, picture.clone()).await {
+        let cannot_blur = match self.unknown_blur(model) {
+            Some(label) => Some(format!("the model {model} has no label {label:?}")),
+            None if self.camera.blurs(FACE) => match self.ask(&self.watching.faces, picture.clone()).await {
                 Ok(found) => {
-                    self.lacks_faces = false;
+                    // Whatever their model calls them.
                     hidden.extend(found.into_iter().map(|face| Detection { label: FACE.to_owned(), ..face }));
+                    None
                 }
-                Err(error) => {
-                    let (camera, model) = (self.camera.config.name.as_str(), faces.as_str());
-                    if !std::mem::replace(&mut self.lacks_faces, true) {
-                        let message = "no picture of the camera is published: its faces are to be blurred (camera.blur), \
-                                       and the model that finds them does not answer";
-                        tracing::warn!(camera, model, %error, message);
-                    }
-                    return;
-                }
+                Err(error) => Some(format!("the model {} does not find faces: {error}", self.watching.faces)),
+            },
+            None => None,
+        };
+        if let Some(reason) = cannot_blur {
+            if !std::mem::replace(&mut self.cannot_blur, true) {
+                let message = "no picture of the camera is published: what camera.blur names cannot be looked for";
+                tracing::warn!(camera = self.camera.config.name.as_str(), reason, message);
             }
+            return;
         }
+        self.cannot_blur = false;
         let (camera, limits) = (self.camera.clone(), self.watching.serving.decode_limits());
         let drawn = self
             .on_a_core(move || {
@@ -292,13 +317,20 @@ impl Watcher {
         }
     }
 
-    /// Runs work of milliseconds outside of the async threads, for as many cameras at a time as there are cores.
-    async fn on_a_core<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    /// Runs work of milliseconds outside of the async threads, for as many cameras at a time as there are cores. A panic
+    /// is an error of this picture only: the task of a camera must not end unnoticed.
+    async fn on_a_core<T: Send + 'static, E: From<ImageError> + Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         // The semaphore is never closed.
         let turn = self.watching.turns.clone().acquire_owned().await.ok();
         blocking(move || {
             let _turn = turn;
-            work()
+            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                let reason = "its processing panicked".to_owned();
+                Err(ImageError::Malformed { format: ImageFormat::Jpeg, reason }.into())
+            })
         })
         .await
     }

@@ -36,7 +36,7 @@ struct ToBroker {
 }
 
 impl Publish for ToBroker {
-    fn publish(&self, CameraMessage { topic, payload, retain, kind }: CameraMessage) {
+    fn publish(&self, CameraMessage { topic, payload, retain, kind }: CameraMessage) -> bool {
         let (content, content_type) = match kind {
             MessageKind::Data => (Content::Answer, Some("application/json")),
             MessageKind::Presence => (Content::Presence, None),
@@ -54,9 +54,13 @@ impl Publish for ToBroker {
                         "messages of cameras are dropped: too many wait for the broker"
                     );
                 }
+                has_room
             }
             // Names are valid topic levels.
-            Err(error) => tracing::error!(%error, "a message of a camera is dropped"),
+            Err(error) => {
+                tracing::error!(%error, "a message of a camera is dropped");
+                false
+            }
         }
     }
 }

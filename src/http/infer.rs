@@ -113,7 +113,9 @@ fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
             "application/json" | "application/*" | "*/*" => None,
             _ => continue,
         };
-        let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1.0), |weight| weight.parse().ok());
+        let weight = parts
+            .find_map(|part| part.strip_prefix(['q', 'Q'])?.strip_prefix('='))
+            .map_or(Some(1.0), |weight| weight.parse().ok());
         if let Some(weight) = weight.filter(|weight| *weight > best.0) {
             best = (weight, format);
         }

@@ -40,6 +40,9 @@ const MIN_CONFIDENCE: f32 = 0.4;
 /// The same for faces.
 const FACE_MIN_CONFIDENCE: f32 = 0.55;
 
+/// The largest form without a picture, in bytes.
+const LIST_FORM_BYTES_MAX: usize = 64 << 10;
+
 /// `GET /v1/status/ping`.
 pub async fn ping() -> Response {
     json(&Pong::default())
@@ -86,6 +89,9 @@ pub async fn custom_list(State(app): State<App>, request: Request) -> Result<Res
     let (parts, body) = request.into_parts();
     let ReceivedBody { bytes, .. } = body::read(&parts, body, app.context()).await?;
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    if bytes.len() > LIST_FORM_BYTES_MAX {
+        return Err(bad_request("the form is larger than 64 kB: it needs no picture".into()).into());
+    }
     let form = match VisionForm::parse(content_type, bytes) {
         // Without fields there may be no form at all.
         Err(FormError::NoForm) => VisionForm::default(),
@@ -143,14 +149,16 @@ impl VisionCall {
         let ReceivedBody { bytes, account } = body::read(&parts, body, app.context()).await?;
         let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.map(str::to_owned);
-        // Reading copies the picture out of the form.
-        let copy = account.take(bytes.len()).map_err(ApiError::from)?;
+        // Reading copies the form, and the picture out of it.
+        let mut copy = account.take(2 * bytes.len()).map_err(ApiError::from)?;
         let read = off_thread(&account, move || VisionForm::parse(content_type.as_deref(), bytes));
         let form = read.await.map_err(|error: FormError| bad_request(error.to_string()))?;
 
         let caller = guard::admit_by_form(app, &parts, form.api_key.as_deref())?;
         caller.check_model(app, &parts, &model)?;
         let image = form.image.ok_or_else(|| bad_request("the form has no field image".into()))?;
+        // No more than was counted.
+        let _ = copy.resize(image.len());
         let (image, min_confidence) = (copy.keep(image), form.min_confidence);
         let FormCaller { principal, permit, .. } = caller;
         Ok(Self { model, setting, image, min_confidence, headers, camera, arrived, account, principal, permit })

@@ -21,8 +21,11 @@ const WAITING_MAX: usize = 1024;
 /// The most topics with a retained message.
 const RETAINED_MAX: usize = 16_384;
 
-/// The most bytes of the payloads of all messages together.
-const BYTES_MAX: usize = 64 << 20;
+/// The most bytes of the payloads of all messages together, besides pictures.
+const BYTES_MAX: usize = 32 << 20;
+
+/// The most bytes of all retained pictures together: a budget of their own, so that no picture displaces an event.
+const PICTURE_BYTES_MAX: usize = 64 << 20;
 
 /// A message of another part.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +65,8 @@ struct Pending {
     /// The number of messages in `due` that are not retained.
     waiting: usize,
     bytes: usize,
+    /// The bytes of retained pictures.
+    picture_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -113,6 +118,13 @@ impl Publisher {
     }
 }
 
+impl Publication {
+    /// The counter of its bytes.
+    fn budget<'b>(&self, bytes: &'b mut usize, picture_bytes: &'b mut usize) -> &'b mut usize {
+        if self.retain && self.content == Content::Picture { picture_bytes } else { bytes }
+    }
+}
+
 impl PublisherState {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         // Nothing panics under this lock.
@@ -124,13 +136,17 @@ impl Pending {
     /// Takes a retained message. Returns the number of messages that were dropped for it, itself included.
     fn retain(&mut self, publication: Publication) -> u64 {
         let topic = publication.topic.clone();
-        let before = self.retained.get(&topic).map_or(0, |(before, _)| before.payload.len());
         let is_new = !self.retained.contains_key(&topic);
-        let bytes = self.bytes - before + publication.payload.len();
-        if bytes > BYTES_MAX || (is_new && self.retained.len() >= RETAINED_MAX) {
+        let (mut bytes, mut picture_bytes) = (self.bytes, self.picture_bytes);
+        if let Some((before, _)) = self.retained.get(&topic) {
+            *before.budget(&mut bytes, &mut picture_bytes) -= before.payload.len();
+        }
+        *publication.budget(&mut bytes, &mut picture_bytes) += publication.payload.len();
+        let is_full = bytes > BYTES_MAX || picture_bytes > PICTURE_BYTES_MAX;
+        if is_full || (is_new && self.retained.len() >= RETAINED_MAX) {
             return 1;
         }
-        self.bytes = bytes;
+        (self.bytes, self.picture_bytes) = (bytes, picture_bytes);
         match self.retained.insert(topic.clone(), (publication, true)) {
             Some((_, true)) => {}
             _ => self.due.push_back(Due::Retained(topic)),
@@ -238,6 +254,20 @@ mod tests {
 
         assert!(!publisher.publish(publication("large", vec![0; BYTES_MAX], true)));
         assert_eq!(drain(&publisher), []);
+    }
+
+    #[test]
+    fn no_picture_displaces_an_event_or_a_state() {
+        let publisher = Publisher::default();
+        let picture = |topic: &str, bytes: usize| {
+            let picture = publication(topic, vec![0; bytes], true);
+            publisher.publish(Publication { content: Content::Picture, ..picture })
+        };
+        assert!(picture("a", PICTURE_BYTES_MAX) && picture("a", PICTURE_BYTES_MAX) && !picture("b", 1));
+        assert!(publisher.publish(publication("state", "on", true)));
+        assert!(publisher.publish(publication("event", "1", false)));
+        assert!(publisher.publish(publication("a", "", true)), "it is removed");
+        assert!(picture("b", PICTURE_BYTES_MAX));
     }
 
     #[tokio::test]

@@ -85,8 +85,12 @@ async fn annotated(
     let mut found = detections.clone();
     if blur.labels.iter().any(|label| label == FACE) {
         let faces = serving.infer_photograph(request(blur.faces.clone(), None), principal).await?;
-        let faces = faces.detections().unwrap_or_default().into_iter();
-        found.extend(faces.map(|face| Detection { label: FACE.to_owned(), ..face }));
+        let faces = faces.detections().ok_or_else(|| {
+            let message =
+                format!("model '{}' finds no faces to blur: set vision.face to a model that does", blur.faces);
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        })?;
+        found.extend(faces.into_iter().map(|face| Detection { label: FACE.to_owned(), ..face }));
     }
 
     let (limits, labels, mut hold) = (serving.decode_limits(), blur.labels.clone(), account.hold());

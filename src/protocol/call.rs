@@ -65,7 +65,7 @@ pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes
     if let Some(sightings) = serving.sightings()
         && let Some(detections) = answer.detections()
     {
-        sightings.saw(camera, photograph, &detections);
+        sightings.saw(camera, &answer.response.model, photograph, &detections);
     }
 }
 
@@ -118,6 +118,7 @@ pub struct CallAnswer {
 
 /// Answers a call, and logs its caller, model and result.
 pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+    check_camera(serving, call.camera.as_ref())?;
     let (model, arrived, mut id) = (call.target.model.clone(), call.arrived, None);
     let answered = match call.form {
         BodyKind::Photograph => photograph(serving, call, principal).await,
@@ -164,7 +165,6 @@ fn log_permit(status: u16) -> Option<u64> {
 }
 
 async fn photograph(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
-    check_camera(serving, call.camera.as_ref())?;
     let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
     let Target { model, version } = target;
     let sighted = camera.map(|camera| (camera, photograph.clone()));

@@ -84,8 +84,9 @@ pub fn annotate(
     hold: &mut Hold,
 ) -> Result<Vec<u8>, AnnotationError> {
     let picture = image::decode_within(photograph, limits, &|size| size, hold)?.into_image();
-    // Neither format makes more of a picture than its pixels, but for some headers.
-    hold.grow(picture.pixels().len()).map_err(ImageError::from)?;
+    // A JPEG is smaller than its pixels. The encoder of PNG has up to three copies of them.
+    let copies = if annotation.format == PictureFormat::Png { 3 } else { 1 };
+    hold.grow(copies * picture.pixels().len()).map_err(ImageError::from)?;
     let (width, height) = (picture.width(), picture.height());
     let mut canvas = Canvas::new(picture);
     draw(&mut canvas, annotation);

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ledge_base::names::CameraName;
+use ledge_base::names::{CameraName, ModelName};
 use ledge_engine::pipeline::detection::Detection;
 
 /// Takes what was found on the photographs of cameras. It never waits.
@@ -12,8 +12,8 @@ pub trait Sightings: Debug + Send + Sync {
     /// True if there is a camera of this name whose pictures come with calls.
     fn takes(&self, camera: &CameraName) -> bool;
 
-    /// Notes the objects on a photograph of a camera.
-    fn saw(&self, camera: &CameraName, photograph: Bytes, detections: &[Detection]);
+    /// Notes the objects that `model` found on a photograph of a camera.
+    fn saw(&self, camera: &CameraName, model: &ModelName, photograph: Bytes, detections: &[Detection]);
 }
 
 /// The part that takes them, once it is known.

@@ -88,19 +88,23 @@ fn read_fields(
 ) -> Result<(), FormError> {
     let essence = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
-        let mut fields = form_urlencoded::parse(&body).take(FIELDS_MAX);
-        return fields.try_for_each(|(name, content)| take((&name, content.into_owned().into())));
+        return form_urlencoded::parse(&body).enumerate().try_for_each(|(number, (name, content))| {
+            if number < FIELDS_MAX { take((&name, content.into_owned().into())) } else { Err(FormError::TooManyFields) }
+        });
     }
     let boundary = content_type.and_then(|content_type| multer::parse_boundary(content_type).ok());
     let mut fields = Multipart::new(stream::iter([Ok::<_, Infallible>(body)]), boundary.ok_or(FormError::NoForm)?);
     let malformed = |error: multer::Error| FormError::Malformed(error.to_string());
     let reading = async {
-        for _ in 0..FIELDS_MAX {
-            let Some(field) = fields.next_field().await.map_err(malformed)? else { return Ok(()) };
+        for number in 0.. {
+            let Some(field) = fields.next_field().await.map_err(malformed)? else { break };
+            if number >= FIELDS_MAX {
+                return Err(FormError::TooManyFields);
+            }
             let name = field.name().unwrap_or_default().to_owned();
             take((&name, field.bytes().await.map_err(malformed)?))?;
         }
-        Err(FormError::TooManyFields)
+        Ok(())
     };
     // The stream has everything already, so nothing is waited for.
     reading.now_or_never().unwrap_or_else(|| Err(FormError::Malformed("it has no end".into())))
@@ -179,6 +183,7 @@ mod tests {
         assert_eq!(parse(&[("api_key", b"\xFF")]), Err(FormError::NoText("api_key")));
         assert_eq!(parse(&[("api_key", &[b'k'; 5000])]), Err(FormError::NoText("api_key")));
         assert_eq!(parse(&[("x", &b""[..]); 65]), Err(FormError::TooManyFields));
+        assert_eq!(parse(&[("x", &b""[..]); 64]), Ok(VisionForm::default()));
         let cut_off = body(&[("image", b"12345")]);
         assert!(matches!(VisionForm::parse(CONTENT_TYPE, cut_off.slice(..60)), Err(FormError::Malformed(_))));
     }
