@@ -69,7 +69,8 @@ fn check(camera: &CameraConfig, asked: &Asked) -> Check {
 /// The models of cameras that the daemon does not have.
 fn models(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check> {
     let mut models: BTreeMap<&ModelName, Vec<&str>> = BTreeMap::new();
-    for camera in config.iter() {
+    // Pictures that come with calls come with the model's answer.
+    for camera in config.iter().filter(|camera| camera.url.is_some()) {
         models.entry(&camera.model).or_default().push(camera.name.as_str());
     }
     if models.is_empty() || (context.ask_daemon)("/v2").is_none() {
