@@ -55,7 +55,7 @@ pub struct Camera {
 #[derive(Debug)]
 struct State {
     presence: Presence,
-    /// What the last picture showed that the model was asked about.
+    /// The objects on the last picture that the model was asked about.
     shown: Shown,
     /// That picture, to compare others with it. `None`: the model is asked about the next one.
     reference: Option<Reference>,
@@ -86,7 +86,7 @@ struct Shown {
     size: (u32, u32),
 }
 
-/// What to do with a picture.
+/// The decision about a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The model need not be asked.
@@ -248,11 +248,6 @@ impl Camera {
         if let Some(event) = self.lock().published.rest(&self.config.name) {
             self.audit.record_own(event);
         }
-    }
-
-    /// True if objects of a label are blurred.
-    pub fn blurs(&self, label: &str) -> bool {
-        self.config.blur.iter().any(|blurred| blurred == label)
     }
 
     /// The detections that count somewhere.

@@ -34,7 +34,7 @@ pub enum LoginError {
     Downgraded,
 }
 
-/// What a camera asks for, to log in with each request without asking again.
+/// The challenge of a camera, to log in with each request without asking again.
 pub struct Login {
     client: PasswordClient,
     answers: u32,

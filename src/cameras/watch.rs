@@ -10,7 +10,9 @@ use ledge_base::clock;
 use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
-use ledge_engine::pipeline::annotation::{Annotation, PictureFormat, annotate, blurred_places};
+use ledge_engine::pipeline::annotation::{
+    Annotation, PictureFormat, annotate, as_faces, blurred_places, blurs_faces, is_face,
+};
 use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::{DecodeLimits, ImageError, ImageFormat};
 use ledge_engine::pipeline::picture_size::picture_size;
@@ -38,9 +40,6 @@ const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A camera without an address is away after so many of its intervals, and after a minute at the earliest.
 const MISSED_INTERVALS: u64 = 3;
 const SHORTEST_PATIENCE_MS: u64 = 60_000;
-
-/// The label of faces to blur, whatever their model calls them.
-const FACE: &str = "face";
 
 /// The services that the tasks of all cameras share.
 #[derive(Debug, Clone)]
@@ -73,7 +72,7 @@ enum AskError {
     NoDetector(&'static str),
 }
 
-/// What a picture is worth, after a first look at it.
+/// The result of a first look at a picture.
 #[derive(Debug)]
 enum Examined {
     Unchanged,
@@ -186,27 +185,26 @@ impl Watcher {
             Ok(examined) => examined,
             Err(error) => return self.unanswered(&error.into()),
         };
-        let Examined::New { hash, gray, size } = examined else {
-            self.camera.counters.unchanged.inc();
-            if let Some((detections, size)) = self.camera.unchanged(now) {
-                let model = self.camera.config.model.clone();
-                self.publish(picture, &model, detections, size, now).await;
+        let to_publish = match examined {
+            Examined::Unchanged => {
+                self.camera.counters.unchanged.inc();
+                self.camera.unchanged(now)
             }
-            return;
+            Examined::New { hash, gray, size } => match self.ask(&self.camera.config.model, picture.clone()).await {
+                Ok(detections) => {
+                    if std::mem::take(&mut self.is_unanswered) {
+                        tracing::info!(camera = self.camera.config.name.as_str(), "the model answers again");
+                    }
+                    self.camera.counters.inferred.inc();
+                    let seen = self.camera.found(hash, gray, size, &detections, now);
+                    seen.wants_picture.then_some((detections, size))
+                }
+                Err(error) => return self.unanswered(&error),
+            },
         };
-        match self.ask(&self.camera.config.model, picture.clone()).await {
-            Ok(detections) => {
-                if std::mem::take(&mut self.is_unanswered) {
-                    tracing::info!(camera = self.camera.config.name.as_str(), "the model answers again");
-                }
-                self.camera.counters.inferred.inc();
-                let seen = self.camera.found(hash, gray, size, &detections, now);
-                if seen.wants_picture {
-                    let model = self.camera.config.model.clone();
-                    self.publish(picture, &model, detections, size, now).await;
-                }
-            }
-            Err(error) => self.unanswered(&error),
+        if let Some((detections, size)) = to_publish {
+            let model = self.camera.config.model.clone();
+            self.publish(picture, &model, detections, size, now).await;
         }
     }
 
@@ -226,7 +224,7 @@ impl Watcher {
     fn unknown_blur(&self, model: &ModelName) -> Option<&str> {
         let loaded = self.watching.serving.repository().pin(model, None).ok()?;
         let has = |label: &str| loaded.labels.values().any(|labels| labels.iter().any(|known| known == label));
-        self.camera.config.blur.iter().map(String::as_str).find(|label| *label != FACE && !has(label))
+        self.camera.config.blur.iter().map(String::as_str).find(|label| !is_face(label) && !has(label))
     }
 
     async fn ask(&self, model: &ModelName, photograph: Bytes) -> Result<Vec<Detection>, AskError> {
@@ -282,14 +280,15 @@ impl Watcher {
         let mut hidden = detections.clone();
         let cannot_blur = match self.unknown_blur(model) {
             Some(label) => Some(format!("the model {model} has no label {label:?}")),
-            None if self.camera.blurs(FACE) => match self.ask(&self.watching.faces, picture.clone()).await {
-                Ok(found) => {
-                    // Whatever their model calls them.
-                    hidden.extend(found.into_iter().map(|face| Detection { label: FACE.to_owned(), ..face }));
-                    None
+            None if blurs_faces(&self.camera.config.blur) => {
+                match self.ask(&self.watching.faces, picture.clone()).await {
+                    Ok(found) => {
+                        hidden.extend(as_faces(found));
+                        None
+                    }
+                    Err(error) => Some(format!("the model {} does not find faces: {error}", self.watching.faces)),
                 }
-                Err(error) => Some(format!("the model {} does not find faces: {error}", self.watching.faces)),
-            },
+            }
             None => None,
         };
         if let Some(reason) = cannot_blur {

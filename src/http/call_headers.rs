@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use ledge_base::names::CameraName;
 use ledge_models::scheduling::terms::Priority;
 use ledge_part::api_error::ApiError;
@@ -15,6 +15,11 @@ const TIMEOUT_HEADER: &str = "x-ledge-timeout-ms";
 
 /// The camera that took a photograph.
 const CAMERA_HEADER: &str = "x-ledge-camera";
+
+/// The content type; `None` also for one that is no text.
+pub fn content_type(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::CONTENT_TYPE)?.to_str().ok()
+}
 
 /// Reads the name of the camera that took the photograph of a call.
 pub fn camera(headers: &HeaderMap) -> Result<Option<CameraName>, ApiError> {

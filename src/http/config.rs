@@ -115,12 +115,10 @@ impl HttpConfig {
 
     /// Returns `true` if it listens beyond loopback, where callers need a credential.
     pub fn is_exposed(&self) -> bool {
-        let is_local_plain = self.local_plain.iter().any(|plain| is_beyond_loopback(&plain.listen));
-        is_local_plain
-            || self.listen.iter().any(|address| match address {
-                ListenAddress::Tcp(at) | ListenAddress::Tls(at) => is_beyond_loopback(at),
-                ListenAddress::Unix(_) => false,
-            })
+        self.addresses().iter().any(|(address, _)| match address {
+            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => is_beyond_loopback(at),
+            ListenAddress::Unix(_) => false,
+        })
     }
 
     /// The number of files that connections may have open, over TCP and over Unix sockets.

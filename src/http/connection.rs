@@ -326,9 +326,8 @@ impl Server {
     }
 
     /// A connection without encryption from a local network. One from elsewhere is closed.
-    async fn local_plain(mut self, stream: TcpStream, ip: IpAddr, is_admitted: bool) {
+    async fn local_plain(self, stream: TcpStream, ip: IpAddr, is_admitted: bool) {
         if is_admitted {
-            self.routers.all = self.routers.local_plain.clone();
             self.connection(Box::new(stream), Peer::Unencrypted { ip }, None).await;
         } else {
             tracing::debug!(%ip, "closed a connection from a network that http.local_plain does not name");
@@ -356,7 +355,7 @@ impl Server {
     async fn connection(self, stream: Box<dyn ByteStream>, peer: Peer, caller: Option<TlsCaller>) {
         let (calls, asked_to_end) = (self.calls.clone(), self.calls);
         let stream = ParseErrorStream::new(WriteTimeout::new(stream, self.write_timeout), calls.clone());
-        let (router, stop) = (self.routers.all, self.shutdown.clone());
+        let (router, stop) = (self.routers.of(&peer), self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(|body| Body::new(calls.body(body)));
             request.extensions_mut().insert(peer.clone());

@@ -19,7 +19,7 @@ use ledge_part::{body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
 use super::reply::{FeastErrorResponse, VisionErrorResponse};
-use super::{App, browser};
+use super::{App, browser, call_headers};
 
 /// The header for an API key of clients without bearer tokens.
 const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
@@ -126,7 +126,7 @@ fn is_known(caller: &Caller) -> bool {
 async fn form_key(request: &mut Request) -> Option<String> {
     let (start, body) = body::peek(std::mem::take(request.body_mut()), FORM_START_BYTES).await;
     *request.body_mut() = body;
-    api_key_at_start(request.headers().get(header::CONTENT_TYPE)?.to_str().ok(), start)
+    api_key_at_start(call_headers::content_type(request.headers()), start)
 }
 
 /// The caller of a form.

@@ -50,7 +50,7 @@ pub async fn infer(
         }
     };
     let ReceivedBody { bytes: body, account } = body::read(&parts, body, app.context()).await?;
-    let form = BodyKind::of(content_type(&parts.headers), header_length(&parts.headers)?);
+    let form = BodyKind::of(call_headers::content_type(&parts.headers), header_length(&parts.headers)?);
     let call = InferenceCall {
         target,
         body,
@@ -121,10 +121,6 @@ fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
         }
     }
     best.1
-}
-
-fn content_type(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::CONTENT_TYPE)?.to_str().ok()
 }
 
 fn header_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {

@@ -109,7 +109,7 @@ use ledge_audit::status::AuditState;
 use ledge_base::memory_budget::MemoryBudget;
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::machine::MachineMonitor;
-use ledge_identity::authentication::Authenticator;
+use ledge_identity::authentication::{Authenticator, Peer};
 use ledge_models::serving::Serving;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::error;
@@ -218,6 +218,14 @@ impl From<Router> for Routers {
 impl Routers {
     pub fn new(app: &App) -> Self {
         Self { all: router(app, |_| true), local_plain: router(app, |rule| rule.is_local_plain) }
+    }
+
+    /// The routes for the other end of a connection.
+    fn of(self, peer: &Peer) -> Router {
+        match peer {
+            Peer::Unencrypted { .. } => self.local_plain,
+            Peer::Address { .. } | Peer::User(_) => self.all,
+        }
     }
 }
 

@@ -5,7 +5,6 @@ pub mod config;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::http::header;
 use axum::response::Response;
 use bytes::Bytes;
 use ledge_base::memory_budget::Account;
@@ -88,11 +87,10 @@ pub async fn scene(State(app): State<App>, request: Request) -> Result<Response,
 pub async fn custom_list(State(app): State<App>, request: Request) -> Result<Response, VisionErrorResponse> {
     let (parts, body) = request.into_parts();
     let ReceivedBody { bytes, .. } = body::read(&parts, body, app.context()).await?;
-    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if bytes.len() > LIST_FORM_BYTES_MAX {
         return Err(bad_request("the form is larger than 64 kB: it needs no picture".into()).into());
     }
-    let form = match VisionForm::parse(content_type, bytes) {
+    let form = match VisionForm::parse(call_headers::content_type(&parts.headers), bytes) {
         // Without fields there may be no form at all.
         Err(FormError::NoForm) => VisionForm::default(),
         form => form.map_err(|error| bad_request(error.to_string()))?,
@@ -147,8 +145,7 @@ impl VisionCall {
             }
         };
         let ReceivedBody { bytes, account } = body::read(&parts, body, app.context()).await?;
-        let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let content_type = content_type.map(str::to_owned);
+        let content_type = call_headers::content_type(&parts.headers).map(str::to_owned);
         // Reading copies the form, and the picture out of it.
         let mut copy = account.take(2 * bytes.len()).map_err(ApiError::from)?;
         let read = off_thread(&account, move || VisionForm::parse(content_type.as_deref(), bytes));

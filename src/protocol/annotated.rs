@@ -5,8 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_engine::pipeline::annotation::{Annotation, AnnotationError, PictureFormat, annotate, blurred_places};
-use ledge_engine::pipeline::detection::Detection;
+use ledge_engine::pipeline::annotation::{
+    Annotation, AnnotationError, PictureFormat, annotate, as_faces, blurred_places, blurs_faces,
+};
 use ledge_engine::pipeline::image::ImageError;
 use ledge_models::serving::Serving;
 use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
@@ -15,9 +16,6 @@ use ledge_service::off_thread::off_thread;
 
 use super::call::{BodyKind, InferenceCall, check_camera, log_answered, report_sighting};
 use super::decode::Target;
-
-/// The label of the faces that the face model finds.
-const FACE: &str = "face";
 
 /// The places of photographs that are blurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,14 +81,14 @@ async fn annotated(
         report_sighting(serving, &camera, photograph.clone(), &answer);
     }
     let mut found = detections.clone();
-    if blur.labels.iter().any(|label| label == FACE) {
+    if blurs_faces(&blur.labels) {
         let faces = serving.infer_photograph(request(blur.faces.clone(), None), principal).await?;
         let faces = faces.detections().ok_or_else(|| {
             let message =
                 format!("model '{}' finds no faces to blur: set vision.face to a model that does", blur.faces);
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
         })?;
-        found.extend(faces.into_iter().map(|face| Detection { label: FACE.to_owned(), ..face }));
+        found.extend(as_faces(faces));
     }
 
     let (limits, labels, mut hold) = (serving.decode_limits(), blur.labels.clone(), account.hold());
@@ -98,7 +96,7 @@ async fn annotated(
         let blurred = blurred_places(&labels, &found);
         let annotation = Annotation { detections: &detections, blurred: &blurred, format };
         let picture = annotate(&photograph, &annotation, limits, &mut hold)?;
-        // What is left are the bytes of the answer; no more than were counted.
+        // The bytes of the answer are left; no more than were counted.
         let _ = hold.resize(picture.len());
         Ok(hold.keep(picture.into()))
     });

@@ -24,7 +24,7 @@ const READ_KIB_MAX: u32 = 256 << 10;
 /// The largest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// What every call of a run needs.
+/// The needs of every call of a run.
 pub struct Batch<'a> {
     pub caller: &'a Caller,
     pub target: &'a Target,

@@ -42,7 +42,7 @@ impl PictureFormat {
     }
 }
 
-/// What to change in a photograph.
+/// Changes to make in a photograph.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotation<'a> {
     /// The objects that get a box with a label.
@@ -54,6 +54,24 @@ pub struct Annotation<'a> {
 
 /// The share of a person's box, from its top, that is blurred.
 const HEAD_SHARE: f64 = 0.25;
+
+/// The label of the faces that a model of faces finds, in lists of what is blurred.
+const FACE: &str = "face";
+
+/// Tells whether a list of labels to blur needs a model of faces.
+pub fn blurs_faces(labels: &[String]) -> bool {
+    labels.iter().any(|label| is_face(label))
+}
+
+/// Tells whether a label stands for each face that a model of faces finds.
+pub fn is_face(label: &str) -> bool {
+    label == FACE
+}
+
+/// Gives the detections of a model of faces the label that lists of what is blurred have for them.
+pub fn as_faces(found: Vec<Detection>) -> impl Iterator<Item = Detection> {
+    found.into_iter().map(|face| Detection { label: FACE.to_owned(), ..face })
+}
 
 /// The places of a photograph that a list of labels wants blurred: of a `person` the head, the upper quarter of its box,
 /// and of other labels the whole box.

@@ -120,7 +120,7 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
 }
 
-/// What a pipeline makes of the bytes of a caller.
+/// The tensors that a pipeline makes of the bytes of a caller.
 pub struct Prepared {
     /// The model's inputs, in the signature's order.
     pub inputs: Vec<Tensor>,

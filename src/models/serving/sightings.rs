@@ -1,4 +1,4 @@
-//! What detectors found on photographs that callers attribute to a camera, for the part that watches cameras.
+//! The objects that detectors found on photographs which callers attribute to a camera, for the part that watches cameras.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};

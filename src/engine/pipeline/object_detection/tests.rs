@@ -63,7 +63,7 @@ fn areas(detections: &[Detection]) -> Vec<(&str, [f64; 4])> {
         .collect()
 }
 
-/// What a simple reader of each form's description would write: all boxes of all classes as (score, class, edges in
+/// A plain reference, as a reader of each form's description would write it: all boxes of all classes as (score, class, edges in
 /// pixels of the input), without a shortcut.
 mod reference {
     pub type Box = (f32, usize, [f32; 4]);
