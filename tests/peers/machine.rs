@@ -10,7 +10,7 @@ use crate::daemon::setup_root;
 use crate::tools::{path_of, run};
 
 /// Timeout for booting and for starting the daemon, on a busy machine.
-const LIMIT: Duration = Duration::from_mins(2);
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// The folder of the unit.
 pub const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");

@@ -81,13 +81,14 @@ fn a_process_that_hangs_and_one_that_dies_are_replaced_and_a_wrong_configuration
     assert_eq!(machine.property("NRestarts"), "0");
 
     machine.shell("kill -STOP $(systemctl show ledge --value -p MainPID)");
-    machine.until("a new process for one that hangs", |machine| machine.property("NRestarts") == "1");
+    machine.until("a new process for one that hangs", |machine| machine.property("NRestarts") != "0");
     let journal = machine.ask(&["journalctl", "-u", "ledge", "-o", "cat", "--no-pager"]);
     assert!(journal.contains("Watchdog timeout (limit 4s)!"), "{journal}");
     machine.until("it serves", |machine| machine.property("StatusText") == "1 model ready");
 
+    let restarts = machine.property("NRestarts");
     machine.shell("kill -KILL $(systemctl show ledge --value -p MainPID)");
-    machine.until("a new process for one that died", |machine| machine.property("NRestarts") == "2");
+    machine.until("a new process for one that died", |machine| machine.property("NRestarts") != restarts);
     machine.until("it serves", |machine| machine.property("StatusText") == "1 model ready");
     assert!(machine.shell(ASK).contains("probabilities [6,3]"));
 
