@@ -81,6 +81,19 @@ pub struct ModelFiles {
     pub port_names: Option<PortNames>,
     /// The harm that callers could do to a runtime, if the file shows it.
     pub dangers: Dangers,
+    /// The outputs that are maps from classes to scores, which become tensors at the load (ONNX).
+    pub class_maps: Vec<ClassMap>,
+}
+
+/// An output that the operator ZipMap makes, as scikit-learn's converter does by default: for each row a map from
+/// classes to scores. The scores are a tensor before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassMap {
+    pub output: String,
+    /// The tensor `[rows, classes]` that the map is made of.
+    pub scores: String,
+    /// The keys, in the order of the columns.
+    pub classes: Vec<String>,
 }
 
 /// The harm that callers could do to a runtime with the numbers that they send. Known of ONNX files; of others only

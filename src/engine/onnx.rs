@@ -1,17 +1,18 @@
 //! Reads an ONNX file without a runtime.
 //!
-//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept. Three
-//! things depend on it: external data outside the model's folder is refused before a runtime opens it, inputs and
+//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept. Four
+//! things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data outside the model's folder is refused before a runtime opens it, inputs and
 //! outputs have the names of the file in every runtime, and no runtime gets a model whose callers could crash it
 //! (`dangers.rs`).
 
+pub(crate) mod class_maps;
 mod dangers;
 
 use std::path::{Component, Path, PathBuf};
 
 use prost::Message;
 
-use crate::backend::{Dangers, PortNames};
+use crate::backend::{ClassMap, Dangers, PortNames};
 
 /// A file is not a model that Ledge opens.
 #[derive(Debug, thiserror::Error)]
@@ -182,6 +183,8 @@ pub struct OnnxSummary {
     pub operator_sets: Vec<(String, i64)>,
     /// The harm that callers could do to a runtime.
     pub dangers: Dangers,
+    /// The outputs that are maps from classes to scores.
+    pub class_maps: Vec<ClassMap>,
 }
 
 /// Reads `bytes`, the content of a model file.
@@ -190,6 +193,8 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
     let dangers = dangers::find(&model);
     let external_data = external_data(&model)?;
+    // A runtime that gets a rewritten model finds no files beside it.
+    let class_maps = if external_data.is_empty() { class_maps::find(bytes, graph) } else { Vec::new() };
     let is_input = |name: &&str| !graph.initializer.iter().any(|tensor| tensor.name == **name);
     Ok(OnnxSummary {
         port_names: PortNames {
@@ -198,6 +203,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
         },
         external_data,
         dangers,
+        class_maps,
         operator_sets: model.opset_import.iter().map(|set| (set.domain.clone(), set.version)).collect(),
     })
 }
@@ -212,6 +218,13 @@ pub fn fuzz_onnx(data: &[u8]) -> bool {
         let mut parts = path.components();
         assert!(parts.all(|part| matches!(part, std::path::Component::Normal(_))), "{}", path.display());
         assert!(!path.as_os_str().is_empty());
+    }
+    if !summary.class_maps.is_empty() {
+        let rewritten = class_maps::rewrite(data, &summary.class_maps).unwrap_or_default();
+        let again = summarize(&rewritten).unwrap_or_else(|error| panic!("a rewritten model {error}"));
+        assert_eq!(again.class_maps, [], "a map is left");
+        assert_eq!(again.port_names, summary.port_names);
+        assert_eq!(again.dangers, summary.dangers);
     }
     true
 }

@@ -19,6 +19,7 @@ use super::backend::{
     Signature,
 };
 use super::foreign;
+use super::onnx::class_maps;
 
 /// The loaded library of the runtime. A process has one.
 #[derive(Debug, Clone)]
@@ -63,7 +64,7 @@ impl OnnxRuntime {
             return Err(LoadError::Format { runtime: Runtime::OnnxRuntime, format: files.format });
         }
         let session = self
-            .session(&files.model, options)
+            .session(files, options)
             .map_err(|reason| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: super::one_line(&reason) })?;
         let ports = |kind, outlets: &[ort::value::Outlet]| -> Result<Vec<Port>, LoadError> {
             outlets.iter().map(|outlet| port(kind, outlet.name(), outlet.dtype())).collect()
@@ -74,7 +75,7 @@ impl OnnxRuntime {
         Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors }))
     }
 
-    fn session(&self, model: &Path, options: &LoadOptions) -> Result<Session, String> {
+    fn session(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Session, String> {
         let message = |error: ort::Error<SessionBuilder>| error.message().to_owned();
         let builder = Session::builder(&self.environment).map_err(|error| error.message().to_owned())?;
         let builder = builder.with_intra_threads(options.threads).map_err(message)?;
@@ -87,7 +88,13 @@ impl OnnxRuntime {
         if options.exact_int8 && Int8::here() == Int8::Saturates {
             builder = builder.with_config_entry("session.x64quantprecision", "1").map_err(message)?;
         }
-        builder.commit_from_file(model).map_err(|error| error.message().to_owned())
+        if files.class_maps.is_empty() {
+            return builder.commit_from_file(&files.model).map_err(|error| error.message().to_owned());
+        }
+        let bytes = std::fs::read(&files.model).map_err(|error| error.to_string())?;
+        let rewritten = class_maps::rewrite(&bytes, &files.class_maps).ok_or("its file changed while it was loaded")?;
+        drop(bytes);
+        builder.commit_from_memory(&rewritten).map_err(|error| error.message().to_owned())
     }
 }
 

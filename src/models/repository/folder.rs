@@ -141,6 +141,7 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
         weights: None,
         port_names: None,
         dangers: Dangers::default(),
+        class_maps: Vec::new(),
     };
     let mut quantization = HashMap::new();
 
@@ -172,6 +173,7 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
             }
             files.port_names = Some(summary.port_names);
             files.dangers = summary.dangers;
+            files.class_maps = summary.class_maps;
         }
     }
     Ok(ReadModel { files, quantization })

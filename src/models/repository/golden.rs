@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
-use ledge_base::tensor::Tensor;
+use ledge_base::tensor::{DataType, Tensor};
 use ledge_engine::backend::{Port, RunError};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{Expected, InputError, Pipeline};
@@ -212,7 +212,15 @@ struct GoldenOutputs {
 struct GoldenTensor {
     name: String,
     shape: Vec<usize>,
-    data: Vec<f64>,
+    data: GoldenData,
+}
+
+/// The elements of a tensor: numbers, or the strings of a BYTES tensor.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum GoldenData {
+    Numbers(Vec<f64>),
+    Strings(Vec<String>),
 }
 
 async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), GoldenError> {
@@ -247,7 +255,15 @@ fn compare(expected: &[GoldenTensor], answer: &FinishedRun, golden: &Golden) -> 
 
 impl GoldenTensor {
     fn to_tensor(&self, port: &Port) -> Result<Tensor, String> {
-        let tensor = ledge_base::tensor::from_f64(port.datatype, self.shape.clone(), &self.data);
+        let tensor = match (&self.data, port.datatype) {
+            (GoldenData::Numbers(numbers), datatype) => {
+                ledge_base::tensor::from_f64(datatype, self.shape.clone(), numbers)
+            }
+            (GoldenData::Strings(strings), DataType::Bytes) => Tensor::from_strings(self.shape.clone(), strings),
+            (GoldenData::Strings(_), datatype) => {
+                return Err(format!("input {:?} is {datatype}, and the data are strings", self.name));
+            }
+        };
         tensor.map_err(|error| format!("input {:?}: {error}", self.name))
     }
 
@@ -255,10 +271,14 @@ impl GoldenTensor {
         if got.shape() != self.shape {
             return Err(format!("has shape {:?}, expected {:?}", got.shape(), self.shape));
         }
+        let data = match &self.data {
+            GoldenData::Strings(strings) => return compare_strings(strings, got),
+            GoldenData::Numbers(numbers) => numbers,
+        };
         let values =
             ledge_base::tensor::to_f64(got).ok_or_else(|| format!("is {}, expected numbers", got.datatype()))?;
-        if values.len() != self.data.len() {
-            return Err(format!("has {} elements, the expected data {}", values.len(), self.data.len()));
+        if values.len() != data.len() {
+            return Err(format!("has {} elements, the expected data {}", values.len(), data.len()));
         }
         if values.iter().any(|value| value.is_nan()) {
             return Err("holds values that are not numbers".to_owned());
@@ -267,18 +287,34 @@ impl GoldenTensor {
         // Without either setting, a tolerance above the rounding of any runtime.
         let tolerance = golden.tolerance.or(golden.max_relative_error.is_none().then_some(1e-3));
         let difference = |(a, b): (&f64, &f64)| (a - b).abs();
-        let worst = values.iter().zip(&self.data).map(difference).fold(0.0, f64::max);
+        let worst = values.iter().zip(data).map(difference).fold(0.0, f64::max);
         if let Some(tolerance) = tolerance.filter(|tolerance| worst > *tolerance) {
             return Err(format!("differs by {worst:.6}, more than {tolerance}"));
         }
 
-        let relative = relative_error(&values, &self.data);
+        let relative = relative_error(&values, data);
         match golden.max_relative_error {
             // An infinite difference may result in NaN.
             Some(most) if relative.is_nan() || relative > most => {
                 Err(format!("has a relative error of {relative:.3}, more than {most}"))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// Strings have no distance: each is the expected one.
+fn compare_strings(expected: &[String], got: &Tensor) -> Result<(), String> {
+    let strings = got.strings().ok_or_else(|| format!("is {}, expected strings", got.datatype()))?;
+    let strings: Vec<_> = strings.collect();
+    if strings.len() != expected.len() {
+        return Err(format!("has {} elements, the expected data {}", strings.len(), expected.len()));
+    }
+    let mut pairs = strings.iter().zip(expected).enumerate();
+    match pairs.find(|(_, (got, expected))| **got != expected.as_bytes()) {
+        None => Ok(()),
+        Some((index, (got, expected))) => {
+            Err(format!("has {:?} at position {index}, expected {expected:?}", String::from_utf8_lossy(got)))
         }
     }
 }
@@ -293,11 +329,10 @@ fn relative_error(got: &[f64], expected: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_base::tensor::DataType;
 
     fn compare(expected: &[f64], got: &[f64], keys: &str) -> Result<(), String> {
         let shape = |data: &[f64]| vec![data.len()];
-        let expected = GoldenTensor { name: "y".into(), shape: shape(expected), data: expected.into() };
+        let expected = GoldenTensor { name: "y".into(), shape: shape(expected), data: GoldenData::Numbers(expected.into()) };
         let got = ledge_base::tensor::from_f64(DataType::Fp64, shape(got), got).unwrap();
         expected.compare(&got, &toml::from_str(&format!("file = 'f'\n{keys}")).unwrap())
     }
@@ -327,6 +362,25 @@ mod tests {
             assert!(compare(&[1.0], &[infinite], "max_relative_error = 1e300").is_err());
             assert!(compare(&[infinite], &[1.0], "max_relative_error = 1e300").is_err());
         }
+    }
+
+    #[test]
+    fn strings_are_equal_or_wrong() {
+        let expected = |names: &[&str]| GoldenTensor {
+            name: "label".into(),
+            shape: vec![names.len()],
+            data: GoldenData::Strings(names.iter().map(ToString::to_string).collect()),
+        };
+        let golden = toml::from_str("file = 'f'").unwrap();
+        let got = Tensor::from_strings(vec![2], ["ok", "watch"]).unwrap();
+        assert_eq!(expected(&["ok", "watch"]).compare(&got, &golden), Ok(()));
+        let reason = expected(&["ok", "wait"]).compare(&got, &golden).unwrap_err();
+        assert_eq!(reason, "has \"watch\" at position 1, expected \"wait\"");
+        let numbers = ledge_base::tensor::from_f64(DataType::Int64, vec![2], &[0.0, 1.0]).unwrap();
+        assert_eq!(expected(&["0", "1"]).compare(&numbers, &golden).unwrap_err(), "is INT64, expected strings");
+        let port = |datatype| Port { name: "x".into(), datatype, shape: vec![-1] };
+        assert_eq!(expected(&["ok", "watch"]).to_tensor(&port(DataType::Bytes)), Ok(got));
+        assert!(expected(&["ok"]).to_tensor(&port(DataType::Fp32)).is_err());
     }
 
     fn score(checked: impl IntoIterator<Item = Result<(), GoldenError>>) -> GoldenScore {

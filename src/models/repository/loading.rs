@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::system::Int8;
-use ledge_engine::backend::{ComputeTime, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{ClassMap, ComputeTime, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::SealedFolder;
 
@@ -165,7 +165,7 @@ pub(super) fn load_read<'a>(
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
     // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
-        let labels = labels(source.config, source.folder)?;
+        let labels = labels(source.config, source.folder, &folder.model.files.class_maps)?;
         let loading = Loading {
             source: &source,
             model: &folder.model,
@@ -462,9 +462,15 @@ fn file_name(files: &ModelFiles) -> String {
     files.model.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Arc<[String]>>, FolderError> {
+/// The class names of outputs: from the label files of the model config, else from the model's own file.
+pub(super) fn labels(
+    config: &ModelConfig,
+    folder: &Path,
+    class_maps: &[ClassMap],
+) -> Result<HashMap<String, Arc<[String]>>, FolderError> {
+    let own = class_maps.iter().map(|map| Ok((map.output.clone(), map.classes.clone().into())));
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
-    named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?.into()))).collect()
+    own.chain(named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?.into())))).collect()
 }
 
 #[cfg(test)]

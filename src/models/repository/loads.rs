@@ -275,9 +275,12 @@ impl Repository {
         // It takes a turn like a load, because it reads the whole model.
         let _turn = self.shared.loads.acquire().await;
         let path = files.to_owned();
-        let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
-        let same_labels = loading::labels(&old.config, folder).is_ok_and(|labels| labels == old.labels);
-        old.config_text == config_text && same_labels && matches!(digest, Ok(Some(digest)) if digest == old.digest)
+        let read = tokio::task::spawn_blocking(move || folder::version(&path).ok()).await;
+        let Ok(Some(read)) = read else { return false };
+        let class_maps = &read.model.files.class_maps;
+        let labels = loading::labels(&old.config, folder, class_maps);
+        let same_labels = labels.is_ok_and(|labels| labels == old.labels);
+        old.config_text == config_text && same_labels && read.digest == old.digest
     }
 
     async fn unload_model(&self, model: &Model, principal: &Principal) {
