@@ -23,7 +23,8 @@ const MODELS: [&str; 12] = [
 ];
 
 fn with_model(root: TestRoot, name: &str) -> TestRoot {
-    let file = |root: TestRoot, path: &str| root.file(&format!("{name}/{path}"), data(&format!("tables/{name}/{path}")));
+    let file =
+        |root: TestRoot, path: &str| root.file(&format!("{name}/{path}"), data(&format!("tables/{name}/{path}")));
     ["1/model.onnx", "model.toml", "golden/rows.json"].into_iter().fold(root, file)
 }
 
@@ -35,7 +36,8 @@ fn default_exports_of_table_models_predict_what_their_library_predicts() {
     let output = root.command(&["models", "check", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let checked: Vec<_> = rows.iter().filter(|row| row["ok"] == true).map(|row| row["model"].as_str().unwrap()).collect();
+    let checked: Vec<_> =
+        rows.iter().filter(|row| row["ok"] == true).map(|row| row["model"].as_str().unwrap()).collect();
     assert_eq!(checked, MODELS, "{rows:#?}");
 }
 

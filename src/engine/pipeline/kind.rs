@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ledge_base::memory_budget::{Hold, NoRoom};
 use ledge_base::tensor::Tensor;
 use ledge_base::toml_check::Problem;
@@ -41,6 +42,8 @@ pub struct Kind {
 pub enum Input {
     /// A JPEG, PNG or WebP image, whole.
     Photograph,
+    /// Rows with named columns: a JSON object, or a list of them.
+    Rows,
 }
 
 impl Input {
@@ -55,6 +58,8 @@ impl Input {
     pub fn sample(self) -> &'static [u8] {
         match self {
             Self::Photograph => include_bytes!("sample.png"),
+            // A pipeline of rows has its own, with its columns.
+            Self::Rows => b"{}",
         }
     }
 }
@@ -63,6 +68,7 @@ impl fmt::Display for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Photograph => "a photograph",
+            Self::Rows => "rows",
         })
     }
 }
@@ -90,6 +96,11 @@ pub trait PipelineSection: fmt::Debug {
 pub trait Pipeline: fmt::Debug + Send + Sync {
     /// The kind's line of the table.
     fn kind(&self) -> &'static Kind;
+
+    /// An input that this pipeline can answer, for the check of the model at its load.
+    fn sample(&self) -> Bytes {
+        Bytes::from_static(self.kind().input.sample())
+    }
 
     /// Makes the model's inputs, in the signature's order, from the bytes that a caller sent. Called on a worker's
     /// core; large intermediate results count in `hold`.

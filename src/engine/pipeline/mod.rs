@@ -7,6 +7,7 @@
 //! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
 //! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
+//! * `table.rs`, `table/` - the kind: rows with named columns in, classes or numbers out
 //!
 //! Tools for kinds:
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
@@ -38,6 +39,7 @@ mod orientation;
 pub mod preparation;
 pub mod picture_size;
 pub mod quantization;
+pub mod table;
 
 use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};
@@ -45,7 +47,7 @@ use serde::{Deserialize, Serialize};
 use self::kind::{Input, Kind, PipelineSection};
 
 /// The table of kinds.
-pub const KINDS: &[&Kind] = &[&image_classification::KIND, &object_detection::KIND];
+pub const KINDS: &[&Kind] = &[&image_classification::KIND, &object_detection::KIND, &table::KIND];
 
 /// The table `[pipeline]` of a model's config, with a field for the section of each kind. A model has at most one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -53,15 +55,17 @@ pub const KINDS: &[&Kind] = &[&image_classification::KIND, &object_detection::KI
 pub struct PipelineConfig {
     image_classification: Option<image_classification::ImageClassification>,
     object_detection: Option<object_detection::ObjectDetection>,
+    table: Option<table::Table>,
 }
 
 impl PipelineConfig {
     /// The sections of all kinds. The compiler asks here for each field, and for as many as there are kinds.
     fn sections(&self) -> [Option<&dyn PipelineSection>; KINDS.len()] {
-        let Self { image_classification, object_detection } = self;
+        let Self { image_classification, object_detection, table } = self;
         [
             image_classification.as_ref().map(|section| section as _),
             object_detection.as_ref().map(|section| section as _),
+            table.as_ref().map(|section| section as _),
         ]
     }
 

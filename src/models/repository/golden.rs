@@ -332,7 +332,8 @@ mod tests {
 
     fn compare(expected: &[f64], got: &[f64], keys: &str) -> Result<(), String> {
         let shape = |data: &[f64]| vec![data.len()];
-        let expected = GoldenTensor { name: "y".into(), shape: shape(expected), data: GoldenData::Numbers(expected.into()) };
+        let expected =
+            GoldenTensor { name: "y".into(), shape: shape(expected), data: GoldenData::Numbers(expected.into()) };
         let got = ledge_base::tensor::from_f64(DataType::Fp64, shape(got), got).unwrap();
         expected.compare(&got, &toml::from_str(&format!("file = 'f'\n{keys}")).unwrap())
     }

@@ -1,0 +1,431 @@
+//! The kind `table`: rows with named columns in, classes with probabilities or numbers out.
+//!
+//! Files, in reading order:
+//! * `table.rs` - the section, and the pipeline of one model
+//! * `table/cell.rs` - rows as they come, whoever fills them: JSON, CSV or the feature store
+//! * `table/column.rs` - a column: from cells to the elements of an input
+
+pub mod cell;
+mod column;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ledge_base::memory_budget::Hold;
+use ledge_base::tensor::{DataType, Tensor, to_f64};
+use ledge_base::toml_check::Problem;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use self::cell::{Cell, ExtraColumns, Rows};
+use self::column::Column;
+use super::image::DecodeLimits;
+use super::kind::{AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row};
+
+pub const KIND: Kind = Kind {
+    name: "table",
+    input: Input::Rows,
+    member: "rows",
+    schema: |generator| generator.subschema_for::<Vec<Answer>>(),
+    shorten,
+    rows,
+};
+
+/// The most columns of a table.
+const COLUMNS_MAX: usize = 4096;
+/// The most rows of one call.
+pub const ROWS_MAX: usize = 10_000;
+/// The most cells of one call, of all columns, which bounds its memory.
+pub const CELLS_MAX: usize = 1 << 20;
+/// The most bytes of one call.
+pub const BYTES_MAX: usize = 64 << 20;
+
+/// The table `[pipeline.table]` of a model's config.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// The columns, in the order of the model's one input; in any order for a model with one input a column.
+    columns: Vec<Column>,
+    /// What happens to columns of a row that are not named here.
+    #[serde(default)]
+    extra_columns: ExtraColumns,
+    /// The output with the class of each row, or with its number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+    /// The output with the probabilities of the classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probabilities: Option<String>,
+    /// The names of the classes, where the model's file has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    classes: Vec<String>,
+}
+
+/// The answer to one row.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Answer {
+    /// The class, of a classifier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
+    /// The probability of each class by its name, in the model's order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<std::collections::BTreeMap<String, f64>>")]
+    probabilities: Option<Probabilities>,
+    /// The numbers of a regressor, one for each of its targets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<Vec<f64>>,
+}
+
+/// The probability of each class, in the order of the model.
+#[derive(Debug, Clone, PartialEq)]
+struct Probabilities(Vec<(String, f64)>);
+
+impl Serialize for Probabilities {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, number)| (name, number)))
+    }
+}
+
+impl PipelineSection for Table {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn mistakes(&self) -> Vec<Problem> {
+        let mut mistakes = Vec::new();
+        if !(1..=COLUMNS_MAX).contains(&self.columns.len()) {
+            let message = format!("has {} columns, expected 1 to {COLUMNS_MAX}", self.columns.len());
+            mistakes.push(Problem::new("columns", message));
+        }
+        let mut names = std::collections::HashSet::new();
+        for (index, column) in self.columns.iter().enumerate() {
+            let place = format!("columns[{index}]");
+            mistakes.extend(column.mistake().map(|message| Problem::new(place.clone(), message)));
+            if !names.insert(&column.name) {
+                mistakes.push(Problem::new(place, format!("the name {:?} is another column's", column.name)));
+            }
+        }
+        let mut classes = std::collections::HashSet::new();
+        if let Some(twice) = self.classes.iter().find(|class| !classes.insert(*class)) {
+            mistakes.push(Problem::new("classes", format!("{twice:?} is there twice")));
+        }
+        mistakes
+    }
+
+    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+        let inputs = bind_inputs(&self.columns, model)?;
+        let (outputs, result) = self.bind_outputs(model)?;
+        Ok(Arc::new(Rower {
+            columns: self.columns.clone(),
+            extra_columns: self.extra_columns,
+            inputs,
+            outputs,
+            result,
+        }))
+    }
+}
+
+/// One input of the model, with the positions of its columns.
+#[derive(Debug)]
+struct BoundInput {
+    datatype: DataType,
+    columns: Vec<usize>,
+    /// False for an input of shape `[rows]`.
+    has_width: bool,
+}
+
+/// What the outputs of a run are, in their order.
+#[derive(Debug, Clone, PartialEq)]
+enum ResultForm {
+    /// The class of each row, and if `Some`, the names of the columns of probabilities behind it.
+    Class {
+        probabilities: Option<Arc<[String]>>,
+        names: Arc<[String]>,
+    },
+    /// Probabilities alone: the class is the best.
+    Probabilities(Arc<[String]>),
+    Numbers,
+}
+
+/// The columns of each input: all of them in one matrix, or those with the names of the inputs.
+fn bind_inputs(columns: &[Column], model: Model<'_>) -> Result<Vec<BoundInput>, String> {
+    let ports = &model.signature.inputs;
+    let bound = |port: &crate::backend::Port, taken: Vec<usize>| {
+        let has_width = match port.shape.as_slice() {
+            [-1] if taken.len() == 1 => false,
+            [-1, width] if *width == -1 || usize::try_from(*width) == Ok(taken.len()) => true,
+            shape => {
+                let count = taken.len();
+                return Err(format!(
+                    "input {:?} takes {shape:?}, and pipeline.table has {count} columns for it",
+                    port.name
+                ));
+            }
+        };
+        for column in taken.iter().filter_map(|&position| columns.get(position)) {
+            let fits = column.fits(port.datatype);
+            fits.map_err(|reason| {
+                format!("column {:?}, input {:?} ({}): {reason}", column.name, port.name, port.datatype)
+            })?;
+        }
+        Ok(BoundInput { datatype: port.datatype, columns: taken, has_width })
+    };
+    if let [only] = ports.as_slice() {
+        return Ok(vec![bound(only, (0..columns.len()).collect())?]);
+    }
+    let stranger = columns.iter().find(|column| !ports.iter().any(|port| port.name == column.name));
+    if let Some(column) = stranger {
+        return Err(format!("column {:?} has the name of no input, and the model has one input a column", column.name));
+    }
+    let named = ports.iter().map(|port| {
+        let position = columns.iter().position(|column| column.name == port.name);
+        bound(port, vec![position.ok_or_else(|| format!("no column has the name of input {:?}", port.name))?])
+    });
+    named.collect()
+}
+
+impl Table {
+    fn bind_outputs(&self, model: Model<'_>) -> Result<(Vec<usize>, ResultForm), String> {
+        let outputs = &model.signature.outputs;
+        let find = |key: &str, name: &Option<String>| {
+            let Some(name) = name else { return Ok(None) };
+            let position = outputs.iter().position(|port| port.name == *name);
+            position.map(Some).ok_or_else(|| format!("pipeline.table.{key} names {name:?}, which the model lacks"))
+        };
+        let (mut output, mut probabilities) =
+            (find("output", &self.output)?, find("probabilities", &self.probabilities)?);
+        if output.is_none() && probabilities.is_none() {
+            match outputs.as_slice() {
+                [_] => output = Some(0),
+                [label, scores] if is_label(label) && scores.shape.len() == 2 => {
+                    (output, probabilities) = (Some(0), Some(1));
+                }
+                _ => {
+                    let count = outputs.len();
+                    return Err(format!("the model has {count} outputs: pipeline.table.output must name one"));
+                }
+            }
+        }
+        let names = |position: usize| -> Arc<[String]> {
+            if !self.classes.is_empty() {
+                return self.classes.clone().into();
+            }
+            outputs.get(position).and_then(|port| model.labels.get(&port.name)).cloned().unwrap_or_default()
+        };
+        let port = |position: usize| outputs.get(position);
+        let is_class = |position| port(position).is_some_and(is_label);
+        Ok(match (output, probabilities) {
+            (Some(output), None) if is_class(output) => {
+                (vec![output], ResultForm::Class { probabilities: None, names: self.classes.clone().into() })
+            }
+            (Some(output), None) => (vec![output], ResultForm::Numbers),
+            (None, Some(scores)) => (vec![scores], ResultForm::Probabilities(names(scores))),
+            (Some(output), Some(scores)) => {
+                let probabilities = Some(names(scores));
+                (vec![output, scores], ResultForm::Class { probabilities, names: self.classes.clone().into() })
+            }
+            (None, None) => return Err("the model has no output".to_owned()),
+        })
+    }
+}
+
+/// Tells whether an output can be the class of each row.
+pub fn is_label(port: &crate::backend::Port) -> bool {
+    matches!(port.datatype, DataType::Bytes | DataType::Int64 | DataType::Int32)
+        && matches!(port.shape.as_slice(), [_] | [_, 1])
+}
+
+/// The pipeline of one model.
+#[derive(Debug)]
+struct Rower {
+    columns: Vec<Column>,
+    extra_columns: ExtraColumns,
+    /// In the signature's order.
+    inputs: Vec<BoundInput>,
+    outputs: Vec<usize>,
+    result: ResultForm,
+}
+
+impl Pipeline for Rower {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn sample(&self) -> Bytes {
+        let cells = self.columns.iter().map(|column| (column.name.clone(), column.sample()));
+        Value::Object(cells.collect()).to_string().into()
+    }
+
+    fn prepare(&self, content: &[u8], _limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+        if content.len() > BYTES_MAX {
+            let message = format!("the rows have {} bytes, expected at most {BYTES_MAX}", content.len());
+            return Err(InputError::Content(message));
+        }
+        // A row takes at least two bytes, and its missing cells none.
+        let cells = (content.len() / 2 + 1).saturating_mul(self.columns.len()).min(CELLS_MAX);
+        hold.grow(cells.saturating_mul(size_of::<Cell>()).saturating_add(content.len()))?;
+        let mut rows = Rows::new(self.columns.iter().map(|column| column.name.clone()), self.extra_columns);
+        rows.read_json(content).map_err(InputError::Content)?;
+        let inputs = self.tensors(&rows).map_err(InputError::Content)?;
+        Ok(Prepared { inputs, postprocess: None })
+    }
+
+    fn outputs(&self) -> &[usize] {
+        &self.outputs
+    }
+
+    fn scores(&self) -> Option<usize> {
+        match self.result {
+            ResultForm::Class { probabilities: Some(_), .. } => self.outputs.get(1).copied(),
+            ResultForm::Probabilities(_) => self.outputs.first().copied(),
+            _ => None,
+        }
+    }
+
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
+        to_raw_value(&self.answers(results)?).map_err(|error| AnswerError::Outputs(error.to_string()))
+    }
+
+    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+        if expected.detections.is_some() {
+            return Err("pipeline.table detects no objects: leave `detections` out".to_owned());
+        }
+        let answers = self.answers(results).map_err(|error| error.to_string())?;
+        let first = answers.first().ok_or("the answer has no row")?;
+        if let Some(expected) = expected.label
+            && first.class.as_deref() != Some(expected)
+        {
+            return Err(format!("expected {expected:?}, got {:?}", first.class.as_deref().unwrap_or("no class")));
+        }
+        let Some(least) = expected.min_score else { return Ok(()) };
+        let score = first.class.as_ref().and_then(|class| first.probabilities.as_ref()?.of(class));
+        match score {
+            Some(score) if score >= f64::from(least) => Ok(()),
+            Some(score) => Err(format!("scores {score:.3}, expected at least {least}")),
+            None => Err("the answer has no probability of its class".to_owned()),
+        }
+    }
+}
+
+impl Rower {
+    /// The model's inputs, each with a line for every row.
+    fn tensors(&self, rows: &Rows) -> Result<Vec<Tensor>, String> {
+        let tensor = |input: &BoundInput| {
+            let columns = input.columns.iter().filter_map(|&place| Some((place, self.columns.get(place)?)));
+            let columns: Vec<_> = columns.collect();
+            let shape = if input.has_width { vec![rows.len(), columns.len()] } else { vec![rows.len()] };
+            column::tensor(input.datatype, shape, rows, &columns)
+        };
+        self.inputs.iter().map(tensor).collect()
+    }
+
+    fn answers(&self, results: &[&Tensor]) -> Result<Vec<Answer>, AnswerError> {
+        let lacks = || AnswerError::Outputs("the run gave fewer outputs than the answer needs".to_owned());
+        let first = results.first().ok_or_else(lacks)?;
+        match &self.result {
+            ResultForm::Numbers => Ok(numbers(first)?
+                .into_iter()
+                .map(|row| Answer { class: None, probabilities: None, values: Some(row) })
+                .collect()),
+            ResultForm::Probabilities(names) => probabilities(first, names)?
+                .into_iter()
+                .map(|row| Ok(Answer { class: row.best(), probabilities: Some(row), values: None }))
+                .collect(),
+            ResultForm::Class { probabilities: None, names } => {
+                let answer = |class| Answer { class: Some(class), probabilities: None, values: None };
+                Ok(classes(first, names)?.into_iter().map(answer).collect())
+            }
+            ResultForm::Class { probabilities: Some(columns), names } => {
+                let classes = classes(first, names)?;
+                let rows = probabilities(results.get(1).ok_or_else(lacks)?, columns)?;
+                if classes.len() != rows.len() {
+                    let message = format!("{} classes and {} rows of probabilities", classes.len(), rows.len());
+                    return Err(AnswerError::Outputs(message));
+                }
+                let answer = |(class, row)| Answer { class: Some(class), probabilities: Some(row), values: None };
+                Ok(classes.into_iter().zip(rows).map(answer).collect())
+            }
+        }
+    }
+}
+
+/// The numbers of each row.
+fn numbers(output: &Tensor) -> Result<Vec<Vec<f64>>, AnswerError> {
+    let numbers = to_f64(output).ok_or_else(|| AnswerError::Outputs("expected numbers, got BYTES".to_owned()))?;
+    if let Some(index) = numbers.iter().position(|number| !number.is_finite()) {
+        return Err(AnswerError::Values(format!("number {index} is not finite")));
+    }
+    let rows = output.shape().first().copied().unwrap_or(1);
+    let width = numbers.len().checked_div(rows).unwrap_or(0).max(1);
+    // Written as the shortest decimal that the model's own type reads back, not as the nearest double.
+    let shortest = |number: f64| match output.datatype() {
+        DataType::Fp32 => {
+            #[expect(clippy::cast_possible_truncation, reason = "it was an f32")]
+            let number = number as f32;
+            number.to_string().parse().unwrap_or(f64::from(number))
+        }
+        _ => number,
+    };
+    Ok(numbers.chunks(width).map(|row| row.iter().copied().map(shortest).collect()).collect())
+}
+
+/// The probabilities of each row by the names of their columns, which are numbers where the model gives no names.
+fn probabilities(output: &Tensor, names: &[String]) -> Result<Vec<Probabilities>, AnswerError> {
+    let name = |index: usize| names.get(index).cloned().unwrap_or_else(|| index.to_string());
+    let rows = numbers(output)?;
+    if let Some(row) = rows.first()
+        && !names.is_empty()
+        && names.len() != row.len()
+    {
+        return Err(AnswerError::Outputs(format!("{} probabilities for {} classes", row.len(), names.len())));
+    }
+    let named = |row: Vec<f64>| row.into_iter().enumerate().map(|(index, number)| (name(index), number)).collect();
+    Ok(rows.into_iter().map(named).map(Probabilities).collect())
+}
+
+impl Probabilities {
+    fn of(&self, class: &str) -> Option<f64> {
+        self.0.iter().find(|(name, _)| name == class).map(|(_, number)| *number)
+    }
+
+    /// The class with the highest probability, of equal ones the first.
+    fn best(&self) -> Option<String> {
+        let better = |best: &(String, f64), next: &(String, f64)| best.1 < next.1;
+        let best = self.0.iter().reduce(|best, next| if better(best, next) { next } else { best });
+        best.map(|(name, _)| name.clone())
+    }
+}
+
+/// The class of each row: a string, or a number that may stand for a name.
+fn classes(output: &Tensor, names: &[String]) -> Result<Vec<String>, AnswerError> {
+    if let Some(strings) = output.strings() {
+        return Ok(strings.map(|name| String::from_utf8_lossy(name).into_owned()).collect());
+    }
+    let integers = output.elements::<i64>().map(std::borrow::Cow::into_owned);
+    let small = || output.elements::<i32>().map(|numbers| numbers.iter().map(|&number| i64::from(number)).collect());
+    let integers: Vec<i64> = integers
+        .or_else(small)
+        .ok_or_else(|| AnswerError::Outputs(format!("expected classes, got {}", output.datatype())))?;
+    let name = |class: &i64| usize::try_from(*class).ok().and_then(|index| names.get(index)).cloned();
+    Ok(integers.iter().map(|class| name(class).unwrap_or_else(|| class.to_string())).collect())
+}
+
+fn shorten(rows: &mut Value, count: usize) {
+    if let Some(rows) = rows.as_array_mut() {
+        rows.truncate(count);
+    }
+}
+
+fn rows(answers: &Value) -> Vec<Row> {
+    let row = |answer: &Value| {
+        let class = answer.get("class").and_then(Value::as_str);
+        let score = class.and_then(|class| answer.get("probabilities")?.get(class)?.as_f64());
+        let values = || answer.get("values").map(ToString::to_string).unwrap_or_default();
+        Row { score, text: class.map_or_else(values, str::to_owned) }
+    };
+    answers.as_array().into_iter().flatten().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests;
