@@ -27,6 +27,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("certificate", ledge::http::tls::fuzz_certificate),
     ("photograph", ledge::pipeline::image::fuzz_image),
     ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
+    ("table_rows", ledge::pipeline::table::cell::fuzz_rows),
     ("feature_values", features::fuzz_feature_values),
     // MQTT.
     ("mqtt_packets", mqtt_packets),

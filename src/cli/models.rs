@@ -185,6 +185,8 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
         }
         let image = model.config.pipeline.takes(Input::Photograph);
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
+        let rows = model.config.pipeline.takes(Input::Rows);
+        writeln!(out, "  rows         {}", if rows { "yes" } else { "no" })?;
     }
     repository.unload_all(&Principal::Local).await;
     Ok(Exit::Success)
@@ -218,6 +220,7 @@ async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
     } else {
         rows.iter().try_for_each(|row| print_row(out, row))?;
+        print_tables(out, &rows)?;
     }
     Ok(if bad { Exit::Failure } else { Exit::Success })
 }
@@ -233,7 +236,8 @@ fn row(name: &ModelName, trial: &RuntimeTrial) -> Value {
         Ok(tried) => {
             let load_ms = ("load_ms", json!((tried.time.as_secs_f64() * 1e4).round() / 10.0));
             let stand_in = tried.stand_in.as_ref().map(|stand_in| ("stand_in", json!(stand_in)));
-            vec![Some(load_ms), stand_in]
+            let table = tried.table.as_ref().map(|table| ("table", json!(table)));
+            vec![Some(load_ms), stand_in, table]
         }
         Err(error) => vec![Some(("reason", json!(error.to_string())))],
     };
@@ -244,6 +248,23 @@ fn row(name: &ModelName, trial: &RuntimeTrial) -> Value {
         }
         other => other,
     }
+}
+
+/// The sections that models of tables may get, of each model once.
+fn print_tables(out: &mut Output, rows: &[Value]) -> std::io::Result<()> {
+    let mut last = None;
+    for row in rows {
+        let (Some(model), Some(table)) = (row.get("model"), row.get("table").and_then(Value::as_str)) else { continue };
+        if last != Some(model) {
+            let name = model.as_str().unwrap_or_default();
+            writeln!(
+                out,
+                "\n{name} looks like a model of a table. With this in its model.toml it takes rows:\n\n{table}"
+            )?;
+        }
+        last = Some(model);
+    }
+    Ok(())
 }
 
 fn print_row(out: &mut Output, row: &Value) -> std::io::Result<()> {

@@ -85,7 +85,7 @@ pub struct ModelFiles {
     pub class_maps: Vec<ClassMap>,
 }
 
-/// An output that the operator ZipMap makes, as scikit-learn's converter does by default: for each row a map from
+/// An output that the operator `ZipMap` makes, as scikit-learn's converter does by default: for each row a map from
 /// classes to scores. The scores are a tensor before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassMap {

@@ -7,7 +7,8 @@
 //! * `onnxruntime.rs` - ONNX Runtime behind `Backend`
 //! * `openvino.rs` - OpenVINO behind `Backend`
 //! * `onnx.rs` - facts that an ONNX file states, read without a runtime: names, external data
-//! * `onnx/` - `dangers.rs` finds operators that crash a runtime or corrupt its memory for some inputs
+//! * `onnx/` - `dangers.rs` finds operators that crash a runtime or corrupt its memory for some inputs; `class_maps.rs`
+//!   makes tensors of outputs that are maps
 //! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning

@@ -193,8 +193,9 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
     let dangers = dangers::find(&model);
     let external_data = external_data(&model)?;
-    // A runtime that gets a rewritten model finds no files beside it.
-    let class_maps = if external_data.is_empty() { class_maps::find(bytes, graph) } else { Vec::new() };
+    // A runtime that gets a rewritten model finds no files beside it. A function may have the name of an operator.
+    let can_be_rewritten = external_data.is_empty() && model.functions.is_empty();
+    let class_maps = if can_be_rewritten { class_maps::find(bytes, graph) } else { Vec::new() };
     let is_input = |name: &&str| !graph.initializer.iter().any(|tensor| tensor.name == **name);
     Ok(OnnxSummary {
         port_names: PortNames {

@@ -45,6 +45,15 @@ impl OpenVino {
     /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
     pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
         let refused = |error: &InferenceError| refused(message_of(error));
+        if let Some(map) = files.class_maps.first() {
+            let reason = "is a map that the operator ai.onnx.ml.ZipMap makes, which OpenVINO does not have".to_owned();
+            return Err(LoadError::Port {
+                runtime: Runtime::OpenVino,
+                port: "output",
+                name: map.output.clone(),
+                reason,
+            });
+        }
 
         // Each model has its own `Core`, because the crate sets properties on a core and not on a compilation.
         let mut core = Core::new().map_err(|error| self::refused(error.to_string()))?;

@@ -30,7 +30,9 @@ fn golden_call(kind: &str) -> GoldenCall {
 #[test]
 fn every_kind_of_pipeline_answers_its_golden_call() {
     let mut root = TestRoot::new();
-    for kind in KINDS {
+    // Rows come over no protocol yet: `table_models.rs` has their golden call.
+    let kinds = || KINDS.iter().filter(|kind| kind.input == Input::Photograph);
+    for kind in kinds() {
         let call = golden_call(kind.name);
         root = root.model_as(&call.model, kind.name).file(&format!("{}/model.toml", kind.name), &call.config);
     }
@@ -38,12 +40,10 @@ fn every_kind_of_pipeline_answers_its_golden_call() {
     let client = &mut daemon.client();
     let described = client.get("/openapi.json").json();
 
-    for kind in KINDS {
+    for kind in kinds() {
         let call = golden_call(kind.name);
         let input = std::fs::read(model_folder(&call.model).join(&call.input)).unwrap();
-        let content_type = match kind.input {
-            Input::Photograph => ImageFormat::sniff(&input).unwrap().content_type(),
-        };
+        let content_type = ImageFormat::sniff(&input).unwrap().content_type();
         let answer = client.post(&format!("/v2/models/{}/infer", kind.name), &[("content-type", content_type)], &input);
         assert_eq!(answer.status, 200, "{}: {answer:?} {:?}", kind.name, client.state(kind.name));
 

@@ -36,8 +36,11 @@ fn default_exports_of_table_models_predict_what_their_library_predicts() {
     let output = root.command(&["models", "check", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let checked: Vec<_> =
-        rows.iter().filter(|row| row["ok"] == true).map(|row| row["model"].as_str().unwrap()).collect();
+    let checked: Vec<_> = rows
+        .iter()
+        .filter(|row| row["runtime"] == "onnxruntime" && row["ok"] == true)
+        .map(|row| row["model"].as_str().unwrap())
+        .collect();
     assert_eq!(checked, MODELS, "{rows:#?}");
 }
 
@@ -68,5 +71,27 @@ fn a_runtime_that_cannot_run_an_exported_model_says_so() {
     let output = root.command(&["models", "check"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!output.status.success() && text.contains("openvino"), "{text}");
-    assert!(text.contains("ai.onnx.ml"), "{text}");
+    assert!(text.contains("ai.onnx.ml.ZipMap"), "{text}");
+}
+
+#[test]
+fn a_pipeline_of_rows_is_proposed_and_answers_its_golden_rows() {
+    let root = with_model(TestRoot::new(), "machine_condition");
+    let checked = |root: &TestRoot| {
+        let output = root.command(&["models", "check", "--json"]).output().unwrap();
+        let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        rows.into_iter().find(|row| row["runtime"] == "onnxruntime").unwrap()
+    };
+    let table = checked(&root)["table"].as_str().unwrap().to_owned();
+    assert!(table.contains(r#"{ name = "machine", type = "text" }"#), "{table}");
+
+    let row = json!([{"temperature": 95, "vibration": "7.5", "hours": 8000, "machine": "saw", "shift": "night"}]);
+    let golden = |label: &str| format!("{table}\n[[golden]]\nfile = 'row.json'\nlabel = '{label}'\nmin_score = 0.9\n");
+    let root = root.file("machine_condition/row.json", row.to_string());
+    let root = root.file("machine_condition/model.toml", golden("service"));
+    let answered = checked(&root);
+    assert_eq!((&answered["ok"], &answered["table"]), (&json!(true), &Value::Null), "{answered}");
+    let root = root.file("machine_condition/model.toml", golden("ok"));
+    let reason = checked(&root)["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains(r#"expected "ok", got "service""#), "{reason}");
 }

@@ -4,7 +4,7 @@
 usage: table_models.py FOLDER [ROWS]      in an environment of its own with:
     pip install scikit-learn==1.9.1 skl2onnx==1.20.0 onnxmltools==1.16.0 xgboost==3.2.0 lightgbm==4.7.0 pandas
 
-Each model is a folder of a model repository. Its golden call has ROWS rows (40 by default) with the predictions of the library that
+Each model is a folder of a model repository. Its golden call has ROWS rows (10 by default) with the predictions of the library that
 trained it, so that a load is the comparison.
 """
 import json
@@ -151,7 +151,7 @@ def boosted(folder, count):
         write(folder, name, convert(regressor, initial_types=types(diabetes.data)), {"input": rows}, {"variable": predicted})
 
 
-def main(folder, rows="40"):
+def main(folder, rows="10"):
     folder, rows = Path(folder), int(rows)
     scikit_learn(folder, rows)
     columns(folder, rows)

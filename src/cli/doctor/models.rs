@@ -50,7 +50,7 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
     let line = |trial: &RuntimeTrial| {
         let (version, runtime) = (trial.version, trial.runtime);
         match &trial.outcome {
-            Ok(TrialLoad { time, stand_in: None }) => {
+            Ok(TrialLoad { time, stand_in: None, .. }) => {
                 format!("version {version} runs in {runtime}, loaded in {} ms", time.as_millis())
             }
             Ok(TrialLoad { stand_in: Some(stand_in), .. }) => format!("version {version}: {stand_in}"),

@@ -1,8 +1,8 @@
 //! Outputs that are maps from classes to scores, one for each row, made into tensors.
 //!
-//! scikit-learn's converter ends a classifier with the operator ZipMap, which makes such maps of a tensor and of class
+//! scikit-learn's converter ends a classifier with the operator `ZipMap`, which makes such maps of a tensor and of class
 //! names in the file. Ledge carries tensors, so ONNX Runtime gets a copy of the model with an Identity in place of each
-//! ZipMap. All other bytes of the copy are those of the file.
+//! `ZipMap`. All other bytes of the copy are those of the file.
 
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
@@ -22,7 +22,7 @@ const FLOAT: i32 = 1;
 /// The most classes of a map that are read.
 const CLASSES_MAX: usize = 1 << 20;
 
-/// The class names of a ZipMap.
+/// The class names of a `ZipMap`.
 #[derive(Message)]
 struct ZipMap {
     #[prost(message, repeated, tag = "5")]
@@ -86,7 +86,10 @@ struct Dim {
 
 /// The maps of `graph`, the main graph of the model in `bytes`, that [`rewrite`] can make tensors of.
 pub(super) fn find(bytes: &[u8], graph: &GraphProto) -> Vec<ClassMap> {
-    if !graph.node.iter().any(|node| node.op_type == "ZipMap") {
+    let has_maps = graph.node.iter().any(|node| node.op_type == "ZipMap");
+    // A graph within this one could read a map.
+    let mut attributes = graph.node.iter().flat_map(|node| &node.attribute);
+    if !has_maps || attributes.any(|attribute| attribute.g.is_some() || !attribute.graphs.is_empty()) {
         return Vec::new();
     }
     // Parts of a message that is there twice are merged by a reader. No writer does that.
@@ -189,7 +192,7 @@ fn floats(map: &ClassMap) -> Option<TensorInfo> {
     Some(TensorInfo { name: map.output.clone(), r#type: Some(TensorType { tensor_type: Some(floats) }) })
 }
 
-/// The declaration of an output `[1]`, as one of any length: LightGBM's converter writes a length of 1 for the labels of
+/// The declaration of an output `[1]`, as one of any length: the converter of `LightGBM` writes a length of 1 for the labels of
 /// all rows. A runtime would warn at each run.
 fn one_label(port: &[u8]) -> Option<TensorInfo> {
     let mut port = TensorInfo::decode(port).ok()?;

@@ -4,9 +4,11 @@
 //! * `table.rs` - the section, and the pipeline of one model
 //! * `table/cell.rs` - rows as they come, whoever fills them: JSON, CSV or the feature store
 //! * `table/column.rs` - a column: from cells to the elements of an input
+//! * `table/proposal.rs` - the section that a model without one may get
 
 pub mod cell;
 mod column;
+pub mod proposal;
 
 use std::sync::Arc;
 
@@ -380,8 +382,8 @@ fn probabilities(output: &Tensor, names: &[String]) -> Result<Vec<Probabilities>
     {
         return Err(AnswerError::Outputs(format!("{} probabilities for {} classes", row.len(), names.len())));
     }
-    let named = |row: Vec<f64>| row.into_iter().enumerate().map(|(index, number)| (name(index), number)).collect();
-    Ok(rows.into_iter().map(named).map(Probabilities).collect())
+    let row = |row: Vec<f64>| row.into_iter().enumerate().map(|(index, number)| (name(index), number)).collect();
+    Ok(rows.into_iter().map(row).map(Probabilities).collect())
 }
 
 impl Probabilities {

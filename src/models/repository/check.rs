@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
+use ledge_engine::pipeline::table::proposal;
 
 use super::folder::{self, FolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
@@ -31,6 +32,8 @@ pub struct TrialLoad {
     pub time: Duration,
     /// Description of the runtimes or files that answered golden inputs wrong, and of the one used instead.
     pub stand_in: Option<String>,
+    /// The section `[pipeline.table]` that it may get, if it looks like a model of a table and has no pipeline.
+    pub table: Option<String>,
 }
 
 impl Repository {
@@ -178,7 +181,12 @@ impl Repository {
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {
                     Ok(model) => {
-                        let tried = TrialLoad { time: started.elapsed(), stand_in: model.stand_in() };
+                        let time = started.elapsed();
+                        let table = match model.pipeline {
+                            Some(_) => None,
+                            None => proposal::propose(model.for_pipeline()),
+                        };
+                        let tried = TrialLoad { time, stand_in: model.stand_in(), table };
                         loading::end(model).await;
                         Ok(tried)
                     }

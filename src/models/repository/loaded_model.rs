@@ -91,8 +91,7 @@ impl LoadedModel {
     /// Compares the model config with the signature, and sets up the pipeline.
     pub(super) fn bind_config(&mut self) -> Result<(), String> {
         if let Some(section) = self.config.pipeline.section() {
-            let model = Model { signature: &self.signature, labels: &self.labels, quantization: &self.quantization };
-            self.pipeline = Some(section.bind(model)?);
+            self.pipeline = Some(section.bind(self.for_pipeline())?);
         }
         for (position, port) in self.signature.outputs.iter().enumerate() {
             // A pipeline knows how its outputs hold classes.
@@ -105,6 +104,11 @@ impl LoadedModel {
             }
         }
         Ok(())
+    }
+
+    /// The facts that a pipeline may use.
+    pub(super) fn for_pipeline(&self) -> Model<'_> {
+        Model { signature: &self.signature, labels: &self.labels, quantization: &self.quantization }
     }
 
     /// Checks that the label file of an output has a line for each of its classes.

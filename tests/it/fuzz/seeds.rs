@@ -91,6 +91,15 @@ pub fn picture_size() -> Vec<Vec<u8>> {
     photograph()
 }
 
+/// Rows with values of every kind.
+pub fn table_rows() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"a":1,"b":"x"}"#,
+        br#"[{"a":-2.5e3,"b":null},{"b":true,"c":[{"d":0}]},{}]"#,
+        br#"[{"\u0061":9223372036854775807,"b":"\n"}]"#,
+    ])
+}
+
 /// Challenges of cameras.
 pub fn camera_login() -> Vec<Vec<u8>> {
     all(&[
@@ -171,7 +180,8 @@ pub fn onnx() -> Vec<Vec<u8>> {
     let mut below = external.clone();
     let at = below.windows(11).position(|window| window == b"weights.bin").unwrap();
     below[at..at + 11].copy_from_slice(b"0./data.bin");
-    vec![plain, external, below]
+    let classifier = crate::daemon::data("tables/machine_condition/1/model.onnx");
+    vec![plain, external, below, classifier]
 }
 
 /// A classifier that takes and gives integers.

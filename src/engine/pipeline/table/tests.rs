@@ -166,6 +166,39 @@ fn every_pipeline_answers_its_own_sample() {
     assert!(prepare(matrix().as_ref(), std::str::from_utf8(&sample).unwrap()).is_ok());
 }
 
+#[test]
+fn a_proposed_section_fits_the_model_that_it_was_read_from() {
+    let propose = |inputs: Vec<Port>, outputs: Vec<Port>| {
+        let signature = Signature { inputs, outputs };
+        let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes\n".to_owned()].into())]);
+        let proposed =
+            proposal::propose(Model { signature: &signature, labels: &labels, quantization: &HashMap::new() })?;
+        let document: toml::Table = toml::from_str(&proposed).unwrap();
+        let section: Table = document["pipeline"]["table"].clone().try_into().unwrap();
+        assert_eq!(section.mistakes(), []);
+        section.bind(Model { signature: &signature, labels: &labels, quantization: &HashMap::new() }).unwrap();
+        Some(section)
+    };
+    let classifier = || vec![port("label", DataType::Bytes, &[-1]), port("chances", DataType::Fp32, &[-1, 2])];
+    let matrix = propose(vec![port("X", DataType::Fp32, &[-1, 3])], classifier()).unwrap();
+    assert_eq!(
+        matrix.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(),
+        ["column_0", "column_1", "column_2"]
+    );
+    let inputs = vec![
+        port("od280/\"od\" 315", DataType::Fp32, &[-1, 1]),
+        port("hours", DataType::Int64, &[-1, 1]),
+        port("machine", DataType::Bytes, &[-1, 1]),
+    ];
+    let columns = propose(inputs, vec![port("variable", DataType::Fp32, &[-1, 1])]).unwrap();
+    assert_eq!(columns.columns[0].name, "od280/\"od\" 315");
+    assert_eq!(columns.columns[2].sample(), json!(""));
+
+    let pictures = vec![port("X", DataType::Fp32, &[-1, 3, 224, 224])];
+    assert!(propose(pictures, classifier()).is_none());
+    assert!(propose(vec![port("X", DataType::Fp32, &[-1, -1])], classifier()).is_none());
+}
+
 proptest! {
     /// Against a reference that looks each cell up by its name.
     #[test]
