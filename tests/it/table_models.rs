@@ -1,5 +1,5 @@
-//! Models of tables as scikit-learn, XGBoost and LightGBM export them load without hand work, and predict what the library
-//! that trained them predicted: `tests/models/table_models.py` wrote them with golden rows.
+//! Models of tables as scikit-learn, `XGBoost` and `LightGBM` export them load without hand work, and predict what the
+//! library that trained them predicted: `tests/models/table_models.py` wrote them with golden rows.
 
 use std::path::Path;
 
