@@ -10,6 +10,7 @@ use ledge_service::off_thread::blocking;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
+use crate::address::SnapshotUrl;
 use crate::config::CameraConfig;
 use crate::login::{Credentials, Login, LoginError};
 
@@ -24,7 +25,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Fetcher {
     client: SnapshotClient,
-    path: String,
+    url: SnapshotUrl,
     user: String,
     password_file: Option<SecretFile>,
     /// The answer to the camera's last challenge.
@@ -58,7 +59,7 @@ impl Fetcher {
         let (settings, url) = (config.connection()?, config.url.as_ref()?);
         Some(Self {
             client: SnapshotClient::new(egress.clone(), settings, REPLY_TIMEOUT),
-            path: url.path.clone(),
+            url: url.clone(),
             user: config.user.clone(),
             password_file: config.password_file.clone(),
             login: None,
@@ -107,7 +108,7 @@ impl Fetcher {
 
     async fn ask(&self, authorization: Option<&Zeroizing<String>>) -> Result<ledge_egress::Snapshot, HttpError> {
         let authorization = authorization.map(|value| value.as_str());
-        self.client.get(&self.path, authorization, PICTURE_BYTES_MAX).await
+        self.client.get(&self.url.path, authorization, PICTURE_BYTES_MAX).await
     }
 
     /// The value of `Authorization`; `None` before the camera has asked for a login, and without a password.
@@ -116,7 +117,7 @@ impl Fetcher {
         // Read each time: a new password needs no restart, and none is kept.
         let file = file.clone();
         let password = Zeroizing::new(blocking(move || file.read_text()).await?);
-        let answer = login.answer(&Credentials { user: self.user.clone(), password }, &self.path);
+        let answer = login.answer(&Credentials { user: self.user.clone(), password }, &self.url.path);
         Ok(answer)
     }
 }

@@ -232,6 +232,16 @@ fn what_cameras_publish_needs_a_broker_that_may_get_it() {
 }
 
 #[test]
+fn a_password_in_the_url_of_a_camera_is_used_and_not_shown() {
+    let root = Root::new("[[camera]]\nname = 'yard'\nurl = 'http://127.0.0.1/api.cgi?user=a&password=geheim'\n");
+    let loaded = root.load(&[], &[]);
+    assert!(loaded.config.camera.0[0].url.as_ref().unwrap().path.ends_with("password=geheim"));
+    let shown = loaded.to_toml().unwrap();
+    assert!(shown.contains("user=a&password=<hidden>\"  # from ") && !shown.contains("geheim"), "{shown}");
+    assert!(!format!("{:?}", loaded.config).contains("geheim"));
+}
+
+#[test]
 fn a_camera_without_labels_is_no_count_in_home_assistant() {
     let warned = |labels: &str, enable: bool| {
         let zone = "[[camera.zones]]\nname = 'gate'\npoints = [[0, 0], [1, 0], [1, 1]]\n";
