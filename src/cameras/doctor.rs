@@ -11,6 +11,7 @@ use ledge_service::off_thread::block_on;
 use crate::address::SnapshotUrl;
 use crate::config::{CameraConfig, CamerasConfig};
 use crate::fetch::{FetchError, Fetcher};
+use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
 
 /// The result of asking a camera for a picture.
 struct Asked {
@@ -23,7 +24,8 @@ struct Asked {
 /// Asks each camera with an address for a picture, all at the same time.
 pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check> {
     let egress = Egress::new(context.egress, AuditSink::to_nowhere());
-    let with_address = config.iter().filter_map(|camera| Some((camera, Fetcher::new(camera, &egress)?)));
+    let memory = PictureMemory::new(PICTURES_BYTES_MAX);
+    let with_address = config.iter().filter_map(|camera| Some((camera, Fetcher::new(camera, &egress, &memory)?)));
     let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher).await))));
     match asked {
         Ok(asked) => asked.iter().map(|(camera, asked)| check(camera, asked)).collect(),

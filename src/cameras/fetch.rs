@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use crate::address::SnapshotUrl;
 use crate::config::CameraConfig;
 use crate::login::{Credentials, Login, LoginError};
+use crate::picture_memory::PictureMemory;
 
 /// The largest picture, in bytes.
 const PICTURE_BYTES_MAX: usize = 16 << 20;
@@ -25,6 +26,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Fetcher {
     client: SnapshotClient,
+    memory: PictureMemory,
     url: SnapshotUrl,
     user: String,
     password_file: Option<SecretFile>,
@@ -55,10 +57,11 @@ pub enum FetchError {
 
 impl Fetcher {
     /// `None` for a camera without an address. Nothing is connected yet.
-    pub fn new(config: &CameraConfig, egress: &Egress) -> Option<Self> {
+    pub fn new(config: &CameraConfig, egress: &Egress, memory: &PictureMemory) -> Option<Self> {
         let (settings, url) = (config.connection()?, config.url.as_ref()?);
         Some(Self {
             client: SnapshotClient::new(egress.clone(), settings, REPLY_TIMEOUT),
+            memory: memory.clone(),
             url: url.clone(),
             user: config.user.clone(),
             password_file: config.password_file.clone(),
@@ -88,6 +91,8 @@ impl Fetcher {
             }
             self.hashes |= !login.is_basic();
             self.login = Some(login);
+            // Read, so that the connection can be used again.
+            answer.body().await?;
             let Some(authorization) = self.authorization().await? else {
                 self.login = None;
                 return Err(LoginError::NoCredentials.into());
@@ -96,8 +101,14 @@ impl Fetcher {
         }
 
         match answer.status {
-            200 if ImageFormat::sniff(&answer.body) == Some(ImageFormat::Jpeg) => Ok(answer.body),
-            200 => Err(FetchError::NotJpeg(answer.body.len())),
+            200 => {
+                let room = self.memory.room(answer.bytes_max).await;
+                let picture = answer.body().await?;
+                if ImageFormat::sniff(&picture) != Some(ImageFormat::Jpeg) {
+                    return Err(FetchError::NotJpeg(picture.len()));
+                }
+                Ok(room.keep(picture))
+            }
             401 => {
                 self.login = None;
                 Err(FetchError::LoginRefused)
