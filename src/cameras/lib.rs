@@ -19,7 +19,7 @@
 //! * The crate knows neither MQTT nor HTTP: messages leave through `Publish`, pictures come through `egress` or with a
 //!   call.
 //! * `zones.rs`, `presence.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are passed in.
-//! * A camera that is away makes no event. A picture that showed nothing new counts as another look at the last one.
+//! * A camera that is away, or whose model is, makes no event. A picture that showed nothing new counts as another look at the last one.
 //! * No picture leaves the box without its blurred places.
 //! * A camera has one picture in progress at most, and the fetched pictures of all cameras share one bound.
 #![forbid(unsafe_code)]
