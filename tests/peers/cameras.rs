@@ -11,7 +11,7 @@ use ledge::updates::sha256::sha256_hex;
 use serde_json::{Value, json};
 
 use crate::boxes::{logged, named_root, wait_until};
-use crate::broker::Broker;
+use crate::broker::{Broker, Setup};
 use crate::camera_server::{CameraServer, Login, PASSWORD, USER, picture};
 use crate::certificates::Authority;
 use crate::daemon::{TestDaemon, TestRoot, data, setup_root, write};
@@ -335,6 +335,25 @@ fn a_published_picture_is_blurred_annotated_and_recorded_and_removed_when_it_is_
     write(&root.folder.path().join("ledge.toml"), off.as_bytes());
     let _daemon = root.start();
     assert_eq!(peer.receive().payload.len(), 0);
+}
+
+#[test]
+fn a_picture_that_is_too_large_for_the_broker_is_dropped_and_the_connection_stays() {
+    let broker = Setup::new().line("max_packet_size 10000").start();
+    let (server, gallery) = (CameraServer::start(Login::None), Gallery::new());
+    server.show("yard", gallery.script(&[(RED, 30)], true));
+    let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/box/cameras/yard/events");
+    let more = "interval_ms = 100\npicture_interval_ms = 0\nchange_threshold = 0\npublish_pictures = true\nblur = []";
+    let daemon = root(&broker, &camera("yard", &server, more)).start();
+    let dropped = daemon.wait_for_log_since_start("message dropped: it is larger than the broker accepts");
+    assert!(dropped["topic"] == "ledge/v1/box/cameras/yard/picture" && dropped["level"] == "WARN", "{dropped}");
+    wait_until("many pictures", || results(&daemon)["ledge_camera_published_pictures_total"] > 20.0);
+    let log = daemon.log();
+    let logged = |text: &str| log.lines().filter(|line| line.contains(text) && !line.contains("DEBUG")).count();
+    let of = ["message dropped", "connected to the broker", "the broker is not connected"].map(logged);
+    assert_eq!(of, [1, 1, 0], "{log}");
+    // Events get out as before.
+    assert_eq!(peer.receive().json()["event"], "appeared");
 }
 
 #[test]
