@@ -18,7 +18,7 @@ use ledge_part::route::{ErrorForm, RouteRule, Scope};
 use ledge_part::{body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
-use super::reply::{FeastErrorResponse, VisionErrorResponse};
+use super::reply::{FeastErrorResponse, VisionErrorResponse, with_challenge};
 use super::{App, browser, call_headers};
 
 /// The header for an API key of clients without bearer tokens.
@@ -43,8 +43,8 @@ pub struct Guard {
 
 /// The refusal of a request.
 pub(super) struct Denied {
-    failure: ApiError,
-    challenge: Option<HeaderValue>,
+    pub failure: ApiError,
+    pub challenge: Option<HeaderValue>,
     /// Set when the caller is authenticated, so that its body is read to the end.
     is_known: bool,
 }
@@ -57,26 +57,24 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
             // The request counts as in progress until the caller has the answer.
             if permit.is_counted() { counted_body::keep_until_sent(response, permit) } else { response }
         }
-        Err(Denied { failure, challenge, is_known }) => {
+        Err(denied) => {
             // With `Expect: 100-continue`, reading the body would send the 100, so reply first.
             let expects_continue = request.headers().contains_key(header::EXPECT);
             if expects_continue {
                 drop(request);
-            } else if is_known {
+            } else if denied.is_known {
                 body::discard(request.into_body(), app.context().limits()).await;
             } else {
                 body::discard_small(request.into_body()).await;
             }
 
-            let mut response = match rule.form {
+            let Denied { failure, challenge, .. } = denied;
+            let response = match rule.form {
                 ErrorForm::Ledge => failure.into_response(),
                 ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
                 ErrorForm::DeepStack => VisionErrorResponse::from(failure).into_response(),
             };
-            if let Some(challenge) = challenge {
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
-            }
-            response
+            with_challenge(response, challenge)
         }
     }
 }
@@ -139,40 +137,37 @@ pub(super) struct FormCaller {
 
 /// Admits the caller of a form, which the guard has let in so far: the holder of the key in the form, if it has one.
 /// An invalid key is refused, whatever else the caller may do.
-pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, ApiError> {
+pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, Denied> {
     let admitted = || {
         let (principal, access) = (parts.extensions.get::<Principal>()?, parts.extensions.get::<Access>()?);
         Some(FormCaller { principal: principal.clone(), access: access.clone(), permit: None })
     };
     let (Some(admitted), Some(rule)) = (admitted(), parts.extensions.get::<RouteRule>()) else {
-        return Err(without_peer().failure);
+        return Err(without_peer());
     };
     let Some(key) = key else { return Ok(admitted) };
-    let refused = |denied: Denied| denied.failure;
-    if presented_key(&parts.headers).map_err(refused)?.is_some_and(|presented| presented != key.as_bytes()) {
+    if presented_key(&parts.headers)?.is_some_and(|presented| presented != key.as_bytes()) {
         let message = "the form and the headers contain two different keys: send one of them";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
+        return Err(two_keys(message));
     }
 
-    let peer = parts.extensions.get::<Peer>().ok_or_else(without_peer).map_err(refused)?;
-    let caller = authenticate_by(app, peer, Some(key.as_bytes())).map_err(refused)?;
+    let peer = parts.extensions.get::<Peer>().ok_or_else(without_peer)?;
+    let caller = authenticate_by(app, peer, Some(key.as_bytes()))?;
     if admitted.principal == caller.principal {
         return Ok(admitted);
     }
     if let Some(lacking) = caller.lacks(rule.needs, None) {
-        return Err(denied(app, rule, &caller, lacking).failure);
+        return Err(denied(app, rule, &caller, lacking));
     }
-    let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited)).map_err(refused)?;
+    let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited))?;
     Ok(FormCaller { principal: caller.principal, access: caller.access, permit: Some(permit) })
 }
 
 impl FormCaller {
     /// Refuses a model that is not one of the caller's.
-    pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), ApiError> {
+    pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), Denied> {
         match parts.extensions.get::<RouteRule>() {
-            Some(rule) if !self.access.has_model(model) => {
-                Err(outside_scope(app, rule, &self.principal, &self.access).failure)
-            }
+            Some(rule) if !self.access.has_model(model) => Err(outside_scope(app, rule, &self.principal, &self.access)),
             _ => Ok(()),
         }
     }
@@ -236,21 +231,21 @@ fn without_peer() -> Denied {
     Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
 }
 
+/// The refusal of a request with more than one key.
+fn two_keys(message: &str) -> Denied {
+    Denied { failure: ApiError::new(StatusCode::BAD_REQUEST, message), challenge: None, is_known: false }
+}
+
 /// The key of a request that sent something else: it is malformed.
 const MALFORMED_KEY: &[u8] = b"";
 
 /// The API key of a request. `Authorization` with another scheme than `Bearer`, and without a key in the other header,
 /// counts as a malformed key: a caller that presents something never gets the access of callers without a credential.
 pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
-    let bad = |message: &str| Denied {
-        failure: ApiError::new(StatusCode::BAD_REQUEST, message),
-        challenge: None,
-        is_known: false,
-    };
     let once = |name: &HeaderName, message: &str| {
         let mut values = headers.get_all(name).iter();
         let first = values.next();
-        if values.next().is_some() { Err(bad(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
+        if values.next().is_some() { Err(two_keys(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
     };
     let authorization =
         once(&header::AUTHORIZATION, "the request has the header authorization more than once: send it once")?;
@@ -259,7 +254,7 @@ pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied
         .map(<[u8]>::trim_ascii);
     match (bearer, plain) {
         (Some(bearer), Some(plain)) if bearer != plain => {
-            Err(bad("the headers authorization and x-api-key contain two different keys: send one of them"))
+            Err(two_keys("the headers authorization and x-api-key contain two different keys: send one of them"))
         }
         (bearer, plain) => Ok(bearer.or(plain).or(authorization.and(Some(MALFORMED_KEY)))),
     }
