@@ -115,6 +115,23 @@ fn errors_have_the_form_that_clients_read() {
     refusal(&post(client, "/v1/vision/custom/nothing", &[("image", &cows())]), 404);
     assert!(refusal(&post(client, "/v1/vision/custom/add_sub", &[("image", &cows())]), 400).contains("photographs"));
     assert_eq!(predictions(&post(client, detect, &[("image", &cows())])).len(), 3, "the connection goes on");
+
+    for (method, path, status) in [
+        ("POST", "/v1/vision/face/recognize", 404),
+        ("GET", "/v1/vision", 404),
+        ("GET", "/v1/status", 404),
+        ("GET", detect, 405),
+        ("POST", "/v1/status/ping", 405),
+        ("POST", "/v1/vision/custom/%ff", 400),
+    ] {
+        let mut client = daemon.client();
+        client.send(format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n").as_bytes());
+        let answer = client.receive();
+        refusal(&answer, status);
+        assert_eq!(answer.header("allow").is_some(), status == 405, "{method} {path}");
+    }
+    let near = daemon.client().get("/v1/visions");
+    assert_eq!((near.status, near.json().get("success")), (404, None), "another interface");
 }
 
 #[test]
