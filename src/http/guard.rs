@@ -18,8 +18,9 @@ use ledge_part::route::{ErrorForm, RouteRule, Scope};
 use ledge_part::{body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
+use super::browser::{self, ForeignRequest};
 use super::reply::{FeastErrorResponse, VisionErrorResponse, with_challenge};
-use super::{App, browser, call_headers};
+use super::{App, call_headers};
 
 /// The header for an API key of clients without bearer tokens.
 const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
@@ -81,23 +82,23 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
 
 async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, Denied> {
     let mut caller = authenticate(app, request)?;
+    let mut obstacle = obstacle(app, rule, &caller, request).await?;
+    // A key in the form is asked for where it decides. The handler finds it where the caller may pass without one.
     if rule.form == ErrorForm::DeepStack
-        && !is_known(&caller)
-        && caller.lacks(rule.needs, None).is_some()
+        && obstacle.is_some()
+        && caller.proof != Proof::Key
         && let Some(key) = form_key(request).await
     {
         let peer = request.extensions().get::<Peer>().ok_or_else(without_peer)?;
         caller = authenticate_by(app, peer, Some(key.as_bytes()))?;
+        obstacle = self::obstacle(app, rule, &caller, request).await?;
     }
     let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited))?;
-    let lacking = match caller.lacks(rule.needs, None) {
-        None if caller.access.is_scoped() => out_of_scope(rule, &caller, request).await?,
-        lacking => lacking,
-    };
-    if let Some(lacking) = lacking {
-        return Err(denied(app, rule, &caller, lacking));
+    match obstacle {
+        Some(Obstacle::Lacking(lacking)) => return Err(denied(app, rule, &caller, lacking)),
+        Some(Obstacle::Foreign(foreign)) => return Err(from_web_page(app, &caller, &foreign)),
+        None => {}
     }
-    refuse_web_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
     if rule.form == ErrorForm::DeepStack {
@@ -108,6 +109,26 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     }
     extensions.insert(principal);
     Ok(permit)
+}
+
+/// The reason to refuse a caller that is authenticated.
+enum Obstacle {
+    Lacking(Lacking),
+    Foreign(ForeignRequest),
+}
+
+async fn obstacle(
+    app: &App,
+    rule: &RouteRule,
+    caller: &Caller,
+    request: &mut Request,
+) -> Result<Option<Obstacle>, Denied> {
+    let lacking = match caller.lacks(rule.needs, None) {
+        None if caller.access.is_scoped() => out_of_scope(rule, caller, request).await?,
+        lacking => lacking,
+    };
+    let foreign = || foreign_request(app, caller, request).map(Obstacle::Foreign);
+    Ok(lacking.map(Obstacle::Lacking).or_else(foreign))
 }
 
 fn at_limit(limited: &Limited) -> Denied {
@@ -136,7 +157,7 @@ pub(super) struct FormCaller {
 }
 
 /// Admits the caller of a form, which the guard has let in so far: the holder of the key in the form, if it has one.
-/// An invalid key is refused, whatever else the caller may do.
+/// Such a key decides as one in a header does: the caller has its access and no other, and an invalid one is refused.
 pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, Denied> {
     let admitted = || {
         let (principal, access) = (parts.extensions.get::<Principal>()?, parts.extensions.get::<Access>()?);
@@ -177,20 +198,20 @@ impl FormCaller {
     }
 }
 
-/// Refuses the requests of web pages in a browser on this machine that would have access without a credential.
-fn refuse_web_pages(app: &App, caller: &Caller, request: &Request) -> Result<(), Denied> {
+/// Detects the requests of web pages in a browser on this machine that would have access without a credential.
+fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<ForeignRequest> {
     // No page reaches a Unix socket.
     let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
-    if is_known(caller) || !is_over_tcp {
-        return Ok(());
-    }
-    let Some(foreign) = browser::foreign_request(request.uri(), request.headers(), &app.config().allowed_hosts) else {
-        return Ok(());
-    };
+    let has_no_credential = is_over_tcp && !is_known(caller);
+    let foreign = || browser::foreign_request(request.uri(), request.headers(), &app.config().allowed_hosts);
+    has_no_credential.then(foreign).flatten()
+}
+
+fn from_web_page(app: &App, caller: &Caller, foreign: &ForeignRequest) -> Denied {
     app.serving().audit().record_denied(&caller.principal, foreign.as_str());
     let message = format!("{foreign}; or send an API key as `Authorization: Bearer <key>`");
     let failure = ApiError::new(StatusCode::UNAUTHORIZED, message);
-    Err(Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false })
+    Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
 }
 
 fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
@@ -305,34 +326,26 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
     let needs = format!("{method} {path} needs the role {roles}");
     let least = rule.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
     let create = format!("`ledge keys create NAME --role {least}` on the box creates one");
+    let key = match rule.form {
+        ErrorForm::DeepStack => {
+            "an API key as the field api_key, before the field image, or as `Authorization: Bearer <key>`"
+        }
+        _ => "an API key as `Authorization: Bearer <key>`",
+    };
+    let lacks = format!("{needs}, and {principal} does not have it");
     let (status, message) = match &caller.proof {
-        Proof::None => (
-            StatusCode::UNAUTHORIZED,
-            match rule.form {
-                ErrorForm::DeepStack => format!(
-                    "{needs}: send an API key with this role as the field api_key, before the field image, or as \
-                     `Authorization: Bearer <key>`; {create}"
-                ),
-                _ => format!("{needs}: send an API key with this role as `Authorization: Bearer <key>`; {create}"),
-            },
-        ),
-        Proof::Key => {
-            (StatusCode::FORBIDDEN, format!("{needs}, and {principal} does not have it: use another key; {create}"))
+        Proof::None => (StatusCode::UNAUTHORIZED, format!("{needs}: send {key} with this role; {create}")),
+        Proof::Key => (StatusCode::FORBIDDEN, format!("{lacks}: use another key; {create}")),
+        Proof::User => (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.users, or send {key}")),
+        Proof::Certificate => {
+            (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.certificates, or send {key}"))
         }
-        Proof::User => {
-            (StatusCode::FORBIDDEN, format!("{needs}, and {principal} does not have it: add the role in access.users"))
-        }
-        Proof::Certificate => (
-            StatusCode::FORBIDDEN,
-            format!("{needs}, and {principal} does not have it: add the role in access.certificates"),
-        ),
         Proof::UnlistedCertificate(certificate) => {
             let names = certificate.names.join(", ");
             (
                 StatusCode::FORBIDDEN,
                 format!(
-                    "{needs}: add the certificate to access.certificates by one of its names ({names}), or send an API \
-                     key"
+                    "{needs}: add the certificate to access.certificates by one of its names ({names}), or send {key}"
                 ),
             )
         }

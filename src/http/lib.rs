@@ -56,7 +56,9 @@
 //! 3. With a key, it checks the key's id in the list in memory, BLAKE3 of its secret in constant time, its expiry and
 //!    its revocation. An invalid key is 401, whatever the roles of the way in, and is recorded; a key that may be a
 //!    guess counts against the address it came from. Without a key, the caller is a listed certificate, else the user
-//!    id, else has the roles that `[access]` gives to loopback or the socket; beyond loopback it has none.
+//!    id, else has the roles that `[access]` gives to loopback or the socket; beyond loopback it has none. A key in a
+//!    form of `/v1/vision` counts as one in a header (`guard::admit_by_form`): for a caller that would be refused without
+//!    it, the guard reads the start of the form.
 //! 4. `Caller::enter` returns a `RequestPermit` within `max_rate` and `max_concurrent`, or 429.
 //! 5. `RouteRule::needs`: one of these permissions in the caller's roles suffices. Otherwise the answer is 403 and
 //!    names the role, or 401 for a caller without a credential.
