@@ -224,7 +224,6 @@ impl<'a> Scan<'a> {
         let path = self.path.display();
         let written: WrittenLine<'_> = match serde_json::from_slice(line) {
             Ok(written) if line.ends_with(b"\n") => written,
-            // An interrupted write, or one of which a power cut left a part, perhaps filled up with zeros.
             Err(error) if !error.is_data() && is_torn(line) => return Ok(false),
             Ok(_) if is_torn(line) => return Ok(false),
             _ => bail!(
@@ -256,8 +255,12 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// True for what can be left of a line of ours.
+/// True for what an interrupted write can leave of a line of ours, which is its start without a newline, or a power cut,
+/// which may put zeros in place of a part. JSON has no zeros.
 fn is_torn(line: &[u8]) -> bool {
+    if line.ends_with(b"\n") && !line.contains(&0) {
+        return false;
+    }
     let start = line.iter().position(|byte| *byte != 0).unwrap_or(line.len());
     let rest = line.get(start..).unwrap_or_default().trim_ascii_end();
     let rest = rest.split(|byte| *byte == 0).next().unwrap_or_default();
