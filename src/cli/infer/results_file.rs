@@ -96,6 +96,11 @@ impl ResultsFile {
         // A file that is named twice has one line.
         let mut named = HashSet::with_capacity(inputs.len());
         inputs.retain(|input| named.insert(input.path.clone()));
+        // Several such names would be one name in JSON.
+        for input in inputs.iter_mut().filter(|input| input.path.to_str().is_none()) {
+            input.problem =
+                Some("the name is not UTF-8, and a line of --out cannot name it: rename the file".to_owned());
+        }
 
         let mut scan = Scan::new(&path, model, version, inputs);
         let length = scan.read(BufReader::new(&file))?;
@@ -194,7 +199,10 @@ struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     fn new(path: &'a Path, model: &'a ModelName, version: ModelVersion, inputs: &'a [Input]) -> Self {
-        let by_name = inputs.iter().enumerate().map(|(at, input)| (input.path.to_string_lossy(), at)).collect();
+        // A name that is not UTF-8 has lines of errors only, under a name that may be the one of another file.
+        let (named, nameless): (Vec<_>, Vec<_>) =
+            inputs.iter().enumerate().partition(|(_, input)| input.path.to_str().is_some());
+        let by_name = nameless.into_iter().chain(named).map(|(at, input)| (input.path.to_string_lossy(), at)).collect();
         let is_done = vec![false; inputs.len()];
         Self { path, model, version: version.to_string(), inputs, by_name, is_done, removed: Vec::new() }
     }
@@ -245,7 +253,7 @@ impl<'a> Scan<'a> {
         // Lines of files that this run does not name stay as they are.
         let Some(&at) = self.by_name.get(&written.file) else { return Ok(true) };
         let (Some(input), Some(is_done)) = (self.inputs.get(at), self.is_done.get_mut(at)) else { return Ok(true) };
-        let is_answer = written.error.is_none() && !*is_done;
+        let is_answer = written.error.is_none() && input.problem.is_none() && !*is_done;
         let now = || std::fs::metadata(&input.path).ok().map(|metadata| FileState::from(&metadata));
         let then = written.file_bytes.zip(written.file_modified);
         let then = then.map(|(file_bytes, file_modified)| FileState { file_bytes, file_modified });

@@ -1,3 +1,6 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
@@ -41,10 +44,14 @@ impl Run {
 
     /// Writes the line of a photograph.
     fn write(&self, results: &mut ResultsFile, at: usize, member: &str) {
-        let state = FileState::from(&std::fs::metadata(self.photograph(at)).unwrap());
+        Self::write_of(results, &self.photograph(at), member);
+    }
+
+    fn write_of(results: &mut ResultsFile, path: &Path, member: &str) {
+        let state = FileState::from(&std::fs::metadata(path).unwrap());
         let answer = json!({"model_name": "m", "model_version": "1", member: "{\"x\": 1}"});
-        let (path, answer) = (self.photograph(at), answer.as_object().unwrap().clone());
-        let line = Line { file: path.to_str().unwrap(), state: Some(&state), answer: &answer };
+        let (path, answer) = (path.to_string_lossy(), answer.as_object().unwrap().clone());
+        let line = Line { file: &path, state: Some(&state), answer: &answer };
         results.write(&line).unwrap();
     }
 
@@ -129,6 +136,35 @@ fn a_complete_line_that_is_invalid_is_an_error_with_its_number_wherever_it_is() 
             assert_eq!(run.bytes(), content);
         }
     }
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_bad_files_and_take_no_line_of_another_file() {
+    let run = Run::new();
+    let name = |bytes: &[u8]| run.folder.path().join(OsStr::from_bytes(bytes));
+    let (bad, twin, lossy) = (name(b"\xFF.jpg"), name(b"\xFE.jpg"), name("\u{FFFD}.jpg".as_bytes()));
+    for path in [&bad, &twin, &lossy] {
+        durable::replace(path, b"x").unwrap();
+    }
+    let open = || {
+        let mut inputs = [&bad, &lossy, &twin].map(|path| Input { path: path.clone(), problem: None }).into();
+        let (results, done) =
+            ResultsFile::open(&run.path(), &"m".parse().unwrap(), ModelVersion::try_from(1).unwrap(), &mut inputs)
+                .unwrap();
+        let is_bad = |input: &Input| input.problem.as_ref().is_some_and(|problem| problem.contains("rename"));
+        (results, done, inputs.into_iter().map(|input| (is_bad(&input), input.path)).collect::<Vec<_>>())
+    };
+    let (mut results, done, left) = open();
+    assert_eq!((done, &left), (0, &vec![(true, bad.clone()), (false, lossy.clone()), (true, twin.clone())]));
+    Run::write_of(&mut results, &bad, "error");
+    Run::write_of(&mut results, &lossy, "labels");
+    Run::write_of(&mut results, &twin, "error");
+    drop(results);
+
+    let (_results, done, left) = open();
+    assert_eq!((done, left), (1, vec![(true, bad.clone()), (true, twin.clone())]));
+    let text = String::from_utf8(run.bytes()).unwrap();
+    assert!(text.lines().count() == 1 && text.contains("labels"), "{text}");
 }
 
 #[test]
