@@ -14,6 +14,10 @@ struct Run {
     names: [&'static str; 3],
 }
 
+fn origin(model: &str, version: u64, top: usize) -> Origin {
+    Origin { model: model.parse().unwrap(), version: ModelVersion::try_from(version).unwrap(), top }
+}
+
 impl Run {
     fn new() -> Self {
         let run = Self { folder: tempfile::tempdir().unwrap(), names: ["a \"1\".jpg", "b.jpg", "c.jpg"] };
@@ -31,15 +35,14 @@ impl Run {
         self.folder.path().join(self.names[at])
     }
 
-    fn open_as(&self, model: &str, version: u64) -> anyhow::Result<(ResultsFile, Done, Vec<PathBuf>)> {
+    fn open_as(&self, model: &str, version: u64, top: usize) -> anyhow::Result<(ResultsFile, Done, Vec<PathBuf>)> {
         let mut inputs: Vec<_> = (0..3).map(|at| Input { path: self.photograph(at), problem: None }).collect();
-        let version = ModelVersion::try_from(version).unwrap();
-        let (results, done) = ResultsFile::open(&self.path(), &model.parse().unwrap(), version, &mut inputs)?;
+        let (results, done) = ResultsFile::open(&self.path(), &origin(model, version, top), &mut inputs)?;
         Ok((results, done, inputs.into_iter().map(|input| input.path).collect()))
     }
 
     fn open(&self) -> (ResultsFile, Done, Vec<PathBuf>) {
-        self.open_as("m", 1).unwrap()
+        self.open_as("m", 1, 5).unwrap()
     }
 
     /// Writes the line of a photograph.
@@ -49,7 +52,7 @@ impl Run {
 
     fn write_of(results: &mut ResultsFile, path: &Path, member: &str) {
         let state = FileState::from(&std::fs::metadata(path).unwrap());
-        let answer = json!({"model_name": "m", "model_version": "1", member: "{\"x\": 1}"});
+        let answer = json!({"model_name": "m", "model_version": "1", "top": 5, member: "{\"x\": 1}"});
         let (path, answer) = (path.to_string_lossy(), answer.as_object().unwrap().clone());
         let line = Line { file: &path, state: Some(&state), answer: &answer };
         results.write(&line).unwrap();
@@ -78,7 +81,7 @@ fn failed_and_changed_files_are_left_and_lose_their_lines() {
     drop(results);
     durable::replace(&run.photograph(2), b"another photograph").unwrap();
     // The line of a file that this run does not name.
-    let other = r#"{"file":"other.jpg","model_name":"m","model_version":"1","error":"x"}"#;
+    let other = r#"{"file":"other.jpg","model_name":"m","model_version":"1","top":5,"error":"x"}"#;
     let mut bytes = run.bytes();
     bytes.extend_from_slice(format!("{other}\n").as_bytes());
     durable::replace(&run.path(), &bytes).unwrap();
@@ -98,7 +101,7 @@ fn failed_and_changed_files_are_left_and_lose_their_lines() {
 #[test]
 fn one_run_at_a_time_has_the_file_even_when_it_has_replaced_it() {
     let run = Run::new();
-    let refused = |run: &Run| run.open_as("m", 1).unwrap_err().to_string().contains("another run");
+    let refused = |run: &Run| run.open_as("m", 1, 5).unwrap_err().to_string().contains("another run");
     let (mut results, ..) = run.open();
     assert!(refused(&run));
     run.write(&mut results, 0, "error");
@@ -111,14 +114,16 @@ fn one_run_at_a_time_has_the_file_even_when_it_has_replaced_it() {
 }
 
 #[test]
-fn answers_of_another_model_or_version_are_refused_and_stay() {
+fn answers_of_another_model_version_or_length_are_refused_and_stay() {
     let run = Run::new();
     let before = run.complete();
     for (model, version) in [("other", 1), ("m", 2)] {
-        let refused = run.open_as(model, version).unwrap_err().to_string();
+        let refused = run.open_as(model, version, 5).unwrap_err().to_string();
         assert!(refused.contains("answers of version 1 of the model 'm'"), "{refused}");
         assert!(refused.contains(&format!("version {version} of '{model}'")), "{refused}");
     }
+    let refused = run.open_as("m", 1, 3).unwrap_err().to_string();
+    assert!(refused.contains("with --top 5") && refused.contains("with --top 3"), "{refused}");
     assert_eq!(run.bytes(), before);
 }
 
@@ -131,7 +136,7 @@ fn a_complete_line_that_is_invalid_is_an_error_with_its_number_wherever_it_is() 
         for place in 0..=3 {
             let content = [&lines[..place], &[invalid], &lines[place..]].concat().concat();
             durable::replace(&run.path(), &content).unwrap();
-            let refused = run.open_as("m", 1).unwrap_err().to_string();
+            let refused = run.open_as("m", 1, 5).unwrap_err().to_string();
             assert!(refused.contains(&format!("line {} of ", place + 1)), "{refused}");
             assert_eq!(run.bytes(), content);
         }
@@ -148,9 +153,7 @@ fn names_that_are_not_utf_8_are_bad_files_and_take_no_line_of_another_file() {
     }
     let open = || {
         let mut inputs = [&bad, &lossy, &twin].map(|path| Input { path: path.clone(), problem: None }).into();
-        let (results, done) =
-            ResultsFile::open(&run.path(), &"m".parse().unwrap(), ModelVersion::try_from(1).unwrap(), &mut inputs)
-                .unwrap();
+        let (results, done) = ResultsFile::open(&run.path(), &origin("m", 1, 5), &mut inputs).unwrap();
         let is_bad = |input: &Input| input.problem.as_ref().is_some_and(|problem| problem.contains("rename"));
         (results, done, inputs.into_iter().map(|input| (is_bad(&input), input.path)).collect::<Vec<_>>())
     };
@@ -184,13 +187,13 @@ fn a_file_of_another_kind_is_refused_and_stays() {
     let of_json = "{\"file\":\"a.jpg\",\"labels\":[]}\n";
     for content in ["a,b\n1,2\n", "\u{ff}\u{d8}photograph", "{\"file\": 1}\n", "[]\n", of_json, "x", "{\"a\""] {
         durable::replace(&run.path(), content.as_bytes()).unwrap();
-        let refused = run.open_as("m", 1).unwrap_err().to_string();
+        let refused = run.open_as("m", 1, 5).unwrap_err().to_string();
         assert!(refused.contains("line 1") && refused.contains("was not written by"), "{refused}");
         assert_eq!(run.bytes(), content.as_bytes());
     }
     std::fs::remove_file(run.path()).unwrap();
     std::fs::create_dir(run.path()).unwrap();
-    assert!(run.open_as("m", 1).unwrap_err().to_string().contains("not a regular file"));
+    assert!(run.open_as("m", 1, 5).unwrap_err().to_string().contains("not a regular file"));
 }
 
 proptest! {
@@ -222,7 +225,7 @@ proptest! {
         let run = Run::new();
         let content = lines.join("\n");
         durable::replace(&run.path(), content.as_bytes()).unwrap();
-        if run.open_as("m", 1).is_err() {
+        if run.open_as("m", 1, 5).is_err() {
             prop_assert_eq!(run.bytes(), content.as_bytes());
         } else {
             prop_assert!(lines.len() < 2 && is_torn(content.as_bytes()), "{:?}", content);
