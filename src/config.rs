@@ -2,6 +2,7 @@
 //!
 //! [`Config::load`] reads it from all its sources and reports every mistake at once; a [`Config`] is valid.
 
+mod cameras;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -341,6 +342,7 @@ impl Config {
         problems.extend(destinations.iter().flat_map(|destination| destination.problems(&self.egress)));
         problems.extend(self.certificate_problem());
         problems.extend(self.group_problems());
+        problems.extend(self.camera_problems());
         problems.extend(self.writer_problems());
         problems
     }

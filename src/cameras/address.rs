@@ -7,12 +7,21 @@ use ledge_base::toml_check::from_text;
 use ledge_egress::HostPort;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Parts of the names of parameters whose values are secrets, in lower case: `password`, `pwd`, `loginpas`, `auth_token`.
+const SECRET_NAMES: [&str; 6] = ["pas", "pw", "token", "secret", "auth", "key"];
+
+/// Stands for a secret. No address has such characters, so what is shown is not taken for an address.
+const HIDDEN: &str = "<hidden>";
+
 /// `http://HOST[:PORT]/PATH[?QUERY]`, or `https://`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// The query of some cameras has a password. An address is shown and serialized without it: in `ledge config show`, in
+/// logs, and in the settings of the last start, where a new password alone is no change.
+#[derive(Clone, PartialEq, Eq)]
 pub struct SnapshotUrl {
     pub tls: bool,
     pub at: HostPort,
-    /// Path and query, with the leading slash, percent-encoded. The query of some cameras has a password.
+    /// Path and query, with the leading slash, percent-encoded. It may have a password.
     pub path: String,
 }
 
@@ -25,6 +34,8 @@ pub enum InvalidSnapshotUrl {
     Login,
     #[error("rtsp:// is video, which Ledge does not decode: use the camera's address of a single picture over HTTP")]
     Video,
+    #[error("has {HIDDEN} in place of a password, as `ledge config show` writes it: put the password there")]
+    Hidden,
     #[error("has a character that an address has only percent-encoded, such as a space (%20)")]
     Character,
 }
@@ -49,6 +60,9 @@ impl FromStr for SnapshotUrl {
         let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));
         let at = if has_port { authority.parse() } else { HostPort::new(authority, if tls { 443 } else { 80 }) };
         let at = at.map_err(|_| Invalid::Form)?;
+        if path.contains(HIDDEN) {
+            return Err(Invalid::Hidden);
+        }
         if !path.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&byte)) {
             return Err(Invalid::Character);
         }
@@ -57,9 +71,40 @@ impl FromStr for SnapshotUrl {
     }
 }
 
+impl SnapshotUrl {
+    /// True if the query has a password or another secret.
+    pub fn has_secret(&self) -> bool {
+        self.path
+            .split_once('?')
+            .is_some_and(|(_, query)| query.split('&').any(|parameter| secret(parameter).is_some()))
+    }
+}
+
+/// The name of a parameter whose value is a secret.
+fn secret(parameter: &str) -> Option<&str> {
+    let (name, value) = parameter.split_once('=')?;
+    let lower = name.to_ascii_lowercase();
+    (!value.is_empty() && SECRET_NAMES.iter().any(|part| lower.contains(part))).then_some(name)
+}
+
 impl fmt::Display for SnapshotUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}{}", if self.tls { "https" } else { "http" }, self.at, self.path)
+        let (path, query) = self.path.split_once('?').map_or((&*self.path, None), |(path, query)| (path, Some(query)));
+        write!(f, "{}://{}{path}", if self.tls { "https" } else { "http" }, self.at)?;
+        for (number, parameter) in query.iter().flat_map(|query| query.split('&')).enumerate() {
+            f.write_str(if number == 0 { "?" } else { "&" })?;
+            match secret(parameter) {
+                Some(name) => write!(f, "{name}={HIDDEN}")?,
+                None => f.write_str(parameter)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SnapshotUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -97,6 +142,25 @@ mod tests {
     }
 
     #[test]
+    fn a_password_in_the_query_is_never_shown_and_what_is_shown_is_no_address() {
+        for (query, shown) in [
+            ("cmd=Snap&user=admin&password=x%20y", "cmd=Snap&user=admin&password=<hidden>"),
+            ("loginuse=a&LoginPas=b", "loginuse=a&LoginPas=<hidden>"),
+            ("auth_token=b&channel=1", "auth_token=<hidden>&channel=1"),
+            ("a&pwd=b=c", "a&pwd=<hidden>"),
+        ] {
+            let url: SnapshotUrl = format!("http://10.0.0.7/a?{query}").parse().unwrap();
+            let shown = format!("http://10.0.0.7:80/a?{shown}");
+            assert_eq!((url.to_string(), format!("{url:?}")), (shown.clone(), shown.clone()));
+            assert_eq!(serde_json::to_value(&url).unwrap(), shown);
+            assert!(url.has_secret() && url.path.ends_with(query));
+            assert_eq!(shown.parse::<SnapshotUrl>(), Err(InvalidSnapshotUrl::Hidden));
+        }
+        let open: SnapshotUrl = "http://10.0.0.7/password=x?password=&channel=1".parse().unwrap();
+        assert!(!open.has_secret() && open.to_string().ends_with("/password=x?password=&channel=1"));
+    }
+
+    #[test]
     fn other_texts_are_refused_with_the_reason() {
         use InvalidSnapshotUrl as Invalid;
         for (text, reason) in [
@@ -118,9 +182,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_or_read_as_what_it_is_written_as(text in "https?://(\\[)?[a-z0-9:.]{0,20}(\\])?(:[0-9]{0,5})?([/?]\\PC{0,10})?|\\PC*") {
+        fn any_text_is_refused_or_read_as_what_it_is_written_as(text in "https?://(\\[)?[a-z0-9:.]{0,20}(\\])?(:[0-9]{0,5})?([/?]\\PC{0,10}([?&](pwd|a)=[a-z=]{0,2})?)?|\\PC*") {
             if let Ok(read) = text.parse::<SnapshotUrl>() {
-                prop_assert_eq!(read.to_string().parse(), Ok(read));
+                let again = read.to_string().parse();
+                prop_assert_eq!(again, if read.has_secret() { Err(InvalidSnapshotUrl::Hidden) } else { Ok(read) });
             }
         }
     }

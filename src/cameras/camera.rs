@@ -24,6 +24,10 @@ use crate::zones::Point;
 /// little is found, too.
 const REFRESH_MS: u64 = 60_000;
 
+/// Failures in a row after which a camera, or its model, is away. A single one says little: a packet was lost, a queue
+/// was full.
+pub const FAILURES_UNTIL_AWAY: u32 = 2;
+
 /// A time, by both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
@@ -65,6 +69,8 @@ struct State {
     counts: Option<BTreeMap<Subject, usize>>,
     /// The number of looks since the start.
     looks: u32,
+    /// The pictures in a row that the model did not answer.
+    unanswered: u32,
     last_picture_ms: Option<u64>,
     /// The time of the last picture that came with a call.
     last_seen_ms: u64,
@@ -113,6 +119,7 @@ impl Camera {
             is_online: None,
             counts: None,
             looks: 0,
+            unanswered: 0,
             last_picture_ms: None,
             last_seen_ms: 0,
             published: PublishedPictures::default(),
@@ -207,6 +214,15 @@ impl Camera {
         self.set_online(&mut state, false)
     }
 
+    /// Notes that the model did not answer. Nothing is gone because it is away, as with the camera itself.
+    pub fn unanswered(&self) {
+        let mut state = self.lock();
+        state.unanswered = state.unanswered.saturating_add(1);
+        if state.unanswered >= FAILURES_UNTIL_AWAY {
+            state.presence.away();
+        }
+    }
+
     /// Notes that the time of a camera without an address has passed without a picture.
     pub fn miss(&self, now: Moment, patience_ms: u64) -> bool {
         let is_late = now.steady_ms.saturating_sub(self.lock().last_seen_ms) > patience_ms;
@@ -257,6 +273,7 @@ impl Camera {
     }
 
     fn look(&self, state: &mut State, now: Moment) -> Seen {
+        state.unanswered = 0;
         let look = self.look_of(&state.shown);
         let changes = state.presence.look(&look, now.steady_ms);
         for change in &changes {

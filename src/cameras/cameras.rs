@@ -28,6 +28,7 @@ use crate::discovery::{self, Announcements, Site};
 use crate::fetch::Fetcher;
 use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
 use crate::metrics;
+use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
 use crate::retained;
 use crate::watch::{GivenPicture, Watcher, Watching};
 
@@ -188,9 +189,10 @@ impl CameraTasks {
         for (camera, given) in given {
             spawn(Box::pin(Watcher::new(camera, watching.clone()).take(given)));
         }
+        let memory = PictureMemory::new(PICTURES_BYTES_MAX);
         let count = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
         for (camera, number) in all.iter().zip(0_u32..) {
-            if let Some(fetcher) = Fetcher::new(&camera.config, &services.egress) {
+            if let Some(fetcher) = Fetcher::new(&camera.config, &services.egress, &memory) {
                 // Not all at once: the cores are busy evenly.
                 let delay = camera.config.interval().min(Duration::from_secs(10)) * number / count;
                 spawn(Box::pin(Watcher::new(camera.clone(), watching.clone()).run(fetcher, delay)));

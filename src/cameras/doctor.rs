@@ -1,9 +1,6 @@
 //! The findings about cameras: each one is asked for a picture.
 
-use std::collections::BTreeMap;
-
 use futures_util::future::join_all;
-use ledge_base::names::ModelName;
 use ledge_egress::Egress;
 use ledge_engine::pipeline::picture_size::picture_size;
 use ledge_part::check::{Check, size};
@@ -11,8 +8,10 @@ use ledge_part::section::DoctorContext;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::block_on;
 
+use crate::address::SnapshotUrl;
 use crate::config::{CameraConfig, CamerasConfig};
 use crate::fetch::{FetchError, Fetcher};
+use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
 
 /// The result of asking a camera for a picture.
 struct Asked {
@@ -22,17 +21,16 @@ struct Asked {
     sends_password: bool,
 }
 
-/// Asks each camera with an address for a picture, all at the same time, and the daemon for the models.
+/// Asks each camera with an address for a picture, all at the same time.
 pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check> {
     let egress = Egress::new(context.egress, AuditSink::to_nowhere());
-    let with_address = config.iter().filter_map(|camera| Some((camera, Fetcher::new(camera, &egress)?)));
+    let memory = PictureMemory::new(PICTURES_BYTES_MAX);
+    let with_address = config.iter().filter_map(|camera| Some((camera, Fetcher::new(camera, &egress, &memory)?)));
     let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher).await))));
-    let mut found: Vec<_> = match asked {
+    match asked {
         Ok(asked) => asked.iter().map(|(camera, asked)| check(camera, asked)).collect(),
         Err(error) => vec![Check::fail("cameras", error.to_string(), "see the message")],
-    };
-    found.extend(models(config, context));
-    found
+    }
 }
 
 async fn ask(mut fetcher: Fetcher) -> Asked {
@@ -54,6 +52,7 @@ fn check(camera: &CameraConfig, asked: &Asked) -> Check {
         Err(reason) => Check::fail(&name, reason, "check the camera, its url and its login"),
         Ok((bytes, (width, height))) => {
             let detail = format!("a picture of {width}x{height} pixels, {}", size(*bytes as u64));
+            let has_secret = camera.url.as_ref().is_some_and(SnapshotUrl::has_secret);
             let is_plain = camera.url.as_ref().is_some_and(|url| !url.tls && !url.at.host.is_loopback());
             if asked.sends_password && is_plain {
                 let detail =
@@ -61,28 +60,15 @@ fn check(camera: &CameraConfig, asked: &Asked) -> Check {
                 let advice = "turn on digest authentication at the camera, or use https:// with a pinned certificate";
                 return Check::warn(&name, detail, advice);
             }
+            if has_secret && is_plain {
+                let detail = format!("{detail}; its url has a password, which others on the network can read");
+                let advice = "use https:// with a pinned certificate, or `user` and `password_file` with digest \
+                              authentication";
+                return Check::warn(&name, detail, advice);
+            }
             Check::ok(&name, detail)
         }
     }
-}
-
-/// The models of cameras that the daemon does not have.
-fn models(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check> {
-    let mut models: BTreeMap<&ModelName, Vec<&str>> = BTreeMap::new();
-    // Pictures that come with calls come with the model's answer.
-    for camera in config.iter().filter(|camera| camera.url.is_some()) {
-        models.entry(&camera.model).or_default().push(camera.name.as_str());
-    }
-    if models.is_empty() || (context.ask_daemon)("/v2").is_none() {
-        return Vec::new();
-    }
-    let lacks = |model: &&ModelName| (context.ask_daemon)(&format!("/v2/models/{model}")).is_none();
-    let missing = models.keys().copied().filter(lacks).map(|model| {
-        let cameras = models.get(model).map(|cameras| cameras.join(", ")).unwrap_or_default();
-        let detail = format!("the model {model} of {cameras} is not loaded");
-        Check::fail("cameras", detail, "put the model into repository.path, or set `model` of the cameras")
-    });
-    missing.collect()
 }
 
 #[cfg(test)]
@@ -106,6 +92,9 @@ mod tests {
         assert_eq!(status("http://10.0.0.7/", false), Status::Ok);
         assert_eq!(status("https://10.0.0.7/", true), Status::Ok);
         assert_eq!(status("http://127.0.0.1/", true), Status::Ok);
+        assert_eq!(status("http://10.0.0.7/?user=a&password=b", false), Status::Warn);
+        assert_eq!(status("https://10.0.0.7/?user=a&password=b", false), Status::Ok);
+        assert_eq!(status("http://127.0.0.1/?user=a&password=b", false), Status::Ok);
     }
 
     #[test]

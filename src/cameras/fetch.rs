@@ -10,8 +10,10 @@ use ledge_service::off_thread::blocking;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
+use crate::address::SnapshotUrl;
 use crate::config::CameraConfig;
 use crate::login::{Credentials, Login, LoginError};
+use crate::picture_memory::PictureMemory;
 
 /// The largest picture, in bytes.
 const PICTURE_BYTES_MAX: usize = 16 << 20;
@@ -24,7 +26,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Fetcher {
     client: SnapshotClient,
-    path: String,
+    memory: PictureMemory,
+    url: SnapshotUrl,
     user: String,
     password_file: Option<SecretFile>,
     /// The answer to the camera's last challenge.
@@ -54,11 +57,12 @@ pub enum FetchError {
 
 impl Fetcher {
     /// `None` for a camera without an address. Nothing is connected yet.
-    pub fn new(config: &CameraConfig, egress: &Egress) -> Option<Self> {
+    pub fn new(config: &CameraConfig, egress: &Egress, memory: &PictureMemory) -> Option<Self> {
         let (settings, url) = (config.connection()?, config.url.as_ref()?);
         Some(Self {
             client: SnapshotClient::new(egress.clone(), settings, REPLY_TIMEOUT),
-            path: url.path.clone(),
+            memory: memory.clone(),
+            url: url.clone(),
             user: config.user.clone(),
             password_file: config.password_file.clone(),
             login: None,
@@ -87,6 +91,8 @@ impl Fetcher {
             }
             self.hashes |= !login.is_basic();
             self.login = Some(login);
+            // Read, so that the connection can be used again.
+            answer.body().await?;
             let Some(authorization) = self.authorization().await? else {
                 self.login = None;
                 return Err(LoginError::NoCredentials.into());
@@ -95,8 +101,14 @@ impl Fetcher {
         }
 
         match answer.status {
-            200 if ImageFormat::sniff(&answer.body) == Some(ImageFormat::Jpeg) => Ok(answer.body),
-            200 => Err(FetchError::NotJpeg(answer.body.len())),
+            200 => {
+                let room = self.memory.room(answer.bytes_max).await;
+                let picture = answer.body().await?;
+                if ImageFormat::sniff(&picture) != Some(ImageFormat::Jpeg) {
+                    return Err(FetchError::NotJpeg(picture.len()));
+                }
+                Ok(room.keep(picture))
+            }
             401 => {
                 self.login = None;
                 Err(FetchError::LoginRefused)
@@ -107,7 +119,7 @@ impl Fetcher {
 
     async fn ask(&self, authorization: Option<&Zeroizing<String>>) -> Result<ledge_egress::Snapshot, HttpError> {
         let authorization = authorization.map(|value| value.as_str());
-        self.client.get(&self.path, authorization, PICTURE_BYTES_MAX).await
+        self.client.get(&self.url.path, authorization, PICTURE_BYTES_MAX).await
     }
 
     /// The value of `Authorization`; `None` before the camera has asked for a login, and without a password.
@@ -116,7 +128,7 @@ impl Fetcher {
         // Read each time: a new password needs no restart, and none is kept.
         let file = file.clone();
         let password = Zeroizing::new(blocking(move || file.read_text()).await?);
-        let answer = login.answer(&Credentials { user: self.user.clone(), password }, &self.path);
+        let answer = login.answer(&Credentials { user: self.user.clone(), password }, &self.url.path);
         Ok(answer)
     }
 }

@@ -9,6 +9,7 @@
 //! * `messages.rs` - topics and contents of the messages, and the way out of the box
 //! * `camera.rs` - one camera: from pictures and detections to messages
 //! * `login.rs`, `fetch.rs` - pictures from a camera, with basic and digest authentication
+//! * `picture_memory.rs` - the bound of the pictures of all cameras
 //! * `watch.rs` - the task of a camera: fetch, compare, ask the model, back off
 //! * `discovery.rs`, `retained.rs` - entities in Home Assistant, and the memory of what the broker keeps
 //! * `pictures_audit.rs` - the audit records of published pictures
@@ -18,9 +19,9 @@
 //! * The crate knows neither MQTT nor HTTP: messages leave through `Publish`, pictures come through `egress` or with a
 //!   call.
 //! * `zones.rs`, `presence.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are passed in.
-//! * A camera that is away makes no event. A picture that showed nothing new counts as another look at the last one.
+//! * A camera that is away, or whose model is, makes no event. A picture that showed nothing new counts as another look at the last one.
 //! * No picture leaves the box without its blurred places.
-//! * A camera has one picture in progress at most.
+//! * A camera has one picture in progress at most, and the fetched pictures of all cameras share one bound.
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -34,6 +35,7 @@ pub mod login;
 pub mod messages;
 mod metrics;
 mod fetch;
+mod picture_memory;
 mod pictures_audit;
 pub mod presence;
 mod retained;

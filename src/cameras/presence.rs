@@ -1,8 +1,8 @@
 //! Counts that do not flicker: a label is in a zone once it was seen on some pictures in a row, and gone once it was not
 //! seen for a while.
 //!
-//! Pure. A look is what one picture shows; its time is passed in. No look is ever made up for a camera that is away, so
-//! nothing appears and nothing is gone meanwhile.
+//! Pure. A look is what one picture shows; its time is passed in. No look is ever made up while the camera or its
+//! model is away, so nothing appears and nothing is gone meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Change {
 pub struct Presence {
     rules: Rules,
     counters: BTreeMap<Subject, Counter>,
-    /// Set while the camera is away: the times before do not count against what was there.
+    /// Set while the camera or its model is away: the times before do not count against what was there.
     was_away: bool,
 }
 
@@ -112,7 +112,7 @@ impl Presence {
         changes
     }
 
-    /// Notes that the camera is away. What was there stays there, for at least the hold time after it is back.
+    /// Notes that the camera or its model is away. What was there stays there, for at least the hold time after it is back.
     pub fn away(&mut self) {
         self.was_away = true;
     }

@@ -22,7 +22,7 @@ use ledge_service::off_thread::blocking;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
-use crate::camera::{Camera, Moment, Verdict};
+use crate::camera::{Camera, FAILURES_UNTIL_AWAY, Moment, Verdict};
 use crate::change::{GrayPicture, gray_thumbnail};
 use crate::fetch::{FetchError, Fetcher};
 use crate::metrics::CameraCounters;
@@ -30,9 +30,6 @@ use crate::metrics::CameraCounters;
 /// The first and the longest pause after a camera did not answer.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-
-/// Failures in a row after which a camera is away. A single one says little: a packet was lost.
-const FAILURES_UNTIL_AWAY: u32 = 2;
 
 /// The longest time of an inference, waiting included. A picture is old by then.
 const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -244,6 +241,7 @@ impl Watcher {
 
     fn unanswered(&mut self, error: &AskError) {
         self.camera.counters.failed.inc();
+        self.camera.unanswered();
         let (camera, model) = (self.camera.config.name.as_str(), self.camera.config.model.as_str());
         if std::mem::replace(&mut self.is_unanswered, true) {
             tracing::debug!(camera, model, %error, "a picture of the camera has no answer");

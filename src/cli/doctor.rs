@@ -1,6 +1,7 @@
 //! `ledge doctor`
 
 mod access;
+mod cameras;
 mod machine;
 mod models;
 mod mqtt;
@@ -84,6 +85,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
         ask_daemon: &|path| ask_own_daemon(&config, path),
     };
     checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
+    checks.extend(cameras::checks(&config, site.ask_daemon));
     checks.extend(mqtt::check(&config));
     checks.extend(models::checks(&config));
     checks
@@ -95,9 +97,12 @@ fn defaults(globals: &Globals) -> Config {
     root.map_or_else(Config::packaged, |root| Config::with_root(&root))
 }
 
-/// The JSON that the daemon of this configuration answers at `path`; `None` without an answer.
+/// The JSON that the daemon of this configuration answers at `path`; `None` without an answer, and where it is an error.
 fn ask_own_daemon(config: &Config, path: &str) -> Option<Value> {
     let url = own_daemon(&config.http.listen).ok()?;
-    let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get(path).await });
-    serde_json::from_slice(&answer.ok()?.ok()?.body).ok()
+    let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get(path).await }).ok()?.ok()?;
+    if answer.status != 200 {
+        return None;
+    }
+    serde_json::from_slice(&answer.body).ok()
 }

@@ -29,7 +29,7 @@ use calls::{Caller, Server};
 use files::Inputs;
 use progress::{Progress, note};
 use report::{FILE_HEADING, Report, Sink};
-use results_file::ResultsFile;
+use results_file::{Origin, ResultsFile};
 use stop::Stop;
 
 /// The arguments of `ledge infer`.
@@ -152,14 +152,16 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
     let mut inputs = inputs.files;
     let files = inputs.len();
     let mut target = Target { model: args.model.clone(), version: args.model_version };
+    let top = usize::try_from(args.top).unwrap_or(usize::MAX);
     let mut done_before = 0;
     let sink = if let Some(path) = &args.out {
         let version = caller.version(&target).await?;
+        let origin = Origin { model: target.model.clone(), version, top };
         let results;
-        (results, done_before) = ResultsFile::open(path, &target.model, version, &mut inputs)?;
+        (results, done_before) = ResultsFile::open(path, &origin, &mut inputs)?;
         // Every line is of this version, even if the server has another one by then.
         target.version = Some(version);
-        Sink::File { results, model: target.model.clone(), version }
+        Sink::File { results, origin }
     } else if args.json || args.format == Some(InferFormat::Jsonl) {
         Sink::Json
     } else {
@@ -172,7 +174,6 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
         None => CALLS_PER_CORE * caller.cores().await?.unwrap_or(1),
     };
 
-    let top = usize::try_from(args.top).unwrap_or(usize::MAX);
     let mut report = Report { out, sink, top };
     let (progress, stop) = (Progress::new(inputs.len()), Stop::default());
     let batch = Batch::new(caller, &target, in_flight, &progress, &stop);

@@ -304,7 +304,10 @@ fn is_key(text: &str) -> bool {
 
 fn read_set(text: &str, merged: &mut Merged) {
     match text.split_once('=').map(|(key, value)| (key.trim(), value)) {
-        Some((key, value)) if key.contains('.') && key.split('.').all(is_key) => {
+        // A section that is an array, such as `camera`, is set as a whole.
+        Some((key, value))
+            if (key.contains('.') || value.trim_start().starts_with('[')) && key.split('.').all(is_key) =>
+        {
             read_value(&format!("--set {key}"), key, value, merged);
         }
         _ => {
@@ -447,8 +450,8 @@ impl LoadedConfig {
 
     /// Settings that have no effect here. Everything else works.
     pub fn warnings(&self) -> Vec<Mistake> {
-        let warnings = self.config.access.warnings().into_iter();
-        let warnings = warnings.map(|problem| problem.within("access"));
+        let of_access = self.config.access.warnings().into_iter().map(|problem| problem.within("access"));
+        let warnings = of_access.chain(self.config.camera_warnings());
         warnings.map(|problem| located(&self.positions, &problem.key, &problem.message)).collect()
     }
 

@@ -15,6 +15,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use ledge_base::secret::SecretFile;
+use rustix::net::sockopt;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::HostPort;
@@ -23,6 +24,14 @@ use super::tls::{TlsClient, TlsError, TlsSettings};
 
 /// Limit for connecting to a daemon, the TLS handshake included.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A machine that sends no sign of life for this long has gone, however long an answer may take. Before a server at its
+/// limit of connections reads a request, it may take this long, too.
+const SILENCE_MAX: Duration = Duration::from_mins(2);
+
+/// The time without a word after which a machine is asked for a sign of life, and the time between two such questions.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The reason why a daemon did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +173,7 @@ impl DaemonConnection {
                 Target::Tcp { authority } => {
                     let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&authority));
                     let stream = connecting.await.map_err(late)?.map_err(failed)?;
+                    notice_loss(&stream).map_err(failed)?;
                     let peer = stream.peer_addr().map_err(failed)?.ip();
                     if address.authorization.is_some() && !peer.to_canonical().is_loopback() {
                         return Err(DaemonError::Exposed { url: url.clone() });
@@ -176,6 +186,7 @@ impl DaemonConnection {
                     let client = TlsClient::read(&settings, &at).map_err(refused)?;
                     let connecting = async {
                         let stream = TcpStream::connect(&authority).await.map_err(failed)?;
+                        notice_loss(&stream).map_err(failed)?;
                         Ok::<_, DaemonError>(client.connect(stream).await.map_err(refused)?.0)
                     };
                     let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
@@ -264,6 +275,16 @@ impl DaemonConnection {
     }
 }
 
+/// Lets a connection end after [`SILENCE_MAX`], while a request is sent and while its answer is awaited.
+fn notice_loss(stream: &TcpStream) -> std::io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    // Of Linux: it also replaces the number of keepalive probes.
+    let silence_ms = u32::try_from(SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
+    Ok(sockopt::set_tcp_user_timeout(stream, silence_ms)?)
+}
+
 fn whole(body: Bytes) -> Body {
     Full::new(body).map_err(|never| match never {}).boxed_unsync()
 }
@@ -271,6 +292,17 @@ fn whole(body: Bytes) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_machine_that_vanishes_is_noticed_within_two_minutes() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        notice_loss(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 120_000);
+    }
 
     #[test]
     fn an_address_is_https_plain_http_or_a_unix_socket() {

@@ -14,6 +14,7 @@ use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::browser::HostName;
+use super::handover::Endpoint;
 use super::local_plain::{self, LocalPlain};
 use super::tls::config::HttpTlsConfig;
 use crate::doctor;
@@ -88,8 +89,8 @@ impl HttpConfig {
         Duration::from_millis(self.header_timeout_ms)
     }
 
-    /// Every address to listen at, with the section of those of `[[http.local_plain]]`.
-    pub(super) fn addresses(&self) -> Vec<(ListenAddress, Option<LocalPlain>)> {
+    /// Every listener.
+    pub(super) fn endpoints(&self) -> Vec<Endpoint> {
         let listen = self.listen.iter().map(|address| (address.clone(), None));
         listen.chain(self.local_plain.iter().map(|plain| (plain.address(), Some(plain.clone())))).collect()
     }
@@ -115,7 +116,7 @@ impl HttpConfig {
 
     /// Returns `true` if it listens beyond loopback, where callers need a credential.
     pub fn is_exposed(&self) -> bool {
-        self.addresses().iter().any(|(address, _)| match address {
+        self.endpoints().iter().any(|(address, _)| match address {
             ListenAddress::Tcp(at) | ListenAddress::Tls(at) => is_beyond_loopback(at),
             ListenAddress::Unix(_) => false,
         })

@@ -82,12 +82,13 @@ impl Listeners {
     pub async fn bind(config: &HttpConfig, handover: &Handover) -> Result<Self, BindError> {
         let handover = handover.clone();
         // First: an address that changed between plain and TLS is still bound by its old socket.
-        let addresses = config.addresses();
-        handover.retain(&addresses.iter().map(|(address, _)| address.clone()).collect::<Vec<_>>());
+        let endpoints = config.endpoints();
+        handover.retain(&endpoints);
         let mut listeners = Self { tcp: Vec::new(), unix: Vec::new(), handed_over: false, handover };
-        for (address, local_plain) in addresses {
+        for endpoint in endpoints {
+            let left = listeners.handover.take(&endpoint);
+            let (address, local_plain) = endpoint;
             let refused = |error| BindError::Refused { address: address.to_string(), error };
-            let left = listeners.handover.take(&address);
             listeners.handed_over |= left.is_some();
             match (&address, left) {
                 (ListenAddress::Tcp(_) | ListenAddress::Tls(_), Some((socket, _))) => {
@@ -178,7 +179,7 @@ impl Listeners {
                     Ok((stream, peer.ip().to_canonical()))
                 };
                 match tls {
-                    None if let Some(plain) = local_plain => {
+                    None if let Some(plain) = &local_plain => {
                         let serve = |server: Server, stream, ip| server.local_plain(stream, ip, plain.admits(ip));
                         server.accept(&limiter, accept, serve).await;
                     }
@@ -194,7 +195,7 @@ impl Listeners {
                     Some(None) => server.shutdown.requested().await,
                 }
                 if server.shutdown.is_restart() {
-                    handover.keep(address, listener.into_std()?.into(), None);
+                    handover.keep((address, local_plain), listener.into_std()?.into(), None);
                 }
                 io::Result::Ok(())
             });
@@ -210,7 +211,7 @@ impl Listeners {
                 };
                 server.accept(&limiter, accept, Server::plain).await;
                 if server.shutdown.is_restart() {
-                    handover.keep(address, listener.into_std()?.into(), Some(file));
+                    handover.keep((address, None), listener.into_std()?.into(), Some(file));
                 }
                 io::Result::Ok(())
             });
@@ -453,7 +454,7 @@ mod tests {
     async fn an_address_is_bound_again_when_its_scheme_changes() {
         let left = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (handover, at) = (Handover::default(), left.local_addr().unwrap());
-        handover.keep(ListenAddress::Tcp(at), left.into(), None);
+        handover.keep((ListenAddress::Tcp(at), None), left.into(), None);
         let listeners = Listeners::bind(&listening_on(ListenAddress::Tls(at)), &handover).await.unwrap();
         assert_eq!(listeners.tcp[0].listener.local_addr().unwrap(), at);
         assert!(!listeners.handed_over);
@@ -466,7 +467,7 @@ mod tests {
         let left = std::os::unix::net::UnixListener::bind(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let (handover, address) = (Handover::default(), ListenAddress::Unix(path.clone()));
-        handover.keep(address.clone(), left.into(), Some(SocketFile::new(path.clone())));
+        handover.keep((address.clone(), None), left.into(), Some(SocketFile::new(path.clone())));
         let listeners = Listeners::bind(&listening_on(address), &handover).await.unwrap();
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
         drop(listeners);
@@ -491,7 +492,7 @@ mod tests {
         let _waits = TcpStream::connect(at).await.unwrap();
         shutdown.request_restart();
         let kept = async {
-            while handover.take(&config.listen[0]).is_none() {
+            while handover.take(&(config.listen[0].clone(), None)).is_none() {
                 tokio::task::yield_now().await;
             }
         };

@@ -9,6 +9,7 @@ use ledge_protocol::decode;
 
 use super::call_headers::CallHeaders;
 use super::guard::presented_key;
+use super::infer::wanted_picture;
 
 /// Reads the headers of a call, one a line, with every reader of headers. `true` when each line is a header, and none
 /// of them makes the call fail.
@@ -37,6 +38,7 @@ pub fn fuzz_headers(data: &[u8]) -> bool {
         assert!(headers.contains_key("authorization") || headers.contains_key("x-api-key"));
     }
     let _ = accepted_encoding(&headers);
+    assert!(wanted_picture(&headers).is_none() || headers.contains_key("accept"));
     for value in headers.values() {
         if let Ok(length) = decode::parse_header_length(value.as_bytes()) {
             assert_eq!(decode::parse_header_length(length.to_string().as_bytes()).ok(), Some(length));

@@ -18,8 +18,9 @@ use ledge_part::route::{ErrorForm, RouteRule, Scope};
 use ledge_part::{body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
-use super::reply::{FeastErrorResponse, VisionErrorResponse};
-use super::{App, browser, call_headers};
+use super::browser::{self, ForeignRequest};
+use super::reply::{FeastErrorResponse, VisionErrorResponse, with_challenge};
+use super::{App, call_headers};
 
 /// The header for an API key of clients without bearer tokens.
 const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
@@ -43,8 +44,8 @@ pub struct Guard {
 
 /// The refusal of a request.
 pub(super) struct Denied {
-    failure: ApiError,
-    challenge: Option<HeaderValue>,
+    pub failure: ApiError,
+    pub challenge: Option<HeaderValue>,
     /// Set when the caller is authenticated, so that its body is read to the end.
     is_known: bool,
 }
@@ -57,49 +58,47 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
             // The request counts as in progress until the caller has the answer.
             if permit.is_counted() { counted_body::keep_until_sent(response, permit) } else { response }
         }
-        Err(Denied { failure, challenge, is_known }) => {
+        Err(denied) => {
             // With `Expect: 100-continue`, reading the body would send the 100, so reply first.
             let expects_continue = request.headers().contains_key(header::EXPECT);
             if expects_continue {
                 drop(request);
-            } else if is_known {
+            } else if denied.is_known {
                 body::discard(request.into_body(), app.context().limits()).await;
             } else {
                 body::discard_small(request.into_body()).await;
             }
 
-            let mut response = match rule.form {
+            let Denied { failure, challenge, .. } = denied;
+            let response = match rule.form {
                 ErrorForm::Ledge => failure.into_response(),
                 ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
                 ErrorForm::DeepStack => VisionErrorResponse::from(failure).into_response(),
             };
-            if let Some(challenge) = challenge {
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
-            }
-            response
+            with_challenge(response, challenge)
         }
     }
 }
 
 async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, Denied> {
     let mut caller = authenticate(app, request)?;
+    let mut obstacle = obstacle(app, rule, &caller, request).await?;
+    // A key in the form is asked for where it decides. The handler finds it where the caller may pass without one.
     if rule.form == ErrorForm::DeepStack
-        && !is_known(&caller)
-        && caller.lacks(rule.needs, None).is_some()
+        && obstacle.is_some()
+        && caller.proof != Proof::Key
         && let Some(key) = form_key(request).await
     {
         let peer = request.extensions().get::<Peer>().ok_or_else(without_peer)?;
         caller = authenticate_by(app, peer, Some(key.as_bytes()))?;
+        obstacle = self::obstacle(app, rule, &caller, request).await?;
     }
     let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited))?;
-    let lacking = match caller.lacks(rule.needs, None) {
-        None if caller.access.is_scoped() => out_of_scope(rule, &caller, request).await?,
-        lacking => lacking,
-    };
-    if let Some(lacking) = lacking {
-        return Err(denied(app, rule, &caller, lacking));
+    match obstacle {
+        Some(Obstacle::Lacking(lacking)) => return Err(denied(app, rule, &caller, lacking)),
+        Some(Obstacle::Foreign(foreign)) => return Err(from_web_page(app, &caller, &foreign)),
+        None => {}
     }
-    refuse_web_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
     if rule.form == ErrorForm::DeepStack {
@@ -110,6 +109,26 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     }
     extensions.insert(principal);
     Ok(permit)
+}
+
+/// The reason to refuse a caller that is authenticated.
+enum Obstacle {
+    Lacking(Lacking),
+    Foreign(ForeignRequest),
+}
+
+async fn obstacle(
+    app: &App,
+    rule: &RouteRule,
+    caller: &Caller,
+    request: &mut Request,
+) -> Result<Option<Obstacle>, Denied> {
+    let lacking = match caller.lacks(rule.needs, None) {
+        None if caller.access.is_scoped() => out_of_scope(rule, caller, request).await?,
+        lacking => lacking,
+    };
+    let foreign = || foreign_request(app, caller, request).map(Obstacle::Foreign);
+    Ok(lacking.map(Obstacle::Lacking).or_else(foreign))
 }
 
 fn at_limit(limited: &Limited) -> Denied {
@@ -138,41 +157,38 @@ pub(super) struct FormCaller {
 }
 
 /// Admits the caller of a form, which the guard has let in so far: the holder of the key in the form, if it has one.
-/// An invalid key is refused, whatever else the caller may do.
-pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, ApiError> {
+/// Such a key decides as one in a header does: the caller has its access and no other, and an invalid one is refused.
+pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, Denied> {
     let admitted = || {
         let (principal, access) = (parts.extensions.get::<Principal>()?, parts.extensions.get::<Access>()?);
         Some(FormCaller { principal: principal.clone(), access: access.clone(), permit: None })
     };
     let (Some(admitted), Some(rule)) = (admitted(), parts.extensions.get::<RouteRule>()) else {
-        return Err(without_peer().failure);
+        return Err(without_peer());
     };
     let Some(key) = key else { return Ok(admitted) };
-    let refused = |denied: Denied| denied.failure;
-    if presented_key(&parts.headers).map_err(refused)?.is_some_and(|presented| presented != key.as_bytes()) {
+    if presented_key(&parts.headers)?.is_some_and(|presented| presented != key.as_bytes()) {
         let message = "the form and the headers contain two different keys: send one of them";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
+        return Err(two_keys(message));
     }
 
-    let peer = parts.extensions.get::<Peer>().ok_or_else(without_peer).map_err(refused)?;
-    let caller = authenticate_by(app, peer, Some(key.as_bytes())).map_err(refused)?;
+    let peer = parts.extensions.get::<Peer>().ok_or_else(without_peer)?;
+    let caller = authenticate_by(app, peer, Some(key.as_bytes()))?;
     if admitted.principal == caller.principal {
         return Ok(admitted);
     }
     if let Some(lacking) = caller.lacks(rule.needs, None) {
-        return Err(denied(app, rule, &caller, lacking).failure);
+        return Err(denied(app, rule, &caller, lacking));
     }
-    let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited)).map_err(refused)?;
+    let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited))?;
     Ok(FormCaller { principal: caller.principal, access: caller.access, permit: Some(permit) })
 }
 
 impl FormCaller {
     /// Refuses a model that is not one of the caller's.
-    pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), ApiError> {
+    pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), Denied> {
         match parts.extensions.get::<RouteRule>() {
-            Some(rule) if !self.access.has_model(model) => {
-                Err(outside_scope(app, rule, &self.principal, &self.access).failure)
-            }
+            Some(rule) if !self.access.has_model(model) => Err(outside_scope(app, rule, &self.principal, &self.access)),
             _ => Ok(()),
         }
     }
@@ -182,20 +198,20 @@ impl FormCaller {
     }
 }
 
-/// Refuses the requests of web pages in a browser on this machine that would have access without a credential.
-fn refuse_web_pages(app: &App, caller: &Caller, request: &Request) -> Result<(), Denied> {
+/// Detects the requests of web pages in a browser on this machine that would have access without a credential.
+fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<ForeignRequest> {
     // No page reaches a Unix socket.
     let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
-    if is_known(caller) || !is_over_tcp {
-        return Ok(());
-    }
-    let Some(foreign) = browser::foreign_request(request.uri(), request.headers(), &app.config().allowed_hosts) else {
-        return Ok(());
-    };
+    let has_no_credential = is_over_tcp && !is_known(caller);
+    let foreign = || browser::foreign_request(request.uri(), request.headers(), &app.config().allowed_hosts);
+    has_no_credential.then(foreign).flatten()
+}
+
+fn from_web_page(app: &App, caller: &Caller, foreign: &ForeignRequest) -> Denied {
     app.serving().audit().record_denied(&caller.principal, foreign.as_str());
     let message = format!("{foreign}; or send an API key as `Authorization: Bearer <key>`");
     let failure = ApiError::new(StatusCode::UNAUTHORIZED, message);
-    Err(Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false })
+    Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
 }
 
 fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
@@ -236,21 +252,21 @@ fn without_peer() -> Denied {
     Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
 }
 
+/// The refusal of a request with more than one key.
+fn two_keys(message: &str) -> Denied {
+    Denied { failure: ApiError::new(StatusCode::BAD_REQUEST, message), challenge: None, is_known: false }
+}
+
 /// The key of a request that sent something else: it is malformed.
 const MALFORMED_KEY: &[u8] = b"";
 
 /// The API key of a request. `Authorization` with another scheme than `Bearer`, and without a key in the other header,
 /// counts as a malformed key: a caller that presents something never gets the access of callers without a credential.
 pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
-    let bad = |message: &str| Denied {
-        failure: ApiError::new(StatusCode::BAD_REQUEST, message),
-        challenge: None,
-        is_known: false,
-    };
     let once = |name: &HeaderName, message: &str| {
         let mut values = headers.get_all(name).iter();
         let first = values.next();
-        if values.next().is_some() { Err(bad(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
+        if values.next().is_some() { Err(two_keys(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
     };
     let authorization =
         once(&header::AUTHORIZATION, "the request has the header authorization more than once: send it once")?;
@@ -259,7 +275,7 @@ pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied
         .map(<[u8]>::trim_ascii);
     match (bearer, plain) {
         (Some(bearer), Some(plain)) if bearer != plain => {
-            Err(bad("the headers authorization and x-api-key contain two different keys: send one of them"))
+            Err(two_keys("the headers authorization and x-api-key contain two different keys: send one of them"))
         }
         (bearer, plain) => Ok(bearer.or(plain).or(authorization.and(Some(MALFORMED_KEY)))),
     }
@@ -310,34 +326,26 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
     let needs = format!("{method} {path} needs the role {roles}");
     let least = rule.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
     let create = format!("`ledge keys create NAME --role {least}` on the box creates one");
+    let key = match rule.form {
+        ErrorForm::DeepStack => {
+            "an API key as the field api_key, before the field image, or as `Authorization: Bearer <key>`"
+        }
+        _ => "an API key as `Authorization: Bearer <key>`",
+    };
+    let lacks = format!("{needs}, and {principal} does not have it");
     let (status, message) = match &caller.proof {
-        Proof::None => (
-            StatusCode::UNAUTHORIZED,
-            match rule.form {
-                ErrorForm::DeepStack => format!(
-                    "{needs}: send an API key with this role as the field api_key, before the field image, or as \
-                     `Authorization: Bearer <key>`; {create}"
-                ),
-                _ => format!("{needs}: send an API key with this role as `Authorization: Bearer <key>`; {create}"),
-            },
-        ),
-        Proof::Key => {
-            (StatusCode::FORBIDDEN, format!("{needs}, and {principal} does not have it: use another key; {create}"))
+        Proof::None => (StatusCode::UNAUTHORIZED, format!("{needs}: send {key} with this role; {create}")),
+        Proof::Key => (StatusCode::FORBIDDEN, format!("{lacks}: use another key; {create}")),
+        Proof::User => (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.users, or send {key}")),
+        Proof::Certificate => {
+            (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.certificates, or send {key}"))
         }
-        Proof::User => {
-            (StatusCode::FORBIDDEN, format!("{needs}, and {principal} does not have it: add the role in access.users"))
-        }
-        Proof::Certificate => (
-            StatusCode::FORBIDDEN,
-            format!("{needs}, and {principal} does not have it: add the role in access.certificates"),
-        ),
         Proof::UnlistedCertificate(certificate) => {
             let names = certificate.names.join(", ");
             (
                 StatusCode::FORBIDDEN,
                 format!(
-                    "{needs}: add the certificate to access.certificates by one of its names ({names}), or send an API \
-                     key"
+                    "{needs}: add the certificate to access.certificates by one of its names ({names}), or send {key}"
                 ),
             )
         }

@@ -11,9 +11,14 @@ use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 
 use super::config::ListenAddress;
+use super::local_plain::LocalPlain;
 
 /// The environment variable with the sockets that a program leaves open for the next program of its process.
 pub const LISTENERS_VARIABLE: &str = "LEDGE_LISTENERS";
+
+/// The address of a listener, with the section of one of `[[http.local_plain]]`. With port 0 several listeners may have
+/// the same address, and a caller must not get to one that serves more than the listener it connected to.
+pub(super) type Endpoint = (ListenAddress, Option<LocalPlain>);
 
 /// The sockets that one program of this process hands over to the next. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +29,7 @@ pub struct Handover {
 /// A socket that stays open for the next program.
 #[derive(Debug)]
 struct KeptSocket {
-    address: ListenAddress,
+    endpoint: Endpoint,
     socket: OwnedFd,
     file: Option<SocketFile>,
 }
@@ -52,7 +57,7 @@ impl Drop for SocketFile {
 struct InheritedSockets {
     /// The process that has the sockets: a child that inherits the variable does not have them.
     pid: u32,
-    sockets: Vec<(RawFd, ListenAddress)>,
+    sockets: Vec<(RawFd, Endpoint)>,
 }
 
 impl Handover {
@@ -62,31 +67,31 @@ impl Handover {
         let text = std::env::var(LISTENERS_VARIABLE).ok().filter(|_| !IS_READ.swap(true, Ordering::Relaxed));
         let left = text.and_then(|text| serde_json::from_str::<InheritedSockets>(&text).ok());
         let left = left.filter(|left| left.pid == std::process::id()).map(|left| left.sockets).unwrap_or_default();
-        let adopt = |(number, address): (RawFd, ListenAddress)| {
+        let adopt = |(number, endpoint): (RawFd, Endpoint)| {
             let socket = sys::adopt_listener(number)?;
             // Children of this program must not inherit it.
             rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
-            let file = match &address {
+            let file = match &endpoint.0 {
                 ListenAddress::Unix(path) => Some(SocketFile::new(path.clone())),
                 ListenAddress::Tcp(_) | ListenAddress::Tls(_) => None,
             };
-            Some(KeptSocket { address, socket, file })
+            Some(KeptSocket { endpoint, socket, file })
         };
         let sockets: Vec<_> = left.into_iter().filter_map(adopt).collect();
         Self { sockets: Arc::new(Mutex::new(sockets)) }
     }
 
-    /// Takes the socket of this address, if one was left. The others are closed with the last handle.
-    pub(super) fn take(&self, address: &ListenAddress) -> Option<(OwnedFd, Option<SocketFile>)> {
+    /// Takes the socket of this listener, if one was left. The others are closed with the last handle.
+    pub(super) fn take(&self, endpoint: &Endpoint) -> Option<(OwnedFd, Option<SocketFile>)> {
         let mut sockets = self.sockets();
-        let at = sockets.iter().position(|kept| kept.address == *address)?;
+        let at = sockets.iter().position(|kept| kept.endpoint == *endpoint)?;
         let KeptSocket { socket, file, .. } = sockets.swap_remove(at);
         Some((socket, file))
     }
 
-    /// Closes the sockets of other addresses.
-    pub(super) fn retain(&self, addresses: &[ListenAddress]) {
-        self.sockets().retain(|kept| addresses.contains(&kept.address));
+    /// Closes the sockets of other listeners.
+    pub(super) fn retain(&self, endpoints: &[Endpoint]) {
+        self.sockets().retain(|kept| endpoints.contains(&kept.endpoint));
     }
 
     /// Closes the sockets that were not taken.
@@ -95,20 +100,20 @@ impl Handover {
     }
 
     /// Keeps a socket open for the next program.
-    pub(super) fn keep(&self, address: ListenAddress, socket: OwnedFd, file: Option<SocketFile>) {
-        self.sockets().push(KeptSocket { address, socket, file });
+    pub(super) fn keep(&self, endpoint: Endpoint, socket: OwnedFd, file: Option<SocketFile>) {
+        self.sockets().push(KeptSocket { endpoint, socket, file });
     }
 
     /// Leaves the sockets open for the next program of this process, and returns the value of [`LISTENERS_VARIABLE`]
     /// for it.
     pub fn leave(&self) -> String {
         let mut sockets = Vec::new();
-        for KeptSocket { address, socket, file } in self.sockets().drain(..) {
+        for KeptSocket { endpoint, socket, file } in self.sockets().drain(..) {
             if let Err(error) = rustix::io::fcntl_setfd(&socket, FdFlags::empty()) {
-                tracing::warn!(%address, %error, "cannot keep the socket open; callers are refused during the restart");
+                tracing::warn!(address = %endpoint.0, %error, "cannot keep the socket open; callers are refused during the restart");
                 continue;
             }
-            sockets.push((socket.as_raw_fd(), address));
+            sockets.push((socket.as_raw_fd(), endpoint));
             // From here on the next program owns them.
             std::mem::forget((socket, file));
         }
@@ -128,7 +133,7 @@ mod tests {
     #[test]
     fn a_socket_goes_to_the_address_that_it_was_bound_for_and_to_no_other() {
         let handover = Handover::default();
-        let address = |text: &str| text.parse::<ListenAddress>().unwrap();
+        let address = |text: &str| (text.parse::<ListenAddress>().unwrap(), None);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let bound = listener.local_addr().unwrap();
         handover.keep(address("https://127.0.0.1:0"), listener.into(), None);
@@ -139,12 +144,37 @@ mod tests {
     }
 
     #[test]
+    fn listeners_whose_port_the_system_chose_keep_their_own_sockets() {
+        let plain = |network: &str| {
+            let plain = serde_json::json!({"listen": "127.0.0.1:0", "peers": [network]});
+            let plain: LocalPlain = serde_json::from_value(plain).unwrap();
+            (plain.address(), Some(plain))
+        };
+        let endpoints = [plain("10.0.0.0/8"), ("127.0.0.1:0".parse().unwrap(), None), plain("127.0.0.0/8")];
+        let handover = Handover::default();
+        let bound = endpoints.clone().map(|endpoint| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let bound = listener.local_addr().unwrap();
+            handover.keep(endpoint, listener.into(), None);
+            bound
+        });
+        handover.retain(&endpoints[1..]);
+        assert!(handover.take(&endpoints[0]).is_none(), "its networks have changed");
+        for (endpoint, bound) in endpoints.iter().zip(bound).skip(1).rev() {
+            // As the next program reads it.
+            let endpoint = serde_json::from_str(&serde_json::to_string(endpoint).unwrap()).unwrap();
+            let (socket, _) = handover.take(&endpoint).unwrap();
+            assert_eq!(std::net::TcpListener::from(socket).local_addr().unwrap(), bound);
+        }
+    }
+
+    #[test]
     fn a_socket_that_is_not_handed_over_is_closed_and_its_file_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let handover = Handover::default();
-        handover.keep(ListenAddress::Unix(path.clone()), listener.into(), Some(SocketFile::new(path.clone())));
+        handover.keep((ListenAddress::Unix(path.clone()), None), listener.into(), Some(SocketFile::new(path.clone())));
         handover.clear();
         assert!(!path.exists());
     }

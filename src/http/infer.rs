@@ -1,5 +1,6 @@
 //! `POST /v2/models/{model}[/versions/{version}]/infer`.
 
+use std::cmp::Reverse;
 use std::time::Instant;
 
 use axum::Extension;
@@ -101,26 +102,33 @@ async fn annotated(
     Ok(response)
 }
 
-/// The format of the picture that `Accept` prefers to JSON (RFC 9110, 12.5.1). The first of equal weights wins.
-fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
-    let mut best = (0.0, None);
+/// The format of the picture that `Accept` prefers to JSON. The most specific range that fits a format decides about it
+/// (RFC 9110, 12.5.1). Of equal weights the first range wins, and within one range JSON, then JPEG.
+pub(super) fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    for range in values.flat_map(|value| value.split(',')) {
-        let mut parts = range.split(';').map(str::trim);
-        let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
-            "image/jpeg" | "image/jpg" | "image/*" => Some(PictureFormat::Jpeg),
-            "image/png" => Some(PictureFormat::Png),
-            "application/json" | "application/*" | "*/*" => None,
-            _ => continue,
-        };
-        let weight = parts
-            .find_map(|part| part.strip_prefix(['q', 'Q'])?.strip_prefix('='))
-            .map_or(Some(1.0), |weight| weight.parse().ok());
-        if let Some(weight) = weight.filter(|weight| *weight > best.0) {
-            best = (weight, format);
-        }
-    }
-    best.1
+    let ranges: Vec<_> = values.flat_map(|value| value.split(',')).filter_map(accepted_range).collect();
+    let accepted = |(format, names): (Option<PictureFormat>, &[&str])| {
+        let range = |name: &&str| ranges.iter().enumerate().find(|(_, (range, _))| range == name);
+        let (place, (_, weight)) = names.iter().rev().find_map(range)?;
+        (*weight > 0.0).then_some((*weight, Reverse(place), format))
+    };
+    let formats: [(_, &[&str]); 3] = [
+        (Some(PictureFormat::Png), &["*/*", "image/*", "image/png"]),
+        (Some(PictureFormat::Jpeg), &["*/*", "image/*", "image/jpg", "image/jpeg"]),
+        (None, &["*/*", "application/*", "application/json"]),
+    ];
+    let best = formats.into_iter().filter_map(accepted);
+    // The last of equal ones.
+    best.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))).and_then(|(_, _, format)| format)
+}
+
+/// A range of `Accept` in small letters, with its weight; `None` for one that is no range.
+fn accepted_range(text: &str) -> Option<(String, f32)> {
+    let mut parts = text.split(';').map(str::trim);
+    let range = parts.next()?.to_ascii_lowercase();
+    let weight = parts.find_map(|part| part.strip_prefix(['q', 'Q'])?.strip_prefix('='));
+    let weight = weight.map_or(Some(1.0), |weight| weight.parse().ok().filter(|weight| (0.0..=1.0).contains(weight)));
+    Some((range, weight?))
 }
 
 fn header_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
@@ -130,7 +138,32 @@ fn header_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
+
+    proptest! {
+        /// Whatever a caller sends, a format that it excludes by name is not sent.
+        #[test]
+        fn an_excluded_format_is_never_sent(
+            ranges in vec(
+                (select(&["*/*", "image/*", "application/*", "application/json", "text/html"][..]), 0..=10_u8), 0..5,
+            ),
+            excluded in select(&[PictureFormat::Jpeg, PictureFormat::Png][..]),
+            place in 0..5_usize,
+        ) {
+            let mut ranges: Vec<_> = ranges
+                .into_iter()
+                .map(|(range, tenths)| format!("{range};q={}", f32::from(tenths) / 10.0))
+                .collect();
+            ranges.insert(place.min(ranges.len()), format!("{};q=0", excluded.content_type()));
+            let accept = HeaderValue::try_from(ranges.join(", ")).unwrap();
+            let wanted = wanted_picture(&HeaderMap::from_iter([(header::ACCEPT, accept)]));
+            prop_assert_ne!(wanted, Some(excluded), "{:?}", ranges);
+        }
+    }
 
     #[test]
     fn a_picture_is_sent_to_callers_that_prefer_one() {
@@ -146,6 +179,18 @@ mod tests {
             ("image/png;q=0.9, image/jpeg", Some(PictureFormat::Jpeg)),
             ("image/png;q=0, */*;q=0.1", None),
             ("image/png;q=x", None),
+            ("image/png;q=2", None),
+            ("image/jpeg;q=0, image/*", Some(PictureFormat::Png)),
+            ("image/*, image/jpeg;q=0", Some(PictureFormat::Png)),
+            ("image/jpeg;q=0, image/png;q=0, image/*", None),
+            ("image/*;q=0, */*", None),
+            ("image/*;q=0.2, image/png;q=0.3", Some(PictureFormat::Png)),
+            ("image/png;q=0.3, */*;q=0.2", Some(PictureFormat::Png)),
+            ("*/*, image/png", None),
+            ("application/json;q=0.1, */*;q=0.2", Some(PictureFormat::Jpeg)),
+            ("application/json;q=0, */*;q=0", None),
+            ("image/jpg;q=0.5, image/jpeg;q=0", None),
+            ("text/html,application/xml;q=0.9,image/webp,image/apng,*/*;q=0.8", None),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
             assert_eq!(wanted_picture(&headers), wanted, "{accept}");

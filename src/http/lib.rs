@@ -27,7 +27,7 @@
 //! * `openapi.rs`, `openapi.json` - the description of every route
 //! * `metrics.rs`, `metrics/` - `/metrics`; `exposition.rs` has the formats of Prometheus and OpenMetrics, `process.rs`
 //!   the metrics of the process and the machine
-//! * `reply.rs` - answers in the forms of KServe and Feast
+//! * `reply.rs` - answers in the forms of KServe, Feast and DeepStack
 //! * `doctor.rs` - the findings of `ledge doctor` about listeners and TLS
 //! * `part.rs` - `[http]`, and TLS as a part of the daemon
 //! * `fuzz.rs` - invariants of the readers of headers
@@ -41,7 +41,7 @@
 //! * The caller is known before a byte of its body is read.
 //! * A change of the box, or a copy of its data, is answered after its durable audit record.
 //! * Every error has a body `{"error": "..."}`, unknown routes and methods included. Feast's own routes have the form
-//!   that Feast's client expects.
+//!   that Feast's client expects, and every path of DeepStack's interface that of DeepStack.
 //! * Memory of a call counts until the caller has read the answer.
 //! * Figures are read from their owners at each scrape. Nothing is counted twice.
 //! * The crate knows no runtime, and no file of the repository. Only `tls/certificate.rs` reads X.509.
@@ -56,7 +56,9 @@
 //! 3. With a key, it checks the key's id in the list in memory, BLAKE3 of its secret in constant time, its expiry and
 //!    its revocation. An invalid key is 401, whatever the roles of the way in, and is recorded; a key that may be a
 //!    guess counts against the address it came from. Without a key, the caller is a listed certificate, else the user
-//!    id, else has the roles that `[access]` gives to loopback or the socket; beyond loopback it has none.
+//!    id, else has the roles that `[access]` gives to loopback or the socket; beyond loopback it has none. A key in a
+//!    form of `/v1/vision` counts as one in a header (`guard::admit_by_form`): for a caller that would be refused without
+//!    it, the guard reads the start of the form.
 //! 4. `Caller::enter` returns a `RequestPermit` within `max_rate` and `max_concurrent`, or 429.
 //! 5. `RouteRule::needs`: one of these permissions in the caller's roles suffices. Otherwise the answer is 403 and
 //!    names the role, or 401 for a caller without a credential.
@@ -103,7 +105,7 @@ use axum::Router;
 use axum::extract::{OriginalUri, Request};
 use axum::http::StatusCode;
 use axum::middleware::map_response;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use ledge_audit::status::AuditState;
 use ledge_base::memory_budget::MemoryBudget;
@@ -111,8 +113,8 @@ use ledge_base::principal::Principal;
 use ledge_base::telemetry::machine::MachineMonitor;
 use ledge_identity::authentication::{Authenticator, Peer};
 use ledge_models::serving::Serving;
+use ledge_part::api_error::ApiError;
 use ledge_part::handler_context::HandlerContext;
-use ledge_part::reply::error;
 use ledge_part::route::RouteRule;
 use ledge_part::{Part, counted_body};
 use ledge_service::readiness::Readiness;
@@ -121,6 +123,7 @@ use ledge_service::shutdown::Shutdown;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, LISTENERS_VARIABLE};
+use reply::VisionErrorResponse;
 pub use tls::ServerTls;
 use vision::config::VisionConfig;
 
@@ -240,10 +243,18 @@ fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Router {
 }
 
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {
-    error(StatusCode::NOT_FOUND, &format!("no route {}; GET /openapi.json lists the routes", uri.path()))
+    let message = format!("no route {}; GET /openapi.json lists the routes", uri.path());
+    error_at(uri.path(), StatusCode::NOT_FOUND, message)
 }
 
 async fn method_not_allowed(request: Request) -> Response {
-    let message = format!("the method {} is not allowed for {}", request.method(), request.uri().path());
-    error(StatusCode::METHOD_NOT_ALLOWED, &message)
+    let path = request.uri().path();
+    let message = format!("the method {} is not allowed for {path}", request.method());
+    error_at(path, StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+/// An error answer in the form of the routes near `path`.
+fn error_at(path: &str, status: StatusCode, message: String) -> Response {
+    let failure = ApiError::new(status, message);
+    if vision::is_below(path) { VisionErrorResponse::from(failure).into_response() } else { failure.into_response() }
 }

@@ -63,15 +63,16 @@ pub async fn metadata(State(app): State<App>, PathParts(path): PathParts) -> Res
     let versions: Vec<_> = app.serving().repository().live(&model.name)?.iter().map(|live| live.version).collect();
     let (inputs, outputs) = (model.signature.inputs.clone(), model.signature.outputs.clone());
     let mut metadata = ModelMetadata::new(model.name.clone(), &versions, platform(model.runtime()), inputs, outputs);
-    metadata.properties = feature_properties(&app, &model);
+    metadata.properties = properties(&app, &model);
     Ok(json(&metadata))
 }
 
-/// The features that inputs are made of, as `features.INPUT`, and the join keys to send instead of such inputs.
+/// The kind of the pipeline, the features that inputs are made of, as `features.INPUT`, and the join keys to send instead
+/// of such inputs.
 ///
 /// Join keys are not listed as inputs: clients that make up their requests from that list, as `perf_analyzer` does,
 /// would send them besides everything else.
-fn feature_properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
+fn properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
     let listed = |port: &PortConfig| {
         let features: Vec<&str> = port.features.iter().map(|feature| feature.feature.as_str()).collect();
         (format!("features.{}", port.name), features.join(","))
@@ -80,6 +81,9 @@ fn feature_properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String
     if !properties.is_empty() {
         let keys = join_keys(model, &app.serving().features().registry());
         properties.insert("join_keys".into(), keys.into_iter().collect::<Vec<_>>().join(","));
+    }
+    if let Some(pipeline) = &model.pipeline {
+        properties.insert("pipeline".into(), pipeline.kind().name.to_owned());
     }
     properties
 }
@@ -114,7 +118,7 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
         .map(|port| InputConfig { optional: is_made(port), ..InputConfig::new(&port.name, port.datatype, dims(port)) })
         .collect();
 
-    let properties = feature_properties(&app, &model).into_iter();
+    let properties = properties(&app, &model).into_iter();
     config.parameters = properties.map(|(name, string_value)| (name, ModelParameter { string_value })).collect();
     let label_file = |port: &Port| {
         let declared = model.config.output.iter().find(|output| output.name == port.name);

@@ -1,13 +1,15 @@
 //! Answers in the forms of other projects: readiness for KServe's clients, errors for the clients of Feast and of
 //! DeepStack.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ledge_part::api_error::{ApiError, error_response};
 use ledge_part::reply::json;
 use ledge_protocol::deepstack::VisionErrorBody;
 use ledge_protocol::feast::FeastError;
 use serde::Serialize;
+
+use super::guard::Denied;
 
 /// A 503 for a server or model that is not ready: an error, with the field that KServe's clients read.
 pub fn not_ready(message: &str) -> Response {
@@ -47,17 +49,35 @@ impl IntoResponse for FeastErrorResponse {
 
 /// An error answer in the form of DeepStack.
 #[derive(Debug)]
-pub struct VisionErrorResponse(ApiError);
+pub struct VisionErrorResponse {
+    failure: ApiError,
+    /// The challenge of a 401.
+    challenge: Option<HeaderValue>,
+}
 
 impl From<ApiError> for VisionErrorResponse {
     fn from(failure: ApiError) -> Self {
-        Self(failure)
+        Self { failure, challenge: None }
+    }
+}
+
+impl From<Denied> for VisionErrorResponse {
+    fn from(Denied { failure, challenge, .. }: Denied) -> Self {
+        Self { failure, challenge }
     }
 }
 
 impl IntoResponse for VisionErrorResponse {
     fn into_response(self) -> Response {
-        let Self(ApiError { status, message, retry_after_s }) = self;
-        error_response(status, VisionErrorBody::new(&message).to_json(), retry_after_s)
+        let Self { failure: ApiError { status, message, retry_after_s }, challenge } = self;
+        with_challenge(error_response(status, VisionErrorBody::new(&message).to_json(), retry_after_s), challenge)
     }
+}
+
+/// Adds the challenge of a 401 (RFC 9110, 15.5.2).
+pub fn with_challenge(mut response: Response, challenge: Option<HeaderValue>) -> Response {
+    if let Some(challenge) = challenge {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    }
+    response
 }

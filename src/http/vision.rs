@@ -42,6 +42,15 @@ const FACE_MIN_CONFIDENCE: f32 = 0.55;
 /// The largest form without a picture, in bytes.
 const LIST_FORM_BYTES_MAX: usize = 64 << 10;
 
+/// The roots of the interface's paths.
+const PATHS: [&str; 2] = ["/v1/vision", "/v1/status"];
+
+/// True for a path of this interface, also one without a route.
+pub(super) fn is_below(path: &str) -> bool {
+    let below = |root: &&str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    PATHS.iter().any(below)
+}
+
 /// `GET /v1/status/ping`.
 pub async fn ping() -> Response {
     json(&Pong::default())
@@ -64,10 +73,10 @@ pub async fn face(State(app): State<App>, request: Request) -> Result<Response, 
 /// `POST /v1/vision/custom/{model}`: objects that any model finds.
 pub async fn custom(
     State(app): State<App>,
-    PathParts(path): PathParts,
+    path: Result<PathParts, ApiError>,
     request: Request,
 ) -> Result<Response, VisionErrorResponse> {
-    let model = target(&path)?.model;
+    let model = target(&path?.0)?.model;
     let call = VisionCall::receive(&app, request, model, "").await?;
     Ok(call.objects(&app, MIN_CONFIDENCE, true).await?)
 }

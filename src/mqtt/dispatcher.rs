@@ -3,6 +3,7 @@
 
 mod binding_messages;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -88,6 +89,8 @@ pub struct Dispatcher {
     /// The bytes of requests until they are answered, and of messages that rate limits keep.
     held: HeldBytes,
     log_limiter: LogLimiter,
+    /// The topics of cameras whose pictures were too large for the broker.
+    large_pictures: BTreeSet<TopicName>,
     /// Set once new messages are no longer accepted.
     closing: bool,
 }
@@ -149,6 +152,7 @@ impl Dispatcher {
             in_progress: 0,
             held: HeldBytes::default(),
             log_limiter: LogLimiter::default(),
+            large_pictures: BTreeSet::new(),
             closing: false,
         }
     }
@@ -487,18 +491,25 @@ impl Dispatcher {
                         self.session.publish(Outbound { message, content, settles });
                         continue;
                     }
-                    if let Some(suppressed) = self.log_limiter.take(("too large", 0), now) {
-                        let topic = message.topic;
-                        tracing::error!(
-                            %topic,
-                            bytes,
-                            suppressed,
-                            "message dropped: it is larger than the broker accepts"
-                        );
-                    }
+                    self.log_too_large(message.topic, bytes, content, now);
                     self.settle(settles, Reason::UNSPECIFIED_ERROR);
                 }
             }
+        }
+    }
+
+    fn log_too_large(&mut self, topic: TopicName, bytes: usize, content: Content, now: Instant) {
+        let message = "message dropped: it is larger than the broker accepts";
+        if content == Content::Picture {
+            // The next pictures are as large, and come every few seconds: one warning for each camera is enough.
+            if self.large_pictures.contains(&topic) {
+                tracing::debug!(%topic, bytes, message);
+            } else {
+                tracing::warn!(%topic, bytes, message);
+                self.large_pictures.insert(topic);
+            }
+        } else if let Some(suppressed) = self.log_limiter.take(("too large", 0), now) {
+            tracing::error!(%topic, bytes, suppressed, message);
         }
     }
 

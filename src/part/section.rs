@@ -48,7 +48,8 @@ pub struct DoctorContext<'a> {
     pub device: &'a DeviceConfig,
     pub encryption: &'a EncryptionConfig,
     pub egress: &'a EgressConfig,
-    /// Returns the answer of this box's daemon to a GET of a path; `None` where it does not run.
+    /// Returns the answer of this box's daemon to a GET of a path; `None` where it does not run, and where it answers
+    /// with an error.
     pub ask_daemon: &'a dyn Fn(&str) -> Option<Value>,
 }
 

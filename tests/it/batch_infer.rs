@@ -200,6 +200,7 @@ fn a_results_file_is_of_one_model_and_of_one_run_at_a_time_and_never_an_input() 
 
     let other = work.start("add_sub", &[]).wait_with_output().unwrap();
     ended(&other, 1, &["has answers of version 1 of the model 'slow'", "version 1 of 'add_sub': name another file"]);
+    ended(&work.run(&["--top", "2"]), 1, &["has answers with --top 5", "or use --top 5"]);
     let held = File::open(&work.results).unwrap();
     held.try_lock().unwrap();
     ended(&work.run(&[]), 1, &["another run of ledge infer writes"]);

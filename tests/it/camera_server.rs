@@ -2,13 +2,18 @@
 //! basic authentication, or none.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Cursor, Write};
+use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use md5::{Digest, Md5};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::certificates::Identity;
 
 /// The user and the password of every camera.
 pub const USER: &str = "ledge";
@@ -27,6 +32,7 @@ pub enum Login {
 /// Several cameras behind one port, each below `/NAME.jpg`.
 pub struct CameraServer {
     pub port: u16,
+    scheme: &'static str,
     state: Arc<Mutex<State>>,
 }
 
@@ -48,17 +54,34 @@ struct Script {
 impl CameraServer {
     /// Listens on a free port until the process of the test ends.
     pub fn start(login: Login) -> Self {
+        Self::listen("http", move |stream, state| converse(stream, login, state))
+    }
+
+    /// The same, over TLS and without a login. It presents this certificate.
+    pub fn start_tls(identity: &Identity) -> Self {
+        let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = Arc::new(builder.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap());
+        Self::listen("https", move |stream, state| {
+            let connection = ServerConnection::new(config.clone()).unwrap();
+            converse(StreamOwned::new(connection, stream), Login::None, state);
+        })
+    }
+
+    fn listen(scheme: &'static str, converse: impl Fn(TcpStream, &Mutex<State>) + Clone + Send + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(Mutex::new(State::default()));
         let shared = state.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (stream, state) = (stream.unwrap(), shared.clone());
-                std::thread::spawn(move || converse(stream, login, &state));
+                let (stream, state, converse) = (stream.unwrap(), shared.clone(), converse.clone());
+                std::thread::spawn(move || converse(stream, &state));
             }
         });
-        Self { port, state }
+        Self { port, scheme, state }
     }
 
     /// Sets the pictures of a camera.
@@ -83,19 +106,18 @@ impl CameraServer {
     }
 
     pub fn url(&self, name: &str) -> String {
-        format!("http://127.0.0.1:{}/{name}.jpg", self.port)
+        format!("{}://127.0.0.1:{}/{name}.jpg", self.scheme, self.port)
     }
 }
 
-fn converse(stream: TcpStream, login: Login, state: &Mutex<State>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut stream = stream;
+fn converse(stream: impl Read + Write, login: Login, state: &Mutex<State>) {
+    let mut stream = BufReader::new(stream);
     let mut nonce = String::new();
     loop {
         let mut head = Vec::new();
         loop {
             let mut line = String::new();
-            if !matches!(reader.read_line(&mut line), Ok(1..)) {
+            if !matches!(stream.read_line(&mut line), Ok(1..)) {
                 return;
             }
             match line.trim_end() {
@@ -125,7 +147,7 @@ fn converse(stream: TcpStream, login: Login, state: &Mutex<State>) {
             };
             let answer =
                 format!("HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: {challenge}\r\nContent-Length: 0\r\n\r\n");
-            if stream.write_all(answer.as_bytes()).is_err() {
+            if send(stream.get_mut(), &[answer.as_bytes()]).is_err() {
                 return;
             }
             continue;
@@ -143,10 +165,15 @@ fn converse(stream: TcpStream, login: Login, state: &Mutex<State>) {
             None => ("404 Not Found", &b"no such camera"[..]),
         };
         let head = format!("HTTP/1.1 {status}\r\nContent-Type: image/jpeg\r\nContent-Length: {}\r\n\r\n", body.len());
-        if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).is_err() {
+        if send(stream.get_mut(), &[head.as_bytes(), body]).is_err() {
             return;
         }
     }
+}
+
+fn send(stream: &mut impl Write, parts: &[&[u8]]) -> std::io::Result<()> {
+    parts.iter().try_for_each(|part| stream.write_all(part))?;
+    stream.flush()
 }
 
 /// Checks a digest (RFC 7616, section 3.4.1, with MD5 and the quality of protection `auth`).

@@ -63,6 +63,31 @@ fn the_doctor_asks_each_camera_for_a_picture() {
 }
 
 #[test]
+fn the_doctor_asks_the_daemon_for_the_models_of_cameras() {
+    let server = CameraServer::start(Login::None);
+    let camera = |name: &str, more: &str| {
+        server.show(name, [data("photos/cows.jpg").into()]);
+        format!("[[camera]]\nname = {name:?}\nurl = {:?}\n{more}\n", server.url(name))
+    };
+    let config = camera("yard", "publish_pictures = true")
+        + &camera("gate", "model = \"add_sub\"")
+        + &camera("gone", "model = \"nope\"")
+        + "[mqtt]\nbroker = \"mqtt://127.0.0.1:9\"\n";
+    let daemon = root(&config).models(&["coco_detector", "add_sub"]).start();
+    let output = daemon.root.command(&["doctor", "--json"]).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = report["checks"].as_array().unwrap().iter().filter(|check| check["name"] == "cameras");
+    assert_eq!(
+        found.map(|check| check["detail"].as_str().unwrap()).collect::<Vec<_>>(),
+        [
+            "the model add_sub of gate does not find objects",
+            "no picture of yard is published: the model face_detector, which finds the faces to blur, is not loaded",
+            "the model nope of gone is not loaded",
+        ]
+    );
+}
+
+#[test]
 fn a_camera_elsewhere_needs_an_entry_that_may_get_requests() {
     let config = "[[camera]]\nname = 'yard'\nurl = 'http://10.0.0.7/snap.jpg'\n";
     let check = |config: &str| {

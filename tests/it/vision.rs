@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use crate::access_matrix::key;
 use crate::audit::{records, stop};
+use crate::certificates::{Authority, Identity};
 use crate::client::{Client, Response};
-use crate::daemon::{TestRoot, data};
+use crate::daemon::{TestRoot, data, write};
+use crate::tls_kit::{TlsClient, with_certificate};
 
 const DETECTOR: &str = "coco_detector";
 
@@ -115,6 +117,23 @@ fn errors_have_the_form_that_clients_read() {
     refusal(&post(client, "/v1/vision/custom/nothing", &[("image", &cows())]), 404);
     assert!(refusal(&post(client, "/v1/vision/custom/add_sub", &[("image", &cows())]), 400).contains("photographs"));
     assert_eq!(predictions(&post(client, detect, &[("image", &cows())])).len(), 3, "the connection goes on");
+
+    for (method, path, status) in [
+        ("POST", "/v1/vision/face/recognize", 404),
+        ("GET", "/v1/vision", 404),
+        ("GET", "/v1/status", 404),
+        ("GET", detect, 405),
+        ("POST", "/v1/status/ping", 405),
+        ("POST", "/v1/vision/custom/%ff", 400),
+    ] {
+        let mut client = daemon.client();
+        client.send(format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n").as_bytes());
+        let answer = client.receive();
+        refusal(&answer, status);
+        assert_eq!(answer.header("allow").is_some(), status == 405, "{method} {path}");
+    }
+    let near = daemon.client().get("/v1/visions");
+    assert_eq!((near.status, near.json().get("success")), (404, None), "another interface");
 }
 
 #[test]
@@ -129,8 +148,11 @@ fn a_key_in_the_form_is_a_key_and_a_wrong_one_never_falls_back() {
     let mut with = |key: &str| post(client, detect, &[("image", &cows()), ("api_key", key.as_bytes())]);
     assert_eq!(predictions(&with("")).len(), 3, "no key: the roles of loopback");
     assert_eq!(predictions(&with(&all)).len(), 3);
-    refusal(&with("wrong"), 401);
-    refusal(&with(&format!("{all}x")), 401);
+    for wrong in ["wrong", &format!("{all}x")] {
+        let refused = with(wrong);
+        refusal(&refused, 401);
+        assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"ledge\", error=\"invalid_token\""));
+    }
     assert!(refusal(&with(&other), 403).contains("limited to the models other"));
     assert!(refusal(&with(&reader), 403).contains("role infer"));
 
@@ -161,6 +183,50 @@ fn a_stranger_shows_its_key_in_the_first_64_kb_of_the_form() {
     assert!(refusal(&post(&mut daemon.client(), detect, &small), 400).contains("cut off"), "the key was found");
     refusal(&post(&mut daemon.client(), detect, &[("image", &more)]), 401);
     refusal(&post(&mut daemon.client(), detect, &[("api_key", b"wrong"), ("image", &image)]), 401);
+}
+
+#[test]
+fn a_key_in_the_form_decides_whatever_else_the_caller_is_and_whatever_it_may_do() {
+    let authority = Authority::new();
+    let root = with_certificate(TestRoot::new(), &authority).models(&[DETECTOR]).model_as(DETECTOR, "other");
+    let root = root.set("http.tls.client_certificates=optional").set("http.tls.client_ca_file=\"clients.pem\"").set(
+        "access.certificates=[{name=\"viewer\", roles=[\"viewer\"]}, \
+             {name=\"other\", roles=[\"infer\"], models=[\"other\"]}, {name=\"all\", roles=[\"infer\"]}]",
+    );
+    write(&root.folder.path().join("clients.pem"), authority.pem().as_bytes());
+    let all = key(&root, &["cameras", "--role", "infer"]);
+    let one = key(&root, &["one", "--role", "infer", "--model", "other"]);
+    let reader = key(&root, &["reader", "--role", "viewer"]);
+    let daemon = root.start();
+    let client =
+        |identity: Option<&Identity>| TlsClient::new(authority.pem(), identity).client(daemon.address).unwrap();
+    let (detection, custom) = ("/v1/vision/detection", "/v1/vision/custom/coco_detector");
+    let image = cows();
+    let ask = |name: &str, path: &str, key: &str| {
+        post(&mut client(Some(&authority.issue(name))), path, &[("api_key", key.as_bytes()), ("image", &image)])
+    };
+    for path in [detection, custom] {
+        for name in ["viewer", "other"] {
+            refusal(&ask(name, path, ""), 403);
+            assert_eq!(predictions(&ask(name, path, &all)).len(), 3, "{name} {path}");
+        }
+        for name in ["viewer", "other", "all", "stranger"] {
+            assert!(refusal(&ask(name, path, &one), 403).contains("limited to the models other"), "{name} {path}");
+            assert!(refusal(&ask(name, path, &reader), 403).contains("key:reader"), "{name} {path}");
+            refusal(&ask(name, path, "wrong"), 401);
+        }
+    }
+
+    // A key in a header and another one in the form are two callers.
+    let fields: [(&str, &[u8]); 2] = [("api_key", all.as_bytes()), ("image", &image)];
+    let content = ("content-type", "multipart/form-data; boundary=Ledge");
+    let with = |header: (&str, &str)| client(None).post(custom, &[content, header], &form(&fields));
+    refusal(&with(("x-api-key", &one)), 403);
+    refusal(&with(("x-api-key", &reader)), 403);
+    // As a header does, the key makes a proxy's request one of a known caller.
+    assert_eq!(predictions(&with(("origin", "http://cameras.example"))).len(), 3);
+    let keyless = [content, ("origin", "http://cameras.example")];
+    refusal(&client(None).post(custom, &keyless, &form(&[("image", &image)])), 401);
 }
 
 #[test]

@@ -7,14 +7,17 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge::updates::sha256::sha256_hex;
 use serde_json::{Value, json};
 
 use crate::boxes::{logged, named_root, wait_until};
-use crate::broker::Broker;
+use crate::broker::{Broker, Setup};
 use crate::camera_server::{CameraServer, Login, PASSWORD, USER, picture};
+use crate::certificates::Authority;
 use crate::daemon::{TestDaemon, TestRoot, data, setup_root, write};
 use crate::message::Outgoing;
 use crate::mqtt::Peer;
+use crate::tls_kit::der;
 use crate::tools::{mosquitto, run};
 
 const SIZE: (u32, u32) = (560, 560);
@@ -204,6 +207,40 @@ fn a_camera_that_is_away_says_so_once_and_nothing_is_gone() {
 }
 
 #[test]
+fn a_camera_with_a_certificate_of_its_own_is_known_by_it_and_by_no_other() {
+    let authority = Authority::new();
+    let (own, other) = (authority.issue("a camera"), authority.issue("a camera"));
+    let (broker, gallery, server) = (Broker::new(), Gallery::new(), CameraServer::start_tls(&own));
+    let pinned = [
+        ("byfile", "pinned_file = \"own.pem\"".to_owned()),
+        ("byhash", format!("pinned_sha256 = {:?}", sha256_hex(&der(&own.certificate)))),
+        ("wrong", "pinned_file = \"other.pem\"".to_owned()),
+    ];
+    let mut config = String::new();
+    for (name, pin) in &pinned {
+        server.show(name, gallery.script(&[(RED, 1)], false));
+        config += &camera(name, &server, &format!("interval_ms = 100\n{pin}"));
+    }
+    let root = root(&broker, &config);
+    for (file, identity) in [("own.pem", &own), ("other.pem", &other)] {
+        write(&root.folder.path().join(file), identity.certificate.as_bytes());
+    }
+    let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/box/cameras/+/state");
+    let daemon = root.start();
+    let states: BTreeMap<String, String> = (0..3)
+        .map(|_| peer.receive())
+        .map(|message| (message.topic.split('/').nth(4).unwrap().to_owned(), message.text()))
+        .collect();
+    let expected = [("byfile", "online"), ("byhash", "online"), ("wrong", "offline")];
+    assert_eq!(states, expected.map(|(name, state)| (name.to_owned(), state.to_owned())).into());
+
+    let warning = logged(&daemon, "the camera gives no picture", 1);
+    let presented = format!("is not the pinned one, its SHA-256 is {}", sha256_hex(&der(&own.certificate)));
+    assert!(warning["camera"] == "wrong" && warning["error"].as_str().unwrap().contains(&presented), "{warning}");
+    assert_eq!(server.served("wrong"), 0);
+}
+
+#[test]
 fn photographs_of_calls_and_bindings_make_the_events_of_the_camera_that_they_name() {
     let (broker, gallery) = (Broker::new(), Gallery::new());
     let config = "
@@ -221,6 +258,7 @@ publish = \"till/objects\"
 camera = \"till\"
 ";
     let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/box/cameras/till/events");
+    let caller = Peer::subscribed(&broker, "caller", "answers/caller");
     let daemon = root(&broker, config).start();
     logged(&daemon, "subscribed", 1);
     let picture = |scene, number: usize| gallery.0[&scene][number].clone();
@@ -244,6 +282,16 @@ camera = \"till\"
         peer.send(Outgoing::new("till/snapshot", picture(NOTHING, number).to_vec()));
     }
     assert_eq!(event(&peer.receive().text()), "gone red in everywhere");
+
+    // Calls over MQTT name the camera in a user property.
+    let call = |camera: &str, picture: &[u8]| {
+        let call = Outgoing::new("ledge/v1/box/infer/colours", picture.to_vec()).content_type("image/jpeg");
+        caller.send(call.answer_to("answers/caller").user("camera", camera));
+        caller.receive().status()
+    };
+    assert_eq!([0, 1].map(|number| call("till", &picture(LOW_RED, number))), [200, 200]);
+    assert_eq!(event(&peer.receive().text()), "appeared red in everywhere");
+    assert_eq!(["door", "yard", "a b"].map(|camera| call(camera, &picture(NOTHING, 2))), [400; 3]);
 
     let wrong = root(&broker, &config.replace("camera = \"till\"", "camera = \"door\""));
     let found = wrong.command(&["config", "check"]).output().unwrap();
@@ -287,6 +335,25 @@ fn a_published_picture_is_blurred_annotated_and_recorded_and_removed_when_it_is_
     write(&root.folder.path().join("ledge.toml"), off.as_bytes());
     let _daemon = root.start();
     assert_eq!(peer.receive().payload.len(), 0);
+}
+
+#[test]
+fn a_picture_that_is_too_large_for_the_broker_is_dropped_and_the_connection_stays() {
+    let broker = Setup::new().line("max_packet_size 10000").start();
+    let (server, gallery) = (CameraServer::start(Login::None), Gallery::new());
+    server.show("yard", gallery.script(&[(RED, 30)], true));
+    let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/box/cameras/yard/events");
+    let more = "interval_ms = 100\npicture_interval_ms = 0\nchange_threshold = 0\npublish_pictures = true\nblur = []";
+    let daemon = root(&broker, &camera("yard", &server, more)).start();
+    let dropped = daemon.wait_for_log_since_start("message dropped: it is larger than the broker accepts");
+    assert!(dropped["topic"] == "ledge/v1/box/cameras/yard/picture" && dropped["level"] == "WARN", "{dropped}");
+    wait_until("many pictures", || results(&daemon)["ledge_camera_published_pictures_total"] > 20.0);
+    let log = daemon.log();
+    let logged = |text: &str| log.lines().filter(|line| line.contains(text) && !line.contains("DEBUG")).count();
+    let of = ["message dropped", "connected to the broker", "the broker is not connected"].map(logged);
+    assert_eq!(of, [1, 1, 0], "{log}");
+    // Events get out as before.
+    assert_eq!(peer.receive().json()["event"], "appeared");
 }
 
 #[test]

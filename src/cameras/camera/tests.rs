@@ -139,6 +139,33 @@ fn the_model_is_asked_about_new_pictures_and_while_something_is_open() {
 }
 
 #[test]
+fn nothing_is_gone_because_the_model_is_away() {
+    let gone_after = |unanswered: u32| {
+        let (camera, published) = camera("hold_ms = 5000\nappear_after = 1");
+        see(&camera, 0, &[object("person", 0.9, 10.0)]);
+        // Missed once, and then nobody answers for an hour.
+        see(&camera, 1, &[]);
+        (0..unanswered).for_each(|_| camera.unanswered());
+        published.take();
+        let is_gone = |second: &u64| {
+            see(&camera, *second, &[]);
+            published.take().iter().any(|(_, message)| message["event"] == "gone")
+        };
+        (3600..3620).find(is_gone).unwrap() - 3600
+    };
+    // A single failure is a pause between two pictures; several make the hold time begin again.
+    assert_eq!([1, 2, 100].map(gone_after), [0, 5, 5]);
+
+    // With answers in between it is no outage.
+    let (camera, published) = camera("");
+    for second in 0..2 {
+        see(&camera, second, &[object("person", 0.9, 10.0)]);
+        camera.unanswered();
+    }
+    assert!(published.take().iter().any(|(_, message)| message["event"] == "appeared"));
+}
+
+#[test]
 fn the_state_is_published_when_it_changes() {
     let (camera, published) = camera("");
     assert_eq!(camera.is_online(), None);

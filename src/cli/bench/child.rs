@@ -46,6 +46,10 @@ impl ChildDaemon {
             "repository.packaged=\"\"".to_owned(),
             // The broker and the platform know the daemon that has this box's names, and no second one.
             "mqtt.broker=\"\"".to_owned(),
+            // Pictures of cameras would be measured as well.
+            "camera=[]".to_owned(),
+            "mqtt.bindings=[]".to_owned(),
+            "home_assistant.enable=false".to_owned(),
             "updates.repository=\"\"".to_owned(),
             format!("state.path={}", text(state)),
             // Its audit log is discarded.

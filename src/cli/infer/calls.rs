@@ -31,7 +31,8 @@ const BUSY_MAX: Duration = Duration::from_hours(25);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// The pause before the next attempt where the server names none.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A server that takes longer than this for one call has gone. A model's own limit is far below.
+/// A server that takes longer than this for one call hangs. A model's own limit is far below, and the connection notices
+/// within two minutes that a machine has vanished.
 const CALL_TIMEOUT: Duration = Duration::from_mins(70);
 /// How often the connection may break during the call of one file, which may be what ends the server.
 const BREAKS_MAX: u32 = 3;

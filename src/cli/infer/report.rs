@@ -2,14 +2,13 @@
 
 use std::io::Write;
 
-use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::pipeline::KINDS;
 use ledge_engine::pipeline::kind::{Kind, Row};
 use serde_json::{Map, Value};
 
 use super::batch::Answered;
 use super::calls::FileAnswer;
-use super::results_file::{Line, ResultsFile};
+use super::results_file::{Line, Origin, ResultsFile};
 use crate::cli::Output;
 
 /// The place that answers are written to.
@@ -23,8 +22,7 @@ pub enum Sink {
     Json,
     File {
         results: ResultsFile,
-        model: ModelName,
-        version: ModelVersion,
+        origin: Origin,
     },
 }
 
@@ -55,10 +53,9 @@ impl Report<'_> {
                 let line = Line { file: &file, state: None, answer: &answer };
                 writeln!(self.out, "{}", serde_json::to_string(&line)?)?;
             }
-            Sink::File { results, model, version } => {
+            Sink::File { results, origin } => {
                 let mut answer = shortened(answer, self.top);
-                answer.insert("model_name".into(), model.as_str().into());
-                answer.insert("model_version".into(), version.to_string().into());
+                origin.add_to(&mut answer);
                 results.write(&Line { file: &file, state: state.as_ref(), answer: &answer })?;
             }
         }

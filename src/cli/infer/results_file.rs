@@ -1,6 +1,6 @@
 //! The file of `--out`: a line with a JSON object for each file, and how a run goes on with it.
 //!
-//! Every line names the file with its size and modification time, and the model with its version. A run keeps the lines of
+//! Every line names the file with its size and modification time, the model with its version, and `--top`. A run keeps the lines of
 //! files that did not change, and removes those of files that it does again: failed ones, changed ones, and what an
 //! interrupt or a power cut left of a line. One run at a time has the file.
 
@@ -60,7 +60,26 @@ struct WrittenLine<'a> {
     model_name: Cow<'a, str>,
     #[serde(borrow)]
     model_version: Cow<'a, str>,
+    top: usize,
     error: Option<IgnoredAny>,
+}
+
+/// The origin of all answers of a results file.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    pub model: ModelName,
+    pub version: ModelVersion,
+    /// The number of labels of an answer.
+    pub top: usize,
+}
+
+impl Origin {
+    /// Adds itself to the members of a line.
+    pub fn add_to(&self, line: &mut Map<String, Value>) {
+        line.insert("model_name".into(), self.model.as_str().into());
+        line.insert("model_version".into(), self.version.to_string().into());
+        line.insert("top".into(), self.top.into());
+    }
 }
 
 /// The open file, locked for this run.
@@ -76,14 +95,9 @@ pub struct ResultsFile {
 pub type Done = usize;
 
 impl ResultsFile {
-    /// Opens the file for answers of this model to `inputs`, and removes from `inputs` the files that it has answers
-    /// of. Fails when it is another kind of file, has answers of another model or version, or another run writes it.
-    pub fn open(
-        path: &Path,
-        model: &ModelName,
-        version: ModelVersion,
-        inputs: &mut Vec<Input>,
-    ) -> anyhow::Result<(Self, Done)> {
+    /// Opens the file for answers of this origin to `inputs`, and removes from `inputs` the files that it has answers
+    /// of. Fails when it is another kind of file, has answers of another origin, or another run writes it.
+    pub fn open(path: &Path, origin: &Origin, inputs: &mut Vec<Input>) -> anyhow::Result<(Self, Done)> {
         // A link stays a link when the file behind it is replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let cannot_open = || format!("cannot open {}", path.display());
@@ -96,8 +110,13 @@ impl ResultsFile {
         // A file that is named twice has one line.
         let mut named = HashSet::with_capacity(inputs.len());
         inputs.retain(|input| named.insert(input.path.clone()));
+        // Several such names would be one name in JSON.
+        for input in inputs.iter_mut().filter(|input| input.path.to_str().is_none()) {
+            input.problem =
+                Some("the name is not UTF-8, and a line of --out cannot name it: rename the file".to_owned());
+        }
 
-        let mut scan = Scan::new(&path, model, version, inputs);
+        let mut scan = Scan::new(&path, origin, inputs);
         let length = scan.read(BufReader::new(&file))?;
         let Scan { is_done, removed, .. } = scan;
         let done = is_done.iter().filter(|is_done| **is_done).count();
@@ -182,7 +201,7 @@ fn lock(file: &File, path: &Path) -> anyhow::Result<()> {
 /// A reading of the lines of earlier runs.
 struct Scan<'a> {
     path: &'a Path,
-    model: &'a ModelName,
+    origin: &'a Origin,
     version: String,
     inputs: &'a [Input],
     by_name: HashMap<Cow<'a, str>, usize>,
@@ -193,10 +212,13 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    fn new(path: &'a Path, model: &'a ModelName, version: ModelVersion, inputs: &'a [Input]) -> Self {
-        let by_name = inputs.iter().enumerate().map(|(at, input)| (input.path.to_string_lossy(), at)).collect();
+    fn new(path: &'a Path, origin: &'a Origin, inputs: &'a [Input]) -> Self {
+        // A name that is not UTF-8 has lines of errors only, under a name that may be the one of another file.
+        let (named, nameless): (Vec<_>, Vec<_>) =
+            inputs.iter().enumerate().partition(|(_, input)| input.path.to_str().is_some());
+        let by_name = nameless.into_iter().chain(named).map(|(at, input)| (input.path.to_string_lossy(), at)).collect();
         let is_done = vec![false; inputs.len()];
-        Self { path, model, version: version.to_string(), inputs, by_name, is_done, removed: Vec::new() }
+        Self { path, origin, version: origin.version.to_string(), inputs, by_name, is_done, removed: Vec::new() }
     }
 
     /// Reads all lines; returns their length.
@@ -224,7 +246,6 @@ impl<'a> Scan<'a> {
         let path = self.path.display();
         let written: WrittenLine<'_> = match serde_json::from_slice(line) {
             Ok(written) if line.ends_with(b"\n") => written,
-            // An interrupted write, or one of which a power cut left a part, perhaps filled up with zeros.
             Err(error) if !error.is_data() && is_torn(line) => return Ok(false),
             Ok(_) if is_torn(line) => return Ok(false),
             _ => bail!(
@@ -232,21 +253,28 @@ impl<'a> Scan<'a> {
                  another file, or remove that line"
             ),
         };
-        if written.model_name != self.model.as_str() || written.model_version != self.version.as_str() {
+        let Origin { model, top, .. } = self.origin;
+        if written.model_name != model.as_str() || written.model_version != self.version.as_str() {
             bail!(
                 "{path} has answers of version {} of the model '{}', and this run would add those of version {} of \
-                 '{}': name another file, or use --version",
+                 '{model}': name another file, or use --version",
                 written.model_version,
                 written.model_name,
                 self.version,
-                self.model
+            );
+        }
+        if written.top != *top {
+            bail!(
+                "{path} has answers with --top {}, and this run would add those with --top {top}: name another file, or \
+                 use --top {0}",
+                written.top
             );
         }
 
         // Lines of files that this run does not name stay as they are.
         let Some(&at) = self.by_name.get(&written.file) else { return Ok(true) };
         let (Some(input), Some(is_done)) = (self.inputs.get(at), self.is_done.get_mut(at)) else { return Ok(true) };
-        let is_answer = written.error.is_none() && !*is_done;
+        let is_answer = written.error.is_none() && input.problem.is_none() && !*is_done;
         let now = || std::fs::metadata(&input.path).ok().map(|metadata| FileState::from(&metadata));
         let then = written.file_bytes.zip(written.file_modified);
         let then = then.map(|(file_bytes, file_modified)| FileState { file_bytes, file_modified });
@@ -256,8 +284,12 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// True for what can be left of a line of ours.
+/// True for what an interrupted write can leave of a line of ours, which is its start without a newline, or a power cut,
+/// which may put zeros in place of a part. JSON has no zeros.
 fn is_torn(line: &[u8]) -> bool {
+    if line.ends_with(b"\n") && !line.contains(&0) {
+        return false;
+    }
     let start = line.iter().position(|byte| *byte != 0).unwrap_or(line.len());
     let rest = line.get(start..).unwrap_or_default().trim_ascii_end();
     let rest = rest.split(|byte| *byte == 0).next().unwrap_or_default();

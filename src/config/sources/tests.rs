@@ -206,6 +206,54 @@ fn what_a_group_shares_needs_a_group() {
 }
 
 #[test]
+fn what_cameras_publish_needs_a_broker_that_may_get_it() {
+    let root = Root::new(
+        "[[camera]]\nname = 'door'\n[[camera]]\nname = 'yard'\npublish_pictures = true\n[home_assistant]\nenable = true\n",
+    );
+    root.mistakes(
+        &[],
+        &[],
+        &[
+            "ledge.toml:5: camera[1].publish_pictures: needs a broker, which gets the pictures: set mqtt.broker",
+            "ledge.toml:7: home_assistant.enable: needs a broker, which gets the entities: set mqtt.broker",
+        ],
+    );
+    root.load(&[], &["mqtt.broker=mqtt://127.0.0.1"]);
+    assert_eq!(root.load(&[], &["camera=[]", "home_assistant.enable=false"]).config.camera.0.len(), 0);
+
+    let to = |send: &str| {
+        let entry = format!("egress.allow=[{{host=\"b:8883\",region=\"eu\"{send}}}]");
+        root.sources(&[], &["mqtt.broker=mqtts://b", &entry]).load().map_err(|mistakes| mistakes[0].to_string())
+    };
+    assert!(to("").is_ok() && to(",send=[\"answers\",\"presence\",\"pictures\"]").is_ok());
+    let denied = "ledge.toml:5: camera[1].publish_pictures: has no effect, because the entry of b:8883 in egress.allow does \
+                  not let pictures out: add \"pictures\" to its `send`, or set publish_pictures = false";
+    assert!(to(",send=[\"answers\",\"presence\"]").is_err_and(|mistake| mistake.ends_with(denied)));
+}
+
+#[test]
+fn a_password_in_the_url_of_a_camera_is_used_and_not_shown() {
+    let root = Root::new("[[camera]]\nname = 'yard'\nurl = 'http://127.0.0.1/api.cgi?user=a&password=geheim'\n");
+    let loaded = root.load(&[], &[]);
+    assert!(loaded.config.camera.0[0].url.as_ref().unwrap().path.ends_with("password=geheim"));
+    let shown = loaded.to_toml().unwrap();
+    assert!(shown.contains("user=a&password=<hidden>\"  # from ") && !shown.contains("geheim"), "{shown}");
+    assert!(!format!("{:?}", loaded.config).contains("geheim"));
+}
+
+#[test]
+fn a_camera_without_labels_is_no_count_in_home_assistant() {
+    let warned = |labels: &str, enable: bool| {
+        let zone = "[[camera.zones]]\nname = 'gate'\npoints = [[0, 0], [1, 0], [1, 1]]\n";
+        let file = format!("[mqtt]\nbroker = 'mqtt://127.0.0.1'\n[[camera]]\nname = 'yard'\n{zone}{labels}");
+        let warnings = Root::new(&file).load(&[], &[&format!("home_assistant.enable={enable}")]).warnings();
+        warnings.iter().map(|warning| format!("{} {}", warning.line.unwrap(), warning.key)).collect::<Vec<_>>()
+    };
+    assert_eq!(warned("", true), ["3 camera[0].labels"]);
+    assert_eq!((warned("", false), warned("labels = ['person']", true)), (vec![], vec![]));
+}
+
+#[test]
 fn a_value_needs_no_quotes_where_only_a_text_fits() {
     let root = Root::new("");
     let environment =

@@ -8,7 +8,7 @@ use http::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
 use http_body_util::Full;
 use hyper::Request;
 
-use super::{HttpClient, HttpError, HttpSettings};
+use super::{HttpClient, HttpDownload, HttpError, HttpSettings};
 use crate::policy::Content;
 use crate::{Egress, Purpose};
 
@@ -19,14 +19,16 @@ const REFUSAL_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug, Clone)]
 pub struct SnapshotClient(HttpClient);
 
-/// A whole answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An answer whose body is still to be read.
 pub struct Snapshot {
     pub status: u16,
-    /// The body, cut off when it is long and the status is not 200.
-    pub body: Bytes,
     /// The values of `WWW-Authenticate` of an answer 401.
     pub challenges: Vec<String>,
+    /// The most bytes that the body has: its length, if the camera says it.
+    pub bytes_max: usize,
+    answer: HttpDownload,
+    client: HttpClient,
+    path: String,
 }
 
 impl SnapshotClient {
@@ -50,23 +52,40 @@ impl SnapshotClient {
         };
 
         let mut answer = self.0.ask(path, 0, request).await?;
-        let challenges = std::mem::take(&mut answer.challenges);
-        if answer.status != 200 {
-            let answer = answer.answer(REFUSAL_BYTES_MAX).await?;
-            return Ok(Snapshot { status: answer.status, body: answer.body, challenges });
+        let longest = if answer.status == 200 { longest } else { REFUSAL_BYTES_MAX };
+        if answer.status == 200 {
+            if answer.is_stream {
+                let reason = "it is a stream of pictures without end: use the camera's address of a single picture";
+                return Err(self.0.unusable(path, reason.to_owned()));
+            }
+            if answer.length.is_some_and(|length| length > longest as u64) {
+                return Err(too_large(&self.0, path, longest));
+            }
         }
-        if answer.is_stream {
-            let reason = "it is a stream of pictures without end: use the camera's address of a single picture";
-            return Err(self.0.unusable(path, reason.to_owned()));
-        }
-        let too_large = || self.0.unusable(path, format!("it is larger than {} MiB", longest >> 20));
-        if answer.length.is_some_and(|length| length > longest as u64) {
-            return Err(too_large());
-        }
-        let answer = answer.answer(longest + 1).await?;
-        if answer.body.len() > longest {
-            return Err(too_large());
-        }
-        Ok(Snapshot { status: answer.status, body: answer.body, challenges })
+        let length = answer.length.and_then(|length| usize::try_from(length).ok());
+        Ok(Snapshot {
+            status: answer.status,
+            challenges: std::mem::take(&mut answer.challenges),
+            bytes_max: length.map_or(longest, |length| length.min(longest)),
+            answer,
+            client: self.0.clone(),
+            path: path.to_owned(),
+        })
     }
+}
+
+impl Snapshot {
+    /// Reads the body: a whole picture, or the beginning of what comes with another status.
+    pub async fn body(self) -> Result<Bytes, HttpError> {
+        let Self { status, bytes_max, answer, client, path, .. } = self;
+        if status != 200 {
+            return Ok(answer.answer(bytes_max).await?.body);
+        }
+        let body = answer.answer(bytes_max + 1).await?.body;
+        if body.len() > bytes_max { Err(too_large(&client, &path, bytes_max)) } else { Ok(body) }
+    }
+}
+
+fn too_large(client: &HttpClient, path: &str, longest: usize) -> HttpError {
+    client.unusable(path, format!("it is larger than {} MiB", longest >> 20))
 }

@@ -1,6 +1,6 @@
 //! Tests of requests for pictures of cameras.
 
-use super::super::http::{HttpError, Snapshot, SnapshotClient};
+use super::super::http::{HttpError, SnapshotClient};
 use super::http::{plain, server};
 use super::*;
 
@@ -20,8 +20,10 @@ async fn a_picture_is_requested_with_the_login_after_a_refusal_on_one_connection
     let refused = client.get("/a?b=1", None, 100).await.unwrap();
     assert_eq!((refused.status, refused.challenges.len()), (401, 2));
     assert_eq!(refused.challenges[1], "Basic realm=\"a\"");
+    assert_eq!(refused.body().await.unwrap(), "no");
     let picture = client.get("/a?b=1", Some("Basic eDp5"), 100).await.unwrap();
-    assert_eq!(picture, Snapshot { status: 200, body: "jpeg".into(), challenges: Vec::new() });
+    assert_eq!((picture.status, picture.bytes_max, picture.challenges.len()), (200, 4, 0));
+    assert_eq!(picture.body().await.unwrap(), "jpeg");
     assert_eq!(seen.connections(), 1);
 
     let mut lines =
@@ -39,7 +41,8 @@ async fn a_picture_that_is_too_large_or_has_no_end_is_an_error() {
         (&["HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace\r\n\r\n"], "stream of pictures without end"),
     ] {
         let (at, _) = server(answer, false).await;
-        let error = client(&at).get("/?password=secret", None, 4).await.unwrap_err().to_string();
+        let read = async || client(&at).get("/?password=secret", None, 4).await?.body().await;
+        let error = read().await.unwrap_err().to_string();
         assert!(error.contains(reason) && !error.contains("secret"), "{error}");
     }
 }

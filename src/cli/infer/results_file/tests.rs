@@ -1,3 +1,6 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
@@ -9,6 +12,10 @@ use super::*;
 struct Run {
     folder: TempDir,
     names: [&'static str; 3],
+}
+
+fn origin(model: &str, version: u64, top: usize) -> Origin {
+    Origin { model: model.parse().unwrap(), version: ModelVersion::try_from(version).unwrap(), top }
 }
 
 impl Run {
@@ -28,23 +35,26 @@ impl Run {
         self.folder.path().join(self.names[at])
     }
 
-    fn open_as(&self, model: &str, version: u64) -> anyhow::Result<(ResultsFile, Done, Vec<PathBuf>)> {
+    fn open_as(&self, model: &str, version: u64, top: usize) -> anyhow::Result<(ResultsFile, Done, Vec<PathBuf>)> {
         let mut inputs: Vec<_> = (0..3).map(|at| Input { path: self.photograph(at), problem: None }).collect();
-        let version = ModelVersion::try_from(version).unwrap();
-        let (results, done) = ResultsFile::open(&self.path(), &model.parse().unwrap(), version, &mut inputs)?;
+        let (results, done) = ResultsFile::open(&self.path(), &origin(model, version, top), &mut inputs)?;
         Ok((results, done, inputs.into_iter().map(|input| input.path).collect()))
     }
 
     fn open(&self) -> (ResultsFile, Done, Vec<PathBuf>) {
-        self.open_as("m", 1).unwrap()
+        self.open_as("m", 1, 5).unwrap()
     }
 
     /// Writes the line of a photograph.
     fn write(&self, results: &mut ResultsFile, at: usize, member: &str) {
-        let state = FileState::from(&std::fs::metadata(self.photograph(at)).unwrap());
-        let answer = json!({"model_name": "m", "model_version": "1", member: "{\"x\": 1}"});
-        let (path, answer) = (self.photograph(at), answer.as_object().unwrap().clone());
-        let line = Line { file: path.to_str().unwrap(), state: Some(&state), answer: &answer };
+        Self::write_of(results, &self.photograph(at), member);
+    }
+
+    fn write_of(results: &mut ResultsFile, path: &Path, member: &str) {
+        let state = FileState::from(&std::fs::metadata(path).unwrap());
+        let answer = json!({"model_name": "m", "model_version": "1", "top": 5, member: "{\"x\": 1}"});
+        let (path, answer) = (path.to_string_lossy(), answer.as_object().unwrap().clone());
+        let line = Line { file: &path, state: Some(&state), answer: &answer };
         results.write(&line).unwrap();
     }
 
@@ -71,7 +81,7 @@ fn failed_and_changed_files_are_left_and_lose_their_lines() {
     drop(results);
     durable::replace(&run.photograph(2), b"another photograph").unwrap();
     // The line of a file that this run does not name.
-    let other = r#"{"file":"other.jpg","model_name":"m","model_version":"1","error":"x"}"#;
+    let other = r#"{"file":"other.jpg","model_name":"m","model_version":"1","top":5,"error":"x"}"#;
     let mut bytes = run.bytes();
     bytes.extend_from_slice(format!("{other}\n").as_bytes());
     durable::replace(&run.path(), &bytes).unwrap();
@@ -91,7 +101,7 @@ fn failed_and_changed_files_are_left_and_lose_their_lines() {
 #[test]
 fn one_run_at_a_time_has_the_file_even_when_it_has_replaced_it() {
     let run = Run::new();
-    let refused = |run: &Run| run.open_as("m", 1).unwrap_err().to_string().contains("another run");
+    let refused = |run: &Run| run.open_as("m", 1, 5).unwrap_err().to_string().contains("another run");
     let (mut results, ..) = run.open();
     assert!(refused(&run));
     run.write(&mut results, 0, "error");
@@ -104,15 +114,71 @@ fn one_run_at_a_time_has_the_file_even_when_it_has_replaced_it() {
 }
 
 #[test]
-fn answers_of_another_model_or_version_are_refused_and_stay() {
+fn answers_of_another_model_version_or_length_are_refused_and_stay() {
     let run = Run::new();
     let before = run.complete();
     for (model, version) in [("other", 1), ("m", 2)] {
-        let refused = run.open_as(model, version).unwrap_err().to_string();
+        let refused = run.open_as(model, version, 5).unwrap_err().to_string();
         assert!(refused.contains("answers of version 1 of the model 'm'"), "{refused}");
         assert!(refused.contains(&format!("version {version} of '{model}'")), "{refused}");
     }
+    let refused = run.open_as("m", 1, 3).unwrap_err().to_string();
+    assert!(refused.contains("with --top 5") && refused.contains("with --top 3"), "{refused}");
     assert_eq!(run.bytes(), before);
+}
+
+#[test]
+fn a_complete_line_that_is_invalid_is_an_error_with_its_number_wherever_it_is() {
+    let run = Run::new();
+    let whole = run.complete();
+    let lines: Vec<_> = whole.split_inclusive(|byte| *byte == b'\n').collect();
+    for invalid in [&b"{\"file\":\"b.jpg\",\n"[..], b"{\"file\":\n", b"\n", b"{\n"] {
+        for place in 0..=3 {
+            let content = [&lines[..place], &[invalid], &lines[place..]].concat().concat();
+            durable::replace(&run.path(), &content).unwrap();
+            let refused = run.open_as("m", 1, 5).unwrap_err().to_string();
+            assert!(refused.contains(&format!("line {} of ", place + 1)), "{refused}");
+            assert_eq!(run.bytes(), content);
+        }
+    }
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_bad_files_and_take_no_line_of_another_file() {
+    let run = Run::new();
+    let name = |bytes: &[u8]| run.folder.path().join(OsStr::from_bytes(bytes));
+    let (bad, twin, lossy) = (name(b"\xFF.jpg"), name(b"\xFE.jpg"), name("\u{FFFD}.jpg".as_bytes()));
+    for path in [&bad, &twin, &lossy] {
+        durable::replace(path, b"x").unwrap();
+    }
+    let open = || {
+        let mut inputs = [&bad, &lossy, &twin].map(|path| Input { path: path.clone(), problem: None }).into();
+        let (results, done) = ResultsFile::open(&run.path(), &origin("m", 1, 5), &mut inputs).unwrap();
+        let is_bad = |input: &Input| input.problem.as_ref().is_some_and(|problem| problem.contains("rename"));
+        (results, done, inputs.into_iter().map(|input| (is_bad(&input), input.path)).collect::<Vec<_>>())
+    };
+    let (mut results, done, left) = open();
+    assert_eq!((done, &left), (0, &vec![(true, bad.clone()), (false, lossy.clone()), (true, twin.clone())]));
+    Run::write_of(&mut results, &bad, "error");
+    Run::write_of(&mut results, &lossy, "labels");
+    Run::write_of(&mut results, &twin, "error");
+    drop(results);
+
+    let (_results, done, left) = open();
+    assert_eq!((done, left), (1, vec![(true, bad.clone()), (true, twin.clone())]));
+    let text = String::from_utf8(run.bytes()).unwrap();
+    assert!(text.lines().count() == 1 && text.contains("labels"), "{text}");
+}
+
+#[test]
+fn a_line_in_which_a_power_cut_left_zeros_is_done_again() {
+    let run = Run::new();
+    let mut whole = run.complete();
+    let second = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    whole[second + 12..second + 40].fill(0);
+    durable::replace(&run.path(), &whole).unwrap();
+    let (_results, done, left) = run.open();
+    assert_eq!((done, left), (2, vec![run.photograph(1)]));
 }
 
 #[test]
@@ -121,13 +187,13 @@ fn a_file_of_another_kind_is_refused_and_stays() {
     let of_json = "{\"file\":\"a.jpg\",\"labels\":[]}\n";
     for content in ["a,b\n1,2\n", "\u{ff}\u{d8}photograph", "{\"file\": 1}\n", "[]\n", of_json, "x", "{\"a\""] {
         durable::replace(&run.path(), content.as_bytes()).unwrap();
-        let refused = run.open_as("m", 1).unwrap_err().to_string();
+        let refused = run.open_as("m", 1, 5).unwrap_err().to_string();
         assert!(refused.contains("line 1") && refused.contains("was not written by"), "{refused}");
         assert_eq!(run.bytes(), content.as_bytes());
     }
     std::fs::remove_file(run.path()).unwrap();
     std::fs::create_dir(run.path()).unwrap();
-    assert!(run.open_as("m", 1).unwrap_err().to_string().contains("not a regular file"));
+    assert!(run.open_as("m", 1, 5).unwrap_err().to_string().contains("not a regular file"));
 }
 
 proptest! {
@@ -159,10 +225,10 @@ proptest! {
         let run = Run::new();
         let content = lines.join("\n");
         durable::replace(&run.path(), content.as_bytes()).unwrap();
-        if run.open_as("m", 1).is_err() {
+        if run.open_as("m", 1, 5).is_err() {
             prop_assert_eq!(run.bytes(), content.as_bytes());
         } else {
-            prop_assert!(lines.iter().all(|line| is_torn(line.as_bytes())));
+            prop_assert!(lines.len() < 2 && is_torn(content.as_bytes()), "{:?}", content);
         }
     }
 }

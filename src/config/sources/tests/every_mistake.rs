@@ -81,6 +81,12 @@ const VALID_SETTINGS: &str = r#"
     event_timestamp = "$.at"
     entities = { machine_id = "{1}" }
     features = { rms = "$.v.rms", peak = "$.v.peak" }
+    [[camera]]
+    name = "yard"
+    labels = ["person"]
+    publish_pictures = true
+    [home_assistant]
+    enable = true
 "#;
 
 /// Every key, with its default where [`VALID_SETTINGS`] does not set it.
