@@ -277,7 +277,12 @@ impl Repository {
         let path = files.to_owned();
         let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
         let same_labels = loading::labels(&old.config, folder).is_ok_and(|labels| labels == old.labels);
-        old.config_text == config_text && same_labels && matches!(digest, Ok(Some(digest)) if digest == old.digest)
+        let files = loading::pipeline_files(&old.config, folder);
+        let same_files = files.is_ok_and(|files| files == old.pipeline_files);
+        old.config_text == config_text
+            && same_labels
+            && same_files
+            && matches!(digest, Ok(Some(digest)) if digest == old.digest)
     }
 
     async fn unload_model(&self, model: &Model, principal: &Principal) {

@@ -21,7 +21,7 @@ pub async fn check(model: &LoadedModel) -> Result<(), GoldenError> {
 }
 
 async fn answer(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Result<(), GoldenError> {
-    let sample = pipeline.kind().input.sample().into();
+    let sample = pipeline.kind().input.sample();
     let (limits, account) = (DecodeLimits::default(), Account::unlimited());
     match model.run_pipeline(pipeline, sample, limits, account, Vec::new(), golden::terms(model)).await {
         Ok(answer) => judge(model, pipeline.as_ref(), &answer.run.outputs).map_err(GoldenError::Wrong),
