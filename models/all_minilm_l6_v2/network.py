@@ -1,7 +1,8 @@
 """BERT as an ONNX graph of plain operators, with the names of weights that Hugging Face's BertModel has.
 
 The attention of all heads is one MatMul each for the scores and for the values, and LayerNormalization and Gelu are
-written out: both runtimes recognise these patterns and fuse them.
+written out: both runtimes recognise these patterns and fuse them. Matrices are stored in 16 bits, which halves the file; both
+runtimes widen them once, when they load the model, and compute in 32.
 """
 import numpy as np
 import onnx
@@ -27,11 +28,17 @@ class Graph:
 
     def weight(self, name):
         """A weight as it is published."""
-        return self.constant(name, self.tensors[name])
+        return self.matrix(name, self.tensors[name]) if self.tensors[name].ndim > 1 else self.constant(name, self.tensors[name])
+
+    def matrix(self, name, values):
+        """A constant of 32 bits, stored in 16."""
+        if f"{name}.half" in self.constants:
+            return name
+        return self.op("Cast", [self.constant(f"{name}.half", values.astype(np.float16))], name, to=TensorProto.FLOAT)
 
     def linear(self, x, name, result):
         # The published matrix is [out, in].
-        matrix = self.constant(f"{name}.weight", self.tensors[f"{name}.weight"].T)
+        matrix = self.matrix(f"{name}.weight", self.tensors[f"{name}.weight"].T)
         return self.op("Add", [self.op("MatMul", [x, matrix], f"{result}.product"), self.weight(f"{name}.bias")], result)
 
     def layer_norm(self, x, name, result):

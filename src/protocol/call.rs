@@ -137,16 +137,8 @@ pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principa
             let content = Content::Photograph(call.body.clone());
             content_answer(serving, call, content, principal).await
         }
-        BodyKind::Text if serving.takes(&model, call.target.version, Input::Texts) => {
-            // The bytes are copied.
-            let copied = call.account.take(call.body.len())?;
-            let content = Texts::one(&call.body).map(Content::Texts).map_err(text_error);
-            let answered = async { content_answer(serving, call, content?, principal).await };
-            let answered = answered.await;
-            drop(copied);
-            answered
-        }
-        BodyKind::Text => tensors(serving, call, None, principal, &mut id).await,
+        BodyKind::Text if is_request(serving, &call) => tensors(serving, call, None, principal, &mut id).await,
+        BodyKind::Text => text(serving, call, principal).await,
         BodyKind::Tensors { header_length } => tensors(serving, call, header_length, principal, &mut id).await,
     };
     let told = answered.as_ref().map(|answer| answer.version);
@@ -187,6 +179,19 @@ fn log_permit(status: u16) -> Option<u64> {
     static LIMITER: LazyLock<Mutex<LogLimiter>> = LazyLock::new(Mutex::default);
     let mut limiter = LIMITER.lock().unwrap_or_else(PoisonError::into_inner);
     limiter.take(("call", status.into()), Instant::now())
+}
+
+/// True for JSON in the place of a text, for a model that takes no texts.
+fn is_request(serving: &Serving, call: &InferenceCall) -> bool {
+    let Target { model, version } = &call.target;
+    call.body.trim_ascii_start().starts_with(b"{") && !serving.takes(model, *version, Input::Texts)
+}
+
+async fn text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+    // The bytes are copied.
+    let _copied = call.account.take(call.body.len())?;
+    let content = Texts::one(&call.body).map(Content::Texts).map_err(|error| text_error(&error))?;
+    content_answer(serving, call, content, principal).await
 }
 
 async fn content_answer(
@@ -251,7 +256,7 @@ fn texts_of(serving: &Serving, request: &InferRequest) -> Result<Option<Texts>, 
                     && tensor.datatype() == DataType::Bytes
                     && serving.takes(&request.model, request.version, Input::Texts) =>
             {
-                Texts::from_tensor(tensor.clone()).map(Some).map_err(text_error)
+                Texts::from_tensor(tensor.clone()).map(Some).map_err(|error| text_error(&error))
             }
             _ => Ok(None),
         },
@@ -285,7 +290,7 @@ async fn infer_texts(
 }
 
 /// The refusal of texts.
-pub fn text_error(error: TextError) -> ApiError {
+pub fn text_error(error: &TextError) -> ApiError {
     let status = if error.is_too_much() { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
     ApiError::new(status, error.to_string())
 }

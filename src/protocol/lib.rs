@@ -18,6 +18,7 @@
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
 //! * `annotated.rs` - a call that is answered with its photograph, annotated
 //! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
+//! * `openai.rs` - OpenAI's form of embeddings, and of lists of models
 //! * `feast.rs`, `feast/` - Feast's feature server; `feast.rs` has the map
 //! * `fuzz.rs` - properties that hold for any bytes in place of a request
 //! * `roundtrip.rs` - property tests: encoded tensors decode to the same tensors
@@ -38,6 +39,7 @@ pub mod error;
 pub mod feast;
 pub mod fuzz;
 pub mod metadata;
+pub mod openai;
 
 mod cells;
 mod json;

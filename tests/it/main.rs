@@ -60,6 +60,7 @@ mod right_answers;
 mod runtimes;
 mod stored_forms;
 mod systemd;
+mod texts;
 mod tidy;
 mod tls;
 mod tls_cli;

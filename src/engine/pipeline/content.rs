@@ -156,8 +156,12 @@ impl Texts {
             return Err(TextError::TooMany { count });
         }
         let mut bytes = 0;
-        let within = texts.map(|text| {
-            bytes += text.as_ref().len();
+        let within = texts.enumerate().map(|(index, text)| {
+            let length = text.as_ref().len();
+            if length > TEXT_BYTES_MAX {
+                return Err(TextError::TooLong { index, bytes: length });
+            }
+            bytes += length;
             if bytes > ALL_TEXTS_BYTES_MAX { Err(TextError::TooLarge) } else { Ok(text) }
         });
         let within = within.collect::<Result<Vec<_>, _>>()?;
