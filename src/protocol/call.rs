@@ -256,7 +256,7 @@ fn texts_of(serving: &Serving, request: &InferRequest) -> Result<Option<Texts>, 
                     && tensor.datatype() == DataType::Bytes
                     && serving.takes(&request.model, request.version, Input::Texts) =>
             {
-                Texts::from_tensor(tensor.clone()).map(Some).map_err(|error| text_error(&error))
+                Texts::from_tensor(tensor).map(Some).map_err(|error| text_error(&error))
             }
             _ => Ok(None),
         },

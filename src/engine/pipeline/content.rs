@@ -165,7 +165,7 @@ impl Texts {
             if bytes > ALL_TEXTS_BYTES_MAX { Err(TextError::TooLarge) } else { Ok(text) }
         });
         let within = within.collect::<Result<Vec<_>, _>>()?;
-        Self::from_tensor(Tensor::from_strings(vec![count], within).map_err(|_| TextError::Empty)?)
+        Self::from_tensor(&Tensor::from_strings(vec![count], within).map_err(|_| TextError::Empty)?)
     }
 
     /// One text, the bytes of a body.
@@ -181,7 +181,7 @@ impl Texts {
     }
 
     /// The strings of a `BYTES` tensor of shape `[N]` or `[N, 1]`.
-    pub fn from_tensor(tensor: Tensor) -> Result<Self, TextError> {
+    pub fn from_tensor(tensor: &Tensor) -> Result<Self, TextError> {
         let shape = || TextError::Shape { shape: tensor.shape().to_vec() };
         let count = match tensor.shape() {
             [count] | [count, 1] => *count,
@@ -289,12 +289,12 @@ mod tests {
     #[test]
     fn a_tensor_of_texts_is_a_list_or_a_column() {
         let tensor = |shape: &[usize]| Tensor::from_strings(shape.to_vec(), ["a", "b"]).unwrap();
-        let column = Texts::from_tensor(tensor(&[2, 1])).unwrap();
+        let column = Texts::from_tensor(&tensor(&[2, 1])).unwrap();
         assert_eq!(column.iter().collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!(Texts::from_tensor(tensor(&[2])), Ok(column));
-        assert_eq!(Texts::from_tensor(tensor(&[1, 2])), Err(TextError::Shape { shape: vec![1, 2] }));
+        assert_eq!(Texts::from_tensor(&tensor(&[2])), Ok(column));
+        assert_eq!(Texts::from_tensor(&tensor(&[1, 2])), Err(TextError::Shape { shape: vec![1, 2] }));
         let numbers = Tensor::from_vec(vec![2], vec![1_i64, 2]).unwrap();
-        assert_eq!(Texts::from_tensor(numbers), Err(TextError::Shape { shape: vec![2] }));
+        assert_eq!(Texts::from_tensor(&numbers), Err(TextError::Shape { shape: vec![2] }));
     }
 
     #[test]

@@ -71,8 +71,8 @@ fn texts_become_rows_of_tokens_as_long_as_the_longest() {
 
 #[test]
 fn a_model_of_fixed_sides_and_short_integers_gets_them() {
-    let ports = vec![port("input_ids", DataType::Int32, &[1, 6])];
-    let pipeline = bind("", ports, &[1, 6, 2], TOKENIZER).unwrap();
+    let ids = vec![port("input_ids", DataType::Int32, &[1, 6])];
+    let pipeline = bind("", ids, &[1, 6, 2], TOKENIZER).unwrap();
     let prepared = prepare(pipeline.as_ref(), &texts(&["red"]));
     assert_eq!(*prepared.inputs[0].elements::<i32>().unwrap(), [2, 4, 3, 7, 7, 7]);
     let parts = pipeline.divide(&texts(&["red", "green"])).unwrap().parts;
