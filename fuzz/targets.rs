@@ -22,6 +22,8 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("repository_call", ledge::protocol::fuzz::fuzz_repository_call),
     ("feast", ledge::protocol::fuzz::fuzz_feast),
     ("vision_form", ledge::protocol::deepstack::fuzz_form),
+    ("embeddings_request", ledge::protocol::openai::fuzz_embeddings),
+    ("tokenizer", ledge::pipeline::tokenizer::fuzz_tokenizer),
     ("headers", ledge::http::fuzz::fuzz_headers),
     ("api_key", fuzz_key),
     ("certificate", ledge::http::tls::fuzz_certificate),

@@ -13,10 +13,11 @@ use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::{
     Annotation, PictureFormat, annotate, as_faces, blurred_places, blurs_faces, is_face,
 };
+use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::{DecodeLimits, ImageError, ImageFormat};
 use ledge_engine::pipeline::picture_size::picture_size;
-use ledge_models::serving::request::PhotographRequest;
+use ledge_models::serving::request::{ContentRequest, ResultForm};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_service::off_thread::blocking;
 use tokio::sync::{Semaphore, mpsc};
@@ -226,16 +227,17 @@ impl Watcher {
 
     async fn ask(&self, model: &ModelName, photograph: Bytes) -> Result<Vec<Detection>, AskError> {
         let config = &self.camera.config;
-        let request = PhotographRequest {
+        let request = ContentRequest {
             model: model.clone(),
             version: None,
-            photograph,
+            content: Content::Photograph(photograph),
+            form: ResultForm::Json,
             deadline: Some(Instant::now() + INFERENCE_TIMEOUT),
             priority: Some(config.priority.into()),
             // A camera has one picture in progress at most.
             account: Account::unlimited(),
         };
-        let answer = self.watching.serving.infer_photograph(request, &self.principal).await?;
+        let answer = self.watching.serving.infer_content(request, &self.principal).await?;
         answer.detections().ok_or(AskError::NoDetector(answer.kind.member))
     }
 

@@ -38,7 +38,7 @@ use stop::Stop;
 pub struct InferArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
-    /// The files to run the model on: photographs, or inference requests as .json. From a folder, every photograph and
+    /// The files to run the model on: photographs, texts, or inference requests as .json. From a folder, every photograph and
     /// .json file at any depth.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,

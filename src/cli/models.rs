@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
-use ledge_engine::pipeline::kind::Input;
+use ledge_engine::pipeline::content::Input;
 use ledge_models::repository::{Repository, RuntimeTrial};
 use ledge_models::serving::undeclared_features;
 use ledge_service::audit_event::AuditSink;

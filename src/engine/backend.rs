@@ -3,6 +3,7 @@
 //! All data that passes through this interface could pass through a process boundary too.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -228,7 +229,7 @@ pub enum RunError {
 }
 
 /// The result of one run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunResult {
     /// The outputs asked for, in that order.
     pub outputs: Vec<Tensor>,
@@ -244,6 +245,14 @@ pub struct ComputeTime {
     pub infer: Duration,
     /// Copying the outputs from the runtime.
     pub output: Duration,
+}
+
+impl AddAssign for ComputeTime {
+    fn add_assign(&mut self, Self { input, infer, output }: Self) {
+        self.input += input;
+        self.infer += infer;
+        self.output += output;
+    }
 }
 
 impl ComputeTime {

@@ -19,7 +19,7 @@ use ledge_part::{body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
 use super::browser::{self, ForeignRequest};
-use super::reply::{FeastErrorResponse, VisionErrorResponse, with_challenge};
+use super::reply::{FeastErrorResponse, OpenAiErrorResponse, VisionErrorResponse, with_challenge};
 use super::{App, call_headers};
 
 /// The header for an API key of clients without bearer tokens.
@@ -73,6 +73,7 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
             let response = match rule.form {
                 ErrorForm::Ledge => failure.into_response(),
                 ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
+                ErrorForm::OpenAi => OpenAiErrorResponse::from(failure).into_response(),
                 ErrorForm::DeepStack => VisionErrorResponse::from(failure).into_response(),
             };
             with_challenge(response, challenge)
@@ -101,7 +102,7 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     }
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
-    if rule.form == ErrorForm::DeepStack {
+    if rule.scope == Scope::Configured || rule.form == ErrorForm::DeepStack {
         extensions.insert(*rule);
     }
     if matches!(rule.scope, Scope::Configured | Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
@@ -187,14 +188,26 @@ pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Resu
 impl FormCaller {
     /// Refuses a model that is not one of the caller's.
     pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), Denied> {
-        match parts.extensions.get::<RouteRule>() {
-            Some(rule) if !self.access.has_model(model) => Err(outside_scope(app, rule, &self.principal, &self.access)),
-            _ => Ok(()),
-        }
+        check_model(app, parts, &self.principal, &self.access, model)
     }
 
     pub(super) fn has_model(&self, model: &ModelName) -> bool {
         self.access.has_model(model)
+    }
+}
+
+/// Refuses a model that is not one of the caller's, for routes of [`Scope::Configured`].
+pub(super) fn check_model(
+    app: &App,
+    parts: &Parts,
+    principal: &Principal,
+    access: &Access,
+    model: &ModelName,
+) -> Result<(), Denied> {
+    match parts.extensions.get::<RouteRule>() {
+        _ if access.has_model(model) => Ok(()),
+        Some(rule) => Err(outside_scope(app, rule, principal, access)),
+        None => Err(without_peer()),
     }
 }
 

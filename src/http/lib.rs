@@ -23,6 +23,7 @@
 //! * `call_headers.rs` - priority and timeout of a call, from its headers
 //! * `infer.rs`, `models.rs` - handlers: inference; models
 //! * `vision.rs`, `vision/` - handlers of DeepStack's interface, and `[vision]`
+//! * `openai.rs` - handlers of OpenAI's interface for embeddings
 //! * `features.rs`, `health.rs` - handlers: Feast's feature server; liveness and readiness
 //! * `openapi.rs`, `openapi.json` - the description of every route
 //! * `metrics.rs`, `metrics/` - `/metrics`; `exposition.rs` has the formats of Prometheus and OpenMetrics, `process.rs`
@@ -91,6 +92,7 @@ mod infer;
 mod local_plain;
 mod metrics;
 mod models;
+mod openai;
 mod openapi;
 mod part;
 mod reply;

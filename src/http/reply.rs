@@ -1,5 +1,5 @@
-//! Answers in the forms of other projects: readiness for KServe's clients, errors for the clients of Feast and of
-//! DeepStack.
+//! Answers in the forms of other projects: readiness for KServe's clients, errors for the clients of Feast, of
+//! DeepStack and of OpenAI.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,6 +7,7 @@ use ledge_part::api_error::{ApiError, error_response};
 use ledge_part::reply::json;
 use ledge_protocol::deepstack::VisionErrorBody;
 use ledge_protocol::feast::FeastError;
+use ledge_protocol::openai::OpenAiErrorBody;
 use serde::Serialize;
 
 use super::guard::Denied;
@@ -80,4 +81,21 @@ pub fn with_challenge(mut response: Response, challenge: Option<HeaderValue>) ->
         response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
     }
     response
+}
+
+/// An error answer in the form of OpenAI.
+#[derive(Debug)]
+pub struct OpenAiErrorResponse(ApiError);
+
+impl From<ApiError> for OpenAiErrorResponse {
+    fn from(failure: ApiError) -> Self {
+        Self(failure)
+    }
+}
+
+impl IntoResponse for OpenAiErrorResponse {
+    fn into_response(self) -> Response {
+        let Self(ApiError { status, message, retry_after_s }) = self;
+        error_response(status, OpenAiErrorBody::new(status, &message).to_json(), retry_after_s)
+    }
 }

@@ -13,7 +13,7 @@ use ledge_part::route::{BoundRoute, Route, RouteRule, Scope, bind};
 
 use super::administration::{self, AuditedRoute};
 use super::guard::{Guard, guard};
-use super::{App, features, health, infer, metrics, models, openapi, vision};
+use super::{App, features, health, infer, metrics, models, openai, openapi, vision};
 
 /// The routes of this crate.
 pub const ROUTES: &[Route<App>] = &[
@@ -49,6 +49,15 @@ pub const ROUTES: &[Route<App>] = &[
     Route::post("/v1/vision/custom/{model}", INFER, || post(vision::custom))
         .scope(Scope::Model)
         .deepstack()
+        .local_plain(),
+    Route::post("/v1/embeddings", INFER, || post(openai::embeddings))
+        .scope(Scope::Configured)
+        .openai_errors()
+        .local_plain(),
+    Route::get("/v1/models", VIEW_OR_INFER, || get(openai::models)).scope(Scope::Listed).openai_errors().local_plain(),
+    Route::get("/v1/models/{model}", VIEW_OR_INFER, || get(openai::model))
+        .scope(Scope::Model)
+        .openai_errors()
         .local_plain(),
     Route::post("/get-online-features", READ_FEATURES, || post(features::get_online_features))
         .scope(Scope::Values)

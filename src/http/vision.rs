@@ -10,11 +10,12 @@ use bytes::Bytes;
 use ledge_base::memory_budget::Account;
 use ledge_base::names::{CameraName, ModelName};
 use ledge_base::principal::Principal;
+use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_identity::authentication::RequestPermit;
 use ledge_models::repository::PinError;
-use ledge_models::serving::request::PhotographRequest;
-use ledge_models::serving::{PhotographResponse, ServingError};
+use ledge_models::serving::request::{ContentRequest, ResultForm};
+use ledge_models::serving::{ContentResponse, ServingError};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
@@ -26,6 +27,7 @@ use ledge_protocol::deepstack::{
 };
 use ledge_service::off_thread::off_thread;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::App;
 use super::call_headers::{self, CallHeaders};
@@ -197,7 +199,8 @@ impl VisionCall {
             score: f64,
         }
         let answer = self.infer(app).await?;
-        let classes: Option<Vec<Class>> = serde_json::from_str(answer.result.get()).ok();
+        let classes: Option<Vec<Class>> =
+            serde_json::from_str(answer.result.as_deref().unwrap_or(RawValue::NULL).get()).ok();
         let best = classes.into_iter().flatten().next().ok_or_else(|| {
             let message = format!("the model '{}' names no class of a photograph", self.model);
             self.not_set_up(message)
@@ -206,17 +209,18 @@ impl VisionCall {
         Ok(self.keep_permit(json(&SceneAnswer::new(&label, best.score))))
     }
 
-    async fn infer(&self, app: &App) -> Result<PhotographResponse, ApiError> {
+    async fn infer(&self, app: &App) -> Result<ContentResponse, ApiError> {
         let CallHeaders { priority, deadline } = self.headers;
-        let request = PhotographRequest {
+        let request = ContentRequest {
             model: self.model.clone(),
             version: None,
-            photograph: self.image.clone(),
+            content: Content::Photograph(self.image.clone()),
+            form: ResultForm::Json,
             deadline,
             priority,
             account: self.account.clone(),
         };
-        let answered = app.serving().infer_photograph(request, &self.principal).await;
+        let answered = app.serving().infer_content(request, &self.principal).await;
         let answered = answered.map_err(|error| match error {
             ServingError::Pin(PinError::UnknownModel { model }) if !self.setting.is_empty() => {
                 self.not_set_up(format!("there is no model '{model}' in the repository"))

@@ -18,7 +18,7 @@ pub enum Scope {
     /// The `{kind}/{name}` in its path, which must be one of the caller's models. The answer lists only the caller's
     /// models.
     Subject,
-    /// The model that the configuration names for it, which must be one of the caller's: the handler checks.
+    /// The model that the configuration or the body names for it, which must be one of the caller's: the handler checks.
     Configured,
     /// All models: the answer lists only the caller's.
     Listed,
@@ -35,6 +35,8 @@ pub enum Scope {
 pub enum ErrorForm {
     Ledge,
     Feast,
+    /// `{"error": {"message": "...", ...}}`.
+    OpenAi,
     /// `{"success": false, "error": "..."}`. A caller of such a route may send its API key in the form.
     DeepStack,
 }
@@ -141,6 +143,13 @@ impl<S> Route<S> {
     pub const fn recorded_as(mut self, what: &'static str) -> Self {
         self.rule.recorded_as = Some(what);
         self.audited()
+    }
+
+    /// Gives errors the form that OpenAI's clients read.
+    #[must_use]
+    pub const fn openai_errors(mut self) -> Self {
+        self.rule.form = ErrorForm::OpenAi;
+        self
     }
 
     /// Gives errors the form that DeepStack's clients read, and lets callers send their key in the form.

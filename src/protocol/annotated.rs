@@ -8,9 +8,10 @@ use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::{
     Annotation, AnnotationError, PictureFormat, annotate, as_faces, blurred_places, blurs_faces,
 };
+use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::image::ImageError;
 use ledge_models::serving::Serving;
-use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
+use ledge_models::serving::request::{CacheOutcome, ContentRequest, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
@@ -64,16 +65,17 @@ async fn annotated(
     check_camera(serving, call.camera.as_ref())?;
     let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
     let Target { model, version } = target;
-    let request = |model, version| PhotographRequest {
+    let request = |model, version| ContentRequest {
         model,
         version,
-        photograph: photograph.clone(),
+        content: Content::Photograph(photograph.clone()),
+        form: ResultForm::Json,
         deadline,
         priority,
         account: account.clone(),
     };
 
-    let answer = serving.infer_photograph(request(model.clone(), version), principal).await?;
+    let answer = serving.infer_content(request(model.clone(), version), principal).await?;
     let detections = answer.detections().ok_or_else(|| {
         not_acceptable(&format!("model '{model}' finds no objects to draw: leave out the header accept, for JSON"))
     })?;
@@ -82,7 +84,7 @@ async fn annotated(
     }
     let mut found = detections.clone();
     if blurs_faces(&blur.labels) {
-        let faces = serving.infer_photograph(request(blur.faces.clone(), None), principal).await?;
+        let faces = serving.infer_content(request(blur.faces.clone(), None), principal).await?;
         let faces = faces.detections().ok_or_else(|| {
             let message =
                 format!("model '{}' finds no faces to blur: set vision.face to a model that does", blur.faces);

@@ -8,18 +8,23 @@ use ledge_base::log_limiter::LogLimiter;
 use ledge_base::memory_budget::Account;
 use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
+use ledge_base::tensor::DataType;
+use ledge_engine::pipeline::content::{Content, Input, TextError, Texts};
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
-use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
-use ledge_models::serving::{PhotographResponse, Serving};
+use ledge_models::serving::inputs::InvalidRequest;
+use ledge_models::serving::request::{
+    CacheOutcome, ContentRequest, InferRequest, InferResponse, Inputs, OutputRequest, ResultForm,
+};
+use ledge_models::serving::{ContentResponse, Serving, ServingError};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
+use super::content::PipelineAnswer;
 use super::decode::{DecodedRequest, Target, decode_within};
 use super::encode::encode_counted;
 use super::error::ProtocolError;
-use super::photograph::PhotographAnswer;
 
 /// The most bytes of JSON that are decoded on an async thread: more would keep other callers waiting.
 pub const INLINE_JSON_BYTES_MAX: usize = 256 << 10;
@@ -61,7 +66,7 @@ pub fn check_camera(serving: &Serving, camera: Option<&CameraName>) -> Result<()
 }
 
 /// Passes what a detector found on a photograph of a camera on to the part that watches cameras.
-pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes, answer: &PhotographResponse) {
+pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes, answer: &ContentResponse) {
     if let Some(sightings) = serving.sightings()
         && let Some(detections) = answer.detections()
     {
@@ -74,6 +79,8 @@ pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes
 pub enum BodyKind {
     /// JPEG, PNG or WebP, whole.
     Photograph,
+    /// UTF-8, whole. For a model that takes no texts it is the protocol's request: browsers send JSON under this type.
+    Text,
     /// The protocol's request: JSON, with binary data after it if a header length is set.
     Tensors {
         /// The length of the JSON in bytes; `None` is the whole body.
@@ -84,9 +91,14 @@ pub enum BodyKind {
 impl BodyKind {
     /// Kind of a body with this content type; a header length takes precedence.
     pub fn of(content_type: Option<&str>, header_length: Option<usize>) -> Self {
-        let image = |kind: &str| kind.trim_start().get(..6).is_some_and(|start| start.eq_ignore_ascii_case("image/"));
-        if header_length.is_none() && content_type.is_some_and(image) {
+        let begins = |word: &str| {
+            let start = content_type.and_then(|kind| kind.trim_start().get(..word.len()));
+            header_length.is_none() && start.is_some_and(|start| start.eq_ignore_ascii_case(word))
+        };
+        if begins("image/") {
             Self::Photograph
+        } else if begins("text/plain") {
+            Self::Text
         } else {
             Self::Tensors { header_length }
         }
@@ -121,7 +133,12 @@ pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principa
     check_camera(serving, call.camera.as_ref())?;
     let (model, arrived, mut id) = (call.target.model.clone(), call.arrived, None);
     let answered = match call.form {
-        BodyKind::Photograph => photograph(serving, call, principal).await,
+        BodyKind::Photograph => {
+            let content = Content::Photograph(call.body.clone());
+            content_answer(serving, call, content, principal).await
+        }
+        BodyKind::Text if is_request(serving, &call) => tensors(serving, call, None, principal, &mut id).await,
+        BodyKind::Text => text(serving, call, principal).await,
         BodyKind::Tensors { header_length } => tensors(serving, call, header_length, principal, &mut id).await,
     };
     let told = answered.as_ref().map(|answer| answer.version);
@@ -164,16 +181,35 @@ fn log_permit(status: u16) -> Option<u64> {
     limiter.take(("call", status.into()), Instant::now())
 }
 
-async fn photograph(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+/// True for JSON in the place of a text, for a model that takes no texts.
+fn is_request(serving: &Serving, call: &InferenceCall) -> bool {
+    let Target { model, version } = &call.target;
+    call.body.trim_ascii_start().starts_with(b"{") && !serving.takes(model, *version, Input::Texts)
+}
+
+async fn text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+    // The bytes are copied.
+    let _copied = call.account.take(call.body.len())?;
+    let content = Texts::one(&call.body).map(Content::Texts).map_err(|error| text_error(&error))?;
+    content_answer(serving, call, content, principal).await
+}
+
+async fn content_answer(
+    serving: &Serving,
+    call: InferenceCall,
+    content: Content,
+    principal: &Principal,
+) -> Result<CallAnswer, ApiError> {
     let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
     let Target { model, version } = target;
-    let sighted = camera.map(|camera| (camera, photograph.clone()));
-    let request = PhotographRequest { model, version, photograph, deadline, priority, account: account.clone() };
-    let answer = serving.infer_photograph(request, principal).await?;
+    let sighted = camera.map(|camera| (camera, photograph));
+    let (form, payer) = (ResultForm::Json, account.clone());
+    let request = ContentRequest { model, version, content, form, deadline, priority, account: payer };
+    let answer = serving.infer_content(request, principal).await?;
     if let Some((camera, photograph)) = sighted {
         report_sighting(serving, &camera, photograph, &answer);
     }
-    let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
+    let body = serde_json::to_vec(&PipelineAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
     let body = account.take(body.len())?.keep(body.into());
 
@@ -202,10 +238,61 @@ async fn tensors(
     request.features.views = views;
     request.deadline = [deadline, request.deadline].into_iter().flatten().min();
 
-    let response = serving.infer(request, principal).await?;
+    let response = match texts_of(serving, &request)? {
+        Some(texts) => infer_texts(serving, request, texts, principal).await?,
+        None => serving.infer(request, principal).await?,
+    };
     let (version, cache) = (response.version, response.cache);
     let encoded = encode_counted(response, id.as_deref(), &reply)?;
     Ok(CallAnswer { header_length: encoded.header_length, body: encoded.into_bytes()?, version, cache })
+}
+
+/// The texts of a request for a model whose pipeline takes them, instead of its own inputs.
+fn texts_of(serving: &Serving, request: &InferRequest) -> Result<Option<Texts>, ApiError> {
+    match &request.inputs {
+        Inputs::Named(inputs) => match inputs.as_slice() {
+            [(name, tensor)]
+                if name == Texts::TENSOR
+                    && tensor.datatype() == DataType::Bytes
+                    && serving.takes(&request.model, request.version, Input::Texts) =>
+            {
+                Texts::from_tensor(tensor).map(Some).map_err(|error| text_error(&error))
+            }
+            _ => Ok(None),
+        },
+        Inputs::Raw(_) => Ok(None),
+    }
+}
+
+/// Answers texts with the results of the model's pipeline as tensors, those that the request names.
+async fn infer_texts(
+    serving: &Serving,
+    request: InferRequest,
+    texts: Texts,
+    principal: &Principal,
+) -> Result<InferResponse, ApiError> {
+    let InferRequest { model, version, outputs: wanted, deadline, priority, account, .. } = request;
+    let (content, form) = (Content::Texts(texts), ResultForm::Tensors);
+    let request = ContentRequest { model, version, content, form, deadline, priority, account };
+    let mut response = serving.infer_content(request, principal).await?.response;
+    if let Some(wanted) = wanted {
+        let find = |wanted: OutputRequest| {
+            let found =
+                response.outputs.iter().find(|(name, _)| *name == wanted.name && wanted.classification.is_none());
+            found.cloned().ok_or_else(|| {
+                let model = response.model.to_string();
+                ServingError::from(InvalidRequest::UnexpectedOutput { model, output: wanted.name })
+            })
+        };
+        response.outputs = wanted.into_iter().map(find).collect::<Result<_, _>>()?;
+    }
+    Ok(response)
+}
+
+/// The refusal of texts.
+pub fn text_error(error: &TextError) -> ApiError {
+    let status = if error.is_too_much() { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+    ApiError::new(status, error.to_string())
 }
 
 /// The answer to a photograph in the place of a request. It says how to send one.
@@ -268,6 +355,8 @@ mod tests {
             (Some(" IMAGE/PNG; q=1"), None, BodyKind::Photograph),
             (Some("image/jpeg"), Some(0), tensors(Some(0))),
             (Some("application/json"), None, tensors(None)),
+            (Some("Text/Plain; charset=utf-8"), None, BodyKind::Text),
+            (Some("text/plain"), Some(0), tensors(Some(0))),
             (Some("imageé"), None, tensors(None)),
             (None, Some(7), tensors(Some(7))),
         ] {

@@ -1,5 +1,5 @@
 //! The Open Inference Protocol, Feast's feature server in `feast/`, and DeepStack's interface in `deepstack/`: JSON,
-//! binary tensors and photographs to requests, responses to bytes. HTTP, MQTT and the command line share it.
+//! binary tensors, photographs and texts to requests, responses to bytes. HTTP, MQTT and the command line share it.
 //!
 //! Files, in reading order:
 //! * `object.rs` - JSON objects and arrays, read entry by entry without a tree in between
@@ -11,13 +11,14 @@
 //! * `decode.rs`, `decode/` - an inference request from its bytes; the folder has tests
 //! * `used_features.rs` - the feature values that an answer reports as used
 //! * `encode.rs` - an inference response to bytes
-//! * `photograph.rs` - the answer to an image: the result of the model's pipeline
+//! * `content.rs` - the answer to a photograph or to texts: the result of the model's pipeline
 //! * `metadata/` - documents about servers and models as Triton writes them: `model_config.rs`, `repository.rs`,
 //!   `statistics.rs`
 //! * `error.rs` - reasons why a message is refused, in the words that the client gets
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
 //! * `annotated.rs` - a call that is answered with its photograph, annotated
 //! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
+//! * `openai.rs` - OpenAI's form of embeddings, and of lists of models
 //! * `feast.rs`, `feast/` - Feast's feature server; `feast.rs` has the map
 //! * `fuzz.rs` - properties that hold for any bytes in place of a request
 //! * `roundtrip.rs` - property tests: encoded tensors decode to the same tensors
@@ -30,6 +31,7 @@
 
 pub mod annotated;
 pub mod call;
+pub mod content;
 pub mod decode;
 pub mod deepstack;
 pub mod encode;
@@ -37,7 +39,7 @@ pub mod error;
 pub mod feast;
 pub mod fuzz;
 pub mod metadata;
-pub mod photograph;
+pub mod openai;
 
 mod cells;
 mod json;

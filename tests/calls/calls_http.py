@@ -35,6 +35,9 @@ POST /v1/vision/face
 POST /v1/vision/scene
 POST /v1/vision/custom/list
 POST /v1/vision/custom/{model}
+POST /v1/embeddings
+GET /v1/models
+GET /v1/models/{model}
 GET /health
 GET /feature-views
 GET /feature-views/{feature_view}

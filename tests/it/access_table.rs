@@ -145,6 +145,11 @@ pub const CALLS: &[Call] = &[
     post("/v1/vision/scene", &[Ask], nothing).status(400),
     post("/v1/vision/custom/list", &[Models], nothing),
     post("/v1/vision/custom/{model}", &[Ask], nothing).status(400).model(),
+    // No body.
+    post("/v1/embeddings", &[Ask], nothing).status(400),
+    get("/v1/models", &[Models]),
+    // The model is there, and embeds no texts.
+    get("/v1/models/{model}", &[Models]).status(404).model(),
     get("/openapi.json", &[Anybody]),
     get("/v2", &[Models]),
     get("/v2/models/stats", &[Statistics]),

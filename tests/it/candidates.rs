@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ledge::memory_budget::Account;
+use ledge::pipeline::content::Content;
 use ledge::principal::Principal;
 use ledge::repository::{Candidate, CandidateShare};
-use ledge::serving::request::{CacheOutcome, InferRequest, OutputRequest, PhotographRequest};
+use ledge::serving::request::{CacheOutcome, ContentRequest, InferRequest, OutputRequest, ResultForm};
 
 use crate::appliance::{Appliance, ONES, OPENVINO, name, numbers, observations, request, until, version};
 use crate::daemon::{data, model_folder, write};
@@ -178,21 +179,22 @@ async fn photographs_are_mirrored_too() {
     let release = own.release(2, "efficientnet_lite0", "");
     place(&release.folder);
     let observations = own.candidate(&release, CandidateShare::Shadow(1.0)).await;
-    let photograph = PhotographRequest {
+    let photograph = ContentRequest {
         model: name(),
         version: None,
-        photograph: data("photos/chelsea.jpg").into(),
+        content: Content::Photograph(data("photos/chelsea.jpg").into()),
+        form: ResultForm::Json,
         deadline: None,
         priority: None,
         account: Account::unlimited(),
     };
-    let answer = own.serving.infer_photograph(photograph.clone(), &Principal::Local).await.unwrap();
+    let answer = own.serving.infer_content(photograph.clone(), &Principal::Local).await.unwrap();
     assert_eq!(answer.response.version, version(1));
     let observed = until(&observations, |seen| seen.candidate.requests == 1).await;
     assert_eq!((observed.agreed, observed.disagreed, observed.candidate.errors), (1, 0, 0));
     own.candidate(&release, CandidateShare::Canary(1.0)).await;
-    let canary = own.serving.infer_photograph(photograph, &Principal::Local).await.unwrap();
-    assert_eq!((canary.response.version, canary.result.get()), (version(2), answer.result.get()));
+    let canary = own.serving.infer_content(photograph, &Principal::Local).await.unwrap();
+    assert_eq!((canary.response.version, canary.result.unwrap().get()), (version(2), answer.result.unwrap().get()));
     own.end().await;
 }
 

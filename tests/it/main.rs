@@ -61,6 +61,7 @@ mod runtimes;
 mod stored_forms;
 mod systemd;
 mod table_models;
+mod texts;
 mod tidy;
 mod tls;
 mod tls_cli;

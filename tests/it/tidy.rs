@@ -24,6 +24,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("jiff::", &["base/clock.rs", "updates/trust/"]),
     ("sigstore_tuf::", &["updates/trust/"]),
     ("aws_lc_rs::", &["updates/", "egress/", "http/tls/", "identity/sealing.rs", "features/seal.rs"]),
+    ("tokenizers::", &["engine/pipeline/tokenizer.rs"]),
     ("hyper::client", EGRESS),
     ("quick_cache::", &["models/serving/"]),
     ("signed_note::", &["audit/key.rs"]),

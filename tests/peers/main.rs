@@ -48,6 +48,7 @@ mod machine;
 mod message;
 mod mqtt;
 mod nginx;
+mod openai;
 mod packages;
 mod page;
 mod platform;

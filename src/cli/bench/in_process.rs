@@ -2,7 +2,8 @@
 
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
-use ledge_models::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, PhotographRequest};
+use ledge_engine::pipeline::content::Content;
+use ledge_models::serving::request::{ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, ResultForm};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_models::status;
 use ledge_protocol::decode;
@@ -32,8 +33,9 @@ pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -
     match payload {
         Payload::Photo(photograph) => {
             let account = Account::unlimited();
-            let request = PhotographRequest { model, version, photograph, deadline: None, priority: None, account };
-            Ok(serving.infer_photograph(request, &Principal::Local).await?.response)
+            let (content, form) = (Content::Photograph(photograph), ResultForm::Json);
+            let request = ContentRequest { model, version, content, form, deadline: None, priority: None, account };
+            Ok(serving.infer_content(request, &Principal::Local).await?.response)
         }
         Payload::Tensors(tensors) => {
             let inputs = Inputs::Named(tensors);

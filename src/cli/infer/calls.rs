@@ -80,7 +80,7 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
     loop {
         let call = InferenceCall {
             target: target.clone(),
-            form: BodyKind::sniffed(&body, None, None),
+            form: BodyKind::sniffed(&body, content_type(&body), None),
             body: body.clone(),
             priority: None,
             deadline: None,
@@ -101,6 +101,13 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
             _ => return Some(Err(failure.message)),
         }
     }
+}
+
+/// The content type of a file: an image by its first bytes, and text unless it is a request in JSON.
+fn content_type(content: &[u8]) -> Option<&'static str> {
+    let is_request = content.trim_ascii_start().starts_with(b"{");
+    let text = (!is_request).then_some("text/plain");
+    ImageFormat::sniff(content).map(ImageFormat::content_type).or(text)
 }
 
 /// The body of an answer.
@@ -220,7 +227,7 @@ impl Server {
 
     /// Posts the content of a file. The connection is kept for the next one if it can be.
     async fn post(&self, path: &str, content: Bytes) -> Result<DaemonAnswer, DaemonError> {
-        let kind = ImageFormat::sniff(&content).map_or("application/json", ImageFormat::content_type);
+        let kind = content_type(&content).unwrap_or("application/json");
         let headers = [("content-type", kind), ("x-ledge-priority", self.priority.as_str())];
         let mut connection = self.connection().await?;
         let answer = tokio::time::timeout(CALL_TIMEOUT, connection.post(path, &headers, content)).await;

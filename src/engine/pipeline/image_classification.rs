@@ -11,10 +11,9 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::{ClassificationError, class_name, numbers, softmax, top};
+use super::content::{Content, Input};
 use super::image::DecodeLimits;
-use super::kind::{
-    self, AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
-};
+use super::kind::{self, AnswerError, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row};
 use super::preparation::{Color, Fit, ImagePreparation, Layout};
 use super::quantization::Quantization;
 
@@ -212,7 +211,7 @@ impl Pipeline for Classifier {
         &KIND
     }
 
-    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
         let preparation = self.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
         let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);

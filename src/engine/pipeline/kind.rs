@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::KINDS;
+use super::content::{Content, Division, Input};
 use super::detection::Detection;
 use super::image::{self, DecodeLimits, ImageError, Photograph};
 use super::preparation::ImagePreparation;
@@ -37,42 +37,6 @@ pub struct Kind {
     pub rows: fn(&Value) -> Vec<Row>,
 }
 
-/// The input that a caller sends to a pipeline, in place of tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
-    /// A JPEG, PNG or WebP image, whole.
-    Photograph,
-    /// Rows with named columns: a JSON object, or a list of them.
-    Rows,
-}
-
-impl Input {
-    /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
-    pub fn sections(self) -> String {
-        let kinds = KINDS.iter().filter(|kind| kind.input == self);
-        kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
-    }
-
-    /// An input that every pipeline can answer, for the check of a model at its load. The image is a drawing of
-    /// 32x24 pixels with edges, gradients and all colours.
-    pub fn sample(self) -> &'static [u8] {
-        match self {
-            Self::Photograph => include_bytes!("sample.png"),
-            // A pipeline of rows has its own, with its columns.
-            Self::Rows => b"{}",
-        }
-    }
-}
-
-impl fmt::Display for Input {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Photograph => "a photograph",
-            Self::Rows => "rows",
-        })
-    }
-}
-
 /// A row that `ledge infer` prints.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
@@ -84,6 +48,11 @@ pub struct Row {
 pub trait PipelineSection: fmt::Debug {
     /// The kind's line of the table.
     fn kind(&self) -> &'static Kind;
+
+    /// The files of the model's folder that the pipeline needs, each as its key in the section and its name.
+    fn files(&self) -> Vec<(&'static str, &str)> {
+        Vec::new()
+    }
 
     /// The mistakes that the section's types let through, each with its key in the section.
     fn mistakes(&self) -> Vec<Problem>;
@@ -98,13 +67,19 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     fn kind(&self) -> &'static Kind;
 
     /// An input that this pipeline can answer, for the check of the model at its load.
-    fn sample(&self) -> Bytes {
-        Bytes::from_static(self.kind().input.sample())
+    fn sample(&self) -> Content {
+        self.kind().input.sample()
     }
 
-    /// Makes the model's inputs, in the signature's order, from the bytes that a caller sent. Called on a worker's
+    /// Divides a content that is too much for one run into parts, each of which is run and answered by itself, with a
+    /// row of each result for each input. `None` for one run.
+    fn divide(&self, _content: &Content) -> Option<Division> {
+        None
+    }
+
+    /// Makes the model's inputs, in the signature's order, from the content that a caller sent. Called on a worker's
     /// core; large intermediate results count in `hold`.
-    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
+    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
 
     /// The outputs of the run that the answer needs, as positions in the signature.
     fn outputs(&self) -> &[usize];
@@ -201,6 +176,8 @@ pub struct Model<'m> {
     pub labels: &'m HashMap<String, Arc<[String]>>,
     /// The quantization of inputs and outputs, by name, where it is known.
     pub quantization: &'m HashMap<String, Quantization>,
+    /// The content of the files that the section names, by their names.
+    pub files: &'m HashMap<String, Bytes>,
 }
 
 impl<'m> Model<'m> {
@@ -256,11 +233,12 @@ pub(super) fn check_picture_input(
 
 /// Decodes the photograph that a caller sent, no larger than `preparation` needs it.
 pub(super) fn decode_photograph(
-    content: &[u8],
+    content: &Content,
     limits: DecodeLimits,
     preparation: &ImagePreparation,
     hold: &mut Hold,
 ) -> Result<Photograph, InputError> {
+    let Content::Photograph(content) = content else { return Err(InputError::Content("expected a photograph".into())) };
     image::decode_within(content, limits, &|size| preparation.resized_size(size), hold).map_err(|error| match error {
         ImageError::NoRoom(error) => InputError::NoRoom(error),
         error => InputError::Content(error.to_string()),

@@ -5,11 +5,14 @@
 //! Files, in reading order:
 //! * `mod.rs` - the table of kinds, and the table `[pipeline]` of a model's config
 //! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
+//! * `content.rs` - what a caller sends: a photograph, or texts within their limits
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
 //! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
+//! * `text_embedding.rs`, `text_embedding/` - the kind: texts in, a vector for each out
 //! * `table.rs`, `table/` - the kind: rows with named columns in, classes or numbers out
 //!
 //! Tools for kinds:
+//! * `tokenizer.rs` - texts to tokens
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
 //! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image, a JPEG no larger than needed
 //! * `picture_size.rs` - the size of a photograph by its header
@@ -30,6 +33,7 @@
 pub mod annotation;
 pub mod classification;
 mod containers;
+pub mod content;
 pub mod detection;
 pub mod image;
 mod image_classification;
@@ -40,14 +44,18 @@ pub mod preparation;
 pub mod picture_size;
 pub mod quantization;
 pub mod table;
+pub mod text_embedding;
+pub mod tokenizer;
 
 use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};
 
-use self::kind::{Input, Kind, PipelineSection};
+use self::content::Input;
+use self::kind::{Kind, PipelineSection};
 
 /// The table of kinds.
-pub const KINDS: &[&Kind] = &[&image_classification::KIND, &object_detection::KIND, &table::KIND];
+pub const KINDS: &[&Kind] =
+    &[&image_classification::KIND, &object_detection::KIND, &table::KIND, &text_embedding::KIND];
 
 /// The table `[pipeline]` of a model's config, with a field for the section of each kind. A model has at most one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -56,16 +64,18 @@ pub struct PipelineConfig {
     image_classification: Option<image_classification::ImageClassification>,
     object_detection: Option<object_detection::ObjectDetection>,
     table: Option<table::Table>,
+    text_embedding: Option<text_embedding::TextEmbedding>,
 }
 
 impl PipelineConfig {
     /// The sections of all kinds. The compiler asks here for each field, and for as many as there are kinds.
     fn sections(&self) -> [Option<&dyn PipelineSection>; KINDS.len()] {
-        let Self { image_classification, object_detection, table } = self;
+        let Self { image_classification, object_detection, table, text_embedding } = self;
         [
             image_classification.as_ref().map(|section| section as _),
             object_detection.as_ref().map(|section| section as _),
             table.as_ref().map(|section| section as _),
+            text_embedding.as_ref().map(|section| section as _),
         ]
     }
 

@@ -26,10 +26,11 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use self::candidates::{Activation, Candidate, Collector, Edges, Thresholds};
 use self::values::Values;
+use super::content::{Content, Input};
 use super::detection::{Detection, DetectionBox};
 use super::image::DecodeLimits;
 use super::kind::{
-    AnswerError, Expected, ExpectedDetection, Input, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+    AnswerError, Expected, ExpectedDetection, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
 };
 use super::preparation::{Color, Fit, ImagePreparation, Layout, Placement};
 use super::quantization::Quantization;
@@ -395,7 +396,7 @@ impl Pipeline for Detector {
         &KIND
     }
 
-    fn prepare(&self, content: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
         let preparation = self.decoder.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
         let picture = photograph.size();

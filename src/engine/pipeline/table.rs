@@ -12,7 +12,6 @@ pub mod proposal;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use ledge_base::memory_budget::Hold;
 use ledge_base::tensor::{DataType, Tensor, to_f64};
 use ledge_base::toml_check::Problem;
@@ -23,8 +22,9 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use self::cell::{Cell, ExtraColumns, Rows};
 use self::column::Column;
+use super::content::{Content, Input};
 use super::image::DecodeLimits;
-use super::kind::{AnswerError, Expected, Input, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row};
+use super::kind::{AnswerError, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row};
 
 pub const KIND: Kind = Kind {
     name: "table",
@@ -254,12 +254,13 @@ impl Pipeline for Rower {
         &KIND
     }
 
-    fn sample(&self) -> Bytes {
+    fn sample(&self) -> Content {
         let cells = self.columns.iter().map(|column| (column.name.clone(), column.sample()));
-        Value::Object(cells.collect()).to_string().into()
+        Content::Rows(Value::Object(cells.collect()).to_string().into())
     }
 
-    fn prepare(&self, content: &[u8], _limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+    fn prepare(&self, content: &Content, _limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+        let Content::Rows(content) = content else { return Err(InputError::Content("expected rows".into())) };
         if content.len() > BYTES_MAX {
             let message = format!("the rows have {} bytes, expected at most {BYTES_MAX}", content.len());
             return Err(InputError::Content(message));

@@ -13,6 +13,8 @@ use rustix::io::Errno;
 
 /// The most bytes of a `model.toml`.
 pub const CONFIG_MAX: u64 = 1 << 20;
+/// The most bytes of a file of a pipeline, such as a tokenizer: the largest ones have some 20 MB.
+pub const PIPELINE_FILE_MAX: u64 = 32 << 20;
 /// The most bytes of labels, of a golden input, or of its answer.
 pub const DATA_MAX: u64 = 256 << 20;
 /// The most bytes of a file that runtimes read: they keep it in memory as well.

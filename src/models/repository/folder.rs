@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Dangers, Format, ModelFiles};
@@ -257,6 +258,12 @@ pub fn labels(folder: &Path, name: &str) -> Result<Vec<String>, FolderError> {
     let text = contained::read_text(folder, Path::new(name), contained::DATA_MAX);
     let text = text.map_err(read_error(&folder.join(name)))?;
     Ok(ledge_engine::pipeline::classification::parse_labels(&text))
+}
+
+/// Reads a file of the model's folder that its pipeline needs.
+pub fn pipeline_file(folder: &Path, name: &str) -> Result<Bytes, FolderError> {
+    let content = contained::read(folder, Path::new(name), contained::PIPELINE_FILE_MAX);
+    Ok(content.map_err(read_error(&folder.join(name)))?.into())
 }
 
 #[cfg(test)]

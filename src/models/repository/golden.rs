@@ -9,13 +9,14 @@ use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_engine::backend::{Port, RunError};
+use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{Expected, InputError, Pipeline};
 
 use super::contained;
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
-use crate::scheduling::instance::{FinishedRun, InferError};
+use crate::scheduling::instance::InferError;
 use crate::scheduling::terms::{Priority, Terms};
 use crate::scheduling::warm_up::WarmUp;
 
@@ -184,12 +185,21 @@ async fn through_pipeline(
     content: Vec<u8>,
     expected: &[GoldenTensor],
 ) -> Result<(), GoldenError> {
-    let outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
+    // Outputs of the model come first, then the results of the pipeline.
+    let names = pipeline.results().unwrap_or_default();
+    let (of_pipeline, of_model): (Vec<_>, Vec<_>) =
+        expected.iter().partition(|expected| names.contains(&expected.name.as_str()));
+    let outputs = positions(model, of_model.iter().copied()).map_err(GoldenError::Wrong)?;
+    let content = Content::of_file(pipeline.kind().input, content.into());
+    let content = content.map_err(|error| GoldenError::Wrong(error.to_string()))?;
     let (limits, account) = (DecodeLimits::default(), Account::unlimited());
-    let answer = model.run_pipeline(pipeline, content.into(), limits, account, outputs, terms(model)).await?;
-    compare(expected, &answer, golden)?;
+    let answer = model.run_pipeline(pipeline, content, limits, account, outputs, terms(model)).await?;
+    compare(of_model.iter().copied().zip(&answer.run.outputs), golden)?;
 
-    let own: Vec<_> = answer.run.outputs.iter().skip(expected.len()).collect();
+    let own: Vec<_> = answer.run.outputs.iter().skip(of_model.len()).collect();
+    let result = |expected: &GoldenTensor| names.iter().position(|name| *name == expected.name);
+    let results = of_pipeline.into_iter().filter_map(|expected| Some((expected, *own.get(result(expected)?)?)));
+    compare(results, golden)?;
     let (label, detections) = (golden.label.as_deref(), golden.detections.as_deref());
     let expected = Expected { label, min_score: golden.min_score, detections };
     pipeline.judge(&own, expected).map_err(GoldenError::Wrong)
@@ -231,22 +241,25 @@ async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result
         tensor.ok_or_else(|| format!("input {:?} is missing", port.name))?.to_tensor(port)
     };
     let inputs: Result<Vec<_>, String> = model.signature.inputs.iter().map(input).collect();
-    let outputs = positions(model, &request.outputs).map_err(GoldenError::Wrong)?;
+    let outputs = positions(model, request.outputs.iter()).map_err(GoldenError::Wrong)?;
     let answer = model.run(inputs.map_err(GoldenError::Wrong)?, outputs, terms(model)).await?;
-    compare(&request.outputs, &answer, golden)
+    compare(request.outputs.iter().zip(&answer.run.outputs), golden)
 }
 
 /// Indices of these outputs in the model's signature.
-fn positions(model: &LoadedModel, outputs: &[GoldenTensor]) -> Result<Vec<usize>, String> {
+fn positions<'g>(model: &LoadedModel, outputs: impl Iterator<Item = &'g GoldenTensor>) -> Result<Vec<usize>, String> {
     let position = |expected: &GoldenTensor| {
         let position = model.signature.outputs.iter().position(|port| port.name == expected.name);
         position.ok_or_else(|| format!("output {:?} is not in the model", expected.name))
     };
-    outputs.iter().map(position).collect()
+    outputs.map(position).collect()
 }
 
-fn compare(expected: &[GoldenTensor], answer: &FinishedRun, golden: &Golden) -> Result<(), GoldenError> {
-    for (expected, got) in expected.iter().zip(&answer.run.outputs) {
+fn compare<'g>(
+    pairs: impl Iterator<Item = (&'g GoldenTensor, &'g Tensor)>,
+    golden: &Golden,
+) -> Result<(), GoldenError> {
+    for (expected, got) in pairs {
         let compared = expected.compare(got, golden);
         compared.map_err(|reason| GoldenError::Wrong(format!("output {:?} {reason}", expected.name)))?;
     }

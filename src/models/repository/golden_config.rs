@@ -1,7 +1,8 @@
 //! `[[golden]]` of `model.toml`: inputs with known answers.
 
 use ledge_base::toml_check::Problem;
-use ledge_engine::pipeline::kind::{ExpectedDetection, Input};
+use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::kind::ExpectedDetection;
 use serde::{Deserialize, Serialize};
 
 use super::model_config::is_beside;

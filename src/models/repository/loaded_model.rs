@@ -7,25 +7,31 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use ledge_base::memory_budget::Account;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, Runtime, Signature};
+use ledge_engine::pipeline::content::{Content, Division};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{Model, Pipeline, Postprocess, Prepared};
+use ledge_engine::pipeline::kind::{AnswerError, Model, Pipeline, Postprocess, Prepared};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
+use ledge_service::off_thread::off_thread;
 
 use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
-use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances};
+use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances, Prepare};
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
+
+/// The most bytes of content that are divided on an async thread.
+const INLINE_CONTENT_BYTES_MAX: usize = 64 << 10;
 
 /// Settings of the daemon's configuration for every model.
 #[derive(Debug, Clone)]
@@ -75,6 +81,8 @@ pub struct LoadedModel {
     pub labels: HashMap<String, Arc<[String]>>,
     /// Scale and zero point of the integers of inputs and outputs, by their names, where known.
     pub quantization: HashMap<String, Quantization>,
+    /// The content of the files that its pipeline needs, by their names.
+    pub pipeline_files: HashMap<String, Bytes>,
     /// The pipeline that its config sets up, if there is one.
     pub pipeline: Option<Arc<dyn Pipeline>>,
     /// When a request without its own deadline is given up.
@@ -108,7 +116,8 @@ impl LoadedModel {
 
     /// The facts that a pipeline may use.
     pub(super) fn for_pipeline(&self) -> Model<'_> {
-        Model { signature: &self.signature, labels: &self.labels, quantization: &self.quantization }
+        let Self { signature, labels, quantization, pipeline_files: files, .. } = self;
+        Model { signature, labels, quantization, files }
     }
 
     /// Checks that the label file of an output has a line for each of its classes.
@@ -195,29 +204,79 @@ impl LoadedModel {
     /// Runs the model on what `pipeline`, the model's own, makes of `content`, on a core of its own. Intermediate results
     /// count for `account` while they are there. The answer has the outputs `outputs` of the run, by their positions, and
     /// behind them the pipeline's results.
+    ///
+    /// A content that is too much for one run becomes several, in turn with those of other callers. They take no more
+    /// places in the queue at a time than there are instances, and one.
     pub async fn run_pipeline(
         &self,
         pipeline: &Arc<dyn Pipeline>,
-        content: Bytes,
+        content: Content,
         limits: DecodeLimits,
         account: Account,
         outputs: Vec<usize>,
         terms: Terms,
     ) -> Result<FinishedRun, InferError> {
-        let (pipeline, bytes, own) = (pipeline.clone(), content.len(), outputs.len());
+        let run = |part| self.run_part(pipeline, part, limits, account.clone(), outputs.clone(), terms.clone());
+        let Some(Division { parts, places }) = divide(pipeline, &content, &account).await else {
+            return run(content).await;
+        };
+        let at_a_time = self.scale().max + 1;
+        // Boxed: a call of one run does not reserve space for this future.
+        let runs =
+            Box::pin(stream::iter(parts.into_iter().map(run)).buffered(at_a_time).try_collect::<Vec<_>>()).await?;
+        let wrong =
+            || InferError::Outputs(AnswerError::Values("the parts of the result do not fit together".to_owned()));
+        join(&places, runs).ok_or_else(wrong)
+    }
+
+    async fn run_part(
+        &self,
+        pipeline: &Arc<dyn Pipeline>,
+        content: Content,
+        limits: DecodeLimits,
+        account: Account,
+        outputs: Vec<usize>,
+        terms: Terms,
+    ) -> Result<FinishedRun, InferError> {
+        let (pipeline, bytes, rows, own) = (pipeline.clone(), content.bytes(), content.count(), outputs.len());
         let outputs = outputs.into_iter().chain(pipeline.outputs().iter().copied()).collect();
         let make = move || {
             let mut hold = account.hold();
             let prepared = pipeline.prepare(&content, limits, &mut hold)?;
             Ok(Prepared { postprocess: prepared.postprocess.map(|make| behind(own, make)), ..prepared })
         };
-        self.instances.run_prepared(Box::new(make), bytes, outputs, terms).await
+        self.instances.run_prepared(Prepare { make: Box::new(make), bytes, rows }, outputs, terms).await
     }
 
     /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         self.instances.ended()
     }
+}
+
+/// Divides a content that is too much for one run, a large one off the async thread.
+async fn divide(pipeline: &Arc<dyn Pipeline>, content: &Content, account: &Account) -> Option<Division> {
+    if content.bytes() <= INLINE_CONTENT_BYTES_MAX {
+        return pipeline.divide(content);
+    }
+    let (pipeline, content) = (pipeline.clone(), content.clone());
+    off_thread(account, move || pipeline.divide(&content)).await
+}
+
+/// The runs of the parts of a content as one run.
+fn join(places: &[usize], runs: Vec<FinishedRun>) -> Option<FinishedRun> {
+    let mut whole = FinishedRun::default();
+    let mut parts = Vec::with_capacity(runs.len());
+    for FinishedRun { run, queue, prepare, postprocess } in runs {
+        whole.run.time += run.time;
+        // Parts wait at the same time.
+        whole.queue = whole.queue.max(queue);
+        whole.prepare += prepare;
+        whole.postprocess += postprocess;
+        parts.push(run.outputs);
+    }
+    whole.run.outputs = Division::join(places, &parts)?;
+    Some(whole)
 }
 
 /// Leaves the first `count` outputs as they are, and makes results of the others.

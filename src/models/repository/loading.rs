@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::system::Int8;
 use ledge_engine::backend::{ClassMap, ComputeTime, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::SealedFolder;
 
@@ -166,6 +168,7 @@ pub(super) fn load_read<'a>(
     // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
         let labels = labels(source.config, source.folder, &folder.model.files.class_maps)?;
+        let pipeline_files = pipeline_files(source.config, source.folder)?;
         let loading = Loading {
             source: &source,
             model: &folder.model,
@@ -174,6 +177,7 @@ pub(super) fn load_read<'a>(
             exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
             digest: &folder.digest,
             labels: &labels,
+            pipeline_files: &pipeline_files,
             engine,
             defaults,
         };
@@ -270,6 +274,7 @@ struct Loading<'a> {
     /// Of all files of the version.
     digest: &'a str,
     labels: &'a HashMap<String, Arc<[String]>>,
+    pipeline_files: &'a HashMap<String, Bytes>,
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
 }
@@ -370,6 +375,7 @@ impl Loading<'_> {
             batch_limit,
             signature,
             labels: self.labels.clone(),
+            pipeline_files: self.pipeline_files.clone(),
             quantization: self.quantization(config),
             pipeline: None,
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
@@ -471,6 +477,12 @@ pub(super) fn labels(
     let own = class_maps.iter().map(|map| Ok((map.output.clone(), map.classes.clone().into())));
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
     own.chain(named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?.into())))).collect()
+}
+
+/// The content of the files that the model's pipeline needs.
+pub(super) fn pipeline_files(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Bytes>, FolderError> {
+    let named = config.pipeline.section().map(PipelineSection::files).unwrap_or_default();
+    named.into_iter().map(|(_, file)| Ok((file.to_owned(), folder::pipeline_file(folder, file)?))).collect()
 }
 
 #[cfg(test)]

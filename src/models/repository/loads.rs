@@ -280,7 +280,9 @@ impl Repository {
         let class_maps = &read.model.files.class_maps;
         let labels = loading::labels(&old.config, folder, class_maps);
         let same_labels = labels.is_ok_and(|labels| labels == old.labels);
-        old.config_text == config_text && same_labels && read.digest == old.digest
+        let files = loading::pipeline_files(&old.config, folder);
+        let same_files = files.is_ok_and(|files| files == old.pipeline_files);
+        old.config_text == config_text && same_labels && same_files && read.digest == old.digest
     }
 
     async fn unload_model(&self, model: &Model, principal: &Principal) {

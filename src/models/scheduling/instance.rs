@@ -43,8 +43,17 @@ pub enum InferError {
     Outputs(AnswerError),
 }
 
+/// Inputs that are made on a worker.
+pub struct Prepare {
+    pub make: Preparation,
+    /// Bytes that are held until then.
+    pub bytes: usize,
+    /// Batch elements that are made.
+    pub rows: usize,
+}
+
 /// A finished run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FinishedRun {
     /// The outputs and the time they took.
     pub run: RunResult,
@@ -223,16 +232,14 @@ impl Instances {
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
     }
 
-    /// Makes the inputs of one batch element on a worker, from `bytes` bytes that are held meanwhile, and runs the
-    /// model on them.
+    /// Makes inputs on a worker, and runs the model on them.
     pub async fn run_prepared(
         &self,
-        make: Preparation,
-        bytes: usize,
+        Prepare { make, bytes, rows }: Prepare,
         outputs: Vec<usize>,
         terms: Terms,
     ) -> Result<FinishedRun, InferError> {
-        self.run_queued(JobInputs::Prepare { make, bytes }, outputs, 1, terms).await
+        self.run_queued(JobInputs::Prepare { make, bytes }, outputs, rows, terms).await
     }
 
     async fn run_queued(

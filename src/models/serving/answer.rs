@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
+use ledge_engine::pipeline::content::Input;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{Input, InputError, Pipeline};
+use ledge_engine::pipeline::kind::{InputError, Pipeline};
 
 use super::ServingError;
 use super::cache::{JoinOutcome, Key, ResponseCache};
 use super::call::CallStatistics;
 use super::inputs::{Fitted, InvalidRequest};
-use super::request::{CacheOutcome, InferResponse, PhotographRequest, Timings};
+use super::request::{CacheOutcome, ContentRequest, InferResponse, Timings};
 use crate::repository::LoadedModel;
 use crate::scheduling::instance::{FinishedRun, InferError};
 use crate::scheduling::terms::Terms;
@@ -75,33 +76,32 @@ pub(super) async fn run(
     into_answer(model, model.run(inputs, outputs, terms).await, batch, started)
 }
 
-/// The model's pipeline, if it takes photographs.
-pub(super) fn photograph_pipeline(model: &LoadedModel) -> Result<&Arc<dyn Pipeline>, InvalidRequest> {
-    let input = Input::Photograph;
-    model.pipeline.as_ref().filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| {
-        InvalidRequest::Photograph {
-            reason: format!(
-                "model '{}' takes no photographs: its model.toml has no {}. Send tensors",
-                model.name,
-                input.sections()
-            ),
-        }
+/// The model's pipeline, if it takes `input`.
+pub(super) fn content_pipeline(model: &LoadedModel, input: Input) -> Result<&Arc<dyn Pipeline>, InvalidRequest> {
+    model.pipeline.as_ref().filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| InvalidRequest::Content {
+        reason: format!(
+            "model '{}' takes no {}: its model.toml has no {}. Send tensors",
+            model.name,
+            input.plural(),
+            input.sections()
+        ),
     })
 }
 
-/// Decodes a photograph on a core of its own and runs the model on it.
-pub(super) async fn run_photograph(
+/// Runs the model on the content of a call, which is decoded on a core of its own.
+pub(super) async fn run_content(
     model: &LoadedModel,
     pipeline: &Arc<dyn Pipeline>,
-    request: PhotographRequest,
+    request: ContentRequest,
     limits: DecodeLimits,
     terms: Terms,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
     // A photograph waits undecoded in the queue: it takes a few hundred kB then, not some MB.
-    let PhotographRequest { photograph, account, .. } = request;
-    let answer = model.run_pipeline(pipeline, photograph, limits, account, Vec::new(), terms).await;
-    into_answer(model, answer, 1, started)
+    let ContentRequest { content, account, .. } = request;
+    let batch = content.count();
+    let answer = model.run_pipeline(pipeline, content, limits, account, Vec::new(), terms).await;
+    into_answer(model, answer, batch, started)
 }
 
 fn into_answer(
@@ -116,7 +116,7 @@ fn into_answer(
             ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run }
         }
         InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
-        InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Photograph { reason }.into(),
+        InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Content { reason }.into(),
         InferError::Preparation(InputError::NoRoom(error)) => error.into(),
         InferError::Run(error @ RunError::Input { .. }) => {
             ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }

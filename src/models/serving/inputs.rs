@@ -50,9 +50,9 @@ pub enum InvalidRequest {
     /// A raw binary request to a model that does not take one.
     #[error("raw binary request for model '{model}': {reason}")]
     Raw { model: String, reason: String },
-    /// A photograph for a model whose pipeline takes none, or one that cannot be decoded.
+    /// A photograph or a text for a model whose pipeline takes none, or one that cannot be decoded.
     #[error("{reason}")]
-    Photograph { reason: String },
+    Content { reason: String },
     #[error("output '{output}' for model '{model}': {reason}")]
     Classification { model: String, output: String, reason: String },
 }

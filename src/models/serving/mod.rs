@@ -42,18 +42,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_base::memory_budget::NoRoom;
+use ledge_base::memory_budget::{Account, NoRoom};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::classification;
+use ledge_engine::pipeline::content::{Input, Texts};
 use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::Kind;
+use ledge_engine::pipeline::kind::{AnswerError, Kind, Pipeline};
+use ledge_engine::pipeline::{self, classification};
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, Outcome};
 use ledge_service::audit_event::tag::Content;
+use ledge_service::off_thread::off_thread;
 use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
@@ -65,15 +67,20 @@ use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
 use answer::{
-    LookupTimes, cached_or_computed, deadline_error, names, photograph_pipeline, result_names, run, run_photograph,
+    LookupTimes, cached_or_computed, content_pipeline, deadline_error, names, result_names, run, run_content,
 };
 use cache::{Budget, Key, KeyMaker, ResponseCache};
 use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
 use inputs::InvalidRequest;
-use request::{FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest, UsedFeature};
+use request::{
+    ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, ResultForm, UsedFeature,
+};
 use sightings::{Sightings, SightingsSlot};
 use windows::Window;
+
+/// The most bytes of results that are written as JSON on an async thread: some tenths of a millisecond.
+const INLINE_RESULT_BYTES_MAX: usize = 32 << 10;
 
 /// Reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -148,21 +155,22 @@ impl ServingError {
     }
 }
 
-/// The answer to a photograph.
+/// The answer of a pipeline.
 #[derive(Debug)]
-pub struct PhotographResponse {
+pub struct ContentResponse {
     /// The model's answer; its outputs are those that the pipeline reads.
     pub response: InferResponse,
     /// The kind of the model's pipeline.
     pub kind: &'static Kind,
-    /// The pipeline's result, in JSON.
-    pub result: Box<RawValue>,
+    /// The pipeline's result in JSON, where the caller wants it.
+    pub result: Option<Box<RawValue>>,
 }
 
-impl PhotographResponse {
+impl ContentResponse {
     /// The objects that the model found; `None` for a model that finds none.
     pub fn detections(&self) -> Option<Vec<Detection>> {
-        serde_json::from_str(self.result.get()).ok().filter(|_| self.kind.member == Detection::MEMBER)
+        let result = self.result.as_ref().filter(|_| self.kind.member == Detection::MEMBER)?;
+        serde_json::from_str(result.get()).ok()
     }
 }
 
@@ -275,18 +283,23 @@ impl Serving {
         finish(call, answered)
     }
 
-    /// Answers a photograph (JPEG, PNG or WebP) through the model's pipeline.
-    pub async fn infer_photograph(
+    /// True if the model's pipeline takes `input`.
+    pub fn takes(&self, name: &ModelName, version: Option<ModelVersion>, input: Input) -> bool {
+        self.repository.pin(name, version).is_ok_and(|model| model.config.pipeline.takes(input))
+    }
+
+    /// Answers a photograph or texts through the model's pipeline.
+    pub async fn infer_content(
         &self,
-        request: PhotographRequest,
+        request: ContentRequest,
         principal: &Principal,
-    ) -> Result<PhotographResponse, ServingError> {
+    ) -> Result<ContentResponse, ServingError> {
         let (call, watched) = self.call(&request.model, request.version, principal)?;
         if let Some(watched) = watched {
-            return Box::pin(self.infer_photograph_watched(call, watched, request)).await;
+            return Box::pin(self.infer_content_watched(call, watched, request)).await;
         }
         let answered = match self.admit(&call, &call.model, request.priority) {
-            Ok(_permit) => self.infer_photograph_pinned(&call, request).await,
+            Ok(_permit) => self.infer_content_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
         finish(call, answered)
@@ -383,29 +396,33 @@ impl Serving {
         }
     }
 
-    async fn infer_photograph_pinned(
+    async fn infer_content_pinned(
         &self,
         call: &CountedCall<'_>,
-        request: PhotographRequest,
-    ) -> Result<(PhotographResponse, CallStatistics), ServingError> {
+        request: ContentRequest,
+    ) -> Result<(ContentResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
-        let pipeline = photograph_pipeline(model)?;
+        let pipeline = content_pipeline(model, request.content.input())?;
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
-        call.given(|| Content::Photograph(request.photograph.clone()));
+        let (form, account) = (request.form, request.account.clone());
+        call.given(|| tagged(&request.content));
         let answer = match self.cache(model) {
-            None => run_photograph(model, pipeline, request, self.limits, terms, started).await?,
+            None => run_content(model, pipeline, request, self.limits, terms, started).await?,
             Some(cache) => {
                 let times = LookupTimes { started, since: Instant::now() };
-                let key = cache_key(call, cache.keys.of_photograph(&request.photograph).await);
-                let compute = || run_photograph(model, pipeline, request, self.limits, terms.clone(), started);
+                let key = cache_key(call, cache.keys.of_content(&request.content).await);
+                let compute = || run_content(model, pipeline, request, self.limits, terms.clone(), started);
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
         let (response, counted) = answer.into_response(model, result_names(model, pipeline));
         call.answered(|| Content::Tensors(response.outputs.clone()));
-        let outputs: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
-        let result = pipeline.answer(&outputs).map_err(|error| ServingError::failed(model, error.to_string()))?;
-        Ok((PhotographResponse { response, kind: pipeline.kind(), result }, counted))
+        let result = match form {
+            ResultForm::Tensors => None,
+            ResultForm::Json => Some(write_result(pipeline, &response, &account).await),
+        };
+        let result = result.transpose().map_err(|error| ServingError::failed(model, error.to_string()))?;
+        Ok((ContentResponse { response, kind: pipeline.kind(), result }, counted))
     }
 
     /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full.
@@ -466,6 +483,30 @@ impl Serving {
         let max_bytes = config.max_bytes.unwrap_or(self.cache_budget.total() / 4);
         config.enable.then(|| ResponseCache::new(keys, &self.cache_budget, max_bytes, config.ttl()))?
     }
+}
+
+/// The content of a call, for its tag in the audit log. Texts have the tag of their tensor.
+fn tagged(content: &pipeline::content::Content) -> Content {
+    match content {
+        pipeline::content::Content::Photograph(photograph) => Content::Photograph(photograph.clone()),
+        pipeline::content::Content::Texts(texts) => {
+            Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())])
+        }
+        pipeline::content::Content::Rows(rows) => Content::Rows(rows.clone()),
+    }
+}
+
+/// Writes the result of a pipeline as JSON, a large one off the async thread.
+async fn write_result(
+    pipeline: &Arc<dyn Pipeline>,
+    response: &InferResponse,
+    account: &Account,
+) -> Result<Box<RawValue>, AnswerError> {
+    let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor.clone()).collect();
+    let bytes: usize = results.iter().map(|tensor| tensor.data().len()).sum();
+    let pipeline = pipeline.clone();
+    let write = move || pipeline.answer(&results.iter().collect::<Vec<_>>());
+    if bytes <= INLINE_RESULT_BYTES_MAX { write() } else { off_thread(account, write).await }
 }
 
 /// The key of an answer for the caller of `call`.

@@ -7,6 +7,7 @@ use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
+use ledge_engine::pipeline::content::Content;
 use ledge_features::online::{Columns, FieldStatus, bytes_of};
 use ledge_features::value::Value;
 use ledge_identity::access::ViewScope;
@@ -57,20 +58,28 @@ impl FeatureRequest {
     }
 }
 
-/// A photograph to be classified.
+/// A call of the pipeline of a model.
 #[derive(Debug, Clone)]
-pub struct PhotographRequest {
+pub struct ContentRequest {
     pub model: ModelName,
     /// The version asked for; `None` is the model's default.
     pub version: Option<ModelVersion>,
-    /// JPEG, PNG or WebP, whole.
-    pub photograph: Bytes,
+    pub content: Content,
+    pub form: ResultForm,
     /// Time after which the caller no longer needs the answer; `None` is the model's default.
     pub deadline: Option<Instant>,
     /// Its priority; `None` is the default.
     pub priority: Option<Priority>,
-    /// Account that the decoded picture is counted on.
+    /// Account that the content is counted on once it is decoded.
     pub account: Account,
+}
+
+/// The form in which a caller wants the result of a pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultForm {
+    Json,
+    /// Only tensors; JSON is not written.
+    Tensors,
 }
 
 /// The inputs of a call.
@@ -191,7 +200,7 @@ impl CacheOutcome {
 /// Time spent in the parts of one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Decoding and preparing a photograph into tensors. Zero for tensors.
+    /// Decoding and preparing a photograph, or texts, into tensors. Zero for tensors.
     pub decode: Duration,
     pub queue: Duration,
     pub compute: Duration,

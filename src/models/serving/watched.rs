@@ -15,12 +15,12 @@ use ledge_engine::backend::RunError;
 use ledge_engine::pipeline::detection::{self, Detection};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::answer::{names, photograph_pipeline, result_names, run, run_photograph};
+use super::answer::{content_pipeline, names, result_names, run, run_content};
 use super::call::CountedCall;
 use super::request::{
-    CacheOutcome, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest,
+    CacheOutcome, ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest,
 };
-use super::{PhotographResponse, Serving, ServingError, finish, inputs};
+use super::{ContentResponse, Serving, ServingError, finish, inputs};
 use crate::repository::LoadedModel;
 use crate::repository::agreement::{self, ComparedOutput};
 use crate::repository::candidate::{OtherVersion, WatchedCall};
@@ -35,7 +35,7 @@ const REPEATED_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 enum RepeatedRequest {
     Tensors { inputs: Inputs, features: FeatureRequest, outputs: Option<Vec<OutputRequest>> },
-    Photograph(PhotographRequest),
+    Content(ContentRequest),
 }
 
 /// Named outputs.
@@ -71,21 +71,21 @@ impl Serving {
         finish(call, answered)
     }
 
-    /// As [`Serving::infer_photograph`], for a call that is watched.
-    pub(super) async fn infer_photograph_watched(
+    /// As [`Serving::infer_content`], for a call that is watched.
+    pub(super) async fn infer_content_watched(
         &self,
         call: CountedCall<'_>,
         watched: WatchedCall,
-        request: PhotographRequest,
-    ) -> Result<PhotographResponse, ServingError> {
-        let again = watched.other.is_some().then(|| RepeatedRequest::Photograph(request.clone()));
+        request: ContentRequest,
+    ) -> Result<ContentResponse, ServingError> {
+        let again = watched.other.is_some().then(|| RepeatedRequest::Content(request.clone()));
         let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
-            Ok(_permit) => self.infer_photograph_pinned(&call, request).await,
+            Ok(_permit) => self.infer_content_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
         let seen = answered
             .as_mut()
-            .map(|(PhotographResponse { response, .. }, _)| (response.outputs.clone(), run_time(response)));
+            .map(|(ContentResponse { response, .. }, _)| (response.outputs.clone(), run_time(response)));
         self.observe(&call.model, watched, again, seen);
         finish(call, answered)
     }
@@ -191,7 +191,7 @@ impl Serving {
 
         let candidate = other.model.clone();
         let asked = asked.with_output(&candidate, observations.config().reference_output.as_deref());
-        let in_order = matches!(asked, RepeatedRequest::Photograph(_));
+        let in_order = matches!(asked, RepeatedRequest::Content(_));
 
         // An unload must not wait for this.
         let live = Arc::downgrade(live);
@@ -204,7 +204,7 @@ impl Serving {
                 let reference = config.reference_output.as_deref();
                 let one = |name: &String, tensor| output(&live, reference, name, tensor);
                 let pairs = outputs.iter().enumerate().map(|(place, (name, tensor))| {
-                    // An output of a photograph may have another name in another version.
+                    // A result of a pipeline may have another name in another version.
                     let same = |(at, (other, _)): &(usize, &(String, Tensor))| {
                         if in_order { *at == place } else { other == name }
                     };
@@ -286,9 +286,9 @@ impl Serving {
                 let names = names(model, &fitted.outputs);
                 (run(model, fitted, terms, started).await?, names)
             }
-            RepeatedRequest::Photograph(request) => {
-                let pipeline = photograph_pipeline(model)?;
-                let answer = run_photograph(model, pipeline, request, self.limits, terms, started).await?;
+            RepeatedRequest::Content(request) => {
+                let pipeline = content_pipeline(model, request.content.input())?;
+                let answer = run_content(model, pipeline, request, self.limits, terms, started).await?;
                 (answer, result_names(model, pipeline))
             }
         };

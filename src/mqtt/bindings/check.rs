@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ledge_base::names::ModelName;
-use ledge_engine::pipeline::kind::Input;
+use ledge_engine::pipeline::content::Input;
 use ledge_features::online::{PushTarget, listed};
 use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;

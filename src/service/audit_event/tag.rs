@@ -124,6 +124,7 @@ impl TagKey {
     pub fn of(&self, content: &Content) -> Tag {
         match content {
             Content::Photograph(photograph) => self.of_photograph(photograph),
+            Content::Rows(rows) => self.of_rows(rows),
             Content::Tensors(tensors) => self.of_tensors(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))),
         }
     }
@@ -132,6 +133,12 @@ impl TagKey {
     pub fn of_photograph(&self, photograph: &[u8]) -> Tag {
         let mut hasher = self.hasher("photograph");
         hasher.update(photograph);
+        self.tag(&hasher)
+    }
+
+    fn of_rows(&self, rows: &[u8]) -> Tag {
+        let mut hasher = self.hasher("rows");
+        hasher.update(rows);
         self.tag(&hasher)
     }
 
@@ -175,6 +182,8 @@ impl TagKey {
 pub enum Content {
     /// A photograph, in the bytes that were sent.
     Photograph(Bytes),
+    /// Rows in JSON, in the bytes that were sent.
+    Rows(Bytes),
     Tensors(Vec<(String, Tensor)>),
 }
 
@@ -182,7 +191,7 @@ impl Content {
     /// The number of bytes that it keeps in memory.
     pub fn size(&self) -> usize {
         match self {
-            Self::Photograph(photograph) => photograph.len(),
+            Self::Photograph(bytes) | Self::Rows(bytes) => bytes.len(),
             Self::Tensors(tensors) => tensors.iter().map(|(_, tensor)| tensor.data().len()).sum(),
         }
     }

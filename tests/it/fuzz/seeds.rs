@@ -52,6 +52,23 @@ pub fn vision_form() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Requests for embeddings in OpenAI's form.
+pub fn embeddings_request() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"model":"all_minilm_l6_v2","input":"Where is my order?"}"#,
+        br#"{"input":["a \"b\"","","caf\u00e9 \ud83d\ude00"],"model":"m","encoding_format":"base64","dimensions":384,"user":"x"}"#,
+    ])
+}
+
+/// Tokenizers of the three common kinds.
+pub fn tokenizer() -> Vec<Vec<u8>> {
+    all(&[
+        br###"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":0,"content":"[PAD]","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"},"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"[CLS]","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"[CLS]":{"id":"[CLS]","ids":[2],"tokens":["[CLS]"]}}},"decoder":null,"model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":100,"vocab":{"[PAD]":0,"[UNK]":1,"[CLS]":2,"the":3,"a":4,"##e":5}}}"###,
+        br#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{"type":"Replace","pattern":{"Regex":"e+"},"content":"ea"},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":null,"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"vocab":{"t":0,"h":1,"e":2,"a":3,"th":4},"merges":["t h"]}}"#,
+        br#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{"type":"NFKC"},"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"always","split":true},"post_processor":null,"decoder":null,"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0.0],["_the",-1.5],["a",-2.5]],"byte_fallback":false}}"#,
+    ])
+}
+
 /// Headers of calls, a line each.
 pub fn headers() -> Vec<Vec<u8>> {
     all(&[

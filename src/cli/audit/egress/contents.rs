@@ -9,7 +9,7 @@ use ledge_egress::{Content, REQUEST_HEADERS, SNAPSHOT_HEADERS};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
 use ledge_part::api_error::ErrorBody;
-use ledge_protocol::{encode, photograph};
+use ledge_protocol::{content, encode};
 use ledge_updates::report;
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ pub fn messages(content: Content) -> Vec<Message> {
         ],
         Content::Answer => vec![
             typed("an answer to tensors (JSON, with numbers also in binary after it)", encode::schema()),
-            typed("an answer to a photograph (JSON)", photograph::schema()),
+            typed("an answer to a photograph (JSON)", content::schema()),
             typed("an answer without a result (JSON)", schemars::schema_for!(ErrorBody<'static>)),
             constant(
                 "a part of one of these, where a binding selects it",

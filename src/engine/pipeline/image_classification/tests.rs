@@ -130,7 +130,7 @@ fn bound(section: &str, input: &[i64], labels: &[&str]) -> Result<Arc<dyn Pipeli
         outputs: vec![port("aside", DataType::Fp32, &[1]), port("scores", DataType::Fp32, &[1, 3])],
     };
     let labels = [("scores".to_owned(), names(labels).into())].into();
-    table(section).bind(Model { signature: &signature, labels: &labels, quantization: &[].into() })
+    table(section).bind(Model { signature: &signature, labels: &labels, quantization: &[].into(), files: &[].into() })
 }
 
 #[test]
@@ -157,13 +157,13 @@ fn a_photograph_becomes_a_tensor_and_scores_an_answer() {
     let pipeline = bound(section, &[-1, 24, 32, 3], &["tea", "", "espresso"]).unwrap();
     assert_eq!((pipeline.outputs(), pipeline.scores()), (&[1][..], Some(1)));
 
-    let prepare = |content: &[u8], pixels| {
+    let prepare = |content: &Content, pixels| {
         pipeline.prepare(content, DecodeLimits { max_pixels: pixels }, &mut Account::unlimited().hold())
     };
-    let Prepared { inputs, .. } = prepare(KIND.input.sample(), 32 * 24).unwrap();
+    let Prepared { inputs, .. } = prepare(&KIND.input.sample(), 32 * 24).unwrap();
     assert_eq!((inputs.len(), inputs[0].shape(), inputs[0].datatype()), (1, &[1, 24, 32, 3][..], DataType::Uint8));
-    assert!(prepare(KIND.input.sample(), 32 * 24 - 1).unwrap_err().to_string().contains("at most 767 pixels"));
-    assert!(matches!(prepare(b"tea", 1), Err(InputError::Content(_))));
+    assert!(prepare(&KIND.input.sample(), 32 * 24 - 1).unwrap_err().to_string().contains("at most 767 pixels"));
+    assert!(matches!(prepare(&Content::Photograph("tea".into()), 1), Err(InputError::Content(_))));
 
     let scores = Tensor::from_vec(vec![1, 3], vec![0.1_f32, 0.2, 0.7]).unwrap();
     let expected = r#"[{"label":"espresso","index":2,"score":0.7},{"label":null,"index":1,"score":0.2}]"#;

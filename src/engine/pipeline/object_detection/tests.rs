@@ -24,7 +24,12 @@ fn bound(text: &str, outputs: &[&str], labels: &[&str]) -> Result<Arc<dyn Pipeli
     };
     let labels: Arc<[String]> = labels.iter().map(ToString::to_string).collect();
     let labels = if labels.is_empty() { HashMap::new() } else { HashMap::from([(outputs[0].to_owned(), labels)]) };
-    section.bind(Model { signature: &signature, labels: &labels, quantization: &HashMap::new() })
+    section.bind(Model {
+        signature: &signature,
+        labels: &labels,
+        quantization: &HashMap::new(),
+        files: &HashMap::new(),
+    })
 }
 
 /// A black picture as a PNG.
@@ -43,7 +48,9 @@ fn detect(
     outputs: Vec<Tensor>,
 ) -> Result<Vec<Detection>, AnswerError> {
     let mut hold = Account::unlimited().hold();
-    let prepared = pipeline.prepare(&png(picture.0, picture.1), DecodeLimits::default(), &mut hold).unwrap();
+    let prepared = pipeline
+        .prepare(&Content::Photograph(png(picture.0, picture.1).into()), DecodeLimits::default(), &mut hold)
+        .unwrap();
     let results = prepared.postprocess.unwrap()(outputs)?;
     Ok(pipeline.detections(&results.iter().collect::<Vec<_>>()).unwrap())
 }
@@ -506,7 +513,8 @@ fn a_golden_photograph_is_right_when_its_objects_are_found_where_they_are() {
     let pipeline = bound("size = [32, 32]\n[boxes]\ndetections = 'd'", &["d"], &["cat", "dog"]).unwrap();
     let rows = vec![0.0, 0.0, 8.0, 8.0, 0.9, 0.0, 16.0, 16.0, 32.0, 32.0, 0.6, 1.0];
     let mut hold = Account::unlimited().hold();
-    let prepared = pipeline.prepare(&png(32, 32), DecodeLimits::default(), &mut hold).unwrap();
+    let prepared =
+        pipeline.prepare(&Content::Photograph(png(32, 32).into()), DecodeLimits::default(), &mut hold).unwrap();
     let results = prepared.postprocess.unwrap()(vec![tensor(&[1, 2, 6], rows)]).unwrap();
     let judge = |text: &str| {
         #[derive(Deserialize)]

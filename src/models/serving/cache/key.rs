@@ -8,10 +8,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use blake3::Hasher;
-use bytes::Bytes;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Port;
+use ledge_engine::pipeline::content::Content;
 use ledge_service::off_thread::blocking;
 
 use crate::scheduling::terms::Priority;
@@ -79,13 +79,13 @@ impl KeyMaker {
         blocking(move || keys.tensors(&inputs, &outputs)).await
     }
 
-    /// The key of a photograph as it came, undecoded.
-    pub async fn of_photograph(self: &Arc<Self>, photograph: &Bytes) -> Key {
-        if photograph.len() < OFF_THREAD_HASH_BYTES_MIN {
-            return self.photograph(photograph);
+    /// The key of the content of a call as it came, undecoded.
+    pub async fn of_content(self: &Arc<Self>, content: &Content) -> Key {
+        if content.bytes() < OFF_THREAD_HASH_BYTES_MIN {
+            return self.content(content);
         }
-        let (keys, photograph) = (self.clone(), photograph.clone());
-        blocking(move || keys.photograph(&photograph)).await
+        let (keys, content) = (self.clone(), content.clone());
+        blocking(move || keys.content(&content)).await
     }
 
     fn tensors(&self, inputs: &[Tensor], outputs: &[usize]) -> Key {
@@ -107,9 +107,15 @@ impl KeyMaker {
         Key(*hasher.finalize().as_bytes())
     }
 
-    fn photograph(&self, photograph: &[u8]) -> Key {
-        let mut hasher = self.hasher("photograph");
-        add(&mut hasher, photograph);
+    fn content(&self, content: &Content) -> Key {
+        let (kind, bytes) = match content {
+            Content::Photograph(photograph) => ("photograph", photograph),
+            // Each text with its length before it.
+            Content::Texts(texts) => ("texts", texts.tensor().data()),
+            Content::Rows(rows) => ("rows", rows),
+        };
+        let mut hasher = self.hasher(kind);
+        add(&mut hasher, bytes);
         Key(*hasher.finalize().as_bytes())
     }
 
@@ -131,11 +137,13 @@ fn add(hasher: &mut Hasher, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use futures_util::FutureExt;
     use proptest::prelude::*;
 
     use super::*;
     use ledge_base::tensor::DataType;
+    use ledge_engine::pipeline::content::Texts;
 
     fn port(name: &str) -> Port {
         Port { name: name.to_owned(), datatype: DataType::Uint8, shape: vec![-1] }
@@ -178,17 +186,33 @@ mod tests {
     fn a_photograph_is_never_taken_for_tensors_of_the_same_bytes() {
         let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
         let bytes = Bytes::from_static(&[1, 2, 3]);
-        let photograph = keys.of_photograph(&bytes).now_or_never().unwrap();
+        let photograph = keys.of_content(&Content::Photograph(bytes.clone())).now_or_never().unwrap();
         assert_ne!(photograph, key_of(&["m"], &[port("a")], vec![tensor(DataType::Uint8, &[3], &bytes)], vec![]));
         assert_ne!(photograph, photograph.of_lane(Priority::Batch));
         assert_eq!(photograph, photograph.of_lane(Priority::Interactive));
+    }
+
+    #[test]
+    fn the_same_bytes_as_other_texts_or_as_a_photograph_have_another_key() {
+        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
+        let key = |content: &Content| keys.of_content(content).now_or_never().unwrap();
+        let texts = |texts: &[&str]| Texts::new(texts.iter()).unwrap();
+        let bytes = texts(&["ab"]).tensor().data().clone();
+        let contents = [texts(&["ab"]), texts(&["a", "b"]), texts(&["b", "a"]), texts(&["ab", ""])].map(Content::Texts);
+        let mut all: Vec<_> = contents.iter().map(key).collect();
+        all.push(key(&Content::Photograph(bytes)));
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one), "key {index} is not new");
+        }
+        assert_eq!(key(&Content::Texts(texts(&["ab"]))), all[0]);
     }
 
     #[tokio::test]
     async fn bytes_hashed_off_the_async_threads_give_the_same_key() {
         let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
         let large = Bytes::from(vec![7; OFF_THREAD_HASH_BYTES_MIN]);
-        assert_eq!(keys.of_photograph(&large).await, keys.photograph(&large));
+        let photograph = Content::Photograph(large.clone());
+        assert_eq!(keys.of_content(&photograph).await, keys.content(&photograph));
         let fitted = Fitted {
             inputs: vec![tensor(DataType::Uint8, &[OFF_THREAD_HASH_BYTES_MIN], &large)],
             outputs: vec![0],

@@ -5,6 +5,9 @@ use std::task::{Context, Poll, Waker};
 use futures_util::FutureExt;
 use proptest::prelude::*;
 
+use bytes::Bytes;
+use ledge_engine::pipeline::content::Content;
+
 use super::*;
 
 fn keys() -> KeyMaker {
@@ -12,7 +15,10 @@ fn keys() -> KeyMaker {
 }
 
 fn key(number: u64) -> Key {
-    Arc::new(keys()).of_photograph(&Bytes::copy_from_slice(&number.to_le_bytes())).now_or_never().unwrap()
+    Arc::new(keys())
+        .of_content(&Content::Photograph(Bytes::copy_from_slice(&number.to_le_bytes())))
+        .now_or_never()
+        .unwrap()
 }
 
 fn answer(bytes: usize) -> Vec<Tensor> {

@@ -1,10 +1,9 @@
-//! The answer to a photograph: labels and scores. The same over HTTP and on the command line.
+//! The answer of a pipeline: labels of a photograph, vectors of texts. The same over HTTP and on the command line.
 
 use std::collections::BTreeMap;
 
 use ledge_engine::pipeline::KINDS;
-use ledge_engine::pipeline::kind::Input;
-use ledge_models::serving::PhotographResponse;
+use ledge_models::serving::ContentResponse;
 use ledge_models::serving::request::Timings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -13,7 +12,7 @@ use serde_json::value::RawValue;
 /// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`, with the member of the pipeline's kind
 /// in the place of `labels`.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct PhotographAnswer<'a> {
+pub struct PipelineAnswer<'a> {
     model_name: &'a str,
     model_version: String,
     runtime: &'static str,
@@ -26,9 +25,8 @@ pub struct PhotographAnswer<'a> {
 /// The form of such an answer, as JSON Schema, with the members of all kinds.
 pub fn schema() -> Schema {
     let mut generator = SchemaGenerator::default();
-    let photographs = KINDS.iter().filter(|kind| kind.input == Input::Photograph);
-    let members: Vec<_> = photographs.map(|kind| (kind.member, (kind.schema)(&mut generator))).collect();
-    let mut schema = generator.into_root_schema_for::<PhotographAnswer<'static>>();
+    let members: Vec<_> = KINDS.iter().map(|kind| (kind.member, (kind.schema)(&mut generator))).collect();
+    let mut schema = generator.into_root_schema_for::<PipelineAnswer<'static>>();
     if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
         properties.extend(members.into_iter().map(|(member, schema)| (member.to_owned(), schema.to_value())));
     }
@@ -54,14 +52,14 @@ impl From<Timings> for TimeMs {
     }
 }
 
-impl<'a> PhotographAnswer<'a> {
+impl<'a> PipelineAnswer<'a> {
     /// The answer in its written form.
-    pub fn new(answer: &'a PhotographResponse) -> Self {
+    pub fn new(answer: &'a ContentResponse) -> Self {
         Self {
             model_name: answer.response.model.as_str(),
             model_version: answer.response.version.to_string(),
             runtime: answer.response.runtime.as_str(),
-            result: BTreeMap::from([(answer.kind.member, &*answer.result)]),
+            result: answer.result.iter().map(|result| (answer.kind.member, &**result)).collect(),
             time_ms: answer.response.timings.into(),
         }
     }
@@ -93,13 +91,13 @@ mod tests {
         };
         let result = RawValue::from_string(r#"[{"label":null,"score":0.1}]"#.to_owned()).unwrap();
         let kind = KINDS.iter().find(|kind| kind.member == "labels").unwrap();
-        let answer = PhotographResponse { response, kind, result };
+        let answer = ContentResponse { response, kind, result: Some(result) };
 
         let expected = concat!(
             r#"{"model_name":"m","model_version":"2","runtime":"openvino","labels":[{"label":null,"score":0.1}],"#,
             r#""time_ms":{"decode":7.0,"queue":0.0,"compute":1.5}}"#
         );
-        assert_eq!(serde_json::to_string(&PhotographAnswer::new(&answer)).unwrap(), expected);
+        assert_eq!(serde_json::to_string(&PipelineAnswer::new(&answer)).unwrap(), expected);
     }
 
     #[test]

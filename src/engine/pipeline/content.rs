@@ -1,0 +1,341 @@
+//! What a caller sends to a pipeline in place of tensors: a photograph, texts, or rows.
+
+use std::fmt;
+
+use bytes::Bytes;
+use ledge_base::tensor::{DataType, Tensor};
+
+use super::KINDS;
+
+/// The most texts of one call, as in OpenAI's interface.
+pub const TEXTS_MAX: usize = 2048;
+/// The most bytes of one text: a hundred pages.
+pub const TEXT_BYTES_MAX: usize = 256 << 10;
+/// The most bytes of all texts of one call.
+pub const ALL_TEXTS_BYTES_MAX: usize = 8 << 20;
+
+/// The input that a caller sends to a pipeline, in place of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// A JPEG, PNG or WebP image, whole.
+    Photograph,
+    /// One or several texts.
+    Texts,
+    /// Rows with named columns: a JSON object, or a list of them.
+    Rows,
+}
+
+impl Input {
+    /// Every input.
+    pub const ALL: [Self; 3] = [Self::Photograph, Self::Texts, Self::Rows];
+
+    /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
+    pub fn sections(self) -> String {
+        let kinds = KINDS.iter().filter(|kind| kind.input == self);
+        kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
+    }
+
+    /// An input that every pipeline can answer, for the check of a model at its load. The image is a drawing of
+    /// 32x24 pixels with edges, gradients and all colours.
+    pub fn sample(self) -> Content {
+        match self {
+            Self::Photograph => Content::Photograph(Bytes::from_static(include_bytes!("sample.png"))),
+            Self::Texts => Content::Texts(Texts::one_of("The box has 3 cores, and no network.")),
+            // A pipeline of rows has its own, with its columns.
+            Self::Rows => Content::Rows(Bytes::from_static(b"{}")),
+        }
+    }
+
+    /// The name of it in the plural, for messages.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Photograph => "photographs",
+            Self::Texts => "texts",
+            Self::Rows => "rows",
+        }
+    }
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Photograph => "a photograph",
+            Self::Texts => "a text",
+            Self::Rows => "rows",
+        })
+    }
+}
+
+/// The content of a call. Clones share the bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// The bytes of an image file, undecoded.
+    Photograph(Bytes),
+    Texts(Texts),
+    /// JSON, not read yet.
+    Rows(Bytes),
+}
+
+impl Content {
+    /// The input that it is.
+    pub fn input(&self) -> Input {
+        match self {
+            Self::Photograph(_) => Input::Photograph,
+            Self::Texts(_) => Input::Texts,
+            Self::Rows(_) => Input::Rows,
+        }
+    }
+
+    /// Reads the bytes of a file as `input`.
+    pub fn of_file(input: Input, bytes: Bytes) -> Result<Self, TextError> {
+        match input {
+            Input::Photograph => Ok(Self::Photograph(bytes)),
+            Input::Texts => Texts::one(&bytes).map(Self::Texts),
+            Input::Rows => Ok(Self::Rows(bytes)),
+        }
+    }
+
+    /// The bytes that it keeps in memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Photograph(bytes) | Self::Rows(bytes) => bytes.len(),
+            Self::Texts(texts) => texts.tensor().data().len(),
+        }
+    }
+
+    /// The number of inputs that are answered: 1 for a photograph and for rows that are not read yet, the number of texts.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Photograph(_) | Self::Rows(_) => 1,
+            Self::Texts(texts) => texts.count(),
+        }
+    }
+}
+
+/// Texts that are no texts, or too many or too long ones.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    #[error("there is no text")]
+    Empty,
+    #[error("expected texts in a tensor of shape [N] or [N, 1], got {shape:?}")]
+    Shape { shape: Vec<usize> },
+    #[error("text {index} is not UTF-8")]
+    NotUtf8 {
+        /// Position, from 0.
+        index: usize,
+    },
+    #[error("{count} texts are more than {TEXTS_MAX}, the most of one call: send them in several calls")]
+    TooMany { count: usize },
+    #[error(
+        "text {index} has {bytes} bytes, more than {TEXT_BYTES_MAX}: divide it into parts, such as paragraphs, and send \
+         each as a text of its own"
+    )]
+    TooLong {
+        /// Position, from 0.
+        index: usize,
+        bytes: usize,
+    },
+    #[error(
+        "the texts have more than {ALL_TEXTS_BYTES_MAX} bytes together, the most of one call: send them in several calls"
+    )]
+    TooLarge,
+}
+
+impl TextError {
+    /// True when there is too much of it, and not something else.
+    pub fn is_too_much(&self) -> bool {
+        match self {
+            Self::Empty | Self::Shape { .. } | Self::NotUtf8 { .. } => false,
+            Self::TooMany { .. } | Self::TooLong { .. } | Self::TooLarge => true,
+        }
+    }
+}
+
+/// One or several texts within the limits of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Texts(Tensor);
+
+impl Texts {
+    /// The name of the tensor of texts in a request.
+    pub const TENSOR: &'static str = "text";
+
+    /// Texts of one call.
+    pub fn new<S: AsRef<[u8]>>(texts: impl ExactSizeIterator<Item = S>) -> Result<Self, TextError> {
+        let count = texts.len();
+        if count > TEXTS_MAX {
+            return Err(TextError::TooMany { count });
+        }
+        let mut bytes = 0;
+        let within = texts.enumerate().map(|(index, text)| {
+            let length = text.as_ref().len();
+            if length > TEXT_BYTES_MAX {
+                return Err(TextError::TooLong { index, bytes: length });
+            }
+            bytes += length;
+            if bytes > ALL_TEXTS_BYTES_MAX { Err(TextError::TooLarge) } else { Ok(text) }
+        });
+        let within = within.collect::<Result<Vec<_>, _>>()?;
+        Self::from_tensor(&Tensor::from_strings(vec![count], within).map_err(|_| TextError::Empty)?)
+    }
+
+    /// One text, the bytes of a body.
+    pub fn one(text: &[u8]) -> Result<Self, TextError> {
+        if text.trim_ascii().is_empty() {
+            return Err(TextError::Empty);
+        }
+        Self::new([text].into_iter())
+    }
+
+    fn one_of(text: &'static str) -> Self {
+        Self::new([text].into_iter()).unwrap_or_else(|_| unreachable!("a short text"))
+    }
+
+    /// The strings of a `BYTES` tensor of shape `[N]` or `[N, 1]`.
+    pub fn from_tensor(tensor: &Tensor) -> Result<Self, TextError> {
+        let shape = || TextError::Shape { shape: tensor.shape().to_vec() };
+        let count = match tensor.shape() {
+            [count] | [count, 1] => *count,
+            _ => return Err(shape()),
+        };
+        match count {
+            0 => return Err(TextError::Empty),
+            1..=TEXTS_MAX => {}
+            _ => return Err(TextError::TooMany { count }),
+        }
+        for (index, text) in tensor.strings().ok_or_else(shape)?.enumerate() {
+            if text.len() > TEXT_BYTES_MAX {
+                return Err(TextError::TooLong { index, bytes: text.len() });
+            }
+            if std::str::from_utf8(text).is_err() {
+                return Err(TextError::NotUtf8 { index });
+            }
+        }
+        if tensor.data().len() > ALL_TEXTS_BYTES_MAX + 4 * TEXTS_MAX {
+            return Err(TextError::TooLarge);
+        }
+        let flat = Tensor::new(DataType::Bytes, vec![count], tensor.data().clone());
+        flat.map(Self).map_err(|_| shape())
+    }
+
+    /// The texts as a `BYTES` tensor of shape `[N]`.
+    pub fn tensor(&self) -> &Tensor {
+        &self.0
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.shape().first().copied().unwrap_or(0)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let strings = self.0.strings().into_iter().flatten();
+        // Checked when the texts were made.
+        strings.map(|text| std::str::from_utf8(text).unwrap_or_default())
+    }
+}
+
+/// The parts of a content that is too much for one run, and their order.
+#[derive(Debug)]
+pub struct Division {
+    /// In the order in which they run.
+    pub parts: Vec<Content>,
+    /// For each input of the parts, one part after the other, its position in the whole.
+    pub places: Vec<usize>,
+}
+
+impl Division {
+    /// The results of the whole: the rows of the results of all parts, in the order of the whole. `None` when a result
+    /// does not have a row for each input.
+    pub fn join(places: &[usize], parts: &[Vec<Tensor>]) -> Option<Vec<Tensor>> {
+        let results = parts.first()?.len();
+        (0..results).map(|result| Self::join_one(places, parts, result)).collect()
+    }
+
+    fn join_one(places: &[usize], parts: &[Vec<Tensor>], result: usize) -> Option<Tensor> {
+        let mut rows = vec![&[][..]; places.len()];
+        let (mut next, mut form) = (places.iter(), None);
+        for part in parts {
+            let tensor = part.get(result)?;
+            let (&count, row) = tensor.shape().split_first()?;
+            if *form.get_or_insert((tensor.datatype(), row)) != (tensor.datatype(), row) {
+                return None;
+            }
+            let bytes = tensor.data().len().checked_div(count)?;
+            for row in tensor.data().chunks_exact(bytes.max(1)) {
+                *rows.get_mut(*next.next()?)? = row;
+            }
+        }
+        let (datatype, row) = form?;
+        let shape = [&[places.len()], row].concat();
+        Tensor::new(datatype, shape, rows.concat().into()).ok().filter(|_| next.next().is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refusal<S: AsRef<[u8]>>(texts: &[S]) -> TextError {
+        Texts::new(texts.iter()).unwrap_err()
+    }
+
+    #[test]
+    fn texts_are_within_their_limits() {
+        let long = "a".repeat(TEXT_BYTES_MAX);
+        assert_eq!(Texts::new([&long].into_iter()).unwrap().iter().next(), Some(long.as_str()));
+        assert_eq!(refusal(&["", &(long.clone() + "a")]), TextError::TooLong { index: 1, bytes: TEXT_BYTES_MAX + 1 });
+        assert_eq!(refusal(&vec![long.as_str(); 33]), TextError::TooLarge);
+        assert_eq!(refusal(&vec![""; TEXTS_MAX + 1]), TextError::TooMany { count: TEXTS_MAX + 1 });
+        assert_eq!(Texts::new(vec![""; TEXTS_MAX].iter()).unwrap().count(), TEXTS_MAX);
+        assert_eq!(refusal::<&str>(&[]), TextError::Empty);
+        assert_eq!(refusal(&[&b"caf\xe9"[..]]), TextError::NotUtf8 { index: 0 });
+        assert_eq!(Texts::one(b" \n"), Err(TextError::Empty));
+        for (error, too_much) in [(TextError::TooLarge, true), (TextError::Empty, false)] {
+            assert_eq!(error.is_too_much(), too_much);
+        }
+    }
+
+    #[test]
+    fn a_tensor_of_texts_is_a_list_or_a_column() {
+        let tensor = |shape: &[usize]| Tensor::from_strings(shape.to_vec(), ["a", "b"]).unwrap();
+        let column = Texts::from_tensor(&tensor(&[2, 1])).unwrap();
+        assert_eq!(column.iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(Texts::from_tensor(&tensor(&[2])), Ok(column));
+        assert_eq!(Texts::from_tensor(&tensor(&[1, 2])), Err(TextError::Shape { shape: vec![1, 2] }));
+        let numbers = Tensor::from_vec(vec![2], vec![1_i64, 2]).unwrap();
+        assert_eq!(Texts::from_tensor(&numbers), Err(TextError::Shape { shape: vec![2] }));
+    }
+
+    #[test]
+    fn results_without_a_row_for_each_input_are_not_joined() {
+        let numbers =
+            |shape: &[usize]| vec![Tensor::from_vec(shape.to_vec(), vec![0_u8; shape.iter().product()]).unwrap()];
+        assert!(Division::join(&[0, 1, 2], &[numbers(&[2, 4]), numbers(&[1, 4])]).is_some());
+        for wrong in [[&[2, 4][..], &[1, 3]], [&[2, 4], &[2, 4]], [&[1, 4], &[1, 4]], [&[2, 4], &[0, 4]]] {
+            assert!(Division::join(&[0, 1, 2], &wrong.map(numbers)).is_none(), "{wrong:?}");
+        }
+        assert!(Division::join(&[], &[]).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn texts_come_back_as_they_went_in(texts in prop::collection::vec(".{0,9}", 1..9)) {
+            let made = Texts::new(texts.iter()).unwrap();
+            prop_assert_eq!(made.count(), texts.len());
+            prop_assert_eq!(made.iter().collect::<Vec<_>>(), texts);
+        }
+
+        #[test]
+        fn joined_rows_are_in_the_order_of_the_whole(order in Just((0_usize..9).collect::<Vec<_>>()).prop_shuffle(), cut in 1_usize..8) {
+            let part = |places: &[usize]| {
+                let rows: Vec<u64> = places.iter().flat_map(|&place| [place as u64, 7]).collect();
+                vec![Tensor::from_vec(vec![places.len(), 2], rows).unwrap()]
+            };
+            let (first, second) = order.split_at(cut);
+            let joined = Division::join(&order, &[part(first), part(second)]).unwrap();
+            let whole: Vec<u64> = (0..9).flat_map(|place| [place, 7]).collect();
+            prop_assert_eq!(joined, vec![Tensor::from_vec(vec![9, 2], whole).unwrap()]);
+        }
+    }
+}

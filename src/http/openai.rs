@@ -1,0 +1,101 @@
+//! `/v1/embeddings` and `/v1/models`: the interface of OpenAI, for the models that embed texts.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use ledge_base::names::ModelName;
+use ledge_base::principal::Principal;
+use ledge_engine::pipeline::content::{Content, Input};
+use ledge_engine::pipeline::text_embedding;
+use ledge_identity::access::Access;
+use ledge_models::repository::LoadedModel;
+use ledge_models::serving::request::{ContentRequest, InferResponse, ResultForm};
+use ledge_part::api_error::{ApiError, StatusCode};
+use ledge_part::body::{self, ReceivedBody};
+use ledge_part::counted_body;
+use ledge_part::reply::{json, json_bytes};
+use ledge_part::route::PathParts;
+use ledge_protocol::call::log_answered;
+use ledge_protocol::openai::{EmbeddingsRequest, ModelEntry, ModelList};
+use ledge_service::off_thread::off_thread;
+
+use super::App;
+use super::call_headers::CallHeaders;
+use super::guard;
+use super::models::target;
+use super::reply::OpenAiErrorResponse;
+
+/// `POST /v1/embeddings`.
+pub async fn embeddings(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Access>,
+    request: Request,
+) -> Result<Response, OpenAiErrorResponse> {
+    let (arrived, (parts, body)) = (Instant::now(), request.into_parts());
+    let headers = match CallHeaders::read(&parts.headers, arrived) {
+        Ok(headers) => headers,
+        Err(failure) => {
+            body::discard_unless_expected(&parts.headers, body, app.context().limits()).await;
+            return Err(failure.into());
+        }
+    };
+    let ReceivedBody { bytes, account } = body::read(&parts, body, app.context()).await?;
+    // Reading copies the texts.
+    let _copied = account.take(2 * bytes.len()).map_err(ApiError::from)?;
+    let request = off_thread(&account, move || EmbeddingsRequest::decode(&bytes)).await?;
+    guard::check_model(&app, &parts, &principal, &access, &request.model)?;
+
+    let CallHeaders { priority, deadline } = headers;
+    let call = ContentRequest {
+        model: request.model.clone(),
+        version: None,
+        content: Content::Texts(request.texts.clone()),
+        form: ResultForm::Tensors,
+        deadline,
+        priority,
+        account: account.clone(),
+    };
+    let answered = app.serving().infer_content(call, &principal).await.map_err(ApiError::from);
+    let told = answered.as_ref().map(|answer| answer.response.version);
+    log_answered(&request.model, arrived, None, &principal, told);
+    let InferResponse { outputs, .. } = answered?.response;
+
+    let mut memory = account.hold();
+    let written = off_thread(&account, move || {
+        let answer = request.answer(&outputs.iter().map(|(_, tensor)| tensor).collect::<Vec<_>>())?;
+        memory.grow(answer.len()).map_err(ApiError::from)?;
+        Ok::<_, ApiError>(memory.keep(answer.into()))
+    });
+    let answer = written.await?;
+    let bytes = answer.len();
+    let mut response = json_bytes(answer);
+    counted_body::mark_counted(&mut response, bytes);
+    Ok(body::compress_response(&parts.headers, response, &account).await)
+}
+
+/// `GET /v1/models`: the models that embed texts.
+pub async fn models(State(app): State<App>, Extension(access): Extension<Access>) -> Response {
+    let all = app.serving().repository().all_live();
+    let usable = all.iter().filter(|model| embeds(model) && access.has_model(&model.name));
+    let names: BTreeSet<&ModelName> = usable.map(|model| &model.name).collect();
+    json(&ModelList::new(names.into_iter()))
+}
+
+/// `GET /v1/models/{model}`.
+pub async fn model(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, OpenAiErrorResponse> {
+    let name = target(&path)?.model;
+    let model = app.serving().repository().pin(&name, None).map_err(ApiError::from)?;
+    if !embeds(&model) {
+        let message = format!("model '{name}' embeds no texts: its model.toml has no {}", Input::Texts.sections());
+        return Err(ApiError::new(StatusCode::NOT_FOUND, message).into());
+    }
+    Ok(json(&ModelEntry::new(&name)))
+}
+
+fn embeds(model: &LoadedModel) -> bool {
+    model.pipeline.as_ref().is_some_and(|pipeline| pipeline.kind().name == text_embedding::KIND.name)
+}
