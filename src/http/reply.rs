@@ -93,6 +93,12 @@ impl From<ApiError> for OpenAiErrorResponse {
     }
 }
 
+impl From<Denied> for OpenAiErrorResponse {
+    fn from(denied: Denied) -> Self {
+        Self(denied.failure)
+    }
+}
+
 impl IntoResponse for OpenAiErrorResponse {
     fn into_response(self) -> Response {
         let Self(ApiError { status, message, retry_after_s }) = self;

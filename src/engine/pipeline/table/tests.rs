@@ -19,12 +19,12 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
     let section = section(text);
     assert_eq!(section.mistakes(), []);
     let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes".to_owned()].into())]);
-    section.bind(Model { signature: &Signature { inputs, outputs }, labels: &labels, quantization: &HashMap::new() })
+    section.bind(Model { signature: &Signature { inputs, outputs }, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new() })
 }
 
 fn prepare(pipeline: &dyn Pipeline, content: &str) -> Result<Vec<Tensor>, String> {
     let mut hold = Account::unlimited().hold();
-    let prepared = pipeline.prepare(content.as_bytes(), DecodeLimits::default(), &mut hold);
+    let prepared = pipeline.prepare(&Content::Rows(content.to_owned().into()), DecodeLimits::default(), &mut hold);
     prepared.map(|prepared| prepared.inputs).map_err(|error| error.to_string())
 }
 
@@ -163,7 +163,7 @@ fn rows_of_one_call_are_bounded() {
 #[test]
 fn every_pipeline_answers_its_own_sample() {
     let sample = matrix().sample();
-    assert!(prepare(matrix().as_ref(), std::str::from_utf8(&sample).unwrap()).is_ok());
+    assert!(matrix().prepare(&sample, DecodeLimits::default(), &mut Account::unlimited().hold()).is_ok());
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn a_proposed_section_fits_the_model_that_it_was_read_from() {
         let signature = Signature { inputs, outputs };
         let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes\n".to_owned()].into())]);
         let proposed =
-            proposal::propose(Model { signature: &signature, labels: &labels, quantization: &HashMap::new() })?;
+            proposal::propose(Model { signature: &signature, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new() })?;
         let document: toml::Table = toml::from_str(&proposed).unwrap();
         let section: Table = document["pipeline"]["table"].clone().try_into().unwrap();
         assert_eq!(section.mistakes(), []);
-        section.bind(Model { signature: &signature, labels: &labels, quantization: &HashMap::new() }).unwrap();
+        section.bind(Model { signature: &signature, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new() }).unwrap();
         Some(section)
     };
     let classifier = || vec![port("label", DataType::Bytes, &[-1]), port("chances", DataType::Fp32, &[-1, 2])];
