@@ -38,6 +38,7 @@ mod orientation;
 pub mod preparation;
 pub mod picture_size;
 pub mod quantization;
+pub mod reading;
 
 use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};
