@@ -20,7 +20,7 @@
 mod components;
 pub mod ctc;
 pub mod detection;
-//pub mod fields;
+pub mod fields;
 pub mod geometry;
 pub mod line;
 pub mod line_image;

@@ -37,9 +37,7 @@ impl LineImage {
         let samples_down = pixels_of(samples(height, LINE_HEIGHT));
 
         let [upper_left, upper_right, lower_right, lower_left] = area.0;
-        let place = |u: f32, v: f32| {
-            upper_left.towards(upper_right, u).towards(lower_left.towards(lower_right, u), v)
-        };
+        let place = |u: f32, v: f32| upper_left.towards(upper_right, u).towards(lower_left.towards(lower_right, u), v);
         let shares = |count: usize| (0..count).map(move |index| (coordinate(index) + 0.5) / coordinate(count));
         let weight = (coordinate(samples_across) * coordinate(samples_down)).recip();
         let (page, mut line) = (Page::new(page), Vec::with_capacity(width * LINE_HEIGHT));

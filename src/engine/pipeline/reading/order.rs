@@ -24,11 +24,8 @@ const DEPTH_MAX: u8 = 6;
 /// Puts lines in rows, in the order of reading. Each position occurs once.
 pub fn rows(areas: &[Quadrilateral]) -> Vec<Row> {
     let level = Level::of(areas);
-    let mut places: Vec<Place> = areas
-        .iter()
-        .enumerate()
-        .map(|(index, area)| Place { index, area: level.area(area) })
-        .collect();
+    let mut places: Vec<Place> =
+        areas.iter().enumerate().map(|(index, area)| Place { index, area: level.area(area) }).collect();
     let mut rows = Vec::new();
     order(&mut places, DEPTH_MAX, &mut rows);
     rows
@@ -82,7 +79,8 @@ impl Level {
 
     /// The place of a line on the level page: its height is that of the line, not of the rectangle around it.
     fn area(&self, area: &Quadrilateral) -> Area {
-        let turned = |Point { x, y }: Point| Point::new(x * self.cosine + y * self.sine, y * self.cosine - x * self.sine);
+        let turned =
+            |Point { x, y }: Point| Point::new(x * self.cosine + y * self.sine, y * self.cosine - x * self.sine);
         Quadrilateral(area.0.map(turned)).bounds()
     }
 }
@@ -175,7 +173,9 @@ fn rows_of(places: &mut [Place]) -> Vec<Row> {
             None => rows.push(vec![*place]),
         }
     }
-    let top = |row: &Vec<Place>| row.iter().map(|place| place.area.centre().y).sum::<f32>() / super::geometry::coordinate(row.len());
+    let top = |row: &Vec<Place>| {
+        row.iter().map(|place| place.area.centre().y).sum::<f32>() / super::geometry::coordinate(row.len())
+    };
     rows.sort_by(|one, other| top(one).total_cmp(&top(other)));
     rows.iter_mut()
         .map(|row| {
@@ -235,7 +235,8 @@ mod tests {
     #[test]
     fn the_text_has_a_line_for_each_row() {
         let areas = [line(0.0, 0.0, 50.0), line(80.0, 2.0, 50.0), line(0.0, 40.0, 50.0)];
-        let lines: Vec<Line> = ["Total", "1.00", ""].iter().zip(areas).map(|(text, area)| Line::even(text, area, 1.0)).collect();
+        let lines: Vec<Line> =
+            ["Total", "1.00", ""].iter().zip(areas).map(|(text, area)| Line::even(text, area, 1.0)).collect();
         assert_eq!(plain_text(&rows(&areas), &lines), "Total 1.00\n");
         assert_eq!(rows(&[]), Vec::<Row>::new());
     }

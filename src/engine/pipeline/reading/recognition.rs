@@ -26,7 +26,8 @@ impl Default for BatchRules {
 /// Puts lines together by their widths: positions in `widths`, each once, from the narrowest to the widest. A batch has at
 /// least one line, however wide.
 pub fn group(widths: &[usize], rules: BatchRules) -> Vec<Vec<usize>> {
-    let mut order: Vec<(usize, usize)> = widths.iter().copied().enumerate().map(|(index, width)| (width, index)).collect();
+    let mut order: Vec<(usize, usize)> =
+        widths.iter().copied().enumerate().map(|(index, width)| (width, index)).collect();
     order.sort_unstable();
     let mut groups: Vec<Vec<usize>> = Vec::new();
     // Of the group that is filled: the widths of its lines, each at least the smallest of a tensor.
@@ -89,7 +90,6 @@ impl Batch {
         let filled = lines.iter().map(|line| (coordinate(line.width()) / coordinate(width.max(1))).min(1.0)).collect();
         Self { shape: [lines.len(), 3, LINE_HEIGHT, width], values, filled }
     }
-
 }
 
 /// Writes one channel of a row of pixels.
