@@ -1,7 +1,7 @@
 //! The order of reading: lines on the same height are a row, rows go from top to bottom, and columns of running text one
 //! after the other.
 
-use super::geometry::{Area, Point, Quadrilateral};
+use super::geometry::{Area, Point, Quadrilateral, coordinate};
 use super::line::Line;
 
 /// The lines of one row, as positions in the list of lines, from left to right.
@@ -17,6 +17,10 @@ const GUTTER_HEIGHTS: f32 = 1.0;
 /// shorter, and belong to the row.
 const COLUMN_LINES_MIN: usize = 4;
 const COLUMN_WIDTH_MIN: f32 = 9.0;
+
+/// A heading below columns has a gap of this many line heights above it, and at most so many rows.
+const HEADING_GAP: f32 = 0.3;
+const HEADING_ROWS: usize = 2;
 
 /// How deep columns are looked for within columns.
 const DEPTH_MAX: u8 = 6;
@@ -85,61 +89,84 @@ impl Level {
     }
 }
 
-/// Orders places: columns beside each other if there are any, else rows from the top.
-fn order(places: &mut Vec<Place>, depth: u8, rows: &mut Vec<Row>) {
-    if depth > 0 {
-        if let Some((mut left, mut right)) = columns(places) {
-            order(&mut left, depth - 1, rows);
-            order(&mut right, depth - 1, rows);
-            return;
-        }
-        // A heading across the page hides the columns below it: what is above a gap is read first.
-        if let Some((mut upper, mut lower)) = bands(places) {
-            order(&mut upper, depth - 1, rows);
-            order(&mut lower, depth - 1, rows);
-            return;
+/// Orders places: row by row from the top, and where several rows have a gap in common with running text on both sides
+/// of it, first what is left of it.
+fn order(places: &mut [Place], depth: u8, ordered: &mut Vec<Row>) {
+    let rows = rows_of(places);
+    let height = median_height(places).unwrap_or_default();
+    let mut rest = rows.as_slice();
+    while let [first, others @ ..] = rest {
+        let columns = if depth > 0 { Columns::at_start(rest, height) } else { None };
+        if let Some(Columns { mut left, mut right, rows }) = columns {
+            order(&mut left, depth - 1, ordered);
+            order(&mut right, depth - 1, ordered);
+            rest = rest.get(rows..).unwrap_or_default();
+        } else {
+            ordered.push(first.iter().map(|place| place.index).collect());
+            rest = others;
         }
     }
-    rows.extend(rows_of(places));
 }
 
-/// Divides places at a gap from top to bottom, if running text is on both sides of it.
-fn columns(places: &[Place]) -> Option<(Vec<Place>, Vec<Place>)> {
-    let height = median_height(places)?;
-    let mut sorted: Vec<&Place> = places.iter().collect();
-    sorted.sort_by(|one, other| one.area.left.total_cmp(&other.area.left));
-    let mut right = f32::MIN;
-    for place in sorted {
-        if right > f32::MIN && place.area.left - right >= GUTTER_HEIGHTS * height {
-            let (left, right) = divided(places, |area| area.centre().x < f32::midpoint(right, place.area.left));
-            if is_running_text(&left) && is_running_text(&right) {
-                return Some((left, right));
+/// Two columns of running text.
+struct Columns {
+    left: Vec<Place>,
+    right: Vec<Place>,
+    /// The number of rows that they take.
+    rows: usize,
+}
+
+impl Columns {
+    /// The columns that begin in the first of these rows: as many rows as have a gap in common.
+    fn at_start(rows: &[Vec<Place>], height: f32) -> Option<Self> {
+        let mut taken: Vec<(f32, f32)> = Vec::new();
+        let (mut count, mut gutter) = (0, None);
+        for row in rows {
+            for Place { area, .. } in row {
+                take(&mut taken, (area.left, area.right));
             }
+            let widest = taken.windows(2).filter_map(|two| match two {
+                [(_, from), (to, _)] => Some((to - from, f32::midpoint(*from, *to))),
+                _ => None,
+            });
+            let widest = widest.max_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((_, middle)) = widest.filter(|(width, _)| *width >= GUTTER_HEIGHTS * height) else { break };
+            gutter = Some(middle);
+            count += 1;
         }
-        right = right.max(place.area.right);
+        let gutter = gutter?;
+        let is_left = |place: &Place| place.area.centre().x < gutter;
+        // A heading below the columns stands at one side of the gap, too.
+        let gap_above = |index: usize| {
+            let bottom = |row: &Vec<Place>| row.iter().map(|place| place.area.bottom).fold(f32::MIN, f32::max);
+            let above = rows.get(..index)?.iter().map(bottom).fold(f32::MIN, f32::max);
+            let top = rows.get(index)?.iter().map(|place| place.area.top).fold(f32::MAX, f32::min);
+            Some(top - above)
+        };
+        let is_alone = |row: &Vec<Place>| row.iter().all(is_left) || !row.iter().any(is_left);
+        let is_heading = |index: &usize| {
+            rows.get(*index..count).is_some_and(|rows| rows.iter().all(is_alone))
+                && gap_above(*index).is_some_and(|gap| gap >= HEADING_GAP * height)
+        };
+        let count = (count.saturating_sub(HEADING_ROWS)..count).find(is_heading).unwrap_or(count);
+
+        let places = rows.get(..count)?.iter().flatten().copied();
+        let (left, right): (Vec<Place>, Vec<Place>) = places.partition(is_left);
+        (is_running_text(&left) && is_running_text(&right)).then_some(Self { left, right, rows: count })
     }
-    None
 }
 
-/// Divides places at a gap from left to right, if there are columns above or below it.
-fn bands(places: &[Place]) -> Option<(Vec<Place>, Vec<Place>)> {
-    let mut sorted: Vec<&Place> = places.iter().collect();
-    sorted.sort_by(|one, other| one.area.top.total_cmp(&other.area.top));
-    let mut bottom = f32::MIN;
-    for place in sorted {
-        if bottom > f32::MIN && place.area.top >= bottom {
-            let (upper, lower) = divided(places, |area| area.centre().y < f32::midpoint(bottom, place.area.top));
-            if columns(&upper).is_some() || columns(&lower).is_some() {
-                return Some((upper, lower));
-            }
+/// Adds a span to spans that are apart and sorted.
+fn take(taken: &mut Vec<(f32, f32)>, (mut left, mut right): (f32, f32)) {
+    taken.retain(|(from, to)| {
+        let is_apart = *to < left || *from > right;
+        if !is_apart {
+            (left, right) = (left.min(*from), right.max(*to));
         }
-        bottom = bottom.max(place.area.bottom);
-    }
-    None
-}
-
-fn divided(places: &[Place], is_first: impl Fn(&Area) -> bool) -> (Vec<Place>, Vec<Place>) {
-    places.iter().copied().partition(|place| is_first(&place.area))
+        is_apart
+    });
+    let place = taken.partition_point(|(from, _)| *from < left);
+    taken.insert(place, (left, right));
 }
 
 fn is_running_text(places: &[Place]) -> bool {
@@ -153,18 +180,19 @@ fn median_height(places: &[Place]) -> Option<f32> {
     heights.get(heights.len() / 2).copied()
 }
 
-/// The rows of places without columns. A line joins the row whose last line it stands next to.
-fn rows_of(places: &mut [Place]) -> Vec<Row> {
+/// The rows from the top. A line joins the row that it stands next to.
+fn rows_of(places: &mut [Place]) -> Vec<Vec<Place>> {
     places.sort_by(|one, other| one.area.centre().y.total_cmp(&other.area.centre().y));
     let mut rows: Vec<Vec<Place>> = Vec::new();
     for place in places.iter() {
         let is_level = |row: &Vec<Place>| {
             let fits = |other: &Place| {
                 let lower = place.area.height().min(other.area.height());
+                let narrower = place.area.width().min(other.area.width());
                 place.area.overlap_down(&other.area) > ROW_OVERLAP * lower
-                    && place.area.overlap_across(&other.area) < ROW_OVERLAP * place.area.width().min(other.area.width())
+                    && place.area.overlap_across(&other.area) < ROW_OVERLAP * narrower
             };
-            // Beside every line of the row: otherwise a row would creep down a page that is bent.
+            // Next to every line of the row: otherwise a row would creep down a page that is bent.
             row.iter().all(fits)
         };
         // Only the last rows can be on this height.
@@ -173,16 +201,12 @@ fn rows_of(places: &mut [Place]) -> Vec<Row> {
             None => rows.push(vec![*place]),
         }
     }
-    let top = |row: &Vec<Place>| {
-        row.iter().map(|place| place.area.centre().y).sum::<f32>() / super::geometry::coordinate(row.len())
-    };
-    rows.sort_by(|one, other| top(one).total_cmp(&top(other)));
-    rows.iter_mut()
-        .map(|row| {
-            row.sort_by(|one, other| one.area.left.total_cmp(&other.area.left));
-            row.iter().map(|place| place.index).collect()
-        })
-        .collect()
+    for row in &mut rows {
+        row.sort_by(|one, other| one.area.left.total_cmp(&other.area.left));
+    }
+    let middle = |row: &Vec<Place>| row.iter().map(|place| place.area.centre().y).sum::<f32>() / coordinate(row.len());
+    rows.sort_by(|one, other| middle(one).total_cmp(&middle(other)));
+    rows
 }
 
 #[cfg(test)]
