@@ -43,6 +43,7 @@ mod orientation;
 pub mod preparation;
 pub mod picture_size;
 pub mod quantization;
+pub mod reading;
 pub mod table;
 pub mod text_embedding;
 pub mod tokenizer;

@@ -1,0 +1,31 @@
+//! Reads a page: finds lines of text in its picture, cuts them out, reads them, and puts them in order. The models run
+//! elsewhere: here are the tensors that they get, and what their outputs mean.
+//!
+//! Files, in the order of a page:
+//! * `geometry.rs` - points, quadrilaterals and upright rectangles of a page, in its pixels
+//! * `page_turn.rs` - the quarter turns that put a page upright
+//! * `detection.rs`, `components.rs`, `rectangle.rs` - find: a map of probabilities into quadrilaterals around lines
+//! * `line_image.rs` - cut: the picture of a line, level and of the height that the models take
+//! * `line_turn.rs` - turn: the lines that stand upside down
+//! * `recognition.rs`, `ctc.rs` - read: batches of lines of like width, and their characters
+//! * `line.rs` - a line that was read, with the places of its characters
+//! * `order.rs` - the order of reading: rows, columns, and the page as plain text
+//! * `fields.rs`, `fields/` - amounts, dates and numbers of a page by the words beside or above them
+//!
+//! Invariants:
+//! * Coordinates that leave this folder are in pixels of the page that came in, and finite.
+//! * The number of lines, their width and the work for them are bounded, whatever the model returns.
+//! * A value of a model that is no number counts as the least likely one.
+
+mod components;
+pub mod ctc;
+pub mod detection;
+pub mod fields;
+pub mod geometry;
+pub mod line;
+pub mod line_image;
+pub mod line_turn;
+pub mod order;
+pub mod page_turn;
+pub mod recognition;
+mod rectangle;

@@ -1,0 +1,231 @@
+//! Finds fields of a page, such as the total of a receipt: a value of some form, beside or below words that name it.
+//!
+//! Files, in reading order:
+//! * `fields.rs` - a field as it is declared, and the choice among the values found
+//! * `fields/row_text.rs` - the characters of a row, with their places on the page
+//! * `fields/labels.rs` - words that name a value, however a model read them
+//! * `fields/digits.rs` - digits, and the letters that are read in their place
+//! * `fields/amount.rs`, `fields/date.rs`, `fields/identifiers.rs` - the forms of values
+
+mod amount;
+mod date;
+mod digits;
+mod identifiers;
+mod labels;
+mod row_text;
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::amount::Amount;
+pub use self::date::DayOrder;
+use self::labels::Label;
+use self::row_text::RowText;
+use super::geometry::{Area, Quadrilateral};
+use super::line::Line;
+use super::order::Row;
+
+/// A field as it is declared: `[[field]]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Field {
+    pub name: String,
+    /// Words that stand before or above the value, in any language. Case, accents, spaces and signs do not matter.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// Words that contain a label and name something else, such as "sub total".
+    #[serde(default)]
+    pub not: Vec<String>,
+    pub pattern: Pattern,
+    #[serde(default)]
+    pub choose: Choice,
+    /// Takes a value without a label where there is none with one.
+    #[serde(default)]
+    pub unlabelled: bool,
+    /// The order of day and month in dates such as 03/04/2026.
+    #[serde(default)]
+    pub day_order: DayOrder,
+}
+
+/// The form of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// A number with decimals or a currency.
+    Amount,
+    Date,
+    /// An international bank account number whose check digits are right.
+    Iban,
+    /// A tax number of a European company.
+    VatId,
+    /// Letters and digits without spaces, with at least one digit.
+    Number,
+}
+
+/// The choice among several values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// The one nearest to its label.
+    #[default]
+    Nearest,
+    /// The one at the top of the page.
+    First,
+    /// The one at the bottom of the page.
+    Last,
+    /// The largest amount; of other values the last one.
+    Largest,
+}
+
+/// A value in a form that programs read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    Amount(Amount),
+    /// `YYYY-MM-DD`, or a number without spaces.
+    Text(String),
+}
+
+/// A field that was found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Found {
+    pub value: Value,
+    /// The text on the page.
+    pub text: String,
+    #[serde(rename = "box")]
+    pub area: Quadrilateral,
+    /// The confidence of the line that holds the value.
+    pub confidence: f32,
+}
+
+/// How many line heights below its label a value may stand.
+const BELOW_HEIGHTS: f32 = 3.0;
+
+/// The rows below a label that are looked through.
+const ROWS_BELOW: usize = 3;
+
+/// A page in rows, ready for any number of fields.
+#[derive(Debug)]
+pub struct Page<'p> {
+    rows: Vec<RowText<'p>>,
+}
+
+impl<'p> Page<'p> {
+    /// The rows of a page by the positions of its lines.
+    pub fn new(rows: &[Row], lines: &'p [Line]) -> Self {
+        Self { rows: rows.iter().map(|row| RowText::new(row.iter().filter_map(|index| lines.get(*index)))).collect() }
+    }
+
+    /// The value of a field, if the page has one.
+    pub fn find(&self, field: &Field) -> Option<Found> {
+        let matches: Vec<Vec<Match>> = self.rows.iter().map(|row| field.matches(row)).collect();
+        let mut candidates = self.labelled(field, &matches);
+        if candidates.is_empty() && (field.unlabelled || field.labels.is_empty()) {
+            let all = matches.iter().enumerate().flat_map(|(row, found)| found.iter().map(move |found| (row, found)));
+            candidates.extend(all.map(|(row, found)| Candidate { row, found, distance: 0.0 }));
+        }
+        let chosen = choose(field.choose, candidates)?;
+        let row = self.rows.get(chosen.row)?;
+        let (area, confidence) = row.place(&chosen.found.chars)?;
+        let text = row.text(&chosen.found.chars);
+        Some(Found { value: chosen.found.value.clone(), text, area, confidence })
+    }
+
+    /// The values beside a label, or else below it.
+    fn labelled<'m>(&self, field: &Field, matches: &'m [Vec<Match>]) -> Vec<Candidate<'m>> {
+        let (wanted, others) = (Label::all(&field.labels), Label::all(&field.not));
+        let mut candidates = Vec::new();
+        for (index, row) in self.rows.iter().enumerate() {
+            for label in labels::occurrences(row, &wanted, &others) {
+                let Some((label_area, _)) = row.place(&label) else { continue };
+                let label_area = label_area.bounds();
+                let found = matches.get(index).map(Vec::as_slice).unwrap_or_default();
+                let beside = found.iter().filter(|found| found.chars.start >= label.end);
+                let before = candidates.len();
+                candidates.extend(beside.filter_map(|found| {
+                    let area = row.place(&found.chars)?.0.bounds();
+                    let distance = (area.left - label_area.right).max(0.0) / label_area.height().max(1.0);
+                    Some(Candidate { row: index, found, distance })
+                }));
+                if candidates.len() == before {
+                    candidates.extend(self.below(index, &label_area, matches));
+                }
+            }
+        }
+        candidates
+    }
+
+    /// The values of the next row below a label that has any there.
+    fn below<'m>(&self, row: usize, label: &Area, matches: &'m [Vec<Match>]) -> Vec<Candidate<'m>> {
+        let height = label.height().max(1.0);
+        let next = self.rows.iter().zip(matches).enumerate().skip(row + 1).take(ROWS_BELOW);
+        for (index, (row, found)) in next {
+            let candidate = |found: &'m Match| {
+                let area = row.place(&found.chars)?.0.bounds();
+                let gap = area.top - label.bottom;
+                let is_below = gap <= BELOW_HEIGHTS * height && label.overlap_across(&area) > -0.5 * height;
+                let distance = gap.max(0.0) / height;
+                is_below.then_some(Candidate { row: index, found, distance })
+            };
+            let candidates: Vec<Candidate<'_>> = found.iter().filter_map(candidate).collect();
+            if !candidates.is_empty() {
+                return candidates;
+            }
+        }
+        Vec::new()
+    }
+}
+
+impl Field {
+    /// The values of the field's form in a row.
+    fn matches(&self, row: &RowText<'_>) -> Vec<Match> {
+        let chars = row.chars();
+        match self.pattern {
+            Pattern::Amount => amount::amounts(chars),
+            Pattern::Date => date::dates(chars, self.day_order),
+            Pattern::Iban => identifiers::ibans(chars),
+            Pattern::VatId => identifiers::vat_ids(chars),
+            Pattern::Number => identifiers::numbers(chars),
+        }
+    }
+}
+
+/// A value in a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Match {
+    chars: Range<usize>,
+    value: Value,
+}
+
+/// A value with its label.
+#[derive(Debug, Clone, Copy)]
+struct Candidate<'m> {
+    row: usize,
+    found: &'m Match,
+    /// The way from the label in line heights.
+    distance: f32,
+}
+
+impl Candidate<'_> {
+    fn place(&self) -> (usize, usize) {
+        (self.row, self.found.chars.start)
+    }
+
+    fn size(&self) -> i64 {
+        if let Value::Amount(amount) = &self.found.value { amount.cents() } else { 0 }
+    }
+}
+
+fn choose(choice: Choice, candidates: Vec<Candidate<'_>>) -> Option<Candidate<'_>> {
+    let candidates = candidates.into_iter();
+    match choice {
+        Choice::Nearest => candidates.min_by(|one, other| one.distance.total_cmp(&other.distance)),
+        Choice::First => candidates.min_by_key(Candidate::place),
+        Choice::Last => candidates.max_by_key(Candidate::place),
+        Choice::Largest => candidates.max_by_key(|candidate| (candidate.size(), candidate.place())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Dates: in digits, or with the name of the month in seven languages.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::digits::{number, run};
+use super::labels::folded;
+use super::{Match, Value};
+
+/// The order of day and month in dates such as 03/04/2026.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DayOrder {
+    #[default]
+    DayFirst,
+    MonthFirst,
+}
+
+/// The names of each month, without accents: English, German, French, Spanish, Italian, Dutch, Portuguese. Any beginning of
+/// three letters or more counts.
+const MONTHS: [&[&str]; 12] = [
+    &["january", "januar", "janvier", "enero", "gennaio", "januari", "janeiro"],
+    &["february", "februar", "fevrier", "febrero", "febbraio", "februari", "fevereiro"],
+    &["march", "marz", "maerz", "mars", "marzo", "maart", "marco", "mrz"],
+    &["april", "avril", "abril", "aprile"],
+    &["may", "mai", "mayo", "maggio", "mei", "maio"],
+    &["june", "juni", "juin", "junio", "giugno", "junho"],
+    &["july", "juli", "juillet", "julio", "luglio", "julho"],
+    &["august", "aout", "agosto", "augustus"],
+    &["september", "septembre", "septiembre", "settembre", "setembro"],
+    &["october", "oktober", "octobre", "octubre", "ottobre", "outubro"],
+    &["november", "novembre", "noviembre", "novembro"],
+    &["december", "dezember", "decembre", "diciembre", "dicembre", "dezembro"],
+];
+
+/// Words and endings between the parts of a date.
+const BETWEEN: &[&str] = &["de", "del", "of", "den", "st", "nd", "rd", "th", "er"];
+
+/// The dates of a row.
+pub(super) fn dates(chars: &[char], order: DayOrder) -> Vec<Match> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < chars.len() {
+        let date = if is_start(chars, at) { date_at(chars, at, order) } else { None };
+        let Some((end, date)) = date else {
+            at += 1;
+            continue;
+        };
+        found.push(Match { chars: at..end, value: Value::Text(date) });
+        at = end;
+    }
+    found
+}
+
+/// A date does not begin within a number or a word.
+fn is_start(chars: &[char], at: usize) -> bool {
+    let before = chars.get(..at).unwrap_or_default();
+    !matches!(before, [.., last] if last.is_alphanumeric())
+        && !matches!(before, [.., digit, '.' | '/' | '-'] if digit.is_ascii_digit())
+}
+
+fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, String)> {
+    let mut parts: Vec<(Part, Range<usize>)> = Vec::new();
+    let mut at = start;
+    while parts.len() < 3 {
+        let (part, end) = part_at(chars, at)?;
+        parts.push((part, at..end));
+        at = end;
+        if parts.len() < 3 {
+            at = skipped(chars, end)?;
+        }
+    }
+    let [(first, first_at), (second, second_at), (third, third_at)] = parts.as_slice() else { return None };
+    // A number that goes on is none of a date.
+    if chars.get(at).is_some_and(char::is_ascii_digit)
+        || matches!(chars.get(at..), Some(['.' | '/' | '-', next, ..]) if next.is_ascii_digit())
+    {
+        return None;
+    }
+    let separator = |one: &Range<usize>, other: &Range<usize>| {
+        chars.get(one.end..other.start).and_then(|between| between.iter().find(|char| **char != ' ')).copied()
+    };
+    let (day, month, year) = match (*first, *second, *third) {
+        (
+            Part::Number { value: year, length: 4 },
+            Part::Number { value: month, .. },
+            Part::Number { value: day, length: 1..=2 },
+        ) => (day, month, year),
+        (
+            Part::Number { value: one, length: 1..=2 },
+            Part::Number { value: other, length: 1..=2 },
+            Part::Number { value: year, length },
+        ) => {
+            // The same sign twice: "1 2.50" is none.
+            let sign = separator(first_at, second_at)?;
+            if separator(second_at, third_at) != Some(sign) {
+                return None;
+            }
+            let is_month_first = other > 12 || (order == DayOrder::MonthFirst && sign == '/' && one <= 12);
+            let (day, month) = if is_month_first { (other, one) } else { (one, other) };
+            (day, month, full_year(year, length)?)
+        }
+        (Part::Number { value: day, length: 1..=2 }, Part::Month(month), Part::Number { value: year, length })
+        | (Part::Month(month), Part::Number { value: day, length: 1..=2 }, Part::Number { value: year, length }) => {
+            (day, month, full_year(year, length)?)
+        }
+        _ => return None,
+    };
+    let date = is_date(day, month, year).then(|| format!("{year:04}-{month:02}-{day:02}"))?;
+    Some((at, date))
+}
+
+/// A part of a date.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Number { value: u32, length: usize },
+    Month(u32),
+}
+
+fn part_at(chars: &[char], at: usize) -> Option<(Part, usize)> {
+    if let Some((month, end)) = month_at(chars, at) {
+        return Some((Part::Month(month), end));
+    }
+    // A letter counts as a digit only next to one.
+    let (digits, sure) = run(chars, at, 5);
+    let is_number = sure > 0 && sure * 2 >= digits.len() && digits.len() <= 4;
+    let end = at + digits.len();
+    is_number.then_some((Part::Number { value: number(&digits)?, length: digits.len() }, end))
+}
+
+fn month_at(chars: &[char], at: usize) -> Option<(u32, usize)> {
+    let letters = chars.get(at..)?.iter().take_while(|char| char.is_alphabetic()).count();
+    let word: String = chars.get(at..at + letters)?.iter().copied().flat_map(folded).collect();
+    // Of words that begin alike, such as "juin" and "juillet", the whole word decides.
+    let is_whole = |names: &&[&str]| names.contains(&word.as_str());
+    let begins = |names: &&[&str]| word.len() >= 3 && names.iter().any(|name| name.starts_with(&word));
+    let month =
+        MONTHS.iter().position(|names| is_whole(&names)).or_else(|| MONTHS.iter().position(|names| begins(&names)))?;
+    Some((u32::try_from(month).ok()? + 1, at + letters))
+}
+
+/// The place of the next part, behind signs and words between.
+fn skipped(chars: &[char], from: usize) -> Option<usize> {
+    let mut at = from;
+    // A bound: spaces and signs are few between the parts of a date.
+    for _ in 0..4 {
+        let rest = chars.get(at..)?;
+        let signs =
+            rest.iter().take_while(|char| matches!(char, ' ' | '.' | ',' | '/' | '-' | '\'' | '年' | '月')).count();
+        if signs > 3 {
+            return None;
+        }
+        at += signs;
+        let letters = chars.get(at..)?.iter().take_while(|char| char.is_alphabetic()).count();
+        let word: String = chars.get(at..at + letters)?.iter().copied().flat_map(folded).collect();
+        if !BETWEEN.contains(&word.as_str()) {
+            break;
+        }
+        at += letters;
+    }
+    let is_joined = at == from;
+    // "12May2026" is a date, "122026" none.
+    let touches = chars.get(from.checked_sub(1)?..=from).is_some_and(|two| two.iter().all(char::is_ascii_digit));
+    (!(is_joined && touches)).then_some(at)
+}
+
+fn full_year(year: u32, length: usize) -> Option<u32> {
+    match length {
+        2 => Some(2000 + year),
+        4 => Some(year),
+        _ => None,
+    }
+}
+
+fn is_date(day: u32, month: u32, year: u32) -> bool {
+    let is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let days = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if is_leap => 29,
+        2 => 28,
+        1..=12 => 31,
+        _ => 0,
+    };
+    (1970..2100).contains(&year) && (1..=days).contains(&day)
+}

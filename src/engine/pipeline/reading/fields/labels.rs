@@ -1,0 +1,101 @@
+//! Words that name a value, however a model read them: without accents, spaces and signs, and with letters that look
+//! alike counted as one.
+
+use std::ops::Range;
+
+use super::row_text::RowText;
+
+/// A label in the form in which it is compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Label(Vec<char>);
+
+impl Label {
+    /// The labels of a list that have any letter.
+    pub(super) fn all(labels: &[String]) -> Vec<Self> {
+        let folded = labels.iter().map(|label| Self(label.chars().flat_map(folded).map(lookalike).collect()));
+        folded.filter(|label| !label.0.is_empty()).collect()
+    }
+}
+
+/// The places of labels in a row: where several overlap, the longest. Those inside of one of the others do not count.
+pub(super) fn occurrences(row: &RowText<'_>, wanted: &[Label], others: &[Label]) -> Vec<Range<usize>> {
+    let letters: Vec<(usize, char)> = row
+        .chars()
+        .iter()
+        .enumerate()
+        .flat_map(|(index, char)| folded(*char).map(move |letter| (index, lookalike(letter))))
+        .collect();
+    let places = |labels: &[Label]| -> Vec<Range<usize>> {
+        labels.iter().flat_map(|label| places_of(label, &letters, row.chars())).collect()
+    };
+    let (found, others) = (places(wanted), places(others));
+    let covers = |other: &Range<usize>, place: &Range<usize>| other.start <= place.start && place.end <= other.end;
+    let mut kept: Vec<Range<usize>> = found
+        .iter()
+        .filter(|place| !others.iter().any(|other| covers(other, place)))
+        .filter(|place| !found.iter().any(|other| other != *place && covers(other, place)))
+        .cloned()
+        .collect();
+    kept.sort_by_key(|place| (place.start, place.end));
+    kept.dedup();
+    kept
+}
+
+fn places_of(label: &Label, letters: &[(usize, char)], chars: &[char]) -> Vec<Range<usize>> {
+    let windows = letters.windows(label.0.len());
+    let equal = windows.filter(|window| window.iter().map(|(_, letter)| letter).eq(&label.0));
+    let places = equal.filter_map(|window| Some(window.first()?.0..window.last()?.0 + 1));
+    places.filter(|place| is_word(place, chars)).collect()
+}
+
+/// Tells whether no letter is right before or behind. Behind, one may be where the space between two words was lost: a
+/// capital behind a small letter, or a currency.
+fn is_word(place: &Range<usize>, chars: &[char]) -> bool {
+    let is_letter = |index: usize| chars.get(index).is_some_and(|char| char.is_alphabetic());
+    if place.start.checked_sub(1).is_some_and(is_letter) {
+        return false;
+    }
+    let is_new_word = || {
+        let is_small = chars.get(place.end - 1).is_some_and(|char| char.is_lowercase());
+        let is_capital = chars.get(place.end).is_some_and(|char| char.is_uppercase());
+        (is_small && is_capital) || super::amount::starts_with_currency(chars.get(place.end..).unwrap_or_default())
+    };
+    !is_letter(place.end) || is_new_word()
+}
+
+/// The plain small letters and digits of a character; none of a sign.
+pub(super) fn folded(char: char) -> impl Iterator<Item = char> {
+    let small = char.to_lowercase().next().unwrap_or(char);
+    let (first, second) = match small {
+        'à' | 'á' | 'â' | 'ã' | 'ä' | 'å' | 'ą' | 'ă' => (Some('a'), None),
+        'æ' => (Some('a'), Some('e')),
+        'ç' | 'ć' | 'č' => (Some('c'), None),
+        'ď' => (Some('d'), None),
+        'è' | 'é' | 'ê' | 'ë' | 'ě' | 'ę' => (Some('e'), None),
+        'ì' | 'í' | 'î' | 'ï' => (Some('i'), None),
+        'ł' => (Some('l'), None),
+        'ñ' | 'ń' | 'ň' => (Some('n'), None),
+        'ò' | 'ó' | 'ô' | 'õ' | 'ö' | 'ø' | 'ő' => (Some('o'), None),
+        'ř' => (Some('r'), None),
+        'ś' | 'š' | 'ș' => (Some('s'), None),
+        'ß' => (Some('s'), Some('s')),
+        'ť' | 'ț' => (Some('t'), None),
+        'ù' | 'ú' | 'û' | 'ü' | 'ů' | 'ű' => (Some('u'), None),
+        'ý' => (Some('y'), None),
+        'ź' | 'ż' | 'ž' => (Some('z'), None),
+        '|' => (Some('i'), None),
+        other => (Some(other).filter(|other| other.is_alphanumeric()), None),
+    };
+    [first, second].into_iter().flatten()
+}
+
+/// One letter for all that a model takes for each other.
+fn lookalike(letter: char) -> char {
+    match letter {
+        '0' => 'o',
+        '1' | 'i' => 'l',
+        '5' => 's',
+        '8' => 'b',
+        other => other,
+    }
+}

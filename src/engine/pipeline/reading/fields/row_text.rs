@@ -1,0 +1,62 @@
+//! The characters of a row, with their places on the page.
+
+use std::ops::Range;
+
+use super::super::geometry::Quadrilateral;
+use super::super::line::Line;
+
+/// Divides lines of a row. No value reaches over it.
+pub(super) const GAP: char = '\t';
+
+/// The lines of a row as one text.
+#[derive(Debug)]
+pub(super) struct RowText<'p> {
+    chars: Vec<char>,
+    /// The lines from left to right, each with the position of its first character.
+    lines: Vec<(usize, &'p Line)>,
+}
+
+impl<'p> RowText<'p> {
+    pub(super) fn new(row: impl Iterator<Item = &'p Line>) -> Self {
+        let (mut chars, mut lines) = (Vec::new(), Vec::new());
+        for line in row {
+            if !chars.is_empty() {
+                chars.push(GAP);
+            }
+            lines.push((chars.len(), line));
+            chars.extend(line.text().chars().map(narrow));
+        }
+        Self { chars, lines }
+    }
+
+    pub(super) fn chars(&self) -> &[char] {
+        &self.chars
+    }
+
+    pub(super) fn text(&self, chars: &Range<usize>) -> String {
+        let chars = self.chars.get(chars.clone()).unwrap_or_default();
+        chars.iter().map(|char| if *char == GAP { ' ' } else { *char }).collect()
+    }
+
+    /// The place of characters of one line, and its confidence. Characters of several lines have the place of those on
+    /// the first one.
+    pub(super) fn place(&self, chars: &Range<usize>) -> Option<(Quadrilateral, f32)> {
+        let (start, line) = self.lines.iter().rev().find(|(start, _)| *start <= chars.start)?;
+        let within = |index: usize| (index - start).min(line.text().chars().count());
+        Some((line.area_of(within(chars.start)..within(chars.end.max(chars.start))), line.confidence()))
+    }
+}
+
+/// Models of Chinese text read Latin signs in their wide form.
+fn narrow(char: char) -> char {
+    match char {
+        '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(char) - 0xfee0).unwrap_or(char),
+        '。' => '.',
+        '、' => ',',
+        '￥' => '¥',
+        '−' | '–' | '—' => '-',
+        '’' | '‘' | '´' | '`' => '\'',
+        '\u{a0}' | '\u{3000}' | '\u{202f}' | '\t' => ' ',
+        other => other,
+    }
+}

@@ -1,0 +1,299 @@
+use proptest::prelude::*;
+
+use super::super::geometry::Area;
+use super::super::order;
+use super::*;
+
+/// A page of text: each line of it is a row, and two or more spaces divide its lines. A letter is 10 wide, a line 20 high.
+fn find(text: &str, field: &Field) -> Option<Found> {
+    let mut lines = Vec::new();
+    for (row, top) in text.lines().zip((0_u16..).step_by(30)) {
+        let mut start = 0;
+        for cell in row.split("  ") {
+            let length = u16::try_from(cell.chars().count()).unwrap();
+            let indent = u16::try_from(cell.chars().take_while(|char| *char == ' ').count()).unwrap();
+            let (left, right) = (f32::from(start + indent) * 10.0, f32::from(start + length) * 10.0);
+            let area = Area { left, top: f32::from(top), right, bottom: f32::from(top) + 20.0 };
+            if !cell.trim().is_empty() {
+                lines.push(Line::even(cell.trim(), Quadrilateral::upright(area), 0.9));
+            }
+            start += length + 2;
+        }
+    }
+    let areas: Vec<Quadrilateral> = lines.iter().map(Line::area).collect();
+    Page::new(&order::rows(&areas), &lines).find(field)
+}
+
+fn field(toml: &str) -> Field {
+    toml::from_str(&format!("name = \"x\"\n{toml}")).unwrap()
+}
+
+fn value(text: &str, field: &Field) -> String {
+    match find(text, field).map(|found| found.value) {
+        Some(Value::Amount(amount)) => format!("{amount} {}", amount.currency().unwrap_or("?")),
+        Some(Value::Text(text)) => text,
+        None => "none".to_owned(),
+    }
+}
+
+#[test]
+fn amounts_are_read_in_the_forms_of_many_countries() {
+    let any = field("pattern = 'amount'");
+    for (text, expected) in [
+        ("12.50", "12.50 ?"),
+        ("12,50 €", "12.50 EUR"),
+        ("€ 1.234,56", "1234.56 EUR"),
+        ("$1,234.56", "1234.56 USD"),
+        ("1 234,56 EUR", "1234.56 EUR"),
+        ("CHF 1'234.50", "1234.50 CHF"),
+        ("EUR12,50", "12.50 EUR"),
+        ("12 345 Ft", "12345 HUF"),
+        ("1.234.567,89 zł", "1234567.89 PLN"),
+        ("$25", "25 USD"),
+        ("-12,50", "-12.50 ?"),
+        ("12,50-", "-12.50 ?"),
+        ("-€12.50", "-12.50 EUR"),
+        // As models read them.
+        ("12,5O EUR", "12.50 EUR"),
+        ("l2.S0", "12.50 ?"),
+        ("1O,OO", "10.00 ?"),
+        ("12, 50", "12.50 ?"),
+        ("12 ,50", "12.50 ?"),
+        ("E12.50", "12.50 ?"),
+        ("12,50C", "12.50 ?"),
+        ("¥12.50", "12.50 ?"),
+        ("¥1200", "1200 JPY"),
+        ("1.234.56", "1234.56 ?"),
+        ("1２．50", "12.50 ?"),
+        ("2 x 3,00", "3.00 ?"),
+        ("2 12.50", "12.50 ?"),
+        // No amounts.
+        ("19,00 %", "none"),
+        ("12.05.2024", "none"),
+        ("12.05.24", "none"),
+        ("14:05", "none"),
+        ("12:30.15", "none"),
+        ("1.2.3", "none"),
+        ("v1.50a", "none"),
+        ("25", "none"),
+        ("1234567890123456.00", "none"),
+        ("SOS", "none"),
+        ("OO.OO", "none"),
+        ("", "none"),
+    ] {
+        assert_eq!(value(text, &any), expected, "{text}");
+    }
+}
+
+#[test]
+fn dates_are_read_in_seven_languages() {
+    let any = field("pattern = 'date'");
+    for (text, expected) in [
+        ("2026-11-23", "2026-11-23"),
+        ("23.11.2026", "2026-11-23"),
+        ("23.11.26 14:05", "2026-11-23"),
+        ("Datum:23/11/2026", "2026-11-23"),
+        ("11/23/2026", "2026-11-23"),
+        ("03/04/2026", "2026-04-03"),
+        ("23-11-2026", "2026-11-23"),
+        ("3. 4. 2026", "2026-04-03"),
+        ("23.11.2O26", "2026-11-23"),
+        ("23 November 2026", "2026-11-23"),
+        ("November 23, 2026", "2026-11-23"),
+        ("Nov 23rd, 2026", "2026-11-23"),
+        ("23-Nov-26", "2026-11-23"),
+        ("23. März 2026", "2026-03-23"),
+        ("23. Dez. 2026", "2026-12-23"),
+        ("le 23 février 2026", "2026-02-23"),
+        ("1er août 2026", "2026-08-01"),
+        ("23 de noviembre de 2026", "2026-11-23"),
+        ("23 giugno 2026", "2026-06-23"),
+        ("23 juin 2026", "2026-06-23"),
+        ("23 juillet 2026", "2026-07-23"),
+        ("23 maart 2026", "2026-03-23"),
+        ("23November2026", "2026-11-23"),
+        ("2026年11月23日", "2026-11-23"),
+        ("31.11.2026", "none"),
+        ("29.02.2026", "none"),
+        ("29.02.2028", "2028-02-29"),
+        ("1.2.3", "none"),
+        ("192.168.10.20", "none"),
+        ("12.50 23.11", "none"),
+        ("1 2 2026", "none"),
+        ("", "none"),
+    ] {
+        assert_eq!(value(text, &any), expected, "{text}");
+    }
+    assert_eq!(value("03/04/2026", &field("pattern = 'date'\nday_order = 'month_first'")), "2026-03-04");
+}
+
+#[test]
+fn account_numbers_have_the_right_check_digits() {
+    let any = field("pattern = 'iban'");
+    for (text, expected) in [
+        ("IBAN: DE89 3704 0044 0532 0130 00", "DE89370400440532013000"),
+        ("DE89370400440532013000", "DE89370400440532013000"),
+        ("DE89 37O4 0044 O532 013O 00", "DE89370400440532013000"),
+        ("GB29 NWBK 6016 1331 9268 19", "GB29NWBK60161331926819"),
+        ("FR14 2004 1010 0505 0001 3M02 606", "FR1420041010050500013M02606"),
+        ("NL91ABNA0417164300 BIC ABNANL2A", "NL91ABNA0417164300"),
+        ("DE88 3704 0044 0532 0130 00", "none"),
+        ("DE89 3704 0044 0532 0130 001", "none"),
+        ("XX89 3704 0044 0532 0130 00", "none"),
+    ] {
+        assert_eq!(value(text, &any), expected, "{text}");
+    }
+}
+
+#[test]
+fn tax_numbers_and_numbers_are_read() {
+    let any = field("pattern = 'vat_id'");
+    for (text, expected) in [
+        ("USt-IdNr. DE 123 456 789", "DE123456789"),
+        ("DE123456789", "DE123456789"),
+        ("ATU12345678", "ATU12345678"),
+        ("FR XX 123456789", "FRXX123456789"),
+        ("NL 123456789 B01", "NL123456789B01"),
+        ("IT 12345678901", "IT12345678901"),
+        ("DE12345678", "none"),
+        ("ABDE123456789", "none"),
+    ] {
+        assert_eq!(value(text, &any), expected, "{text}");
+    }
+    let labelled = field("pattern = 'number'\nlabels = ['Invoice no', 'Rechnungsnr']");
+    assert_eq!(value("Invoice No.: 2026-0815/A.", &labelled), "2026-0815/A");
+    assert_eq!(value("Rechnungs-Nr  R4711", &labelled), "R4711");
+    assert_eq!(value("Invoice  paid", &labelled), "none");
+}
+
+const TOTAL: &str = "pattern = 'amount'
+labels = ['total', 'amount due', 'grand total', 'Gesamtbetrag', 'Summe', 'total à payer', 'importe total', 'totale', 'te betalen']
+not = ['sub total', 'Zwischensumme', 'sous-total', 'subtotale', 'total items', 'total discount']
+choose = 'last'";
+
+#[test]
+fn totals_are_found_beside_and_below_their_labels_in_five_languages() {
+    let total = field(TOTAL);
+    for (page, expected) in [
+        ("Coffee  2.50\nSub total  2.50\nTax  0.20\nTotal  2.70\nCash  5.00\nChange  2.30", "2.70 ?"),
+        ("Kaffee  2,50\nZwischensumme  2,50\nSUMME EUR  2,70\nBar  5,00", "2.70 ?"),
+        ("Sous-total  10,00 €\nTVA  2,00 €\nTotal à payer  12,00 €\nCarte  12,00 €", "12.00 EUR"),
+        ("Base  10,00\nIVA 21%  2,10\nIMPORTE TOTAL  12,10 EUR", "12.10 EUR"),
+        ("Subtotale  10,00\nTOTALE  12,20", "12.20 ?"),
+        ("Subtotaal  10,00\nTe betalen  12,10", "12.10 ?"),
+        // As models read them.
+        ("SubTotal  2.50\nT0TAI:  2.7O", "2.70 ?"),
+        ("AMOUNTDUE  2.70", "2.70 ?"),
+        ("TotalEUR2,70", "2.70 EUR"),
+        ("TOTALEUR2,70", "2.70 EUR"),
+        ("Gesamtbetrag 19% MwSt  11,90", "11.90 ?"),
+        ("TotalItems  3\nTOTAL  7.50", "7.50 ?"),
+        // Below.
+        ("Invoice  Amount due\n2026-1  $1,250.00", "1250.00 USD"),
+        ("  Grand Total\n\n   99.00", "99.00 ?"),
+        // Not of another word, and not far away.
+        ("Totally  2.70", "none"),
+        ("Subtotal  2.70", "none"),
+        ("Total\n\n\n\n\n\n2.70", "none"),
+        ("Total  pending", "none"),
+    ] {
+        assert_eq!(value(page, &total), expected, "{page}");
+    }
+}
+
+#[test]
+fn the_choice_is_among_all_values_with_a_label() {
+    let page = "Total  5.00\nTotal  11.00  1.90  12.90\nTotal  7.00";
+    for (choice, expected) in [("first", "5.00 ?"), ("last", "7.00 ?"), ("largest", "12.90 ?"), ("nearest", "5.00 ?")] {
+        let field = field(&format!("pattern = 'amount'\nlabels = ['total']\nchoose = '{choice}'"));
+        assert_eq!(value(page, &field), expected, "{choice}");
+    }
+}
+
+#[test]
+fn a_value_without_its_label_counts_where_that_is_wanted() {
+    let labelled = field("pattern = 'date'\nlabels = ['date', 'Datum']");
+    let either = Field { unlabelled: true, ..labelled.clone() };
+    assert_eq!(value("23.11.2026 14:05", &labelled), "none");
+    assert_eq!(value("23.11.2026 14:05", &either), "2026-11-23");
+    assert_eq!(value("01.01.2026\nDatum: 23.11.2026", &either), "2026-11-23");
+}
+
+#[test]
+fn a_field_tells_its_text_its_place_and_its_confidence() {
+    let found = find("Kaffee  2,50\nTOTAL: EUR 2,70", &field(TOTAL)).unwrap();
+    assert_eq!((found.text.as_str(), found.confidence), ("EUR 2,70", 0.9));
+    let expected = Area { left: 70.0, top: 30.0, right: 150.0, bottom: 50.0 };
+    let bounds = found.area.bounds();
+    let near = |one: f32, other: f32| (one - other).abs() < 0.01;
+    assert!(near(bounds.left, expected.left) && near(bounds.right, expected.right), "{bounds:?}");
+    let json = serde_json::to_value(&found).unwrap();
+    assert_eq!(json["value"], serde_json::json!({"amount": "2.70", "currency": "EUR"}));
+}
+
+/// A number as a country writes it.
+fn written(cents: u32, thousands: &str, decimal: char) -> String {
+    let whole = (cents / 100).to_string();
+    let groups: Vec<&str> =
+        whole.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
+    format!("{}{decimal}{:02}", groups.join(thousands), cents % 100)
+}
+
+proptest! {
+    #[test]
+    fn an_amount_is_read_as_it_was_written(cents in 0_u32..2_000_000_000, style in 0_usize..6, code in 0_usize..4) {
+        let (thousands, decimal) = [("", '.'), ("", ','), (",", '.'), (".", ','), (" ", ','), ("'", '.')][style];
+        let number = written(cents, thousands, decimal);
+        let (text, currency) = [
+            (format!("{number} EUR"), "EUR"),
+            (format!("${number}"), "USD"),
+            (format!("CHF {number}"), "CHF"),
+            (number, "?"),
+        ][code].clone();
+        let expected = format!("{}.{:02} {currency}", cents / 100, cents % 100);
+        prop_assert_eq!(value(&format!("Total  {text}"), &field(TOTAL)), expected, "{}", text);
+    }
+
+    #[test]
+    fn letters_in_place_of_digits_change_nothing(cents in 100_000_u32..10_000_000, at in 0_usize..9) {
+        let number = written(cents, "", '.');
+        let mut chars: Vec<char> = number.chars().collect();
+        let at = at % chars.len();
+        chars[at] = match chars[at] { '0' => 'O', '1' => 'l', '5' => 'S', other => other };
+        let text: String = chars.into_iter().collect();
+        prop_assert_eq!(value(&text, &field("pattern = 'amount'")), format!("{number} ?"));
+    }
+
+    #[test]
+    fn a_date_is_read_as_it_was_written(day in 1_u32..=28, month in 1_u32..=12, year in 2000_u32..2100, style in 0_usize..5) {
+        let text = [
+            format!("{year}-{month:02}-{day:02}"),
+            format!("{day:02}.{month:02}.{year}"),
+            format!("{day}/{month}/{year}"),
+            format!("{day}. {month}. {year}"),
+            format!("{day:02}-{month:02}-{:02}", year % 100),
+        ][style].clone();
+        let found = value(&format!("Date: {text}, 10:15"), &field("pattern = 'date'"));
+        // 03/12 in this order; a second number above 12 would be a day.
+        prop_assert_eq!(found, format!("{year:04}-{month:02}-{day:02}"), "{}", text);
+    }
+
+    #[test]
+    fn an_account_number_with_one_wrong_digit_is_none(at in 4_usize..22, by in 1_u8..10) {
+        let mut iban = b"DE89370400440532013000".to_vec();
+        iban[at] = b'0' + (iban[at] - b'0' + by) % 10;
+        prop_assert_eq!(value(std::str::from_utf8(&iban).unwrap(), &field("pattern = 'iban'")), "none");
+    }
+
+    #[test]
+    fn any_page_is_searched(text in "(([A-Z0-9 .,:/€$-]|total|date|[^\\r])[\n ]?){0,40}") {
+        for pattern in ["amount", "date", "iban", "vat_id", "number"] {
+            for choice in ["nearest", "first", "last", "largest"] {
+                let any = format!("pattern = '{pattern}'\nchoose = '{choice}'\nlabels = ['total', 'é']\nunlabelled = true");
+                if let Some(found) = find(&text, &field(&any)) {
+                    prop_assert!(!found.text.trim().is_empty() && found.area.bounds().width().is_finite());
+                }
+            }
+        }
+    }
+}
