@@ -22,6 +22,8 @@
 //! * `annotation.rs`, `annotation/` - annotate: a photograph with boxes and labels drawn, and places blurred
 //! * `classification.rs`, `classification/` - rank: a tensor of scores into classes, or into Triton's classification
 //!   strings
+//! * `reading.rs`, `reading/` - read: the steps around the models that find, turn and read lines of text, their order, and
+//!   fields such as the total of a receipt
 //!
 //! Invariants:
 //! * Only `mod.rs` names the modules of kinds; they are private to this folder.

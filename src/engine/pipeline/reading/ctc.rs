@@ -11,7 +11,7 @@ pub struct Alphabet {
 }
 
 impl Alphabet {
-    /// The characters of PaddleOCR's models, one a line, as their ONNX metadata has them under `character`. The blank
+    /// The characters of `PaddleOCR`'s models, one a line, as their ONNX metadata has them under `character`. The blank
     /// is the class before them, and the space the one behind.
     pub fn from_lines(lines: &str) -> Self {
         let lines = lines.strip_suffix('\n').unwrap_or(lines);
@@ -34,6 +34,14 @@ pub struct Reading {
     pub confidence: f32,
     /// The middle of each `char` of the text, as a share of the line.
     pub places: Vec<f32>,
+}
+
+impl Reading {
+    /// The surer one of two readings of a line, this one if they are equal.
+    #[must_use]
+    pub fn or_surer(self, other: Self) -> Self {
+        if other.confidence > self.confidence { other } else { self }
+    }
 }
 
 /// The lines of a batch, from the model's output `[N, steps, classes]`, whose scores are probabilities. `filled` are the

@@ -33,7 +33,7 @@ impl DetectionSize {
     }
 
     /// The steps from a page of this size to the tensor `[1, 3, height, width]`. Channels are blue, green, red, as
-    /// PaddleOCR trains its models.
+    /// `PaddleOCR` trains its models.
     pub fn preparation(self, page: (u32, u32), mean: [f32; 3], std: [f32; 3]) -> ImagePreparation {
         ImagePreparation { fit: Fit::Stretch, size: self.fit(page), mean, std, layout: Layout::Nchw, color: Color::Bgr }
     }

@@ -14,14 +14,17 @@ impl Point {
         Self { x, y }
     }
 
+    #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self::new(self.x + other.x, self.y + other.y)
     }
 
+    #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self::new(self.x - other.x, self.y - other.y)
     }
 
+    #[must_use]
     pub fn times(self, factor: f32) -> Self {
         Self::new(self.x * factor, self.y * factor)
     }
@@ -35,6 +38,7 @@ impl Point {
     }
 
     /// The point at `share` of the way to `other`.
+    #[must_use]
     pub fn towards(self, other: Self, share: f32) -> Self {
         self.plus(other.minus(self).times(share))
     }

@@ -100,9 +100,8 @@ impl<'p> Page<'p> {
         let right = left + usize::from(right_share > 0.0);
         let bottom = top + usize::from(lower_share > 0.0);
         let mix = |one: [f32; 3], other: [f32; 3], share: f32| {
-            let [a, b, c] = one;
-            let [d, e, f] = other;
-            [a + (d - a) * share, b + (e - b) * share, c + (f - c) * share]
+            let part = |one: f32, other: f32| one + (other - one) * share;
+            [part(one[0], other[0]), part(one[1], other[1]), part(one[2], other[2])]
         };
         let upper = mix(self.pixel(left, top), self.pixel(right, top), right_share);
         let lower = mix(self.pixel(left, bottom), self.pixel(right, bottom), right_share);

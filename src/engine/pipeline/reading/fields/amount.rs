@@ -131,7 +131,7 @@ impl Number {
     fn at(chars: &[char], start: usize) -> Option<Self> {
         let before = start.checked_sub(1).and_then(|before| chars.get(before));
         // Within a word, within a number, or behind its separator.
-        if before.is_some_and(|before| before.is_ascii_digit()) || is_fraction(chars, start) {
+        if before.is_some_and(char::is_ascii_digit) || is_fraction(chars, start) {
             return None;
         }
         let (first, mut sure) = run(chars, start, DIGITS_MAX + 1);

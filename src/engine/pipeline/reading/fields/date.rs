@@ -135,8 +135,7 @@ fn month_at(chars: &[char], at: usize) -> Option<(u32, usize)> {
     // Of words that begin alike, such as "juin" and "juillet", the whole word decides.
     let is_whole = |names: &&[&str]| names.contains(&word.as_str());
     let begins = |names: &&[&str]| word.len() >= 3 && names.iter().any(|name| name.starts_with(&word));
-    let month =
-        MONTHS.iter().position(|names| is_whole(&names)).or_else(|| MONTHS.iter().position(|names| begins(&names)))?;
+    let month = MONTHS.iter().position(is_whole).or_else(|| MONTHS.iter().position(begins))?;
     Some((u32::try_from(month).ok()? + 1, at + letters))
 }
 
@@ -174,7 +173,7 @@ fn full_year(year: u32, length: usize) -> Option<u32> {
 }
 
 fn is_date(day: u32, month: u32, year: u32) -> bool {
-    let is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let is_leap = (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let days = match month {
         4 | 6 | 9 | 11 => 30,
         2 if is_leap => 29,

@@ -72,7 +72,7 @@ pub(super) fn folded(char: char) -> impl Iterator<Item = char> {
         'ç' | 'ć' | 'č' => (Some('c'), None),
         'ď' => (Some('d'), None),
         'è' | 'é' | 'ê' | 'ë' | 'ě' | 'ę' => (Some('e'), None),
-        'ì' | 'í' | 'î' | 'ï' => (Some('i'), None),
+        'ì' | 'í' | 'î' | 'ï' | '|' => (Some('i'), None),
         'ł' => (Some('l'), None),
         'ñ' | 'ń' | 'ň' => (Some('n'), None),
         'ò' | 'ó' | 'ô' | 'õ' | 'ö' | 'ø' | 'ő' => (Some('o'), None),
@@ -83,7 +83,6 @@ pub(super) fn folded(char: char) -> impl Iterator<Item = char> {
         'ù' | 'ú' | 'û' | 'ü' | 'ů' | 'ű' => (Some('u'), None),
         'ý' => (Some('y'), None),
         'ź' | 'ż' | 'ž' => (Some('z'), None),
-        '|' => (Some('i'), None),
         other => (Some(other).filter(|other| other.is_alphanumeric()), None),
     };
     [first, second].into_iter().flatten()
