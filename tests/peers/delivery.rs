@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::boxes::{call, lines, logged, root, start, start_box, wait_until};
+use crate::boxes::{call, lines, logged, root, start, wait_until};
 use crate::broker::{Broker, Setup};
-use crate::daemon::TestRoot;
+use crate::daemon::{TestDaemon, TestRoot};
 use crate::message::{Message, Outgoing};
 use crate::mqtt::{LIMIT, Peer};
 
@@ -16,6 +16,11 @@ const REQUESTS: usize = 10_000;
 
 /// A client asks again when an answer has not come for so long.
 const DEADLINE: Duration = Duration::from_secs(3);
+
+/// A box in whose queue all requests have room, however slow the machine is.
+fn patient_box(broker: &Broker) -> TestDaemon {
+    start(root(broker).set("serving.max_queue_size=20000"))
+}
 
 fn persistent() -> Broker {
     Setup::new().persistent().start()
@@ -65,7 +70,7 @@ impl Answers {
 #[test]
 fn restarts_of_the_broker_lose_none_of_ten_thousand_requests() {
     let mut broker = persistent();
-    let daemon = start_box(&broker);
+    let daemon = patient_box(&broker);
     let peer = Peer::subscribed(&broker, "caller", "answers");
     let mut answers = Answers::default();
     for number in 0..REQUESTS {
@@ -85,7 +90,7 @@ fn restarts_of_the_broker_lose_none_of_ten_thousand_requests() {
 #[test]
 fn a_broker_killed_in_the_middle_costs_a_retry_at_most() {
     let mut broker = Setup::new().persistent_when_killed().start();
-    let daemon = start_box(&broker);
+    let daemon = patient_box(&broker);
     let peer = Peer::subscribed(&broker, "caller", "answers");
     let mut answers = Answers::default();
     let requests = REQUESTS / 2;
@@ -119,7 +124,7 @@ fn a_broker_killed_in_the_middle_costs_a_retry_at_most() {
 #[test]
 fn a_box_killed_in_the_middle_answers_everything_when_it_is_back() {
     let broker = persistent();
-    let mut daemon = start_box(&broker);
+    let mut daemon = patient_box(&broker);
     let peer = Peer::subscribed(&broker, "caller", "answers");
     let mut answers = Answers::default();
     let requests = REQUESTS / 2;
@@ -142,7 +147,7 @@ fn a_box_killed_in_the_middle_answers_everything_when_it_is_back() {
 #[test]
 fn a_box_that_is_stopped_leaves_no_request_behind() {
     let broker = persistent();
-    let mut daemon = start_box(&broker);
+    let mut daemon = patient_box(&broker);
     let peer = Peer::subscribed(&broker, "caller", "answers");
     let mut answers = Answers::default();
     let requests = REQUESTS / 5;
@@ -160,7 +165,7 @@ fn a_box_that_is_stopped_leaves_no_request_behind() {
 #[test]
 fn a_box_that_the_broker_forgot_subscribes_again() {
     let mut broker = Broker::new();
-    let daemon = start_box(&broker);
+    let daemon = patient_box(&broker);
     for restart in 1..=2 {
         broker.stop();
         broker.start_again();
@@ -237,7 +242,7 @@ fn what_there_is_no_memory_for_is_answered_429_and_holds_nothing_up() {
 #[test]
 fn a_kept_request_is_answered_once_and_not_at_every_connection() {
     let mut broker = persistent();
-    let mut daemon = start_box(&broker);
+    let mut daemon = patient_box(&broker);
     let peer = Peer::subscribed(&broker, "caller", "answers");
     peer.send(Outgoing::add_sub("kept", 2.0).answer_to("answers").retained());
     assert_eq!(peer.receive().id(), "kept");
