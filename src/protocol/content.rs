@@ -42,13 +42,17 @@ struct TimeMs {
     /// Making the result of the model's outputs, where that takes time.
     #[serde(skip_serializing_if = "Option::is_none")]
     postprocess: Option<f64>,
+    /// Of a chain: the time of each of its models, with making its inputs and reading its outputs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    stages: BTreeMap<&'static str, f64>,
 }
 
-impl From<Timings> for TimeMs {
-    fn from(timings: Timings) -> Self {
+impl From<&Timings> for TimeMs {
+    fn from(timings: &Timings) -> Self {
         let ms = |time: std::time::Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
         let postprocess = (!timings.postprocess.is_zero()).then(|| ms(timings.postprocess));
-        Self { decode: ms(timings.decode), queue: ms(timings.queue), compute: ms(timings.compute), postprocess }
+        let stages = timings.stages.iter().map(|(stage, time)| (*stage, ms(*time))).collect();
+        Self { decode: ms(timings.decode), queue: ms(timings.queue), compute: ms(timings.compute), postprocess, stages }
     }
 }
 
@@ -60,7 +64,7 @@ impl<'a> PipelineAnswer<'a> {
             model_version: answer.response.version.to_string(),
             runtime: answer.response.runtime.as_str(),
             result: answer.result.iter().map(|result| (answer.kind.member, &**result)).collect(),
-            time_ms: answer.response.timings.into(),
+            time_ms: (&answer.response.timings).into(),
         }
     }
 }

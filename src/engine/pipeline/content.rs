@@ -1,4 +1,4 @@
-//! What a caller sends to a pipeline in place of tensors: a photograph, texts, or rows.
+//! What a caller sends to a pipeline in place of tensors: a photograph, a document, texts, or rows.
 
 use std::fmt;
 
@@ -19,6 +19,8 @@ pub const ALL_TEXTS_BYTES_MAX: usize = 8 << 20;
 pub enum Input {
     /// A JPEG, PNG or WebP image, whole.
     Photograph,
+    /// The file of a document, whole.
+    Document,
     /// One or several texts.
     Texts,
     /// Rows with named columns: a JSON object, or a list of them.
@@ -27,7 +29,7 @@ pub enum Input {
 
 impl Input {
     /// Every input.
-    pub const ALL: [Self; 3] = [Self::Photograph, Self::Texts, Self::Rows];
+    pub const ALL: [Self; 4] = [Self::Photograph, Self::Document, Self::Texts, Self::Rows];
 
     /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
     pub fn sections(self) -> String {
@@ -38,8 +40,10 @@ impl Input {
     /// An input that every pipeline can answer, for the check of a model at its load. The image is a drawing of
     /// 32x24 pixels with edges, gradients and all colours.
     pub fn sample(self) -> Content {
+        let image = || Bytes::from_static(include_bytes!("sample.png"));
         match self {
-            Self::Photograph => Content::Photograph(Bytes::from_static(include_bytes!("sample.png"))),
+            Self::Photograph => Content::Photograph(image()),
+            Self::Document => Content::Document(image()),
             Self::Texts => Content::Texts(Texts::one_of("The box has 3 cores, and no network.")),
             // A pipeline of rows has its own, with its columns.
             Self::Rows => Content::Rows(Bytes::from_static(b"{}")),
@@ -50,6 +54,7 @@ impl Input {
     pub fn plural(self) -> &'static str {
         match self {
             Self::Photograph => "photographs",
+            Self::Document => "documents",
             Self::Texts => "texts",
             Self::Rows => "rows",
         }
@@ -60,6 +65,7 @@ impl fmt::Display for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Photograph => "a photograph",
+            Self::Document => "a document",
             Self::Texts => "a text",
             Self::Rows => "rows",
         })
@@ -71,6 +77,8 @@ impl fmt::Display for Input {
 pub enum Content {
     /// The bytes of an image file, undecoded.
     Photograph(Bytes),
+    /// The bytes of a file with pages, undecoded.
+    Document(Bytes),
     Texts(Texts),
     /// JSON, not read yet.
     Rows(Bytes),
@@ -81,6 +89,7 @@ impl Content {
     pub fn input(&self) -> Input {
         match self {
             Self::Photograph(_) => Input::Photograph,
+            Self::Document(_) => Input::Document,
             Self::Texts(_) => Input::Texts,
             Self::Rows(_) => Input::Rows,
         }
@@ -90,6 +99,7 @@ impl Content {
     pub fn of_file(input: Input, bytes: Bytes) -> Result<Self, TextError> {
         match input {
             Input::Photograph => Ok(Self::Photograph(bytes)),
+            Input::Document => Ok(Self::Document(bytes)),
             Input::Texts => Texts::one(&bytes).map(Self::Texts),
             Input::Rows => Ok(Self::Rows(bytes)),
         }
@@ -98,15 +108,15 @@ impl Content {
     /// The bytes that it keeps in memory.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Photograph(bytes) | Self::Rows(bytes) => bytes.len(),
+            Self::Photograph(bytes) | Self::Document(bytes) | Self::Rows(bytes) => bytes.len(),
             Self::Texts(texts) => texts.tensor().data().len(),
         }
     }
 
-    /// The number of inputs that are answered: 1 for a photograph and for rows that are not read yet, the number of texts.
+    /// The number of inputs that are answered: 1 for a file and for rows that are not read yet, the number of texts.
     pub fn count(&self) -> usize {
         match self {
-            Self::Photograph(_) | Self::Rows(_) => 1,
+            Self::Photograph(_) | Self::Document(_) | Self::Rows(_) => 1,
             Self::Texts(texts) => texts.count(),
         }
     }

@@ -15,9 +15,11 @@ use serde_json::value::RawValue;
 
 use super::content::{Content, Division, Input};
 use super::detection::Detection;
+use super::document_reading::Reader;
 use super::image::{self, DecodeLimits, ImageError, Photograph};
 use super::preparation::ImagePreparation;
 use super::quantization::Quantization;
+use super::reading::fields::Field;
 use crate::backend::{Port, Signature};
 
 /// A line of the table of kinds: the facts about a kind that need no model.
@@ -54,11 +56,25 @@ pub trait PipelineSection: fmt::Debug {
         Vec::new()
     }
 
+    /// The models that the pipeline runs, in place of one; empty for a pipeline of one model.
+    fn parts(&self) -> &'static [Part] {
+        &[]
+    }
+
     /// The mistakes that the section's types let through, each with its key in the section.
     fn mistakes(&self) -> Vec<Problem>;
 
     /// The pipeline for `model`, or the reason why the section does not fit the model's tensors.
     fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String>;
+}
+
+/// One of the models of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The stem of its file in the folder of a version, as in `find.onnx`.
+    pub name: &'static str,
+    /// Set when the chain works without it.
+    pub is_optional: bool,
 }
 
 /// A pipeline bound to one loaded model: it makes the inputs of a run, and an answer of its outputs.
@@ -69,6 +85,12 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// An input that this pipeline can answer, for the check of the model at its load.
     fn sample(&self) -> Content {
         self.kind().input.sample()
+    }
+
+    /// The steps of a pipeline that runs several models; `None` for one that runs one. With steps, [`Self::divide`] and
+    /// [`Self::prepare`] are not called.
+    fn reader(&self) -> Option<&Arc<Reader>> {
+        None
     }
 
     /// Divides a content that is too much for one run into parts, each of which is run and answered by itself, with a
@@ -131,6 +153,8 @@ pub struct Expected<'e> {
     pub min_score: Option<f32>,
     /// The objects that must be found; `Some` of none: there are none.
     pub detections: Option<&'e [ExpectedDetection]>,
+    /// The words that must be read.
+    pub words: Option<&'e [String]>,
 }
 
 /// An object that a golden photograph shows.
@@ -178,6 +202,10 @@ pub struct Model<'m> {
     pub quantization: &'m HashMap<String, Quantization>,
     /// The content of the files that the section names, by their names.
     pub files: &'m HashMap<String, Bytes>,
+    /// The signatures of the models of a chain, by the names of the parts.
+    pub parts: &'m HashMap<&'static str, Signature>,
+    /// `[[field]]` of `model.toml`.
+    pub fields: &'m [Field],
 }
 
 impl<'m> Model<'m> {

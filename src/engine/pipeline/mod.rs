@@ -37,6 +37,7 @@ pub mod classification;
 mod containers;
 pub mod content;
 pub mod detection;
+pub mod document_reading;
 pub mod image;
 mod image_classification;
 pub mod kind;
@@ -58,12 +59,13 @@ use self::kind::{Kind, PipelineSection};
 
 /// The table of kinds.
 pub const KINDS: &[&Kind] =
-    &[&image_classification::KIND, &object_detection::KIND, &table::KIND, &text_embedding::KIND];
+    &[&document_reading::KIND, &image_classification::KIND, &object_detection::KIND, &table::KIND, &text_embedding::KIND];
 
 /// The table `[pipeline]` of a model's config, with a field for the section of each kind. A model has at most one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PipelineConfig {
+    document_reading: Option<document_reading::DocumentReading>,
     image_classification: Option<image_classification::ImageClassification>,
     object_detection: Option<object_detection::ObjectDetection>,
     table: Option<table::Table>,
@@ -73,8 +75,9 @@ pub struct PipelineConfig {
 impl PipelineConfig {
     /// The sections of all kinds. The compiler asks here for each field, and for as many as there are kinds.
     fn sections(&self) -> [Option<&dyn PipelineSection>; KINDS.len()] {
-        let Self { image_classification, object_detection, table, text_embedding } = self;
+        let Self { document_reading, image_classification, object_detection, table, text_embedding } = self;
         [
+            document_reading.as_ref().map(|section| section as _),
             image_classification.as_ref().map(|section| section as _),
             object_detection.as_ref().map(|section| section as _),
             table.as_ref().map(|section| section as _),

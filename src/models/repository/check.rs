@@ -1,5 +1,6 @@
 //! Trials of models in runtimes: every version in every runtime, without serving any.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -140,7 +141,7 @@ impl Repository {
     /// The digest of one version's files, which names its profile, and the runtimes that may run it.
     pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
         let (config, _) = self.on_disk(name)?;
-        let folder = folder::version(&self.shared.sources.folder(name).join(version.to_string()))?;
+        let folder = folder::version(&self.shared.sources.folder(name).join(version.to_string()), config.parts())?;
         Ok((folder.digest, config.runtime.candidates(folder.model.files.format)))
     }
 
@@ -161,7 +162,7 @@ impl Repository {
         let mut trials = Vec::new();
         for version in config.version_policy.select(&versions) {
             let files = path.join(version.to_string());
-            let format = folder::version(&files)?.model.files.format;
+            let format = folder::version(&files, config.parts())?.model.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
                 let statistics = Arc::<Statistics>::default();
@@ -184,7 +185,7 @@ impl Repository {
                         let time = started.elapsed();
                         let table = match model.pipeline {
                             Some(_) => None,
-                            None => proposal::propose(model.for_pipeline()),
+                            None => proposal::propose(model.for_pipeline(&HashMap::new())),
                         };
                         let tried = TrialLoad { time, stand_in: model.stand_in(), table };
                         loading::end(model).await;

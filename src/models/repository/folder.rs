@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Dangers, Format, ModelFiles};
+use ledge_engine::pipeline::kind::Part;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::{onnx, tflite};
 
@@ -104,25 +105,51 @@ pub struct VersionFolder {
     pub model: ReadModel,
     /// The model that is loaded when golden inputs are answered wrong with `model`.
     pub fallback: Option<ReadModel>,
+    /// The models of a chain, in place of `model`, which is the first of them.
+    pub parts: Vec<(&'static str, ReadModel)>,
     /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
     pub digest: String,
 }
 
 /// One model of a version.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ReadModel {
     pub files: ModelFiles,
     /// Values of the integers of its inputs and outputs according to its files, by their names.
     pub quantization: HashMap<String, Quantization>,
 }
 
-/// Reads and checks the files of one version.
-pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
+/// Reads and checks the files of one version: its model, or those of the chain that `parts` lists.
+pub fn version(folder: &Path, parts: &[Part]) -> Result<VersionFolder, FolderError> {
+    if !parts.is_empty() {
+        return chain(folder, parts);
+    }
     let found = find_models(folder)?;
     let mut hasher = blake3::Hasher::new();
     let model = read_model(folder, &found.model, "", &mut hasher)?;
     let fallback = found.fallback.map(|name| read_model(folder, &name, "float ", &mut hasher)).transpose()?;
-    Ok(VersionFolder { model, fallback, digest: hasher.finalize().to_hex().to_string() })
+    Ok(VersionFolder { model, fallback, parts: Vec::new(), digest: hasher.finalize().to_hex().to_string() })
+}
+
+/// Reads and checks the models of a chain.
+fn chain(folder: &Path, parts: &[Part]) -> Result<VersionFolder, FolderError> {
+    let found = model_files(folder)?;
+    let (mut hasher, mut read) = (blake3::Hasher::new(), Vec::new());
+    for part in parts {
+        let of_part: Vec<_> = found.iter().filter(|file| is_named(file, part.name)).collect();
+        match of_part.as_slice() {
+            [file] => read.push((part.name, read_model(folder, file, &format!("{} ", part.name), &mut hasher)?)),
+            [] if part.is_optional => {}
+            several => {
+                let many = if several.is_empty() { "holds no" } else { "holds several models" };
+                let reason = format!("{many} {}.onnx, {}.xml or {}.tflite", part.name, part.name, part.name);
+                return Err(FolderError::NoModel { path: folder.to_owned(), reason });
+            }
+        }
+    }
+    let first = || FolderError::NoModel { path: folder.to_owned(), reason: "holds no model of the chain".to_owned() };
+    let model = read.first().map(|(_, model)| model.clone()).ok_or_else(first)?;
+    Ok(VersionFolder { model, fallback: None, parts: read, digest: hasher.finalize().to_hex().to_string() })
 }
 
 /// Reads and checks one model and the files that belong to it. `role` distinguishes them from the files of the other
@@ -212,9 +239,12 @@ struct ModelFileNames {
     fallback: Option<PathBuf>,
 }
 
-/// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it. `model.float.*` is its
-/// fallback, unless there is no other.
-fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
+fn is_named(path: &Path, stem: &str) -> bool {
+    path.file_stem().is_some_and(|found| found == stem)
+}
+
+/// The files of a folder with the ending of a model, by their names.
+fn model_files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
         let name = PathBuf::from(entry.map_err(read_error(folder))?.file_name());
@@ -224,8 +254,13 @@ fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
         }
     }
     found.sort_unstable();
+    Ok(found)
+}
 
-    let is_named = |path: &PathBuf, stem: &str| path.file_stem().is_some_and(|found| found == stem);
+/// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it. `model.float.*` is its
+/// fallback, unless there is no other.
+fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
+    let found = model_files(folder)?;
     let (mut fallbacks, mut others): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|path| is_named(path, FALLBACK_STEM));
     if others.is_empty() {
@@ -294,7 +329,7 @@ mod tests {
     fn a_folder_without_exactly_one_model_says_what_it_holds() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("1")).unwrap();
-        let reason = |version_folder: &str| version(&root.path().join(version_folder)).unwrap_err().to_string();
+        let reason = |version_folder: &str| version(&root.path().join(version_folder), &[]).unwrap_err().to_string();
         assert!(reason("1").contains("holds no model.onnx"), "{}", reason("1"));
         file(root.path(), "2/a.onnx", b"x");
         file(root.path(), "2/b.onnx", b"x");
@@ -311,7 +346,7 @@ mod tests {
     #[test]
     fn a_float_file_beside_a_model_is_its_fallback_and_counts() {
         let root = tempfile::tempdir().unwrap();
-        let read = || version(&root.path().join("1"));
+        let read = || version(&root.path().join("1"), &[]);
         let names = |read: &VersionFolder| {
             let name = |read: &ReadModel| read.files.model.file_name().unwrap().to_string_lossy().into_owned();
             (name(&read.model), read.fallback.as_ref().map(name))
@@ -347,9 +382,32 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         file(root.path(), "1/model.xml", b"<net/>");
         file(root.path(), "1/model.bin", b"weights");
-        let first = version(&root.path().join("1")).unwrap().digest;
-        assert_eq!(version(&root.path().join("1")).unwrap().digest, first);
+        let first = version(&root.path().join("1"), &[]).unwrap().digest;
+        assert_eq!(version(&root.path().join("1"), &[]).unwrap().digest, first);
         file(root.path(), "1/model.bin", b"Weights");
-        assert_ne!(version(&root.path().join("1")).unwrap().digest, first);
+        assert_ne!(version(&root.path().join("1"), &[]).unwrap().digest, first);
+    }
+
+    #[test]
+    fn a_chain_has_a_file_for_each_part_and_may_lack_optional_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let parts = [Part { name: "find", is_optional: false }, Part { name: "turn", is_optional: true }];
+        let read = || version(&root.path().join("1"), &parts);
+        let tflite = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
+        file(root.path(), "1/model.tflite", &tflite("another"));
+        assert!(read().unwrap_err().to_string().contains("holds no find.onnx"));
+        file(root.path(), "1/find.tflite", &tflite("find"));
+        let names = |read: &VersionFolder| read.parts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        let one = read().unwrap();
+        assert_eq!(names(&one), ["find"]);
+        file(root.path(), "1/turn.tflite", &tflite("turn"));
+        let both = read().unwrap();
+        assert_eq!(names(&both), ["find", "turn"]);
+        assert_ne!(one.digest, both.digest);
+        // What is no part of the chain does not count.
+        file(root.path(), "1/model.tflite", &tflite("changed"));
+        assert_eq!(read().unwrap().digest, both.digest);
+        file(root.path(), "1/find.xml", b"<net/>");
+        assert!(read().unwrap_err().to_string().contains("holds several models find.onnx"));
     }
 }

@@ -201,7 +201,7 @@ async fn through_pipeline(
     let results = of_pipeline.into_iter().filter_map(|expected| Some((expected, *own.get(result(expected)?)?)));
     compare(results, golden)?;
     let (label, detections) = (golden.label.as_deref(), golden.detections.as_deref());
-    let expected = Expected { label, min_score: golden.min_score, detections };
+    let expected = Expected { label, min_score: golden.min_score, detections, words: golden.words.as_deref() };
     pipeline.judge(&own, expected).map_err(GoldenError::Wrong)
 }
 

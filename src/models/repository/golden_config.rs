@@ -23,6 +23,9 @@ pub struct Golden {
     /// Photographs in which objects are detected: the objects that must be found. An empty list: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detections: Option<Vec<ExpectedDetection>>,
+    /// Documents: words that must be read, whatever their case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<Vec<String>>,
     /// Photographs: a file next to `model.toml` whose `outputs` have the expected data, as those of a request do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,

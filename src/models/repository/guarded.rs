@@ -122,7 +122,7 @@ impl Repository {
         // Reading takes the memory of a whole model, so it takes a turn too.
         let turn = self.turns(1).await;
         let started = Instant::now();
-        let folder = loading::read(source.files).await?;
+        let folder = loading::read(source.files, source.config).await?;
         let reading = started.elapsed();
 
         let (_turn, _under_way) = match self.shared.guard.get() {

@@ -15,12 +15,14 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, Runtime, Signature};
 use ledge_engine::pipeline::content::{Content, Division};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, Model, Pipeline, Postprocess, Prepared};
+use ledge_engine::pipeline::document_reading::part;
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Model, Pipeline, Postprocess, Prepared};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
 use ledge_service::off_thread::off_thread;
 
+use super::chain;
 use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
@@ -93,13 +95,30 @@ pub struct LoadedModel {
     /// weights it was made from.
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) instances: Instances,
+    /// The other models of a chain.
+    pub(super) parts: Vec<LoadedPart>,
+}
+
+/// One of the models of a chain, loaded.
+#[derive(Debug)]
+pub(super) struct LoadedPart {
+    pub name: &'static str,
+    pub instances: Instances,
 }
 
 impl LoadedModel {
     /// Compares the model config with the signature, and sets up the pipeline.
     pub(super) fn bind_config(&mut self) -> Result<(), String> {
         if let Some(section) = self.config.pipeline.section() {
-            self.pipeline = Some(section.bind(self.for_pipeline())?);
+            let first = section.parts().first().map(|part| (part.name, &self.instances));
+            let others = self.parts.iter().map(|part| (part.name, &part.instances));
+            let parts = first.into_iter().chain(others).map(|(name, part)| (name, part.signature().clone())).collect();
+            let pipeline = section.bind(Model { parts: &parts, ..self.for_pipeline(&HashMap::new()) })?;
+            if !parts.is_empty() {
+                self.signature = chain::signature();
+                self.batch_limit = None;
+            }
+            self.pipeline = Some(pipeline);
         }
         for (position, port) in self.signature.outputs.iter().enumerate() {
             // A pipeline knows how its outputs hold classes.
@@ -115,9 +134,9 @@ impl LoadedModel {
     }
 
     /// The facts that a pipeline may use.
-    pub(super) fn for_pipeline(&self) -> Model<'_> {
+    pub(super) fn for_pipeline<'m>(&'m self, parts: &'m HashMap<&'static str, Signature>) -> Model<'m> {
         let Self { signature, labels, quantization, pipeline_files: files, .. } = self;
-        Model { signature, labels, quantization, files }
+        Model { signature, labels, quantization, files, parts, fields: &self.config.field }
     }
 
     /// Checks that the label file of an output has a line for each of its classes.
@@ -180,23 +199,48 @@ impl LoadedModel {
         self.instances.refusal(priority, principal)
     }
 
-    /// Number of instances now, their memory, and the number of waiting requests.
+    /// Number of instances now, their memory, and the number of waiting requests. Of a chain, the memory and the requests
+    /// of all its models.
     pub fn instance_usage(&self) -> InstanceUsage {
-        self.instances.instance_usage()
+        self.parts.iter().fold(self.instances.instance_usage(), |mut usage, part| {
+            let InstanceUsage { bytes, bytes_each, queued, .. } = part.instances.instance_usage();
+            usage.bytes += bytes;
+            usage.bytes_each += bytes_each;
+            usage.queued += queued;
+            usage
+        })
+    }
+
+    /// Counts runs from now on: they answer requests.
+    pub(super) fn count_runs(&self) {
+        self.instances.count_runs();
+        self.parts.iter().for_each(|part| part.instances.count_runs());
+    }
+
+    /// The instances of a part of a chain.
+    pub(super) fn part(&self, name: &str) -> Option<&Instances> {
+        if name == part::FIND {
+            return Some(&self.instances);
+        }
+        self.parts.iter().find(|part| part.name == name).map(|part| &part.instances)
     }
 
     /// Number of waiting requests.
     pub fn queue_depth(&self) -> usize {
-        self.instances.instance_usage().queued
+        self.instance_usage().queued
     }
 
     /// Memory of its instances in bytes, as measured when they were loaded.
     pub fn memory_bytes(&self) -> u64 {
-        self.instances.instance_usage().bytes
+        self.instance_usage().bytes
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
     pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
+        if !self.parts.is_empty() {
+            let reason = format!("'{}' reads documents: send the bytes of one", self.name);
+            return Err(InferError::Preparation(InputError::Content(reason)));
+        }
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
         self.instances.run(inputs, outputs, rows, terms).await
     }
@@ -216,6 +260,10 @@ impl LoadedModel {
         outputs: Vec<usize>,
         terms: Terms,
     ) -> Result<FinishedRun, InferError> {
+        if let Some(reader) = pipeline.reader() {
+            // Boxed: a call of one model does not reserve space for this future.
+            return Box::pin(chain::read(self, reader, content, limits, account, terms)).await;
+        }
         let run = |part| self.run_part(pipeline, part, limits, account.clone(), outputs.clone(), terms.clone());
         let Some(Division { parts, places }) = divide(pipeline, &content, &account).await else {
             return run(content).await;
@@ -250,7 +298,13 @@ impl LoadedModel {
 
     /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.instances.ended()
+        let all: Vec<_> =
+            std::iter::once(&self.instances).chain(self.parts.iter().map(|part| &part.instances)).map(Instances::ended).collect();
+        async move {
+            for ended in all {
+                ended.await;
+            }
+        }
     }
 }
 
@@ -267,7 +321,7 @@ async fn divide(pipeline: &Arc<dyn Pipeline>, content: &Content, account: &Accou
 fn join(places: &[usize], runs: Vec<FinishedRun>) -> Option<FinishedRun> {
     let mut whole = FinishedRun::default();
     let mut parts = Vec::with_capacity(runs.len());
-    for FinishedRun { run, queue, prepare, postprocess } in runs {
+    for FinishedRun { run, queue, prepare, postprocess, .. } in runs {
         whole.run.time += run.time;
         // Parts wait at the same time.
         whole.queue = whole.queue.max(queue);

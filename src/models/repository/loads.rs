@@ -275,7 +275,8 @@ impl Repository {
         // It takes a turn like a load, because it reads the whole model.
         let _turn = self.shared.loads.acquire().await;
         let path = files.to_owned();
-        let read = tokio::task::spawn_blocking(move || folder::version(&path).ok()).await;
+        let parts = old.config.parts();
+        let read = tokio::task::spawn_blocking(move || folder::version(&path, parts).ok()).await;
         let Ok(Some(read)) = read else { return false };
         let class_maps = &read.model.files.class_maps;
         let labels = loading::labels(&old.config, folder, class_maps);

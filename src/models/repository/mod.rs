@@ -17,6 +17,7 @@
 //! * `placement.rs` - instances of a model fitted to the cores
 //! * `profile.rs` - measurements kept for one CPU, model content and pair of runtime versions
 //! * `golden.rs` - warm-up, and comparison with golden answers
+//! * `chain.rs` - a document through the models of a chain
 //! * `pipeline_check.rs` - a sample through the pipeline of a model before it serves
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
@@ -86,6 +87,7 @@
 pub mod agreement;
 pub mod attempts;
 pub mod candidate;
+pub mod chain;
 mod check;
 pub mod config;
 mod contained;

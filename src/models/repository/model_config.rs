@@ -4,7 +4,10 @@ use ledge_base::names::ModelVersion;
 use ledge_base::toml_check::{self, Mistake, Problem};
 use ledge_engine::backend::{Format, Port, Runtime, Signature};
 use ledge_engine::pipeline::PipelineConfig;
+use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::kind::{Part, PipelineSection};
 use ledge_engine::pipeline::quantization::Quantization;
+use ledge_engine::pipeline::reading::fields::Field;
 use serde::{Deserialize, Serialize};
 
 use super::feature_config::{FeaturePolicies, Policy};
@@ -30,6 +33,8 @@ pub struct ModelConfig {
     /// The model's own semantic version. Metadata: the number of the folder decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
+    #[serde(skip_serializing_if = "ModelKind::is_model")]
+    pub kind: ModelKind,
     pub runtime: RuntimeChoice,
     /// The most batch elements in one request; 0 says that the first dimension is not a batch. Without it, 64 when the
     /// first dimension of every input and output is variable.
@@ -57,9 +62,30 @@ pub struct ModelConfig {
     pub output: Vec<PortConfig>,
     /// The kind of pipeline that turns what people send, such as a photograph, into tensors, and outputs into an answer.
     pub pipeline: PipelineConfig,
+    /// The fields that are looked for in documents.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub field: Vec<Field>,
     /// Inputs with known answers, checked at each load before the model is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub golden: Vec<Golden>,
+}
+
+/// `kind = "model" | "chain"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// A version is one model.
+    #[default]
+    Model,
+    /// A version is several models, which its pipeline runs one after the other.
+    Chain,
+}
+
+impl ModelKind {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+    fn is_model(&self) -> bool {
+        *self == Self::Model
+    }
 }
 
 /// `runtime = "auto" | "onnxruntime" | "openvino"`.
@@ -278,6 +304,29 @@ impl ModelConfig {
             check(is_valid, &format!("{place}.quantization.scale"), "expected a number above 0", &[]);
         }
 
+        let has_parts = !self.parts().is_empty();
+        check(
+            self.kind != ModelKind::Chain || has_parts,
+            "kind",
+            "a chain needs a pipeline that runs several models: [pipeline.document_reading]",
+            &["pipeline"],
+        );
+        check(
+            self.kind != ModelKind::Model || !has_parts,
+            "pipeline.document_reading",
+            "it runs several models: set kind = \"chain\" at the top",
+            &["kind"],
+        );
+        let reads = self.pipeline.takes(Input::Document);
+        check(self.field.is_empty() || reads, "field", "only a model that reads documents finds fields", &["pipeline"]);
+        let names: Vec<_> = self.field.iter().map(|field| &field.name).collect();
+        for (index, field) in self.field.iter().enumerate() {
+            let place = format!("field[{index}].name");
+            check(!field.name.is_empty(), &place, "expected a name", &[]);
+            let before = names.get(..index).unwrap_or_default();
+            check(!before.contains(&&field.name), &place, "another field has this name", &["field"]);
+        }
+
         let is_of_use = self.features.is_empty() || self.has_features();
         check(is_of_use, "features", "no input has features: name them in [[input]]", &["input"]);
         let has_pipeline = self.pipeline.section().is_some();
@@ -290,6 +339,11 @@ impl ModelConfig {
         mistakes.extend(self.response_cache.mistakes());
         mistakes.extend(self.pipeline.mistakes());
         mistakes
+    }
+
+    /// The models of the chain; empty for one model.
+    pub fn parts(&self) -> &'static [Part] {
+        self.pipeline.section().map(PipelineSection::parts).unwrap_or_default()
     }
 
     /// The inputs that are made of features.

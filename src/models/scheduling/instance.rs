@@ -62,6 +62,8 @@ pub struct FinishedRun {
     pub prepare: Duration,
     /// Time spent making results of the outputs, where they are not the results.
     pub postprocess: Duration,
+    /// The time of each model of a chain, with making its inputs and reading its outputs.
+    pub stages: Vec<(&'static str, Duration)>,
 }
 
 /// A call whose deadline passed before its answer came. Its run may be in progress, or never begin.
@@ -226,8 +228,7 @@ impl Instances {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
         if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
-            let (queue, prepare, postprocess) = Default::default();
-            return Ok(FinishedRun { run: result?, queue, prepare, postprocess });
+            return Ok(FinishedRun { run: result?, ..FinishedRun::default() });
         }
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
     }

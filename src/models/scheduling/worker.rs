@@ -213,7 +213,7 @@ struct Times {
 fn answer(reply: Sender, result: Result<RunResult, InferError>, times: Times) {
     let Times { queue, prepare, postprocess } = times;
     // The caller may have left meanwhile.
-    let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess }));
+    let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess, stages: Vec::new() }));
 }
 
 /// The CPU time of this thread.

@@ -110,7 +110,7 @@ fn into_answer(
     batch: usize,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
-    let FinishedRun { run, queue, prepare, postprocess } = answer.map_err(|error| match error {
+    let FinishedRun { run, queue, prepare, postprocess, stages } = answer.map_err(|error| match error {
         InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
         InferError::DeadlineExceeded { run, .. } => {
             ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run }
@@ -125,7 +125,7 @@ fn into_answer(
         InferError::Outputs(error) => ServingError::failed(model, error.to_string()),
     })?;
     let compute = run.time;
-    let timings = Timings { decode: prepare, queue, compute: compute.total(), postprocess };
+    let timings = Timings { decode: prepare, queue, compute: compute.total(), postprocess, stages };
     let counted = CallStatistics::Run { batch, queue, compute, missed: None };
     Ok(ModelAnswer { outputs: run.outputs, timings, cache: None, counted })
 }

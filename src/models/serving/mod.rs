@@ -488,7 +488,9 @@ impl Serving {
 /// The content of a call, for its tag in the audit log. Texts have the tag of their tensor.
 fn tagged(content: &pipeline::content::Content) -> Content {
     match content {
-        pipeline::content::Content::Photograph(photograph) => Content::Photograph(photograph.clone()),
+        pipeline::content::Content::Photograph(file) | pipeline::content::Content::Document(file) => {
+            Content::Photograph(file.clone())
+        }
         pipeline::content::Content::Texts(texts) => {
             Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())])
         }

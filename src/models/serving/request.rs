@@ -198,7 +198,7 @@ impl CacheOutcome {
 }
 
 /// Time spent in the parts of one call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Decoding and preparing a photograph, or texts, into tensors. Zero for tensors.
     pub decode: Duration,
@@ -206,4 +206,6 @@ pub struct Timings {
     pub compute: Duration,
     /// Making results of the outputs. Zero where they are the results.
     pub postprocess: Duration,
+    /// The parts of a chain: the time of each of its models, with making its inputs and reading its outputs.
+    pub stages: Vec<(&'static str, Duration)>,
 }

@@ -29,6 +29,8 @@ fn bound(text: &str, outputs: &[&str], labels: &[&str]) -> Result<Arc<dyn Pipeli
         labels: &labels,
         quantization: &HashMap::new(),
         files: &HashMap::new(),
+        parts: &HashMap::new(),
+        fields: &[],
     })
 }
 
@@ -523,7 +525,7 @@ fn a_golden_photograph_is_right_when_its_objects_are_found_where_they_are() {
         }
         let Golden { detections } = toml::from_str(&format!("detections = {text}")).unwrap();
         assert!(detections.iter().all(|expected| expected.mistake().is_none()));
-        let expected = Expected { label: None, min_score: None, detections: Some(&detections) };
+        let expected = Expected { label: None, min_score: None, detections: Some(&detections), words: None };
         pipeline.judge(&results.iter().collect::<Vec<_>>(), expected)
     };
     assert_eq!(

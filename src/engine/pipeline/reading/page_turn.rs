@@ -34,6 +34,15 @@ impl Turn {
         }
     }
 
+    pub fn degrees(self) -> u16 {
+        match self {
+            Self::None => 0,
+            Self::Quarter => 90,
+            Self::Half => 180,
+            Self::ThreeQuarters => 270,
+        }
+    }
+
     /// Turns a picture clockwise.
     pub fn apply(self, picture: Rgb8Image) -> Rgb8Image {
         if self == Self::None {

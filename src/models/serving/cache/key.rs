@@ -110,6 +110,7 @@ impl KeyMaker {
     fn content(&self, content: &Content) -> Key {
         let (kind, bytes) = match content {
             Content::Photograph(photograph) => ("photograph", photograph),
+            Content::Document(document) => ("document", document),
             // Each text with its length before it.
             Content::Texts(texts) => ("texts", texts.tensor().data()),
             Content::Rows(rows) => ("rows", rows),

@@ -1,0 +1,242 @@
+//! The kind `document_reading`: a document in, its lines of text and its fields out. A chain of models: one tells how a
+//! page stands, one finds lines, one tells which stand upside down, one reads them.
+//!
+//! Files, in reading order:
+//! * `document_reading.rs` - the section, and the pipeline as the rest of Ledge sees it
+//! * `document_reading/steps.rs` - the steps between the models of one page
+//! * `document_reading/document.rs` - the answer: pages, lines, fields
+
+pub mod document;
+pub mod steps;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ledge_base::memory_budget::Hold;
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_base::toml_check::Problem;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use self::document::Document;
+pub use self::steps::Reader;
+use super::content::{Content, Input};
+use super::image::DecodeLimits;
+use super::kind::{AnswerError, Expected, InputError, Kind, Model, Part, Pipeline, PipelineSection, Prepared, Row};
+use super::reading::ctc::Alphabet;
+use super::reading::detection::{DetectionRules, DetectionSize};
+use crate::backend::Signature;
+
+pub const KIND: Kind = Kind {
+    name: "document_reading",
+    input: Input::Document,
+    member: "document",
+    schema: |generator| generator.subschema_for::<Document>(),
+    shorten: |_, _| (),
+    rows,
+};
+
+/// The names of the results: the text of each page, and the answer in JSON.
+pub const RESULTS: &[&str] = &["text", "document"];
+
+/// The names of the models of the chain.
+pub mod part {
+    /// Finds lines. The others depend on it, so it stands for the chain where one model must.
+    pub const FIND: &str = "find";
+    pub const READ: &str = "read";
+    pub const LINE_TURN: &str = "line_turn";
+    pub const PAGE_TURN: &str = "page_turn";
+}
+
+/// The models of the chain.
+pub const PARTS: &[Part] = &[
+    Part { name: part::FIND, is_optional: false },
+    Part { name: part::READ, is_optional: false },
+    Part { name: part::LINE_TURN, is_optional: true },
+    Part { name: part::PAGE_TURN, is_optional: true },
+];
+
+/// The most lines of a page that a section may allow.
+const LINES_MAX_MAX: usize = 5000;
+
+/// The table `[pipeline.document_reading]` of a model's config.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DocumentReading {
+    /// The file of the model's folder with the characters that `read` knows, one a line; `characters.txt` by default.
+    pub characters: String,
+    /// The longer side of the picture in which lines are found, in pixels, 32 to 4096; a larger page is made smaller.
+    /// 1280 by default.
+    pub longer_side_max: u32,
+    /// The shorter side, in pixels, to which a smaller page is enlarged. 736 by default.
+    pub shorter_side_min: u32,
+    /// The least mean probability of a line that was found, 0 to 1; 0.5 by default.
+    pub line_threshold: f32,
+    /// The most lines of a page, the largest of them; 1000 by default.
+    pub lines_max: usize,
+    /// The least confidence of a line that was read, 0 to 1; others are left out. 0.5 by default.
+    pub min_confidence: f32,
+}
+
+impl Default for DocumentReading {
+    fn default() -> Self {
+        let DetectionRules { line_threshold, lines_max, .. } = DetectionRules::default();
+        Self {
+            characters: "characters.txt".to_owned(),
+            longer_side_max: 1280,
+            shorter_side_min: 736,
+            line_threshold,
+            lines_max,
+            min_confidence: 0.5,
+        }
+    }
+}
+
+impl PipelineSection for DocumentReading {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn files(&self) -> Vec<(&'static str, &str)> {
+        vec![("characters", &self.characters)]
+    }
+
+    fn parts(&self) -> &'static [Part] {
+        PARTS
+    }
+
+    fn mistakes(&self) -> Vec<Problem> {
+        let is_share = |share: f32| (0.0..=1.0).contains(&share);
+        let checks = [
+            ((32..=4096).contains(&self.longer_side_max), "longer_side_max", "expected 32 to 4096"),
+            (
+                (1..=self.longer_side_max).contains(&self.shorter_side_min),
+                "shorter_side_min",
+                "expected 1 to longer_side_max",
+            ),
+            (is_share(self.line_threshold), "line_threshold", "expected 0 to 1"),
+            (is_share(self.min_confidence), "min_confidence", "expected 0 to 1"),
+            ((1..=LINES_MAX_MAX).contains(&self.lines_max), "lines_max", "expected 1 to 5000"),
+        ];
+        checks.into_iter().filter(|(holds, ..)| !holds).map(|(_, key, message)| Problem::new(key, message)).collect()
+    }
+
+    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+        for name in model.parts.keys() {
+            check_part(model.parts, name)?;
+        }
+        let file = model.files.get(&self.characters).ok_or_else(|| format!("{} was not read", self.characters))?;
+        let text = std::str::from_utf8(file).map_err(|_| format!("{} is not UTF-8", self.characters))?;
+        let alphabet = Alphabet::from_lines(text);
+        let read = model.parts.get(part::READ).and_then(|signature| signature.outputs.first()?.shape.last().copied());
+        let classes = read.and_then(|classes| usize::try_from(classes).ok()).unwrap_or(alphabet.classes());
+        if classes != alphabet.classes() {
+            return Err(format!(
+                "read has {classes} classes, and {} makes {}: a class for each line, and those of the blank and of the \
+                 space",
+                self.characters,
+                alphabet.classes()
+            ));
+        }
+        let reader = Reader {
+            alphabet,
+            size: DetectionSize { shorter_side_min: self.shorter_side_min, longer_side_max: self.longer_side_max },
+            rules: DetectionRules {
+                line_threshold: self.line_threshold,
+                lines_max: self.lines_max,
+                ..DetectionRules::default()
+            },
+            min_confidence: self.min_confidence,
+            turns_pages: model.parts.contains_key(part::PAGE_TURN),
+            turns_lines: model.parts.contains_key(part::LINE_TURN),
+            fields: model.fields.to_vec(),
+        };
+        Ok(Arc::new(DocumentReader(Arc::new(reader))))
+    }
+}
+
+/// Checks that a part takes one picture and returns floats.
+fn check_part(parts: &HashMap<&'static str, Signature>, name: &str) -> Result<(), String> {
+    let Some(Signature { inputs, outputs }) = parts.get(name) else { return Err(format!("{name} is missing")) };
+    let ([input], [output, ..]) = (inputs.as_slice(), outputs.as_slice()) else {
+        return Err(format!("{name} has {} inputs and {} outputs, expected one of each", inputs.len(), outputs.len()));
+    };
+    if input.shape.len() != 4 || input.datatype != DataType::Fp32 {
+        return Err(format!(
+            "{name}: input {:?} is {} of shape {:?}, expected FP32 of [N, 3, height, width]",
+            input.name, input.datatype, input.shape
+        ));
+    }
+    if output.datatype != DataType::Fp32 {
+        return Err(format!("{name}: output {:?} is {}, expected FP32", output.name, output.datatype));
+    }
+    Ok(())
+}
+
+/// The pipeline of one model.
+#[derive(Debug)]
+struct DocumentReader(Arc<Reader>);
+
+impl Pipeline for DocumentReader {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn reader(&self) -> Option<&Arc<Reader>> {
+        Some(&self.0)
+    }
+
+    fn prepare(&self, _: &Content, _: DecodeLimits, _: &mut Hold) -> Result<Prepared, InputError> {
+        Err(InputError::Content("a document is read in steps".to_owned()))
+    }
+
+    fn outputs(&self) -> &[usize] {
+        &[]
+    }
+
+    fn scores(&self) -> Option<usize> {
+        None
+    }
+
+    fn results(&self) -> Option<&'static [&'static str]> {
+        Some(RESULTS)
+    }
+
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
+        let wrong = |reason: &str| AnswerError::Values(format!("the document has no answer: {reason}"));
+        let [_, document] = results else { return Err(wrong("a result is missing")) };
+        let json = document.strings().and_then(|mut strings| strings.next()).ok_or_else(|| wrong("it is no text"))?;
+        let json = std::str::from_utf8(json).map_err(|_| wrong("it is not UTF-8"))?;
+        RawValue::from_string(json.to_owned()).map_err(|error| wrong(&error.to_string()))
+    }
+
+    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+        if expected.label.is_some() || expected.min_score.is_some() || expected.detections.is_some() {
+            return Err("pipeline.document_reading names no classes and detects no objects: leave `label`, `min_score` \
+                        and `detections` out, and give `words`"
+                .to_owned());
+        }
+        let read: Vec<String> = text(results).split_whitespace().map(str::to_lowercase).collect();
+        let missing = expected.words.into_iter().flatten().find(|word| !read.contains(&word.to_lowercase()));
+        missing.map_or(Ok(()), |word| Err(format!("the word {word:?} was not read, of {} words", read.len())))
+    }
+}
+
+/// The text of all pages, by the results of a call.
+pub fn text(results: &[&Tensor]) -> String {
+    let pages = results.first().and_then(|pages| pages.strings());
+    let pages = pages.into_iter().flatten().map(String::from_utf8_lossy);
+    // A form feed divides pages, as in the output of other programs that read documents.
+    pages.collect::<Vec<_>>().join("\u{c}\n")
+}
+
+/// A row for each line.
+fn rows(result: &Value) -> Vec<Row> {
+    let lines = result["pages"].as_array().into_iter().flatten().filter_map(|page| page["lines"].as_array()).flatten();
+    let row = |line: &Value| Some(Row { score: line["confidence"].as_f64(), text: line["text"].as_str()?.to_owned() });
+    lines.filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! The answer to a document: its pages with their lines, and its fields.
+
+use std::collections::BTreeMap;
+
+use ledge_base::tensor::Tensor;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::pipeline::kind::AnswerError;
+use crate::pipeline::reading::fields::{Field, Page as FieldsOfPage, Value};
+use crate::pipeline::reading::geometry::Quadrilateral;
+use crate::pipeline::reading::line::Line;
+use crate::pipeline::reading::order;
+
+/// A document that was read.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Document {
+    pages: Vec<Page>,
+    /// The fields of `[[field]]` that were found, by their names.
+    fields: BTreeMap<String, FieldValue>,
+}
+
+/// A page of a document.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Page {
+    /// Its number, from 1.
+    page: usize,
+    /// In pixels of the picture that was read, as all boxes.
+    width: u32,
+    height: u32,
+    /// The degrees by which the page had to be turned clockwise to stand upright.
+    turned: u16,
+    /// In reading order.
+    lines: Vec<LineOfPage>,
+    /// The lines that stand beside each other on a line of this text.
+    text: String,
+    #[serde(skip)]
+    fields: BTreeMap<String, FieldValue>,
+}
+
+/// A line of text.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct LineOfPage {
+    text: String,
+    /// The corners on the page as it came in, clockwise from where the first letter begins at the top.
+    #[serde(rename = "box")]
+    area: Corners,
+    /// 0 to 1: the mean of the characters.
+    confidence: f32,
+}
+
+/// Four points, each as x and y.
+pub type Corners = [[f32; 2]; 4];
+
+/// A field that was found.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct FieldValue {
+    /// An amount as `{"amount": "12.50", "currency": "EUR"}`, a date as `"2026-11-24"`, else a text.
+    #[schemars(with = "serde_json::Value")]
+    value: Value,
+    /// The text on the page.
+    text: String,
+    /// The number of the page, from 1.
+    page: usize,
+    #[serde(rename = "box")]
+    area: Corners,
+    /// That of the line.
+    confidence: f32,
+}
+
+/// The size of a page, and how it was turned.
+#[derive(Debug, Clone, Copy)]
+pub struct PageSize {
+    pub number: usize,
+    pub width: u32,
+    pub height: u32,
+    pub turned: u16,
+}
+
+impl Page {
+    /// A page by its lines, which lie on the page as it stands upright. `on_page` is the place on the page that came in.
+    pub fn new(
+        size: PageSize,
+        lines: &[Line],
+        fields: &[Field],
+        on_page: impl Fn(Quadrilateral) -> Quadrilateral,
+    ) -> Self {
+        let areas: Vec<_> = lines.iter().map(Line::area).collect();
+        let rows = order::rows(&areas);
+        let corners = |area: Quadrilateral| on_page(area).0.map(|point| [rounded(point.x, 10.0), rounded(point.y, 10.0)]);
+        let line = |line: &Line| LineOfPage {
+            text: line.text().to_owned(),
+            area: corners(line.area()),
+            confidence: rounded(line.confidence(), 1000.0),
+        };
+        let in_order = rows.iter().flatten().filter_map(|index| lines.get(*index)).map(line).collect();
+        let page = FieldsOfPage::new(&rows, lines);
+        let found = fields.iter().filter_map(|field| {
+            let found = page.find(field)?;
+            let value = FieldValue {
+                value: found.value,
+                text: found.text,
+                page: size.number,
+                area: corners(found.area),
+                confidence: rounded(found.confidence, 1000.0),
+            };
+            Some((field.name.clone(), value))
+        });
+        Self {
+            page: size.number,
+            width: size.width,
+            height: size.height,
+            turned: size.turned,
+            text: order::plain_text(&rows, lines),
+            lines: in_order,
+            fields: found.collect(),
+        }
+    }
+}
+
+/// The results of a document: the text of each page, and the answer in JSON. A field is that of the first page which has it,
+/// but an amount that is to be the last one is that of the last page.
+pub fn results(pages: Vec<Page>) -> Result<Vec<Tensor>, AnswerError> {
+    let wrong = |reason: String| AnswerError::Values(reason);
+    let texts = Tensor::from_strings(vec![pages.len()], pages.iter().map(|page| page.text.as_bytes()));
+    let mut fields = BTreeMap::new();
+    for page in &pages {
+        for (name, value) in &page.fields {
+            fields.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    let document = serde_json::to_vec(&Document { pages, fields }).map_err(|error| wrong(error.to_string()))?;
+    let document = Tensor::from_strings(vec![1], [document]);
+    Ok(vec![texts.map_err(|error| wrong(error.to_string()))?, document.map_err(|error| wrong(error.to_string()))?])
+}
+
+/// Rounded to a part: people read these numbers, and two runtimes differ in what is cut off.
+fn rounded(value: f32, parts: f32) -> f32 {
+    (value * parts).round() / parts
+}

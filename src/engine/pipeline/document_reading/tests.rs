@@ -1,0 +1,67 @@
+use super::*;
+use crate::backend::Port;
+
+fn port(name: &str, shape: &[i64]) -> Port {
+    Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
+}
+
+fn parts(classes: i64) -> HashMap<&'static str, Signature> {
+    let signature = |output: &[i64]| Signature {
+        inputs: vec![port("x", &[-1, 3, -1, -1])],
+        outputs: vec![port("y", output)],
+    };
+    [(part::FIND, signature(&[-1, 1, -1, -1])), (part::READ, signature(&[-1, -1, classes]))].into()
+}
+
+fn bind(parts: &HashMap<&'static str, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
+    DocumentReading::default().bind(Model {
+        signature: &Signature::default(),
+        labels: &[].into(),
+        quantization: &[].into(),
+        files: &[("characters.txt".to_owned(), characters.into())].into(),
+        parts,
+        fields: &[],
+    })
+}
+
+#[test]
+fn characters_and_classes_belong_together() {
+    assert!(bind(&parts(5), b"a\nb\nc\n").is_ok());
+    assert!(bind(&parts(-1), b"a\nb\nc\n").is_ok());
+    let reason = bind(&parts(7), b"a\nb\nc\n").unwrap_err();
+    assert!(reason.starts_with("read has 7 classes, and characters.txt makes 5"), "{reason}");
+    assert!(bind(&parts(5), b"\xff").unwrap_err().contains("not UTF-8"));
+}
+
+#[test]
+fn a_part_takes_a_picture() {
+    let mut wrong = parts(5);
+    wrong.get_mut(part::FIND).unwrap().inputs = vec![port("x", &[-1, 3])];
+    let reason = bind(&wrong, b"a\nb\nc\n").unwrap_err();
+    assert!(reason.contains("find: input \"x\" is FP32 of shape [-1, 3]"), "{reason}");
+}
+
+#[test]
+fn words_that_are_missing_are_named() {
+    let pipeline = bind(&parts(5), b"a\nb\nc\n").unwrap();
+    let results = document::results(Vec::new()).unwrap();
+    let results: Vec<_> = results.iter().collect();
+    let none = Expected { label: None, min_score: None, detections: None, words: None };
+    assert_eq!(pipeline.judge(&results, none), Ok(()));
+    let words = ["Total".to_owned()];
+    let reason = pipeline.judge(&results, Expected { words: Some(&words), ..none }).unwrap_err();
+    assert!(reason.contains("\"Total\""), "{reason}");
+    assert_eq!(pipeline.answer(&results).unwrap().get(), r#"{"pages":[],"fields":{}}"#);
+}
+
+#[test]
+fn settings_out_of_their_range_are_mistakes() {
+    let keys = |toml: &str| {
+        let section: DocumentReading = toml::from_str(toml).unwrap();
+        section.mistakes().into_iter().map(|mistake| mistake.key).collect::<Vec<_>>()
+    };
+    assert!(keys("").is_empty());
+    assert_eq!(keys("longer_side_max = 8000"), ["longer_side_max"]);
+    assert_eq!(keys("shorter_side_min = 2000"), ["shorter_side_min"]);
+    assert_eq!(keys("line_threshold = nan\nmin_confidence = 2.0\nlines_max = 0"), ["line_threshold", "min_confidence", "lines_max"]);
+}

@@ -1,0 +1,232 @@
+//! Reads a document with the models of a chain: each step is a job of the queue of its model, so that other callers have
+//! their turn between two steps.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_engine::backend::{Port, Signature};
+use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::document_reading::document::{self, Page};
+use ledge_engine::pipeline::document_reading::steps::{self, CutLine, LINES_PER_TURN_RUN, UprightPage};
+use ledge_engine::pipeline::document_reading::{RESULTS, Reader, part};
+use ledge_engine::pipeline::image::{DecodeLimits, Photograph};
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Prepared};
+use ledge_engine::pipeline::reading::ctc::Reading;
+
+use super::loaded_model::LoadedModel;
+use crate::scheduling::instance::{FinishedRun, InferError, Prepare};
+use crate::scheduling::terms::Terms;
+
+/// The name of a chain's input: the bytes of a file.
+pub const DOCUMENT: &str = "document";
+
+/// Inputs and outputs of a chain, as callers see them.
+pub(super) fn signature() -> Signature {
+    let port = |name: &str, dim| Port { name: name.to_owned(), datatype: DataType::Bytes, shape: vec![dim] };
+    let dims = [-1, 1];
+    Signature {
+        inputs: vec![port(DOCUMENT, 1)],
+        outputs: RESULTS.iter().zip(dims).map(|(name, dim)| port(name, dim)).collect(),
+    }
+}
+
+/// Reads a document. `account` pays for its pages while they are read.
+pub(super) async fn read(
+    model: &LoadedModel,
+    reader: &Arc<Reader>,
+    content: Content,
+    limits: DecodeLimits,
+    account: Account,
+    terms: Terms,
+) -> Result<FinishedRun, InferError> {
+    let Content::Document(file) = content else {
+        return Err(InputError::Content("expected a document".to_owned()).into());
+    };
+    let chain = Chain { model, reader, account, terms, spent: Mutex::default() };
+    let page = chain.page(1, PageSource { file, limits }).await?;
+    let mut whole = chain.spent.into_inner().unwrap_or_else(PoisonError::into_inner);
+    whole.run.outputs = document::results(vec![page]).map_err(InferError::Outputs)?;
+    Ok(whole)
+}
+
+/// A page before it is a picture.
+struct PageSource {
+    file: bytes::Bytes,
+    limits: DecodeLimits,
+}
+
+impl PageSource {
+    fn decode(self, hold: &mut Hold) -> Result<Photograph, InputError> {
+        steps::decode(&self.file, self.limits, hold)
+    }
+}
+
+/// Memory that a page takes, with the page.
+struct Held<T> {
+    thing: T,
+    _hold: Hold,
+}
+
+/// One call of a chain.
+struct Chain<'c> {
+    model: &'c LoadedModel,
+    reader: &'c Arc<Reader>,
+    account: Account,
+    terms: Terms,
+    /// The time of all steps until now.
+    spent: Mutex<FinishedRun>,
+}
+
+impl Chain<'_> {
+    async fn page(&self, number: usize, source: PageSource) -> Result<Page, InferError> {
+        let page = Arc::new(self.upright(source).await?);
+        let lines = self.lines(&page).await?;
+        let turned = self.upside_down(&lines).await?;
+        let readings = self.readings(&lines).await?;
+        // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
+        let flagged: Vec<usize> = (0..lines.len()).filter(|index| turned.get(*index) == Some(&true)).collect();
+        let other_way: Vec<_> = flagged.iter().filter_map(|index| lines.get(*index)).map(CutLine::half_turned).collect();
+        let other_readings = self.readings(&other_way).await?;
+
+        let mut read: Vec<(CutLine, Reading)> = lines.into_iter().zip(readings).collect();
+        for (index, (line, reading)) in flagged.into_iter().zip(other_way.into_iter().zip(other_readings)) {
+            if let Some(known) = read.get_mut(index).filter(|known| reading.confidence > known.1.confidence) {
+                *known = (line, reading);
+            }
+        }
+        Ok(self.reader.page(number, &page.thing, read))
+    }
+
+    /// The page as it is read. Without a model that tells how it stands, it is decoded where lines are found.
+    async fn upright(&self, source: PageSource) -> Result<Held<UprightPage>, InferError> {
+        let account = self.account.clone();
+        if !self.reader.turns_pages() {
+            let decode = move || {
+                let mut hold = account.hold();
+                let page = Reader::as_it_is(source.decode(&mut hold)?);
+                Ok::<_, InputError>(Held { thing: page, _hold: hold })
+            };
+            let decoded = ledge_service::off_thread::off_thread(&self.account, decode).await?;
+            return Ok(decoded);
+        }
+        let bytes = source.file.len();
+        let make = move || {
+            let mut hold = account.hold();
+            let picture = source.decode(&mut hold)?;
+            let input = Reader::page_turn_input(&picture)?;
+            let upright = move |outputs: &[Tensor]| {
+                Reader::upright(picture, outputs).map(|thing| Held { thing, _hold: hold })
+            };
+            Ok((input, upright))
+        };
+        self.step(part::PAGE_TURN, bytes, 1, make).await
+    }
+
+    async fn lines(&self, page: &Arc<Held<UprightPage>>) -> Result<Vec<CutLine>, InferError> {
+        let (reader, page) = (self.reader.clone(), page.clone());
+        let make = move || {
+            let input = reader.find_input(&page.thing)?;
+            Ok((input, move |outputs: &[Tensor]| reader.cut_lines(&page.thing, outputs)))
+        };
+        self.step(part::FIND, 0, 1, make).await
+    }
+
+    /// Tells which lines may stand upside down.
+    async fn upside_down(&self, lines: &[CutLine]) -> Result<Vec<bool>, InferError> {
+        if !self.reader.turns_lines() {
+            return Ok(Vec::new());
+        }
+        let run = |lines: &[CutLine]| {
+            let lines = lines.to_vec();
+            let rows = lines.len();
+            let make = move || Ok((Reader::line_turn_input(&lines)?, Reader::upside_down as fn(&[Tensor]) -> _));
+            self.step(part::LINE_TURN, 0, rows, make)
+        };
+        let runs: Vec<_> = lines.chunks(LINES_PER_TURN_RUN).map(run).collect();
+        let turned: Vec<Vec<bool>> = self.some_at_a_time(runs).await?;
+        Ok(turned.into_iter().flatten().collect())
+    }
+
+    /// The characters of each line.
+    async fn readings(&self, lines: &[CutLine]) -> Result<Vec<Reading>, InferError> {
+        let groups = Reader::groups(lines);
+        let run = |group: &Vec<usize>| {
+            let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).cloned()).collect();
+            let (reader, rows) = (self.reader.clone(), lines.len());
+            let make = move || {
+                let (input, filled) = Reader::read_input(&lines)?;
+                Ok((input, move |outputs: &[Tensor]| reader.readings(outputs, &filled)))
+            };
+            self.step(part::READ, 0, rows, make)
+        };
+        let runs: Vec<_> = groups.iter().map(run).collect();
+        let read = self.some_at_a_time(runs).await?;
+        let mut readings = vec![Reading::default(); lines.len()];
+        for (index, reading) in groups.iter().flatten().zip(read.into_iter().flatten()) {
+            if let Some(place) = readings.get_mut(*index) {
+                *place = reading;
+            }
+        }
+        Ok(readings)
+    }
+
+    /// Runs steps in the order given, no more at a time than there are instances, and one.
+    async fn some_at_a_time<T>(
+        &self,
+        runs: Vec<impl Future<Output = Result<T, InferError>>>,
+    ) -> Result<Vec<T>, InferError> {
+        let at_a_time = self.model.scale().max + 1;
+        stream::iter(runs).buffered(at_a_time).try_collect().await
+    }
+
+    /// Runs one model: `make` makes its input on a worker's core, and a function that makes a result of its outputs there.
+    async fn step<T, P>(
+        &self,
+        name: &'static str,
+        bytes: usize,
+        rows: usize,
+        make: impl FnOnce() -> Result<(Tensor, P), InputError> + Send + 'static,
+    ) -> Result<T, InferError>
+    where
+        T: Send + 'static,
+        P: FnOnce(&[Tensor]) -> Result<T, AnswerError> + Send + 'static,
+    {
+        let instances = self.model.part(name).ok_or_else(|| InferError::Unavailable { reason: format!("no {name}") })?;
+        let slot = Arc::new(Mutex::new(None));
+        let (result, account) = (slot.clone(), self.account.clone());
+        let make = move || {
+            let (input, finish) = make()?;
+            let mut hold = account.hold();
+            hold.grow(input.data().len())?;
+            let postprocess = move |outputs: Vec<Tensor>| {
+                let made = finish(&outputs)?;
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+                drop(hold);
+                Ok(Vec::new())
+            };
+            Ok(Prepared { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
+        };
+        let prepare = Prepare { make: Box::new(make), bytes, rows };
+        let finished = instances.run_prepared(prepare, vec![0], self.terms.clone()).await?;
+        self.spend(name, finished);
+        let made = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        made.ok_or_else(|| InferError::Outputs(AnswerError::Values(format!("{name} gave no result"))))
+    }
+
+    fn spend(&self, name: &'static str, finished: FinishedRun) {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let FinishedRun { run, queue, prepare, postprocess, .. } = finished;
+        let time: Duration = prepare + run.time.total() + postprocess;
+        spent.run.time += run.time;
+        spent.queue += queue;
+        spent.prepare += prepare;
+        spent.postprocess += postprocess;
+        match spent.stages.iter_mut().find(|(stage, _)| *stage == name) {
+            Some((_, known)) => *known += time,
+            None => spent.stages.push((name, time)),
+        }
+    }
+}
