@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::PictureFormat;
+use ledge_engine::pipeline::content::Input;
 use ledge_identity::access::Access;
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{self, ReceivedBody};
@@ -64,6 +65,9 @@ pub async fn infer(
         camera: call_headers::camera(&parts.headers)?,
     };
 
+    if wants_text(&parts.headers) && app.serving().takes(&call.target.model, call.target.version, Input::Document) {
+        return text(&app, call, &principal).await;
+    }
     if let Some(format) = wanted_picture(&parts.headers) {
         return annotated(&app, call, format, &principal).await;
     }
@@ -102,24 +106,53 @@ async fn annotated(
     Ok(response)
 }
 
+/// Answers with the text of a document.
+async fn text(app: &App, call: InferenceCall, principal: &Principal) -> Result<Response, ApiError> {
+    let answer = call::text_of_document(app.serving(), call, principal).await?;
+    let bytes = answer.body.len();
+    let mut response = Response::new(answer.body.into());
+    counted_body::mark_counted(&mut response, bytes);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::VARY, HeaderValue::from_static("accept"));
+    if let Some(outcome) = answer.cache {
+        headers.insert(CACHE_HEADER, HeaderValue::from_static(outcome.as_str()));
+    }
+    Ok(response)
+}
+
+/// Set when `Accept` prefers text to JSON.
+fn wants_text(headers: &HeaderMap) -> bool {
+    let formats: [(_, &[&str]); 2] = [
+        (true, &["*/*", "text/*", "text/plain"]),
+        (false, &["*/*", "application/*", "application/json"]),
+    ];
+    preferred(headers, &formats).unwrap_or(false)
+}
+
 /// The format of the picture that `Accept` prefers to JSON. The most specific range that fits a format decides about it
 /// (RFC 9110, 12.5.1). Of equal weights the first range wins, and within one range JSON, then JPEG.
 pub(super) fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
-    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let ranges: Vec<_> = values.flat_map(|value| value.split(',')).filter_map(accepted_range).collect();
-    let accepted = |(format, names): (Option<PictureFormat>, &[&str])| {
-        let range = |name: &&str| ranges.iter().enumerate().find(|(_, (range, _))| range == name);
-        let (place, (_, weight)) = names.iter().rev().find_map(range)?;
-        (*weight > 0.0).then_some((*weight, Reverse(place), format))
-    };
     let formats: [(_, &[&str]); 3] = [
         (Some(PictureFormat::Png), &["*/*", "image/*", "image/png"]),
         (Some(PictureFormat::Jpeg), &["*/*", "image/*", "image/jpg", "image/jpeg"]),
         (None, &["*/*", "application/*", "application/json"]),
     ];
-    let best = formats.into_iter().filter_map(accepted);
-    // The last of equal ones.
-    best.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))).and_then(|(_, _, format)| format)
+    preferred(headers, &formats).flatten()
+}
+
+/// The format that `Accept` prefers among some, each with the ranges that fit it, the most specific one last. The last of
+/// equal ones.
+fn preferred<F: Copy>(headers: &HeaderMap, formats: &[(F, &[&str])]) -> Option<F> {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let ranges: Vec<_> = values.flat_map(|value| value.split(',')).filter_map(accepted_range).collect();
+    let accepted = |(format, names): &(F, &[&str])| {
+        let range = |name: &&str| ranges.iter().enumerate().find(|(_, (range, _))| range == name);
+        let (place, (_, weight)) = names.iter().rev().find_map(range)?;
+        (*weight > 0.0).then_some((*weight, Reverse(place), *format))
+    };
+    let best = formats.iter().filter_map(accepted);
+    best.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))).map(|(_, _, format)| format)
 }
 
 /// A range of `Accept` in small letters, with its weight; `None` for one that is no range.

@@ -10,6 +10,7 @@ use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::DataType;
 use ledge_engine::pipeline::content::{Content, Input, TextError, Texts};
+use ledge_engine::pipeline::document_reading;
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
@@ -32,6 +33,9 @@ pub const INLINE_JSON_BYTES_MAX: usize = 256 << 10;
 /// Name of the header in HTTP, and of the user property in MQTT, with the length of a body's JSON. The rest of the body
 /// is binary tensor data.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
+
+/// The first bytes of a PDF.
+const PDF_START: &[u8] = b"%PDF-";
 
 /// A call as it was received.
 #[derive(Debug, Clone)]
@@ -77,8 +81,10 @@ pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes
 /// Kind of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
-    /// JPEG, PNG or WebP, whole.
+    /// JPEG, PNG or WebP, whole: a photograph, or a document of one page.
     Photograph,
+    /// A PDF, whole.
+    Document,
     /// UTF-8, whole. For a model that takes no texts it is the protocol's request: browsers send JSON under this type.
     Text,
     /// The protocol's request: JSON, with binary data after it if a header length is set.
@@ -97,6 +103,8 @@ impl BodyKind {
         };
         if begins("image/") {
             Self::Photograph
+        } else if begins("application/pdf") {
+            Self::Document
         } else if begins("text/plain") {
             Self::Text
         } else {
@@ -105,11 +113,13 @@ impl BodyKind {
     }
 
     /// As [`Self::of`], but without a content type, as with every client of MQTT 3.1.1 and many a device, a photograph
-    /// is recognized by its first bytes.
+    /// and a PDF are recognized by their first bytes.
     pub fn sniffed(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Self {
         let untyped = header_length.is_none() && content_type.is_none();
         if untyped && ImageFormat::sniff(body).is_some() {
             Self::Photograph
+        } else if untyped && body.starts_with(PDF_START) {
+            Self::Document
         } else {
             Self::of(content_type, header_length)
         }
@@ -133,8 +143,8 @@ pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principa
     check_camera(serving, call.camera.as_ref())?;
     let (model, arrived, mut id) = (call.target.model.clone(), call.arrived, None);
     let answered = match call.form {
-        BodyKind::Photograph => {
-            let content = Content::Photograph(call.body.clone());
+        BodyKind::Photograph | BodyKind::Document => {
+            let content = file(serving, &call);
             content_answer(serving, call, content, principal).await
         }
         BodyKind::Text if is_request(serving, &call) => tensors(serving, call, None, principal, &mut id).await,
@@ -185,6 +195,40 @@ fn log_permit(status: u16) -> Option<u64> {
 fn is_request(serving: &Serving, call: &InferenceCall) -> bool {
     let Target { model, version } = &call.target;
     call.body.trim_ascii_start().starts_with(b"{") && !serving.takes(model, *version, Input::Texts)
+}
+
+/// A file as the model takes it: a document for a model that reads documents.
+fn file(serving: &Serving, call: &InferenceCall) -> Content {
+    let Target { model, version } = &call.target;
+    let is_document = call.form == BodyKind::Document || serving.takes(model, *version, Input::Document);
+    if is_document { Content::Document(call.body.clone()) } else { Content::Photograph(call.body.clone()) }
+}
+
+/// Answers a call to a model that reads documents with the text of the pages.
+pub async fn text_of_document(
+    serving: &Serving,
+    call: InferenceCall,
+    principal: &Principal,
+) -> Result<CallAnswer, ApiError> {
+    let (name, arrived) = (call.target.model.clone(), call.arrived);
+    let answered = read_text(serving, call, principal).await;
+    log_answered(&name, arrived, None, principal, answered.as_ref().map(|answer| answer.version));
+    answered
+}
+
+async fn read_text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+    if !matches!(call.form, BodyKind::Photograph | BodyKind::Document) {
+        let message = "only a document is answered with its text: send it with its content type, such as application/pdf";
+        return Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, message));
+    }
+    let InferenceCall { target: Target { model, version }, body, priority, deadline, account, .. } = call;
+    let (content, form, payer) = (Content::Document(body), ResultForm::Tensors, account.clone());
+    let request = ContentRequest { model, version, content, form, deadline, priority, account: payer };
+    let response = serving.infer_content(request, principal).await?.response;
+    let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
+    let text = document_reading::text(&results);
+    let body = account.take(text.len())?.keep(text.into());
+    Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })
 }
 
 async fn text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
@@ -238,8 +282,9 @@ async fn tensors(
     request.features.views = views;
     request.deadline = [deadline, request.deadline].into_iter().flatten().min();
 
-    let response = match texts_of(serving, &request)? {
-        Some(texts) => infer_texts(serving, request, texts, principal).await?,
+    let content = texts_of(serving, &request)?.map(Content::Texts).or_else(|| document_of(serving, &request));
+    let response = match content {
+        Some(content) => infer_content(serving, request, content, principal).await?,
         None => serving.infer(request, principal).await?,
     };
     let (version, cache) = (response.version, response.cache);
@@ -264,15 +309,27 @@ fn texts_of(serving: &Serving, request: &InferRequest) -> Result<Option<Texts>, 
     }
 }
 
-/// Answers texts with the results of the model's pipeline as tensors, those that the request names.
-async fn infer_texts(
+/// The document of a request for a model that reads documents: the only string of its only tensor.
+fn document_of(serving: &Serving, request: &InferRequest) -> Option<Content> {
+    let Inputs::Named(inputs) = &request.inputs else { return None };
+    let [(_, tensor)] = inputs.as_slice() else { return None };
+    if !serving.takes(&request.model, request.version, Input::Document) {
+        return None;
+    }
+    let mut strings = tensor.strings()?;
+    let (document, rest) = (strings.next()?, strings.next());
+    rest.is_none().then(|| Content::Document(tensor.data().slice_ref(document)))
+}
+
+/// Answers texts or a document with the results of the model's pipeline as tensors, those that the request names.
+async fn infer_content(
     serving: &Serving,
     request: InferRequest,
-    texts: Texts,
+    content: Content,
     principal: &Principal,
 ) -> Result<InferResponse, ApiError> {
     let InferRequest { model, version, outputs: wanted, deadline, priority, account, .. } = request;
-    let (content, form) = (Content::Texts(texts), ResultForm::Tensors);
+    let form = ResultForm::Tensors;
     let request = ContentRequest { model, version, content, form, deadline, priority, account };
     let mut response = serving.infer_content(request, principal).await?.response;
     if let Some(wanted) = wanted {
@@ -354,6 +411,7 @@ mod tests {
             (Some("image/jpeg"), None, BodyKind::Photograph),
             (Some(" IMAGE/PNG; q=1"), None, BodyKind::Photograph),
             (Some("image/jpeg"), Some(0), tensors(Some(0))),
+            (Some("Application/PDF"), None, BodyKind::Document),
             (Some("application/json"), None, tensors(None)),
             (Some("Text/Plain; charset=utf-8"), None, BodyKind::Text),
             (Some("text/plain"), Some(0), tensors(Some(0))),

@@ -118,7 +118,7 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
     let (name, mut problems) = (model.name, Vec::new());
     if binding.photograph.is_some() {
         let input = Input::Photograph;
-        if !model.config.pipeline.takes(input) {
+        if !model.config.pipeline.takes(input) && !model.config.pipeline.takes(Input::Document) {
             let problem = format!("is for a model with {} in its model.toml, and {name} has none", input.sections());
             problems.push(Problem::refuses("photograph", problem));
         }
