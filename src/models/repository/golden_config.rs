@@ -23,7 +23,7 @@ pub struct Golden {
     /// Photographs in which objects are detected: the objects that must be found. An empty list: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detections: Option<Vec<ExpectedDetection>>,
-    /// Documents: words that must be read, whatever their case.
+    /// Documents: words that must be read, whatever their case, and with or without spaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<Vec<String>>,
     /// Photographs: a file next to `model.toml` whose `outputs` have the expected data, as those of a request do.
