@@ -123,10 +123,8 @@ async fn text(app: &App, call: InferenceCall, principal: &Principal) -> Result<R
 
 /// Set when `Accept` prefers text to JSON.
 fn wants_text(headers: &HeaderMap) -> bool {
-    let formats: [(_, &[&str]); 2] = [
-        (true, &["*/*", "text/*", "text/plain"]),
-        (false, &["*/*", "application/*", "application/json"]),
-    ];
+    let formats: [(_, &[&str]); 2] =
+        [(true, &["*/*", "text/*", "text/plain"]), (false, &["*/*", "application/*", "application/json"])];
     preferred(headers, &formats).unwrap_or(false)
 }
 

@@ -213,9 +213,11 @@ impl Pipeline for DocumentReader {
 
     fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
         if expected.label.is_some() || expected.min_score.is_some() || expected.detections.is_some() {
-            return Err("pipeline.document_reading names no classes and detects no objects: leave `label`, `min_score` \
+            return Err(
+                "pipeline.document_reading names no classes and detects no objects: leave `label`, `min_score` \
                         and `detections` out, and give `words`"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         // Models of lines are not sure of spaces.
         let letters = |text: &str| text.split_whitespace().collect::<String>().to_lowercase();

@@ -58,8 +58,13 @@ use self::content::Input;
 use self::kind::{Kind, PipelineSection};
 
 /// The table of kinds.
-pub const KINDS: &[&Kind] =
-    &[&document_reading::KIND, &image_classification::KIND, &object_detection::KIND, &table::KIND, &text_embedding::KIND];
+pub const KINDS: &[&Kind] = &[
+    &document_reading::KIND,
+    &image_classification::KIND,
+    &object_detection::KIND,
+    &table::KIND,
+    &text_embedding::KIND,
+];
 
 /// The table `[pipeline]` of a model's config, with a field for the section of each kind. A model has at most one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

@@ -88,7 +88,8 @@ impl Chain<'_> {
         let readings = self.readings(&lines).await?;
         // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
         let flagged: Vec<usize> = (0..lines.len()).filter(|index| turned.get(*index) == Some(&true)).collect();
-        let other_way: Vec<_> = flagged.iter().filter_map(|index| lines.get(*index)).map(CutLine::half_turned).collect();
+        let other_way: Vec<_> =
+            flagged.iter().filter_map(|index| lines.get(*index)).map(CutLine::half_turned).collect();
         let other_readings = self.readings(&other_way).await?;
 
         let mut read: Vec<(CutLine, Reading)> = lines.into_iter().zip(readings).collect();
@@ -117,9 +118,8 @@ impl Chain<'_> {
             let mut hold = account.hold();
             let picture = source.decode(&mut hold)?;
             let input = Reader::page_turn_input(&picture)?;
-            let upright = move |outputs: &[Tensor]| {
-                Reader::upright(picture, outputs).map(|thing| Held { thing, _hold: hold })
-            };
+            let upright =
+                move |outputs: &[Tensor]| Reader::upright(picture, outputs).map(|thing| Held { thing, _hold: hold });
             Ok((input, upright))
         };
         self.step(part::PAGE_TURN, bytes, 1, make).await
@@ -194,7 +194,8 @@ impl Chain<'_> {
         T: Send + 'static,
         P: FnOnce(&[Tensor]) -> Result<T, AnswerError> + Send + 'static,
     {
-        let instances = self.model.part(name).ok_or_else(|| InferError::Unavailable { reason: format!("no {name}") })?;
+        let instances =
+            self.model.part(name).ok_or_else(|| InferError::Unavailable { reason: format!("no {name}") })?;
         let slot = Arc::new(Mutex::new(None));
         let (result, account) = (slot.clone(), self.account.clone());
         let make = move || {

@@ -14,8 +14,8 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Port, Runtime, Signature};
 use ledge_engine::pipeline::content::{Content, Division};
-use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::document_reading::part;
+use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Model, Pipeline, Postprocess, Prepared};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
@@ -298,8 +298,10 @@ impl LoadedModel {
 
     /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
-        let all: Vec<_> =
-            std::iter::once(&self.instances).chain(self.parts.iter().map(|part| &part.instances)).map(Instances::ended).collect();
+        let all: Vec<_> = std::iter::once(&self.instances)
+            .chain(self.parts.iter().map(|part| &part.instances))
+            .map(Instances::ended)
+            .collect();
         async move {
             for ended in all {
                 ended.await;

@@ -365,7 +365,8 @@ impl Loading<'_> {
             warm_up: OnceLock::new(),
         };
 
-        let instances = Instances::start(self.engine, spec(&self.model.files)).await.map_err(|error| error.to_string())?;
+        let instances =
+            Instances::start(self.engine, spec(&self.model.files)).await.map_err(|error| error.to_string())?;
         let mut parts = vec![];
         for (name, read) in self.parts.iter().skip(1) {
             match Instances::start(self.engine, spec(&read.files)).await {

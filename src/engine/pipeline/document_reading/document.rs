@@ -87,7 +87,8 @@ impl Page {
     ) -> Self {
         let areas: Vec<_> = lines.iter().map(Line::area).collect();
         let rows = order::rows(&areas);
-        let corners = |area: Quadrilateral| on_page(area).0.map(|point| [rounded(point.x, 10.0), rounded(point.y, 10.0)]);
+        let corners =
+            |area: Quadrilateral| on_page(area).0.map(|point| [rounded(point.x, 10.0), rounded(point.y, 10.0)]);
         let line = |line: &Line| LineOfPage {
             text: line.text().to_owned(),
             area: corners(line.area()),

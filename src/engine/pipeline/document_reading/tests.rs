@@ -6,10 +6,8 @@ fn port(name: &str, shape: &[i64]) -> Port {
 }
 
 fn parts(classes: i64) -> HashMap<&'static str, Signature> {
-    let signature = |output: &[i64]| Signature {
-        inputs: vec![port("x", &[-1, 3, -1, -1])],
-        outputs: vec![port("y", output)],
-    };
+    let signature =
+        |output: &[i64]| Signature { inputs: vec![port("x", &[-1, 3, -1, -1])], outputs: vec![port("y", output)] };
     [(part::FIND, signature(&[-1, 1, -1, -1])), (part::READ, signature(&[-1, -1, classes]))].into()
 }
 
@@ -63,5 +61,8 @@ fn settings_out_of_their_range_are_mistakes() {
     assert!(keys("").is_empty());
     assert_eq!(keys("longer_side_max = 8000"), ["longer_side_max"]);
     assert_eq!(keys("shorter_side_min = 2000"), ["shorter_side_min"]);
-    assert_eq!(keys("line_threshold = nan\nmin_confidence = 2.0\nlines_max = 0"), ["line_threshold", "min_confidence", "lines_max"]);
+    assert_eq!(
+        keys("line_threshold = nan\nmin_confidence = 2.0\nlines_max = 0"),
+        ["line_threshold", "min_confidence", "lines_max"]
+    );
 }

@@ -130,7 +130,14 @@ fn bound(section: &str, input: &[i64], labels: &[&str]) -> Result<Arc<dyn Pipeli
         outputs: vec![port("aside", DataType::Fp32, &[1]), port("scores", DataType::Fp32, &[1, 3])],
     };
     let labels = [("scores".to_owned(), names(labels).into())].into();
-    table(section).bind(Model { signature: &signature, labels: &labels, quantization: &[].into(), files: &[].into(), parts: &[].into(), fields: &[] })
+    table(section).bind(Model {
+        signature: &signature,
+        labels: &labels,
+        quantization: &[].into(),
+        files: &[].into(),
+        parts: &[].into(),
+        fields: &[],
+    })
 }
 
 #[test]
@@ -168,7 +175,8 @@ fn a_photograph_becomes_a_tensor_and_scores_an_answer() {
     let scores = Tensor::from_vec(vec![1, 3], vec![0.1_f32, 0.2, 0.7]).unwrap();
     let expected = r#"[{"label":"espresso","index":2,"score":0.7},{"label":null,"index":1,"score":0.2}]"#;
     assert_eq!(pipeline.answer(&[&scores]).unwrap().get(), expected);
-    let judge = |label, min_score| pipeline.judge(&[&scores], Expected { label, min_score, detections: None, words: None });
+    let judge =
+        |label, min_score| pipeline.judge(&[&scores], Expected { label, min_score, detections: None, words: None });
     assert_eq!(judge(Some("espresso"), Some(0.7)), Ok(()));
     assert_eq!(judge(Some("tea"), None).unwrap_err(), "expected \"tea\" first, got \"espresso\" (0.700)");
     assert_eq!(judge(None, Some(0.8)).unwrap_err(), "\"espresso\" scores 0.700, expected at least 0.8");

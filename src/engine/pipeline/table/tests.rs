@@ -19,7 +19,14 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
     let section = section(text);
     assert_eq!(section.mistakes(), []);
     let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes".to_owned()].into())]);
-    section.bind(Model { signature: &Signature { inputs, outputs }, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new(), parts: &HashMap::new(), fields: &[] })
+    section.bind(Model {
+        signature: &Signature { inputs, outputs },
+        labels: &labels,
+        quantization: &HashMap::new(),
+        files: &HashMap::new(),
+        parts: &HashMap::new(),
+        fields: &[],
+    })
 }
 
 fn prepare(pipeline: &dyn Pipeline, content: &str) -> Result<Vec<Tensor>, String> {
@@ -127,7 +134,8 @@ fn a_classifier_answers_with_the_class_and_the_probabilities_in_the_order_of_the
         (Tensor::from_strings(vec![1], ["yes"]).unwrap(), Tensor::from_vec(vec![1, 2], vec![0.1_f32, 0.9]).unwrap());
     let expected = r#"[{"class":"yes","probabilities":{"no":0.1,"yes":0.9}}]"#;
     assert_eq!(answer(pipeline.as_ref(), &[&label, &chances]), expected);
-    let golden = |label, min_score| Expected { label: Some(label), min_score: Some(min_score), detections: None, words: None };
+    let golden =
+        |label, min_score| Expected { label: Some(label), min_score: Some(min_score), detections: None, words: None };
     assert_eq!(pipeline.judge(&[&label, &chances], golden("yes", 0.5)), Ok(()));
     assert!(pipeline.judge(&[&label, &chances], golden("no", 0.5)).is_err());
     assert!(pipeline.judge(&[&label, &chances], golden("yes", 0.95)).is_err());
@@ -171,12 +179,27 @@ fn a_proposed_section_fits_the_model_that_it_was_read_from() {
     let propose = |inputs: Vec<Port>, outputs: Vec<Port>| {
         let signature = Signature { inputs, outputs };
         let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes\n".to_owned()].into())]);
-        let proposed =
-            proposal::propose(Model { signature: &signature, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new(), parts: &HashMap::new(), fields: &[] })?;
+        let proposed = proposal::propose(Model {
+            signature: &signature,
+            labels: &labels,
+            quantization: &HashMap::new(),
+            files: &HashMap::new(),
+            parts: &HashMap::new(),
+            fields: &[],
+        })?;
         let document: toml::Table = toml::from_str(&proposed).unwrap();
         let section: Table = document["pipeline"]["table"].clone().try_into().unwrap();
         assert_eq!(section.mistakes(), []);
-        section.bind(Model { signature: &signature, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new(), parts: &HashMap::new(), fields: &[] }).unwrap();
+        section
+            .bind(Model {
+                signature: &signature,
+                labels: &labels,
+                quantization: &HashMap::new(),
+                files: &HashMap::new(),
+                parts: &HashMap::new(),
+                fields: &[],
+            })
+            .unwrap();
         Some(section)
     };
     let classifier = || vec![port("label", DataType::Bytes, &[-1]), port("chances", DataType::Fp32, &[-1, 2])];

@@ -27,7 +27,14 @@ fn bind(section: &str, inputs: Vec<Port>, output: &[i64], file: &str) -> Result<
     let section: TextEmbedding = toml::from_str(section).unwrap();
     let signature = Signature { inputs, outputs: vec![port("vectors", DataType::Fp32, output)] };
     let files = HashMap::from([("tokenizer.json".to_owned(), Bytes::copy_from_slice(file.as_bytes()))]);
-    section.bind(Model { signature: &signature, labels: &[].into(), quantization: &[].into(), files: &files, parts: &[].into(), fields: &[] })
+    section.bind(Model {
+        signature: &signature,
+        labels: &[].into(),
+        quantization: &[].into(),
+        files: &files,
+        parts: &[].into(),
+        fields: &[],
+    })
 }
 
 const ALL: &[&str] = &["input_ids", "attention_mask", "token_type_ids"];
