@@ -5,9 +5,10 @@
 //! Files, in reading order:
 //! * `mod.rs` - the table of kinds, and the table `[pipeline]` of a model's config
 //! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
-//! * `content.rs` - what a caller sends: a photograph, or texts within their limits
+//! * `content.rs` - what a caller sends: a photograph, a document, rows, or texts within their limits
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
 //! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
+//! * `document_reading.rs`, `document_reading/` - the kind: a document in, lines of text and fields out, by several models
 //! * `text_embedding.rs`, `text_embedding/` - the kind: texts in, a vector for each out
 //! * `table.rs`, `table/` - the kind: rows with named columns in, classes or numbers out
 //!

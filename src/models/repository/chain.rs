@@ -203,8 +203,8 @@ impl Chain<'_> {
             let mut hold = account.hold();
             hold.grow(input.data().len())?;
             let postprocess = move |outputs: Vec<Tensor>| {
-                let made = finish(&outputs)?;
-                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+                let finished = finish(&outputs)?;
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(finished);
                 drop(hold);
                 Ok(Vec::new())
             };
@@ -213,8 +213,8 @@ impl Chain<'_> {
         let prepare = Prepare { make: Box::new(make), bytes, rows };
         let finished = instances.run_prepared(prepare, vec![0], self.terms.clone()).await?;
         self.spend(name, finished);
-        let made = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        made.ok_or_else(|| InferError::Outputs(AnswerError::Values(format!("{name} gave no result"))))
+        let result = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        result.ok_or_else(|| InferError::Outputs(AnswerError::Values(format!("{name} gave no result"))))
     }
 
     fn spend(&self, name: &'static str, finished: FinishedRun) {

@@ -304,29 +304,6 @@ impl ModelConfig {
             check(is_valid, &format!("{place}.quantization.scale"), "expected a number above 0", &[]);
         }
 
-        let has_parts = !self.parts().is_empty();
-        check(
-            self.kind != ModelKind::Chain || has_parts,
-            "kind",
-            "a chain needs a pipeline that runs several models: [pipeline.document_reading]",
-            &["pipeline"],
-        );
-        check(
-            self.kind != ModelKind::Model || !has_parts,
-            "pipeline.document_reading",
-            "it runs several models: set kind = \"chain\" at the top",
-            &["kind"],
-        );
-        let reads = self.pipeline.takes(Input::Document);
-        check(self.field.is_empty() || reads, "field", "only a model that reads documents finds fields", &["pipeline"]);
-        let names: Vec<_> = self.field.iter().map(|field| &field.name).collect();
-        for (index, field) in self.field.iter().enumerate() {
-            let place = format!("field[{index}].name");
-            check(!field.name.is_empty(), &place, "expected a name", &[]);
-            let before = names.get(..index).unwrap_or_default();
-            check(!before.contains(&&field.name), &place, "another field has this name", &["field"]);
-        }
-
         let is_of_use = self.features.is_empty() || self.has_features();
         check(is_of_use, "features", "no input has features: name them in [[input]]", &["input"]);
         let has_pipeline = self.pipeline.section().is_some();
@@ -336,8 +313,42 @@ impl ModelConfig {
             mistakes.extend(found.map(|mistake| Problem { key: mistake.key.replacen("golden", &place, 1), ..mistake }));
         }
 
+        mistakes.extend(self.chain_mistakes());
         mistakes.extend(self.response_cache.mistakes());
         mistakes.extend(self.pipeline.mistakes());
+        mistakes
+    }
+
+    /// The mistakes in what a chain and its fields have.
+    fn chain_mistakes(&self) -> Vec<Problem> {
+        let mut mistakes = Vec::new();
+        let mut check = |holds: bool, key: &str, message: &str, other: &str| {
+            if !holds {
+                mistakes.push(Problem::new(key, message).depending_on([other]));
+            }
+        };
+        let has_parts = !self.parts().is_empty();
+        check(
+            self.kind != ModelKind::Chain || has_parts,
+            "kind",
+            "a chain needs a pipeline that runs several models: [pipeline.document_reading]",
+            "pipeline",
+        );
+        check(
+            self.kind != ModelKind::Model || !has_parts,
+            "pipeline.document_reading",
+            "it runs several models: set kind = \"chain\" at the top",
+            "kind",
+        );
+        let reads = self.pipeline.takes(Input::Document);
+        check(self.field.is_empty() || reads, "field", "only a model that reads documents finds fields", "pipeline");
+        let names: Vec<_> = self.field.iter().map(|field| &field.name).collect();
+        for (index, field) in self.field.iter().enumerate() {
+            let place = format!("field[{index}].name");
+            check(!field.name.is_empty(), &place, "expected a name", "field");
+            let before = names.get(..index).unwrap_or_default();
+            check(!before.contains(&&field.name), &place, "another field has this name", "field");
+        }
         mistakes
     }
 

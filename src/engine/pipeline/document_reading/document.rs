@@ -23,8 +23,9 @@ pub struct Document {
 /// A page of a document.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Page {
-    /// Its number, from 1.
-    page: usize,
+    /// From 1.
+    #[serde(rename = "page")]
+    number: usize,
     /// In pixels of the picture that was read, as all boxes.
     width: u32,
     height: u32,
@@ -108,7 +109,7 @@ impl Page {
             Some((field.name.clone(), value))
         });
         Self {
-            page: size.number,
+            number: size.number,
             width: size.width,
             height: size.height,
             turned: size.turned,
@@ -119,8 +120,7 @@ impl Page {
     }
 }
 
-/// The results of a document: the text of each page, and the answer in JSON. A field is that of the first page which has it,
-/// but an amount that is to be the last one is that of the last page.
+/// The results of a document: the text of each page, and the answer in JSON. A field is that of the first page which has it.
 pub fn results(pages: Vec<Page>) -> Result<Vec<Tensor>, AnswerError> {
     let wrong = |reason: String| AnswerError::Values(reason);
     let texts = Tensor::from_strings(vec![pages.len()], pages.iter().map(|page| page.text.as_bytes()));
