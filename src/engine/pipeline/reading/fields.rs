@@ -63,6 +63,13 @@ pub enum Pattern {
     Number,
 }
 
+impl Pattern {
+    /// Set for values that a text next to them does not resemble by chance.
+    fn is_checked(self) -> bool {
+        matches!(self, Self::Iban | Self::VatId)
+    }
+}
+
 /// The choice among several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -119,31 +126,30 @@ impl<'p> Page<'p> {
 
     /// The value of a field, if the page has one.
     pub fn find(&self, field: &Field) -> Option<Found> {
-        let matches: Vec<Vec<Match>> = self.rows.iter().map(|row| field.matches(row)).collect();
+        let matches: Vec<Vec<Match>> = self.rows.iter().map(|row| field.matches(row, 0)).collect();
         let mut candidates = self.labelled(field, &matches);
         if candidates.is_empty() && (field.unlabelled || field.labels.is_empty()) {
             let all = matches.iter().enumerate().flat_map(|(row, found)| found.iter().map(move |found| (row, found)));
-            candidates.extend(all.map(|(row, found)| Candidate { row, found, distance: 0.0 }));
+            candidates.extend(all.map(|(row, found)| Candidate { row, found: found.clone(), distance: 0.0 }));
         }
         let chosen = choose(field.choose, candidates)?;
         let row = self.rows.get(chosen.row)?;
         let (area, confidence) = row.place(&chosen.found.chars)?;
         let text = row.text(&chosen.found.chars);
-        Some(Found { value: chosen.found.value.clone(), text, area, confidence })
+        Some(Found { value: chosen.found.value, text, area, confidence })
     }
 
     /// The values beside a label, or else below it.
-    fn labelled<'m>(&self, field: &Field, matches: &'m [Vec<Match>]) -> Vec<Candidate<'m>> {
+    fn labelled(&self, field: &Field, matches: &[Vec<Match>]) -> Vec<Candidate> {
         let (wanted, others) = (Label::all(&field.labels), Label::all(&field.not));
         let mut candidates = Vec::new();
         for (index, row) in self.rows.iter().enumerate() {
-            for label in labels::occurrences(row, &wanted, &others) {
+            for label in labels::occurrences(row, &wanted, &others, field.pattern.is_checked()) {
                 let Some((label_area, _)) = row.place(&label) else { continue };
                 let label_area = label_area.bounds();
-                let found = matches.get(index).map(Vec::as_slice).unwrap_or_default();
-                let beside = found.iter().filter(|found| found.chars.start >= label.end);
                 let before = candidates.len();
-                candidates.extend(beside.filter_map(|found| {
+                // The space behind a label is lost often, so a value may begin right there.
+                candidates.extend(field.matches(row, label.end).into_iter().filter_map(|found| {
                     let area = row.place(&found.chars)?.0.bounds();
                     let distance = (area.left - label_area.right).max(0.0) / label_area.height().max(1.0);
                     Some(Candidate { row: index, found, distance })
@@ -157,18 +163,18 @@ impl<'p> Page<'p> {
     }
 
     /// The values of the next row below a label that has any there.
-    fn below<'m>(&self, row: usize, label: &Area, matches: &'m [Vec<Match>]) -> Vec<Candidate<'m>> {
+    fn below(&self, row: usize, label: &Area, matches: &[Vec<Match>]) -> Vec<Candidate> {
         let height = label.height().max(1.0);
         let next = self.rows.iter().zip(matches).enumerate().skip(row + 1).take(ROWS_BELOW);
         for (index, (row, found)) in next {
-            let candidate = |found: &'m Match| {
+            let candidate = |found: &Match| {
                 let area = row.place(&found.chars)?.0.bounds();
                 let gap = area.top - label.bottom;
                 let is_below = gap <= BELOW_HEIGHTS * height && label.overlap_across(&area) > -0.5 * height;
                 let distance = gap.max(0.0) / height;
-                is_below.then_some(Candidate { row: index, found, distance })
+                is_below.then(|| Candidate { row: index, found: found.clone(), distance })
             };
-            let candidates: Vec<Candidate<'_>> = found.iter().filter_map(candidate).collect();
+            let candidates: Vec<Candidate> = found.iter().filter_map(candidate).collect();
             if !candidates.is_empty() {
                 return candidates;
             }
@@ -178,16 +184,18 @@ impl<'p> Page<'p> {
 }
 
 impl Field {
-    /// The values of the field's form in a row.
-    fn matches(&self, row: &RowText<'_>) -> Vec<Match> {
-        let chars = row.chars();
-        match self.pattern {
+    /// The values of the field's form in a row, from a character on that begins a word.
+    fn matches(&self, row: &RowText<'_>, start: usize) -> Vec<Match> {
+        let chars = row.chars().get(start..).unwrap_or_default();
+        let found = match self.pattern {
             Pattern::Amount => amount::amounts(chars),
             Pattern::Date => date::dates(chars, self.day_order),
             Pattern::Iban => identifiers::ibans(chars),
             Pattern::VatId => identifiers::vat_ids(chars),
             Pattern::Number => identifiers::numbers(chars),
-        }
+        };
+        let on_row = |found: Match| Match { chars: start + found.chars.start..start + found.chars.end, ..found };
+        found.into_iter().map(on_row).collect()
     }
 }
 
@@ -199,15 +207,15 @@ struct Match {
 }
 
 /// A value with its label.
-#[derive(Debug, Clone, Copy)]
-struct Candidate<'m> {
+#[derive(Debug, Clone)]
+struct Candidate {
     row: usize,
-    found: &'m Match,
+    found: Match,
     /// The way from the label in line heights.
     distance: f32,
 }
 
-impl Candidate<'_> {
+impl Candidate {
     fn place(&self) -> (usize, usize) {
         (self.row, self.found.chars.start)
     }
@@ -217,7 +225,7 @@ impl Candidate<'_> {
     }
 }
 
-fn choose(choice: Choice, candidates: Vec<Candidate<'_>>) -> Option<Candidate<'_>> {
+fn choose(choice: Choice, candidates: Vec<Candidate>) -> Option<Candidate> {
     let candidates = candidates.into_iter();
     match choice {
         Choice::Nearest => candidates.min_by(|one, other| one.distance.total_cmp(&other.distance)),

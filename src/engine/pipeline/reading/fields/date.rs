@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::digits::{number, run};
+use super::digits::{digit, number, run};
 use super::labels::folded;
 use super::{Match, Value};
 
@@ -64,7 +64,11 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
     let mut parts: Vec<(Part, Range<usize>)> = Vec::new();
     let mut at = start;
     while parts.len() < 3 {
-        let (part, end) = part_at(chars, at)?;
+        let first = parts.first().map(|(part, _)| *part);
+        let (part, end) = first
+            .filter(|_| parts.len() == 2)
+            .and_then(|first| before_time(chars, at, first))
+            .or_else(|| part_at(chars, at))?;
         parts.push((part, at..end));
         at = end;
         if parts.len() < 3 {
@@ -73,7 +77,8 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
     }
     let [(first, first_at), (second, second_at), (third, third_at)] = parts.as_slice() else { return None };
     // A number that goes on is none of a date.
-    if chars.get(at).is_some_and(char::is_ascii_digit)
+    let is_time = time_at(chars, at).is_some();
+    if (chars.get(at).is_some_and(char::is_ascii_digit) && !is_time)
         || matches!(chars.get(at..), Some(['.' | '/' | '-', next, ..]) if next.is_ascii_digit())
     {
         return None;
@@ -127,6 +132,24 @@ fn part_at(chars: &[char], at: usize) -> Option<(Part, usize)> {
     let is_number = sure > 0 && sure * 2 >= digits.len() && digits.len() <= 4;
     let end = at + digits.len();
     is_number.then_some((Part::Number { value: number(&digits)?, length: digits.len() }, end))
+}
+
+/// The last part of a date behind which a time begins without a space: "2026-11-2414:35".
+fn before_time(chars: &[char], at: usize, first: Part) -> Option<(Part, usize)> {
+    let begins_with_year = matches!(first, Part::Number { length: 4, .. });
+    let length = if begins_with_year { 2 } else { 4 };
+    let digits: Vec<u8> = chars.get(at..at + length)?.iter().map(|char| digit(*char)).collect::<Option<_>>()?;
+    time_at(chars, at + length)?;
+    Some((Part::Number { value: number(&digits)?, length }, at + length))
+}
+
+/// The end of a time such as 9:35 or 14:35.
+fn time_at(chars: &[char], at: usize) -> Option<usize> {
+    let hours = chars.get(at..)?.iter().take_while(|char| char.is_ascii_digit()).count();
+    let minutes = chars.get(at + hours + 1..at + hours + 3)?;
+    let is_time =
+        (1..=2).contains(&hours) && chars.get(at + hours) == Some(&':') && minutes.iter().all(char::is_ascii_digit);
+    is_time.then_some(at + hours + 3)
 }
 
 fn month_at(chars: &[char], at: usize) -> Option<(u32, usize)> {

@@ -18,7 +18,13 @@ impl Label {
 }
 
 /// The places of labels in a row: where several overlap, the longest. Those inside of one of the others do not count.
-pub(super) fn occurrences(row: &RowText<'_>, wanted: &[Label], others: &[Label]) -> Vec<Range<usize>> {
+/// `may_be_joined`: a letter may be right behind a label.
+pub(super) fn occurrences(
+    row: &RowText<'_>,
+    wanted: &[Label],
+    others: &[Label],
+    may_be_joined: bool,
+) -> Vec<Range<usize>> {
     let letters: Vec<(usize, char)> = row
         .chars()
         .iter()
@@ -26,7 +32,7 @@ pub(super) fn occurrences(row: &RowText<'_>, wanted: &[Label], others: &[Label])
         .flat_map(|(index, char)| folded(*char).map(move |letter| (index, lookalike(letter))))
         .collect();
     let places = |labels: &[Label]| -> Vec<Range<usize>> {
-        labels.iter().flat_map(|label| places_of(label, &letters, row.chars())).collect()
+        labels.iter().flat_map(|label| places_of(label, &letters, row.chars(), may_be_joined)).collect()
     };
     let (found, others) = (places(wanted), places(others));
     let covers = |other: &Range<usize>, place: &Range<usize>| other.start <= place.start && place.end <= other.end;
@@ -41,18 +47,23 @@ pub(super) fn occurrences(row: &RowText<'_>, wanted: &[Label], others: &[Label])
     kept
 }
 
-fn places_of(label: &Label, letters: &[(usize, char)], chars: &[char]) -> Vec<Range<usize>> {
+fn places_of(label: &Label, letters: &[(usize, char)], chars: &[char], may_be_joined: bool) -> Vec<Range<usize>> {
     let windows = letters.windows(label.0.len());
     let equal = windows.filter(|window| window.iter().map(|(_, letter)| letter).eq(&label.0));
     let places = equal.filter_map(|window| Some(window.first()?.0..window.last()?.0 + 1));
-    places.filter(|place| is_word(place, chars)).collect()
+    places.filter(|place| is_word(place, chars, may_be_joined)).collect()
 }
 
 /// Tells whether no letter is right before or behind. Behind, one may be where the space between two words was lost: a
 /// capital behind a small letter, or a currency.
-fn is_word(place: &Range<usize>, chars: &[char]) -> bool {
+fn is_word(place: &Range<usize>, chars: &[char], may_be_joined: bool) -> bool {
     let is_letter = |index: usize| chars.get(index).is_some_and(|char| char.is_alphabetic());
     if place.start.checked_sub(1).is_some_and(is_letter) {
+        return false;
+    }
+    // The "1" of "TOTA12.50" may be the letter, or the first digit.
+    let ends_in_digit = chars.get(place.end - 1).is_some_and(char::is_ascii_digit);
+    if ends_in_digit && chars.get(place.end).is_some_and(|next| next.is_ascii_digit() || matches!(next, '.' | ',')) {
         return false;
     }
     let is_new_word = || {
@@ -60,7 +71,7 @@ fn is_word(place: &Range<usize>, chars: &[char]) -> bool {
         let is_capital = chars.get(place.end).is_some_and(|char| char.is_uppercase());
         (is_small && is_capital) || super::amount::starts_with_currency(chars.get(place.end..).unwrap_or_default())
     };
-    !is_letter(place.end) || is_new_word()
+    !is_letter(place.end) || may_be_joined || is_new_word()
 }
 
 /// The plain small letters and digits of a character; none of a sign.

@@ -202,6 +202,31 @@ fn totals_are_found_beside_and_below_their_labels_in_five_languages() {
 }
 
 #[test]
+fn a_value_is_found_where_the_space_behind_its_label_was_lost() {
+    let total = field("labels = ['total', 'net a payer']\npattern = 'amount'");
+    let number = field("labels = ['invoice no', 'facture no']\npattern = 'number'");
+    let iban = field("labels = ['iban']\npattern = 'iban'");
+    let date = field("labels = ['date']\npattern = 'date'\nunlabelled = true");
+    for (text, field, expected) in [
+        ("Net à payer16.234,85EUR", &total, "16234.85 EUR"),
+        ("Total12.50", &total, "12.50 ?"),
+        // Its "1" may be the letter, or the first digit.
+        ("TOTA12.50", &total, "none"),
+        ("FactureNoRE25994\n2xScrews", &number, "RE25994"),
+        ("Invoice No2026/40788", &number, "2026/40788"),
+        ("IBANDE89370400440532013000", &iban, "DE89370400440532013000"),
+        ("Date2026-11-24", &date, "2026-11-24"),
+        ("2026-11-2414:35", &date, "2026-11-24"),
+        ("2026-11-249:35", &date, "2026-11-24"),
+        ("24.11.202614:35", &date, "2026-11-24"),
+        ("24.11.2026 14:35", &date, "2026-11-24"),
+        ("24.11.2026145", &date, "none"),
+    ] {
+        assert_eq!(value(text, field), expected, "{text}");
+    }
+}
+
+#[test]
 fn the_choice_is_among_all_values_with_a_label() {
     let page = "Total  5.00\nTotal  11.00  1.90  12.90\nTotal  7.00";
     for (choice, expected) in [("first", "5.00 ?"), ("last", "7.00 ?"), ("largest", "12.90 ?"), ("nearest", "5.00 ?")] {
