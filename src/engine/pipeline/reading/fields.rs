@@ -192,7 +192,11 @@ impl Field {
             Pattern::Date => date::dates(chars, self.day_order),
             Pattern::Iban => identifiers::ibans(chars),
             Pattern::VatId => identifiers::vat_ids(chars),
-            Pattern::Number => identifiers::numbers(chars),
+            Pattern::Number => {
+                let dates = date::dates(chars, self.day_order);
+                let is_date = |found: &Match| dates.iter().any(|date| date.chars == found.chars);
+                identifiers::numbers(chars).into_iter().filter(|found| !is_date(found)).collect()
+            }
         };
         let on_row = |found: Match| Match { chars: start + found.chars.start..start + found.chars.end, ..found };
         found.into_iter().map(on_row).collect()

@@ -127,6 +127,12 @@ fn part_at(chars: &[char], at: usize) -> Option<(Part, usize)> {
     if let Some((month, end)) = month_at(chars, at) {
         return Some((Part::Month(month), end));
     }
+    // The "S" of "18September" is no digit.
+    let length = chars.get(at..)?.iter().take_while(|char| char.is_ascii_digit()).count();
+    if (1..=2).contains(&length) && month_at(chars, at + length).is_some() {
+        let (digits, _) = run(chars, at, length);
+        return Some((Part::Number { value: number(&digits)?, length }, at + length));
+    }
     // A letter counts as a digit only next to one.
     let (digits, sure) = run(chars, at, 5);
     let is_number = sure > 0 && sure * 2 >= digits.len() && digits.len() <= 4;

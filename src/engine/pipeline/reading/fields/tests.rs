@@ -213,9 +213,12 @@ fn a_value_is_found_where_the_space_behind_its_label_was_lost() {
         // Its "1" may be the letter, or the first digit.
         ("TOTA12.50", &total, "none"),
         ("FactureNoRE25994\n2xScrews", &number, "RE25994"),
+        ("Invoice No  24/11/2026", &number, "none"),
         ("Invoice No2026/40788", &number, "2026/40788"),
         ("IBANDE89370400440532013000", &iban, "DE89370400440532013000"),
         ("Date2026-11-24", &date, "2026-11-24"),
+        ("Date:18September2026", &date, "2026-09-18"),
+        ("2octobre2026", &date, "2026-10-02"),
         ("2026-11-2414:35", &date, "2026-11-24"),
         ("2026-11-249:35", &date, "2026-11-24"),
         ("24.11.202614:35", &date, "2026-11-24"),
