@@ -15,6 +15,7 @@
 //! * `metadata/` - documents about servers and models as Triton writes them: `model_config.rs`, `repository.rs`,
 //!   `statistics.rs`
 //! * `error.rs` - reasons why a message is refused, in the words that the client gets
+//! * `rows.rs` - rows in place of a request
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
 //! * `annotated.rs` - a call that is answered with its photograph, annotated
 //! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
@@ -45,6 +46,7 @@ mod cells;
 mod json;
 mod object;
 mod parameters;
+mod rows;
 #[cfg(test)]
 mod roundtrip;
 mod used_features;

@@ -492,7 +492,7 @@ fn tagged(content: &pipeline::content::Content) -> Content {
         pipeline::content::Content::Texts(texts) => {
             Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())])
         }
-        pipeline::content::Content::Rows(rows) => Content::Rows(rows.clone()),
+        pipeline::content::Content::Rows(rows) => Content::Rows(rows.json().clone()),
     }
 }
 

@@ -4,7 +4,7 @@ use ledge_base::tensor::{DataType, Tensor, from_f64, to_f64};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::cell::{Cell, Rows};
+use super::cell::{Cell, Rows, excerpt};
 
 /// Integers above are not all doubles.
 const EXACT_MAX: u64 = 1 << 53;
@@ -133,7 +133,7 @@ impl Column {
             (ColumnType::Text, Cell::Text(text)) => Element::Text(text),
             (ColumnType::Category, Cell::Text(text)) => {
                 let found = self.categories.iter().find(|name| *name == text);
-                Element::Text(found.ok_or_else(|| format!("is {text:?}, which is none of its categories"))?)
+                Element::Text(found.ok_or_else(|| format!("is {}, which is none of its categories", excerpt(text)))?)
             }
             (ColumnType::Boolean, Cell::Boolean(boolean)) => Element::Number(f64::from(*boolean)),
             (ColumnType::Boolean, Cell::Integer(integer @ (0 | 1))) => Element::Number(f64::from(*integer == 1)),
@@ -155,12 +155,12 @@ impl Column {
                 _ if text.trim().is_empty() => return Ok(None),
                 Ok(number) if number.is_nan() => return Ok(None),
                 Ok(number) if self.kind == ColumnType::Number || number.fract() == 0.0 => Element::Number(number),
-                _ => return Err(format!("is {text:?}, expected {}", self.expected())),
+                _ => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),
             },
             (_, Cell::Number(number)) => return Err(format!("is {number}, expected {}", self.expected())),
             (_, Cell::Integer(integer)) => return Err(format!("is {integer}, expected {}", self.expected())),
             (_, Cell::Boolean(boolean)) => return Err(format!("is {boolean}, expected {}", self.expected())),
-            (_, Cell::Text(text)) => return Err(format!("is {text:?}, expected {}", self.expected())),
+            (_, Cell::Text(text)) => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),
         };
         match value {
             Element::Number(number) if number.is_nan() => Ok(None),
@@ -199,7 +199,7 @@ impl Column {
             Some(Element::Number(number)) => Ok(number),
             Some(Element::Text(text)) => {
                 let place = place(text).and_then(|place| u32::try_from(place).ok());
-                place.map(f64::from).ok_or_else(|| format!("is {text:?}, expected a number"))
+                place.map(f64::from).ok_or_else(|| format!("is {}, expected a number", excerpt(text)))
             }
         }
     }
@@ -215,7 +215,7 @@ pub fn tensor(
     let cells = || (0..rows.len()).flat_map(|row| columns.iter().map(move |&(place, column)| (row, place, column)));
     let of = |(row, column): (usize, &Column)| {
         let name = column.name.clone();
-        move |reason: String| format!("row {row}: column {name:?} {reason}")
+        move |reason: String| format!("row {}: column {name:?} {reason}", rows.number(row))
     };
     if datatype == DataType::Bytes {
         let mut strings = Vec::with_capacity(rows.len() * columns.len());

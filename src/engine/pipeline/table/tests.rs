@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::backend::{Port, Signature};
+use crate::pipeline::content::rows::ROWS_MAX;
 
 fn section(text: &str) -> Table {
     toml::from_str(text).unwrap()
@@ -24,7 +25,8 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
 
 fn prepare(pipeline: &dyn Pipeline, content: &str) -> Result<Vec<Tensor>, String> {
     let mut hold = Account::unlimited().hold();
-    let prepared = pipeline.prepare(&Content::Rows(content.to_owned().into()), DecodeLimits::default(), &mut hold);
+    let rows = RowsText::new(content.to_owned().into()).map_err(|error| error.to_string())?;
+    let prepared = pipeline.prepare(&Content::Rows(rows), DecodeLimits::default(), &mut hold);
     prepared.map(|prepared| prepared.inputs).map_err(|error| error.to_string())
 }
 
@@ -62,7 +64,7 @@ fn a_value_that_is_not_of_its_column_names_row_and_column() {
     assert!(reason(r#"{"a": 1, "a": 2, "d": "low"}"#).starts_with("row 1: column \"a\" is there twice"));
     assert!(reason("3").contains("expected an object"));
     assert!(reason(r#"{"a": [1]}"#).contains("expected a number, a string"));
-    assert!(prepare(matrix().as_ref(), "[]").unwrap_err().contains("no rows"));
+    assert!(prepare(matrix().as_ref(), "[]").unwrap_err().contains("no row"));
 }
 
 #[test]
