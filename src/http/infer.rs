@@ -21,6 +21,7 @@ use ledge_protocol::decode;
 
 use super::App;
 use super::call_headers::{self, CallHeaders};
+use super::csv;
 use super::models::target;
 
 /// The header with the outcome of the response cache.
@@ -50,6 +51,9 @@ pub async fn infer(
             return Err(failure);
         }
     };
+    if csv::is_csv(call_headers::content_type(&parts.headers)) {
+        return csv::infer(&app, target, &parts, body, CallHeaders { priority, deadline }, principal).await;
+    }
     let ReceivedBody { bytes: body, account } = body::read(&parts, body, app.context()).await?;
     let form = BodyKind::of(call_headers::content_type(&parts.headers), header_length(&parts.headers)?);
     let call = InferenceCall {
@@ -105,8 +109,7 @@ async fn annotated(
 /// The format of the picture that `Accept` prefers to JSON. The most specific range that fits a format decides about it
 /// (RFC 9110, 12.5.1). Of equal weights the first range wins, and within one range JSON, then JPEG.
 pub(super) fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
-    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let ranges: Vec<_> = values.flat_map(|value| value.split(',')).filter_map(accepted_range).collect();
+    let ranges: Vec<_> = accepted_ranges(headers).collect();
     let accepted = |(format, names): (Option<PictureFormat>, &[&str])| {
         let range = |name: &&str| ranges.iter().enumerate().find(|(_, (range, _))| range == name);
         let (place, (_, weight)) = names.iter().rev().find_map(range)?;
@@ -120,6 +123,18 @@ pub(super) fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
     let best = formats.into_iter().filter_map(accepted);
     // The last of equal ones.
     best.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))).and_then(|(_, _, format)| format)
+}
+
+/// The weight of the most specific range of `Accept` among `names`, the most specific first; 0 without one.
+pub(super) fn accepted_weight(headers: &HeaderMap, names: &[&str]) -> f32 {
+    let ranges: Vec<_> = accepted_ranges(headers).collect();
+    let weight = |name: &&str| ranges.iter().find(|(range, _)| range == name).map(|(_, weight)| *weight);
+    names.iter().find_map(weight).unwrap_or(0.0)
+}
+
+fn accepted_ranges(headers: &HeaderMap) -> impl Iterator<Item = (String, f32)> {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).filter_map(accepted_range)
 }
 
 /// A range of `Accept` in small letters, with its weight; `None` for one that is no range.

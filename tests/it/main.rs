@@ -61,6 +61,7 @@ mod runtimes;
 mod stored_forms;
 mod systemd;
 mod table_models;
+mod tables;
 mod texts;
 mod tidy;
 mod tls;

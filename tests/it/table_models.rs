@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{TestRoot, data};
 
-const MODELS: [&str; 12] = [
+pub const MODELS: [&str; 12] = [
     "cancer_lightgbm",
     "cancer_xgboost",
     "diabetes_boosting",
@@ -22,7 +22,7 @@ const MODELS: [&str; 12] = [
     "wine_logistic",
 ];
 
-fn with_model(root: TestRoot, name: &str) -> TestRoot {
+pub fn with_model(root: TestRoot, name: &str) -> TestRoot {
     let file =
         |root: TestRoot, path: &str| root.file(&format!("{name}/{path}"), data(&format!("tables/{name}/{path}")));
     ["1/model.onnx", "model.toml", "golden/rows.json"].into_iter().fold(root, file)

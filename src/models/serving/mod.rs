@@ -305,6 +305,22 @@ impl Serving {
         finish(call, answered)
     }
 
+    /// Answers a part of a long content with the version that was pinned for the whole, whatever an update does
+    /// meanwhile. A part is a call of its own, which no update watches.
+    pub async fn infer_part(
+        &self,
+        model: Arc<LoadedModel>,
+        request: ContentRequest,
+        principal: &Principal,
+    ) -> Result<ContentResponse, ServingError> {
+        let call = CountedCall::new(&self.audit, model, principal, Instant::now());
+        let answered = match self.admit(&call, &call.model, request.priority) {
+            Ok(_permit) => self.infer_content_pinned(&call, request).await,
+            Err(refused) => Err(refused.into()),
+        };
+        finish(call, answered)
+    }
+
     /// Pins the model for one call, and returns what an update observes of it.
     fn call<'a>(
         &'a self,
