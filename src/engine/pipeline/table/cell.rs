@@ -68,6 +68,8 @@ pub struct Rows {
     first: usize,
     /// The position behind the column that was set last.
     next: usize,
+    /// False before the first row, and between two.
+    is_in_row: bool,
     /// What is wrong with the rows, where it is not their JSON.
     mistake: Option<String>,
 }
@@ -75,7 +77,7 @@ pub struct Rows {
 impl Rows {
     /// No rows yet, of these columns. `first` is the number of the first one, for messages.
     pub fn new(columns: Arc<ColumnNames>, first: usize) -> Self {
-        Self { columns, cells: Vec::new(), count: 0, first, next: 0, mistake: None }
+        Self { columns, cells: Vec::new(), count: 0, first, next: 0, is_in_row: false, mistake: None }
     }
 
     /// The rows of a call.
@@ -116,7 +118,7 @@ impl Rows {
                 let text = error.to_string();
                 let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
                 let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
-                Err(format!("row {}: {reason}", self.number(self.count.saturating_sub(1))))
+                Err(format!("row {}: {reason}", self.number(self.count - usize::from(self.is_in_row))))
             }
             (None, Err(error)) => Err(error.to_string()),
             (None, Ok(())) if self.is_empty() => Err("the list has no rows".to_owned()),
@@ -133,7 +135,7 @@ impl Rows {
             return Err(format!("more than {CELLS_MAX} cells in one call"));
         }
         self.count += 1;
-        self.next = 0;
+        (self.next, self.is_in_row) = (0, true);
         self.cells.resize(cells, Cell::Missing);
         Ok(())
     }
@@ -236,6 +238,7 @@ impl<'de> Visitor<'de> for JsonRow<'_> {
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
+        rows.is_in_row = false;
         Ok(())
     }
 }

@@ -153,6 +153,12 @@ impl Column {
             // CSV has no types, and many devices write numbers in quotes.
             (ColumnType::Number | ColumnType::Integer, Cell::Text(text)) => match text.trim().parse::<f64>() {
                 _ if text.trim().is_empty() => return Ok(None),
+                // A double between which and the integer there is a difference.
+                _ if self.kind == ColumnType::Integer
+                    && text.trim().parse::<i64>().is_ok_and(|integer| integer.unsigned_abs() > EXACT_MAX) =>
+                {
+                    return Err(format!("is {}, beyond 2^53", excerpt(text)));
+                }
                 Ok(number) if number.is_nan() => return Ok(None),
                 Ok(number) if self.kind == ColumnType::Number || number.fract() == 0.0 => Element::Number(number),
                 _ => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),

@@ -87,6 +87,7 @@ fn a_model_with_one_input_a_column_gets_each_by_its_name() {
     let reason = |hours: &str| prepare(pipeline.as_ref(), &format!(r#"{{"hours": {hours}}}"#)).unwrap_err();
     assert_eq!(reason("7.5"), "row 0: column \"hours\" is 7.5, expected an integer");
     assert!(reason("9007199254740993").contains("beyond 2^53"));
+    assert!(reason("\"9007199254740993\"").contains("beyond 2^53"));
 }
 
 #[test]
