@@ -61,7 +61,13 @@ pub async fn infer(
     let arrived = std::time::Instant::now();
     let account = body::account(parts, app.context());
     let opened = open(app, &target, &parts.headers).map(|(model, form)| {
-        let calls = PartCalls { serving: app.serving().clone(), model, target: target.clone(), terms, principal: principal.clone() };
+        let calls = PartCalls {
+            serving: app.serving().clone(),
+            model,
+            target: target.clone(),
+            terms,
+            principal: principal.clone(),
+        };
         (form, calls)
     });
     let (form, calls) = match opened {
@@ -284,8 +290,11 @@ async fn next_part(
             return Ok(Some(part));
         }
         let piece = tokio::time::timeout_at(end, body.next()).await.map_err(|_| {
-            let message =
-                format!("no further {} rows arrived within {} ms (http.body_timeout_ms)", CsvRows::PART_ROWS, timeout.as_millis());
+            let message = format!(
+                "no further {} rows arrived within {} ms (http.body_timeout_ms)",
+                CsvRows::PART_ROWS,
+                timeout.as_millis()
+            );
             ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
         })?;
         match piece {

@@ -178,7 +178,8 @@ impl CsvRows {
         Ok(())
     }
 
-    fn take(&mut self) -> Option<RowsText> {
+    /// The rows that are read and in no part yet, such as those before a mistake.
+    pub fn take(&mut self) -> Option<RowsText> {
         if self.part_rows == 0 {
             return None;
         }
@@ -247,10 +248,8 @@ mod tests {
     #[test]
     fn lines_are_rows_of_texts_by_the_names_of_the_header() {
         let text = "\u{feff}a,\"b \"\"x\"\"\",c\r\n1,\"two\nlines\",\r\n\r\n,é,-2.5e3";
-        let expected = [
-            json!({"a": "1", "b \"x\"": "two\nlines", "c": null}),
-            json!({"a": null, "b \"x\"": "é", "c": "-2.5e3"}),
-        ];
+        let expected =
+            [json!({"a": "1", "b \"x\"": "two\nlines", "c": null}), json!({"a": null, "b \"x\"": "é", "c": "-2.5e3"})];
         assert_eq!(read(text.as_bytes()).unwrap(), expected);
     }
 

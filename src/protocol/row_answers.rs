@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// The form of answers to CSV.
@@ -143,9 +143,9 @@ mod tests {
 
     fn lines(form: RowsForm, results: &[&str]) -> String {
         let mut answers = RowAnswers::new(form);
-        let lines = results.iter().flat_map(|result| {
-            answers.lines(&RawValue::from_string((*result).to_owned()).unwrap()).unwrap()
-        });
+        let lines = results
+            .iter()
+            .flat_map(|result| answers.lines(&RawValue::from_string((*result).to_owned()).unwrap()).unwrap());
         String::from_utf8(lines.collect()).unwrap()
     }
 
@@ -159,6 +159,9 @@ mod tests {
         assert_eq!(lines(RowsForm::Csv, &classes), expected);
         assert_eq!(lines(RowsForm::Csv, &[r#"[{"values":[1.5]},{"values":[-2]}]"#]), "value\n1.5\n-2\n");
         assert_eq!(lines(RowsForm::Csv, &[r#"[{"values":[1.5, 3]}]"#]), "value_0,value_1\n1.5,3\n");
-        assert_eq!(lines(RowsForm::JsonLines, &[r#"[{"values":[1.5]}, {"class":"\n"}]"#]), "{\"values\":[1.5]}\n{\"class\":\"\\n\"}\n");
+        assert_eq!(
+            lines(RowsForm::JsonLines, &[r#"[{"values":[1.5]}, {"class":"\n"}]"#]),
+            "{\"values\":[1.5]}\n{\"class\":\"\\n\"}\n"
+        );
     }
 }

@@ -28,7 +28,9 @@ mod tests {
 
     #[test]
     fn a_request_has_a_list_of_inputs_and_everything_else_in_json_is_rows() {
-        for rows in ["{}", " [{}]", "[]", r#"{"inputs": 3}"#, r#"{"inputs": "[1]"}"#, r#"{"a": {"inputs": []}}"#, "{\"a"] {
+        for rows in
+            ["{}", " [{}]", "[]", r#"{"inputs": 3}"#, r#"{"inputs": "[1]"}"#, r#"{"a": {"inputs": []}}"#, "{\"a"]
+        {
             assert!(are_rows(rows.as_bytes()), "{rows}");
         }
         for other in [r#"{"id": "1", "inputs": []}"#, "{\"inputs\" : [ {} ], \"outputs\": []}", "", "3", "--x"] {

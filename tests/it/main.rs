@@ -60,6 +60,7 @@ mod right_answers;
 mod runtimes;
 mod stored_forms;
 mod systemd;
+mod table_golden;
 mod table_models;
 mod tables;
 mod texts;

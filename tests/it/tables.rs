@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestDaemon, TestRoot, data};
-use crate::table_models::{MODELS, with_model};
+use crate::daemon::{TestDaemon, TestRoot};
+use crate::table_golden::{Golden, MODELS, exports};
 
 const COLUMNS: &str = "[pipeline.table]\ncolumns = [{ name = \"a\" }, { name = \"b\", missing = \"nan\" }]\n";
 const CSV: (&str, &str) = ("content-type", "text/csv");
@@ -40,97 +40,25 @@ fn csv_of(rows: std::ops::Range<usize>) -> String {
     })
 }
 
-/// Golden rows of an export as the rows of a call, and what its library predicts for them.
-struct Golden {
-    names: Vec<String>,
-    rows: Vec<Vec<Value>>,
-    /// The class or the number, and the numbers behind it.
-    predicted: Vec<(Value, Vec<f64>)>,
-}
-
-/// Many rows, so that a call is several runs.
-const REPEATED: usize = 105;
-
-fn golden(model: &str) -> Golden {
-    let file: Value = serde_json::from_slice(&data(&format!("tables/{model}/golden/rows.json"))).unwrap();
-    let tensor = |tensor: &Value| -> (String, Vec<Vec<Value>>) {
-        let elements = tensor["data"].as_array().unwrap();
-        let width = elements.len() / usize::try_from(tensor["shape"][0].as_u64().unwrap()).unwrap();
-        (tensor["name"].as_str().unwrap().to_owned(), elements.chunks(width).map(<[Value]>::to_vec).collect())
-    };
-    let inputs: Vec<_> = file["inputs"].as_array().unwrap().iter().map(tensor).collect();
-    let outputs: Vec<_> = file["outputs"].as_array().unwrap().iter().map(tensor).collect();
-    let names = match inputs.as_slice() {
-        [(_, rows)] => (0..rows[0].len()).map(|place| format!("column_{place}")).collect(),
-        columns => columns.iter().map(|(name, _)| name.clone()).collect(),
-    };
-    let count = inputs[0].1.len();
-    let row = |row: usize| inputs.iter().flat_map(|(_, rows)| rows[row].clone()).collect();
-    let predicted = |row: usize| {
-        let scores = outputs.get(1).map(|(_, rows)| rows[row].iter().map(|score| score.as_f64().unwrap()).collect());
-        (outputs[0].1[row][0].clone(), scores.unwrap_or_default())
-    };
-    let places = || (0..count * REPEATED).map(|place| place % count);
-    Golden { names, rows: places().map(row).collect(), predicted: places().map(predicted).collect() }
-}
-
-impl Golden {
-    fn json(&self) -> Value {
-        let object = |row: &Vec<Value>| self.names.iter().cloned().zip(row.iter().cloned()).collect::<Value>();
-        self.rows.iter().map(object).collect()
-    }
-
-    fn csv(&self) -> String {
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let line = |row: &Vec<Value>| row.iter().map(text).collect::<Vec<_>>().join(",");
-        std::iter::once(self.names.join(",")).chain(self.rows.iter().map(line)).collect::<Vec<_>>().join("\n")
-    }
-
-    /// Compares answers, each a class or a number, and the numbers behind it in the order of the model.
-    #[track_caller]
-    fn compare(&self, model: &str, answers: &[(String, Vec<f64>)]) {
-        assert_eq!(answers.len(), self.predicted.len(), "{model}");
-        let near = |one: f64, other: f64| (one - other).abs() <= 0.002 * other.abs().max(1.0);
-        for (row, ((answer, scores), (expected, expected_scores))) in answers.iter().zip(&self.predicted).enumerate() {
-            let is_same = match expected.as_f64().filter(|_| expected_scores.is_empty()) {
-                Some(number) => near(answer.parse().unwrap(), number),
-                None => expected.as_str().map_or_else(|| expected.to_string(), str::to_owned) == *answer,
-            };
-            assert!(is_same, "{model} row {row}: {answer} is not {expected}");
-            assert_eq!(scores.len(), expected_scores.len(), "{model}");
-            let differ = scores.iter().zip(expected_scores).find(|(one, other)| !near(**one, **other));
-            assert_eq!(differ, None, "{model} row {row}");
-        }
-    }
-}
-
-/// The section that `ledge models check` proposes for each export, taken as it is.
-fn exports() -> TestRoot {
-    let root = MODELS.iter().fold(TestRoot::new(), |root, name| with_model(root, name));
-    let output = root.command(&["models", "check", "--json"]).output().unwrap();
-    let checked: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let checked = checked.iter().filter(|row| row["runtime"] == "onnxruntime");
-    checked.fold(root, |root, row| {
-        let model = row["model"].as_str().unwrap();
-        root.file(&format!("{model}/model.toml"), row["table"].as_str().unwrap_or_else(|| panic!("{row}")))
-    })
-}
-
 #[test]
 fn rows_in_json_and_csv_are_predicted_as_the_library_of_each_export_predicts_them() {
-    let daemon = exports().start();
+    let daemon = exports(TestRoot::new()).start();
     let client = &mut daemon.client();
     for model in MODELS {
-        let golden = golden(model);
+        let golden = Golden::of(model);
         let answer = json_rows(client, model, &golden.json());
         assert_eq!(answer.status, 200, "{model}: {answer:?}");
-        let rows = answer.json()["rows"].as_array().unwrap().clone();
+        let rows = answer.json()["rows"].clone();
 
         let answer = infer(client, model, &[CSV], golden.csv().as_bytes());
-        assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/csv; charset=utf-8")), "{answer:?}");
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (200, Some("text/csv; charset=utf-8")),
+            "{answer:?}"
+        );
         let text = String::from_utf8(answer.body).unwrap();
         let mut lines = text.lines();
-        let header: Vec<_> = lines.next().unwrap().split(',').collect();
+        let header = lines.next().unwrap();
         let answers: Vec<(String, Vec<f64>)> = lines
             .map(|line| {
                 let mut cells = line.split(',');
@@ -139,19 +67,8 @@ fn rows_in_json_and_csv_are_predicted_as_the_library_of_each_export_predicts_the
             .collect();
         golden.compare(model, &answers);
 
-        // The same rows in JSON, with the names of the classes in the order of the header.
-        assert_eq!(rows.len(), answers.len(), "{model}");
-        for (row, (class, numbers)) in rows.iter().zip(&answers) {
-            match header.as_slice() {
-                ["value"] => assert_eq!(row, &json!({"values": [class.parse::<f64>().unwrap()]}), "{model}"),
-                ["class", names @ ..] => {
-                    assert_eq!(row["class"], **class, "{model}");
-                    let of = |name: &&str| row["probabilities"][name.strip_prefix("probability_").unwrap()].as_f64();
-                    assert_eq!(names.iter().filter_map(of).collect::<Vec<_>>(), *numbers, "{model}");
-                }
-                other => panic!("{model}: {other:?}"),
-            }
-        }
+        assert_eq!(Golden::answers(&rows), answers, "{model}: {header}");
+        assert!(header == "value" || header.starts_with("class,probability_") || header == "class", "{header}");
     }
 }
 
@@ -310,4 +227,34 @@ fn rows_that_stop_coming_are_given_up() {
     client.send(b"POST /v2/models/echo/infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/csv\r\ncontent-length: 99\r\n\r\na,b\n1,2\n");
     let message = refusal(&client.receive(), 408);
     assert!(message.contains("http.body_timeout_ms"), "{message}");
+}
+
+#[test]
+fn ledge_infer_answers_a_csv_row_by_row_here_and_at_a_server() {
+    let root = echo();
+    let file = root.folder.path().join("rows.csv");
+    let wrong = csv_of(0..1500).replace("\n1234,", "\nwarm,");
+    crate::daemon::write(&file, wrong.as_bytes());
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let check = |output: std::process::Output| {
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        assert_eq!(output.status.code(), Some(1), "one row has no answer: {err}");
+        let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 1500, "{err}");
+        assert_eq!((&lines[1499]["row"], &lines[1499]["rows"]), (&json!(1499), &json!([{"values": [1499.0, 1.5]}])));
+        assert!(lines[1234]["error"].as_str().unwrap().contains("column \"a\" is \"warm\""), "{}", lines[1234]);
+        assert!(err.contains("1499 rows answered") && err.contains("1 failed"), "{err}");
+    };
+    let path = file.to_str().unwrap();
+    check(root.command(&["infer", "echo", path, "--json"]).output().unwrap());
+    let refused = root.command(&["infer", "echo", path, "--out", "answers.jsonl"]).output().unwrap();
+    assert!(text(refused.stderr).contains("--json"));
+
+    let daemon = root.start();
+    let url = format!("http://{}", daemon.address);
+    check(daemon.root.command(&["infer", "echo", path, "--json", "--url", &url]).output().unwrap());
+    crate::daemon::write(&file, b"a,b\n1,2\n3\n");
+    let table = daemon.root.command(&["infer", "echo", path, "--url", &url]).output().unwrap();
+    let out = text(table.stdout);
+    assert!(out.contains("rows.csv:0") && out.contains("[1.0,2.0]") && out.contains("row 1 has 1 cells"), "{out}");
 }
