@@ -33,7 +33,7 @@ fn a_row_that_a_device_publishes_becomes_a_class() {
     let row = r#"{"temperature": 95, "vibration": "7.5", "hours": 8000, "machine": "saw", "shift": "night"}"#;
     peer.send(Outgoing::new("plant/7/state", row));
     let answer = peer.receive();
-    assert_eq!((answer.topic.as_str(), answer.text()), ("plant/7/condition", "service"));
+    assert_eq!((answer.topic.as_str(), &*answer.text()), ("plant/7/condition", "service"));
     peer.send(Outgoing::new("plant/8/state", row.replace("95", "\"hot\"")));
     let answer = peer.receive();
     assert!(answer.text().contains("row 0: column \\\"temperature\\\" is \\\"hot\\\""), "{answer:?}");
