@@ -18,7 +18,8 @@ pub fn are_rows(body: &[u8]) -> bool {
         Some(b'[') => true,
         Some(b'{') => {
             let request: Result<Request<'_>, _> = serde_json::from_slice(body);
-            let begins = |member: Option<&RawValue>, with: char| member.is_some_and(|json| json.get().starts_with(with));
+            let begins =
+                |member: Option<&RawValue>, with: char| member.is_some_and(|json| json.get().starts_with(with));
             !request.is_ok_and(|request| begins(request.inputs, '[') || begins(request.entities, '{'))
         }
         _ => false,
@@ -36,7 +37,14 @@ mod tests {
         {
             assert!(are_rows(rows.as_bytes()), "{rows}");
         }
-        for other in [r#"{"id": "1", "inputs": []}"#, "{\"inputs\" : [ {} ], \"outputs\": []}", r#"{"entities": {}}"#, "", "3", "--x"] {
+        for other in [
+            r#"{"id": "1", "inputs": []}"#,
+            "{\"inputs\" : [ {} ], \"outputs\": []}",
+            r#"{"entities": {}}"#,
+            "",
+            "3",
+            "--x",
+        ] {
             assert!(!are_rows(other.as_bytes()), "{other}");
         }
     }

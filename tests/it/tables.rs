@@ -221,6 +221,18 @@ fn an_answer_that_a_late_row_ends_is_broken_off_and_the_reason_is_logged() {
 }
 
 #[test]
+fn equal_rows_are_answered_from_the_response_cache() {
+    let config = format!("[response_cache]\nenable = true\n{COLUMNS}");
+    let root = TestRoot::new().model_as("identity_fp64", "echo").file("echo/model.toml", config);
+    let daemon = root.start();
+    let client = &mut daemon.client();
+    let mut outcome = |row: Value| json_rows(client, "echo", &row).header("x-ledge-cache").map(str::to_owned);
+    assert_eq!(outcome(json!({"a": 1, "b": 1})).as_deref(), Some("miss"));
+    assert_eq!(outcome(json!({"a": 1, "b": 1})).as_deref(), Some("hit"));
+    assert_eq!(outcome(json!({"a": 2, "b": 1})).as_deref(), Some("miss"));
+}
+
+#[test]
 fn rows_that_stop_coming_are_given_up() {
     let daemon = echo().set("http.body_timeout_ms=300").start();
     let client = &mut daemon.client();
@@ -257,4 +269,48 @@ fn ledge_infer_answers_a_csv_row_by_row_here_and_at_a_server() {
     let table = daemon.root.command(&["infer", "echo", path, "--url", &url]).output().unwrap();
     let out = text(table.stdout);
     assert!(out.contains("rows.csv:0") && out.contains("[1.0,2.0]") && out.contains("row 1 has 1 cells"), "{out}");
+}
+
+#[test]
+fn columns_of_features_are_filled_from_the_store_by_the_keys_of_a_row() {
+    const VIEWS: &str = r#"
+[[entity]]
+name = "machine"
+join_key = "machine_id"
+value_type = "Int64"
+
+[[feature_view]]
+name = "wear"
+entities = ["machine"]
+schema = [{ name = "hours", dtype = "Float64" }]
+source = { name = "wear_push", timestamp_field = "event_timestamp" }
+"#;
+    const CONFIG: &str = "[pipeline.table]\ncolumns = [{ name = \"load\" }, \
+                          { name = \"hours\", feature = \"wear:hours\", default = -1 }]\n";
+    let root = TestRoot::new().model_as("identity_fp64", "echo").file("echo/model.toml", CONFIG);
+    let daemon = root.views(VIEWS).start();
+    let client = &mut daemon.client();
+    let df = json!({"machine_id": [7, 8], "hours": [1200.5, 40]});
+    assert_eq!(
+        client.post_json("/push", &json!({"push_source_name": "wear_push", "df": df, "to": "online"})).status,
+        200
+    );
+
+    let rows = json!([
+        {"load": 1, "machine_id": 7},
+        {"load": 2, "hours": 3},
+        {"load": 3, "machine_id": 9},
+        {"load": 4, "machine_id": 8, "hours": null},
+        {"load": 5, "machine_id": 8, "hours": 6},
+    ]);
+    let expected = [[1.0, 1200.5], [2.0, 3.0], [3.0, -1.0], [4.0, 40.0], [5.0, 6.0]];
+    let expected: Value = expected.iter().map(|values| json!({ "values": values })).collect();
+    assert_eq!(json_rows(client, "echo", &rows).json()["rows"], expected);
+    let csv = infer(client, "echo", &[CSV], b"machine_id,load\n7,1\n9,2\n");
+    assert_eq!(String::from_utf8(csv.body).unwrap(), "value_0,value_1\n1.0,1200.5\n2.0,-1.0\n");
+
+    let message = refusal(&json_rows(client, "echo", &json!([{"load": 1, "hours": 1}, {"load": 1}])), 400);
+    assert!(message.contains("row 1 has neither it nor the entity key 'machine_id'"), "{message}");
+    let message = refusal(&json_rows(client, "echo", &json!([{"load": 1, "machine_id": 7}, 3])), 400);
+    assert!(message.starts_with("row 1: "), "{message}");
 }

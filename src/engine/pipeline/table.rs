@@ -25,7 +25,9 @@ use self::column::Column;
 use super::content::rows::RowsText;
 use super::content::{Content, Division, Input};
 use super::image::DecodeLimits;
-use super::kind::{AnswerError, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row};
+use super::kind::{
+    AnswerError, Expected, FeatureColumn, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+};
 
 pub const KIND: Kind = Kind {
     name: "table",
@@ -123,6 +125,7 @@ impl PipelineSection for Table {
                 self.columns.iter().map(|column| column.name.clone()),
                 self.extra_columns,
             )),
+            features: self.columns.iter().filter_map(Column::made_of_feature).collect(),
             columns: self.columns.clone(),
             inputs,
             outputs,
@@ -246,6 +249,7 @@ pub fn is_label(port: &crate::backend::Port) -> bool {
 struct Rower {
     columns: Vec<Column>,
     names: Arc<ColumnNames>,
+    features: Vec<FeatureColumn>,
     /// In the signature's order.
     inputs: Vec<BoundInput>,
     outputs: Vec<usize>,
@@ -260,6 +264,14 @@ impl Pipeline for Rower {
     fn sample(&self) -> Content {
         let cells = self.columns.iter().map(|column| (column.name.clone(), column.sample()));
         Content::Rows(RowsText::part(Value::Object(cells.collect()).to_string().into(), 1, 0))
+    }
+
+    fn feature_columns(&self) -> &[FeatureColumn] {
+        &self.features
+    }
+
+    fn has_column(&self, name: &str) -> bool {
+        self.names.contains(name)
     }
 
     fn divide(&self, content: &Content) -> Option<Division> {

@@ -48,6 +48,10 @@ impl ColumnNames {
         Self { names, places, extra }
     }
 
+    pub fn contains(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
     /// The position of a column. `guess` is tried first: rows have their columns mostly in the order of the model.
     fn place(&self, name: &str, guess: usize) -> Option<usize> {
         if self.names.get(guess).is_some_and(|guessed| guessed == name) {

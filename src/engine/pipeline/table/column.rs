@@ -4,6 +4,7 @@ use ledge_base::tensor::{DataType, Tensor, from_f64, to_f64};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::super::kind::FeatureColumn;
 use super::cell::{Cell, Rows, excerpt};
 
 /// Integers above are not all doubles.
@@ -22,6 +23,10 @@ pub struct Column {
     /// The value of a missing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Cell>,
+    /// The feature, `VIEW:FEATURE`, whose value a missing one becomes before `default` and `missing`. Rows name the
+    /// entity by its join keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature: Option<String>,
     /// The names of a category, in the order of the numbers that they have in the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
@@ -80,6 +85,15 @@ impl Column {
         if let Some(twice) = self.categories.iter().find(|name| !names.insert(*name)) {
             return Some(format!("{twice:?} is there twice in categories"));
         }
+        let is_reference = |text: &str| {
+            text.split_once(':').is_some_and(|(view, name)| {
+                let is_name = |name: &str| !name.is_empty() && !name.contains(|c: char| c == ':' || c.is_control());
+                is_name(view) && is_name(name)
+            })
+        };
+        if let Some(other) = self.feature.as_ref().filter(|text| !is_reference(text)) {
+            return Some(format!("{other:?} is not a feature: expected VIEW:FEATURE"));
+        }
         match (self.kind, self.categories.is_empty()) {
             (ColumnType::Category, true) => {
                 return Some("a category needs categories, the list of its names".to_owned());
@@ -96,6 +110,11 @@ impl Column {
             Ok(None) => Some("its default is not a value".to_owned()),
             Err(reason) => Some(format!("its default {reason}")),
         }
+    }
+
+    /// The column for the feature store, if it has a feature.
+    pub fn made_of_feature(&self) -> Option<FeatureColumn> {
+        Some(FeatureColumn { name: self.name.clone(), feature: self.feature.clone()? })
     }
 
     /// Tells whether an input of `datatype` can have the values of this column.
