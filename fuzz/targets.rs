@@ -30,6 +30,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("photograph", ledge::pipeline::image::fuzz_image),
     ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
     ("table_rows", ledge::pipeline::table::cell::fuzz_rows),
+    ("csv_rows", ledge::protocol::csv_rows::fuzz_csv_rows),
     ("feature_values", features::fuzz_feature_values),
     // MQTT.
     ("mqtt_packets", mqtt_packets),

@@ -2,6 +2,7 @@
 
 mod batch;
 mod calls;
+mod csv;
 mod files;
 mod progress;
 mod report;
@@ -11,6 +12,7 @@ mod stop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt;
 use ledge_base::names::{ModelName, ModelVersion};
@@ -38,8 +40,8 @@ use stop::Stop;
 pub struct InferArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
-    /// The files to run the model on: photographs, texts, or inference requests as .json. From a folder, every photograph and
-    /// .json file at any depth.
+    /// The files to run the model on: photographs, texts, inference requests or rows as .json, or .csv, each row of which is an
+    /// input. From a folder, every photograph and .json file at any depth.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Use a running server instead of this process, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
@@ -98,6 +100,7 @@ Examples:
   ledge infer efficientnet_lite0 coffee.png
   ledge infer efficientnet_lite0 photographs/ --out answers.jsonl   again after an interrupt: does the rest
   ledge infer efficientnet_lite0 photographs/ --top 1 --json | jq -r '[.file, .labels[0].label] | @tsv'
+  ledge infer wine_mlp wines.csv --json > answers.jsonl             an answer for each row
   ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
 
 /// The calls in flight for each core: one runs, and the next one waits, so that no core pauses between them. Calls that
@@ -175,6 +178,10 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
     };
 
     let mut report = Report { out, sink, top };
+    if inputs.iter().any(|input| csv::is_csv(&input.path)) {
+        let in_flight = args.concurrency.map_or(CALLS_PER_CORE * caller.cores().await?.unwrap_or(1), usize::from);
+        return infer_rows(caller, &target, in_flight, &inputs, &mut report).await;
+    }
     let (progress, stop) = (Progress::new(inputs.len()), Stop::default());
     let batch = Batch::new(caller, &target, in_flight, &progress, &stop);
     let mut outcome = Outcome::default();
@@ -203,6 +210,56 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
         (0, 0) => Exit::Success,
         (0, _) => Exit::Failure,
         _ => Exit::Interrupted,
+    })
+}
+
+/// Runs the model on each row of files of CSV, and sums up.
+async fn infer_rows(
+    caller: &Caller,
+    target: &Target,
+    in_flight: usize,
+    inputs: &[files::Input],
+    report: &mut Report<'_>,
+) -> anyhow::Result<Exit> {
+    if let Some(other) = inputs.iter().find(|input| !csv::is_csv(&input.path)) {
+        bail!("{} is no .csv, and other files are: run them by themselves", other.path.display());
+    }
+    if let Sink::File { .. } = report.sink {
+        bail!("--out goes on file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
+    }
+    let (progress, stop, mut signals) = (Progress::new(1), Stop::default(), StopSignals::new()?);
+    let calls = csv::Calls { caller, target, progress: &progress, stop: &stop, in_flight };
+    let rows = async {
+        let mut counts = csv::RowCounts::default();
+        for input in inputs {
+            csv::answer_rows(calls, &input.path, report, &mut counts).await?;
+        }
+        Ok(counts)
+    };
+    let mut rows = std::pin::pin!(rows);
+    let ended: anyhow::Result<csv::RowCounts> = loop {
+        tokio::select! {
+            ended = &mut rows => break ended,
+            () = signals.requested() => {
+                // A second signal does not wait for the calls in flight.
+                if stop.is_requested() {
+                    return Ok(Exit::Interrupted);
+                }
+                stop.request();
+            }
+        }
+    };
+    let time = progress.finish();
+    if ended.as_ref().is_err_and(output::is_output_closed) {
+        return ended.map(|_| Exit::Success);
+    }
+    let counts = ended?;
+    let (rate, seconds) = (progress::rate((counts.answered + counts.failed) as u64, time), time.as_secs_f64());
+    note(&format!("{} rows answered in {seconds:.1} s ({rate:.1}/s), {} failed", counts.answered, counts.failed));
+    Ok(match (stop.is_requested(), counts.failed) {
+        (true, _) => Exit::Interrupted,
+        (false, 0) => Exit::Success,
+        (false, _) => Exit::Failure,
     })
 }
 

@@ -22,6 +22,7 @@ use ledge_protocol::decode;
 
 use super::App;
 use super::call_headers::{self, CallHeaders};
+use super::csv;
 use super::models::target;
 
 /// The header with the outcome of the response cache.
@@ -51,6 +52,9 @@ pub async fn infer(
             return Err(failure);
         }
     };
+    if csv::is_csv(call_headers::content_type(&parts.headers)) {
+        return csv::infer(&app, target, &parts, body, CallHeaders { priority, deadline }, principal).await;
+    }
     let ReceivedBody { bytes: body, account } = body::read(&parts, body, app.context()).await?;
     let form = BodyKind::of(call_headers::content_type(&parts.headers), header_length(&parts.headers)?);
     let call = InferenceCall {
@@ -142,8 +146,7 @@ pub(super) fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
 /// The format that `Accept` prefers among some, each with the ranges that fit it, the most specific one last. The last of
 /// equal ones.
 fn preferred<F: Copy>(headers: &HeaderMap, formats: &[(F, &[&str])]) -> Option<F> {
-    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let ranges: Vec<_> = values.flat_map(|value| value.split(',')).filter_map(accepted_range).collect();
+    let ranges: Vec<_> = accepted_ranges(headers).collect();
     let accepted = |(format, names): &(F, &[&str])| {
         let range = |name: &&str| ranges.iter().enumerate().find(|(_, (range, _))| range == name);
         let (place, (_, weight)) = names.iter().rev().find_map(range)?;
@@ -151,6 +154,18 @@ fn preferred<F: Copy>(headers: &HeaderMap, formats: &[(F, &[&str])]) -> Option<F
     };
     let best = formats.iter().filter_map(accepted);
     best.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))).map(|(_, _, format)| format)
+}
+
+/// The weight of the most specific range of `Accept` among `names`, the most specific first; 0 without one.
+pub(super) fn accepted_weight(headers: &HeaderMap, names: &[&str]) -> f32 {
+    let ranges: Vec<_> = accepted_ranges(headers).collect();
+    let weight = |name: &&str| ranges.iter().find(|(range, _)| range == name).map(|(_, weight)| *weight);
+    names.iter().find_map(weight).unwrap_or(0.0)
+}
+
+fn accepted_ranges(headers: &HeaderMap) -> impl Iterator<Item = (String, f32)> {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).filter_map(accepted_range)
 }
 
 /// A range of `Accept` in small letters, with its weight; `None` for one that is no range.

@@ -82,6 +82,7 @@ pub mod config;
 mod connection;
 mod connection_close;
 mod connection_limiter;
+mod csv;
 mod doctor;
 mod features;
 pub mod fuzz;

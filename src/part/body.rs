@@ -114,7 +114,7 @@ pub async fn read(parts: &Parts, body: Body, context: &HandlerContext) -> Result
 }
 
 /// The account that a request takes memory from.
-fn account(parts: &Parts, context: &HandlerContext) -> Account {
+pub fn account(parts: &Parts, context: &HandlerContext) -> Account {
     context.memory().account(parts.extensions.get().cloned().unwrap_or(Principal::Others))
 }
 

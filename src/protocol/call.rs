@@ -9,7 +9,8 @@ use ledge_base::memory_budget::Account;
 use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::DataType;
-use ledge_engine::pipeline::content::{Content, Input, TextError, Texts};
+use ledge_engine::pipeline::content::rows::RowsText;
+use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
 use ledge_engine::pipeline::document_reading;
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
@@ -26,6 +27,7 @@ use super::content::PipelineAnswer;
 use super::decode::{DecodedRequest, Target, decode_within};
 use super::encode::encode_counted;
 use super::error::ProtocolError;
+use super::rows::are_rows;
 
 /// The most bytes of JSON that are decoded on an async thread: more would keep other callers waiting.
 pub const INLINE_JSON_BYTES_MAX: usize = 256 << 10;
@@ -87,7 +89,8 @@ pub enum BodyKind {
     Document,
     /// UTF-8, whole. For a model that takes no texts it is the protocol's request: browsers send JSON under this type.
     Text,
-    /// The protocol's request: JSON, with binary data after it if a header length is set.
+    /// The protocol's request: JSON, with binary data after it if a header length is set. For a model that takes rows,
+    /// rows are JSON of this kind too.
     Tensors {
         /// The length of the JSON in bytes; `None` is the whole body.
         header_length: Option<usize>,
@@ -146,6 +149,9 @@ pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principa
         BodyKind::Photograph | BodyKind::Document => {
             let content = file(serving, &call);
             content_answer(serving, call, content, principal).await
+        }
+        BodyKind::Text | BodyKind::Tensors { header_length: None } if has_rows(serving, &call).await => {
+            rows(serving, call, principal).await
         }
         BodyKind::Text if is_request(serving, &call) => tensors(serving, call, None, principal, &mut id).await,
         BodyKind::Text => text(serving, call, principal).await,
@@ -232,10 +238,27 @@ async fn read_text(serving: &Serving, call: InferenceCall, principal: &Principal
     Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })
 }
 
+/// True for rows in the place of a request, for a model that takes them.
+async fn has_rows(serving: &Serving, call: &InferenceCall) -> bool {
+    let Target { model, version } = &call.target;
+    if !serving.takes(model, *version, Input::Rows) {
+        return false;
+    }
+    let body = call.body.clone();
+    large_off_thread(call.body.len(), &call.account, move || are_rows(&body)).await
+}
+
+async fn rows(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+    let body = call.body.clone();
+    let rows = large_off_thread(call.body.len(), &call.account, move || RowsText::new(body)).await;
+    let content = rows.map(Content::Rows).map_err(content_error)?;
+    content_answer(serving, call, content, principal).await
+}
+
 async fn text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
     // The bytes are copied.
     let _copied = call.account.take(call.body.len())?;
-    let content = Texts::one(&call.body).map(Content::Texts).map_err(|error| text_error(&error))?;
+    let content = Texts::one(&call.body).map(Content::Texts).map_err(content_error)?;
     content_answer(serving, call, content, principal).await
 }
 
@@ -302,7 +325,7 @@ fn texts_of(serving: &Serving, request: &InferRequest) -> Result<Option<Texts>, 
                     && tensor.datatype() == DataType::Bytes
                     && serving.takes(&request.model, request.version, Input::Texts) =>
             {
-                Texts::from_tensor(tensor).map(Some).map_err(|error| text_error(&error))
+                Texts::from_tensor(tensor).map(Some).map_err(content_error)
             }
             _ => Ok(None),
         },
@@ -347,8 +370,9 @@ async fn infer_content(
     Ok(response)
 }
 
-/// The refusal of texts.
-pub fn text_error(error: &TextError) -> ApiError {
+/// The refusal of texts or rows.
+pub fn content_error(error: impl Into<ContentError>) -> ApiError {
+    let error = error.into();
     let status = if error.is_too_much() { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
     ApiError::new(status, error.to_string())
 }
@@ -377,7 +401,7 @@ fn is_form_data(body: &[u8]) -> bool {
         && start.windows(FORM_PART_HEADER.len()).any(|window| window.eq_ignore_ascii_case(FORM_PART_HEADER))
 }
 
-/// Decodes a request, a large one off the async thread: 1 MB of JSON takes some milliseconds.
+/// Decodes a request.
 async fn decode(
     target: Target,
     body: Bytes,
@@ -385,11 +409,17 @@ async fn decode(
     arrived: Instant,
     account: &Account,
 ) -> Result<DecodedRequest, ProtocolError> {
-    if header_length.unwrap_or(body.len()) <= INLINE_JSON_BYTES_MAX {
-        return decode_within(target, body, header_length, arrived, account);
-    }
-    let payer = account.clone();
-    off_thread(account, move || decode_within(target, body, header_length, arrived, &payer)).await
+    let (json, payer) = (header_length.unwrap_or(body.len()), account.clone());
+    large_off_thread(json, account, move || decode_within(target, body, header_length, arrived, &payer)).await
+}
+
+/// Does `work` on so many bytes of JSON, off the async thread where they are many: 1 MB takes some milliseconds.
+async fn large_off_thread<T: Send + 'static>(
+    bytes: usize,
+    account: &Account,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    if bytes <= INLINE_JSON_BYTES_MAX { work() } else { off_thread(account, work).await }
 }
 
 #[cfg(test)]

@@ -15,6 +15,9 @@
 //! * `metadata/` - documents about servers and models as Triton writes them: `model_config.rs`, `repository.rs`,
 //!   `statistics.rs`
 //! * `error.rs` - reasons why a message is refused, in the words that the client gets
+//! * `rows.rs` - rows in place of a request
+//! * `csv_rows.rs` - rows of CSV, part by part
+//! * `row_answers.rs` - the answers to them as CSV or lines of JSON
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
 //! * `annotated.rs` - a call that is answered with its photograph, annotated
 //! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
@@ -32,6 +35,7 @@
 pub mod annotated;
 pub mod call;
 pub mod content;
+pub mod csv_rows;
 pub mod decode;
 pub mod deepstack;
 pub mod encode;
@@ -40,11 +44,13 @@ pub mod feast;
 pub mod fuzz;
 pub mod metadata;
 pub mod openai;
+pub mod row_answers;
 
 mod cells;
 mod json;
 mod object;
 mod parameters;
+mod rows;
 #[cfg(test)]
 mod roundtrip;
 mod used_features;

@@ -17,7 +17,7 @@ use ledge_part::api_error::{ApiError, StatusCode};
 use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::call::text_error;
+use super::call::content_error;
 use super::error::excerpt;
 
 /// The message for token ids. LangChain's `OpenAIEmbeddings` sends them unless it is told not to.
@@ -147,11 +147,11 @@ impl EmbeddingsRequest {
             serde_json::from_slice(body).map_err(|error| bad(excerpt(&in_json(&error.to_string()))))?;
         let Input { texts, count } = input;
         if count > texts.len() {
-            return Err(text_error(&TextError::TooMany { count }));
+            return Err(content_error(TextError::TooMany { count }));
         }
         let model = model.parse().map_err(|error| bad(format!("\"model\": {error}")))?;
         let texts = Texts::new(texts.iter().map(|text| text.as_ref().as_bytes()));
-        let texts = texts.map_err(|error| text_error(&error))?;
+        let texts = texts.map_err(content_error)?;
         Ok(Self { model, texts, encoding: encoding_format.unwrap_or_default(), dimensions })
     }
 

@@ -71,6 +71,7 @@ fuzzed! {
     a_photograph_has_a_byte_for_each_colour_of_each_pixel: photograph, cut Mixed, changed Mixed, 60;
     a_jpeg_that_is_scaled_down_has_the_size_that_the_library_finds: scaled_jpeg, cut Refused, changed Mixed, 60;
     rows_of_a_table_have_a_cell_of_each_column: table_rows, cut Refused, changed Mixed, 50_000;
+    rows_of_csv_are_the_same_however_they_are_cut: csv_rows, cut Mixed, changed Mixed, 20_000;
     a_feature_value_is_written_as_it_was_read: feature_values, cut Mixed, changed Mixed, 50_000;
 
     packets_of_a_broker_are_the_same_however_they_are_cut: mqtt_packets, cut Mixed, changed Mixed, 50_000;

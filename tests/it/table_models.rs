@@ -6,27 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::daemon::{TestRoot, data};
-
-const MODELS: [&str; 12] = [
-    "cancer_lightgbm",
-    "cancer_xgboost",
-    "diabetes_boosting",
-    "diabetes_lightgbm",
-    "diabetes_linear",
-    "diabetes_xgboost",
-    "iris_clusters",
-    "iris_forest",
-    "iris_lightgbm",
-    "iris_xgboost",
-    "machine_condition",
-    "wine_logistic",
-];
-
-fn with_model(root: TestRoot, name: &str) -> TestRoot {
-    let file =
-        |root: TestRoot, path: &str| root.file(&format!("{name}/{path}"), data(&format!("tables/{name}/{path}")));
-    ["1/model.onnx", "model.toml", "golden/rows.json"].into_iter().fold(root, file)
-}
+use crate::table_golden::{MODELS, with_model};
 
 #[test]
 fn default_exports_of_table_models_predict_what_their_library_predicts() {

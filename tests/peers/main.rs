@@ -60,6 +60,11 @@ mod sealed_updates;
 mod security;
 mod soak;
 mod systemd;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+#[path = "../it/table_golden.rs"]
+mod table_golden;
+mod tables;
+mod tables_page;
 mod tls_clients;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/tls_kit.rs"]

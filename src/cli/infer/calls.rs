@@ -103,10 +103,12 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
     }
 }
 
-/// The content type of a file: an image by its first bytes, and text unless it is a request in JSON.
+/// The content type of a file: an image by its first bytes, and text unless it is a request or rows in JSON.
 fn content_type(content: &[u8]) -> Option<&'static str> {
-    let is_request = content.trim_ascii_start().starts_with(b"{");
-    let text = (!is_request).then_some(if content.starts_with(b"%PDF-") { "application/pdf" } else { "text/plain" });
+    let start = content.trim_ascii_start();
+    let is_list = start.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"{"));
+    let is_json = start.starts_with(b"{") || is_list;
+    let text = (!is_json).then_some(if content.starts_with(b"%PDF-") { "application/pdf" } else { "text/plain" });
     ImageFormat::sniff(content).map(ImageFormat::content_type).or(text)
 }
 

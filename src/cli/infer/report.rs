@@ -1,9 +1,11 @@
 //! The answers of a run: a table or JSON on standard output, or the lines of a results file.
 
 use std::io::Write;
+use std::path::Path;
 
 use ledge_engine::pipeline::KINDS;
 use ledge_engine::pipeline::kind::{Kind, Row};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::batch::Answered;
@@ -61,6 +63,31 @@ impl Report<'_> {
         }
         Ok(())
     }
+}
+
+impl Report<'_> {
+    /// Writes the answer to a row of a file; without a number, what is wrong with the file.
+    pub fn write_row(&mut self, path: &Path, row: Option<usize>, answer: FileAnswer) -> anyhow::Result<()> {
+        let file = path.to_string_lossy();
+        if let Sink::Json = self.sink {
+            let line = RowLine { file: &file, row, answer: &shortened(answer, self.top) };
+            writeln!(self.out, "{}", serde_json::to_string(&line)?)?;
+            return Ok(());
+        }
+        let named = row.map_or_else(|| file.to_string(), |row| format!("{file}:{row}"));
+        self.write(Answered { path: Path::new(&named), state: None, answer })
+    }
+}
+
+/// A line of answers to rows.
+#[derive(Serialize)]
+struct RowLine<'a> {
+    file: &'a str,
+    /// From 0, the first row behind the header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row: Option<usize>,
+    #[serde(flatten)]
+    answer: &'a Map<String, Value>,
 }
 
 /// The heading of the column of files.

@@ -1,11 +1,14 @@
 //! What a caller sends to a pipeline in place of tensors: a photograph, a document, texts, or rows.
 
+pub mod rows;
+
 use std::fmt;
 
 use bytes::Bytes;
 use ledge_base::tensor::{DataType, Tensor};
 
 use super::KINDS;
+use rows::{RowsError, RowsText};
 
 /// The most texts of one call, as in OpenAI's interface.
 pub const TEXTS_MAX: usize = 2048;
@@ -46,7 +49,7 @@ impl Input {
             Self::Document => Content::Document(image()),
             Self::Texts => Content::Texts(Texts::one_of("The box has 3 cores, and no network.")),
             // A pipeline of rows has its own, with its columns.
-            Self::Rows => Content::Rows(Bytes::from_static(b"{}")),
+            Self::Rows => Content::Rows(RowsText::part(Bytes::from_static(b"{}"), 1, 0)),
         }
     }
 
@@ -80,8 +83,7 @@ pub enum Content {
     /// The bytes of a file with pages, undecoded.
     Document(Bytes),
     Texts(Texts),
-    /// JSON, not read yet.
-    Rows(Bytes),
+    Rows(RowsText),
 }
 
 impl Content {
@@ -96,28 +98,49 @@ impl Content {
     }
 
     /// Reads the bytes of a file as `input`.
-    pub fn of_file(input: Input, bytes: Bytes) -> Result<Self, TextError> {
-        match input {
-            Input::Photograph => Ok(Self::Photograph(bytes)),
-            Input::Document => Ok(Self::Document(bytes)),
-            Input::Texts => Texts::one(&bytes).map(Self::Texts),
-            Input::Rows => Ok(Self::Rows(bytes)),
-        }
+    pub fn of_file(input: Input, bytes: Bytes) -> Result<Self, ContentError> {
+        Ok(match input {
+            Input::Photograph => Self::Photograph(bytes),
+            Input::Document => Self::Document(bytes),
+            Input::Texts => Self::Texts(Texts::one(&bytes)?),
+            Input::Rows => Self::Rows(RowsText::new(bytes)?),
+        })
     }
 
     /// The bytes that it keeps in memory.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Photograph(bytes) | Self::Document(bytes) | Self::Rows(bytes) => bytes.len(),
+            Self::Photograph(bytes) | Self::Document(bytes) => bytes.len(),
             Self::Texts(texts) => texts.tensor().data().len(),
+            Self::Rows(rows) => rows.json().len(),
         }
     }
 
-    /// The number of inputs that are answered: 1 for a file and for rows that are not read yet, the number of texts.
+    /// The number of inputs that are answered: 1 for a file, the number of texts or of rows.
     pub fn count(&self) -> usize {
         match self {
-            Self::Photograph(_) | Self::Document(_) | Self::Rows(_) => 1,
+            Self::Photograph(_) | Self::Document(_) => 1,
             Self::Texts(texts) => texts.count(),
+            Self::Rows(rows) => rows.count(),
+        }
+    }
+}
+
+/// Content that is none, or too much.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ContentError {
+    #[error(transparent)]
+    Texts(#[from] TextError),
+    #[error(transparent)]
+    Rows(#[from] RowsError),
+}
+
+impl ContentError {
+    /// True when there is too much of it, and not something else.
+    pub fn is_too_much(&self) -> bool {
+        match self {
+            Self::Texts(error) => error.is_too_much(),
+            Self::Rows(error) => error.is_too_much(),
         }
     }
 }
@@ -269,15 +292,32 @@ impl Division {
             if *form.get_or_insert((tensor.datatype(), row)) != (tensor.datatype(), row) {
                 return None;
             }
-            let bytes = tensor.data().len().checked_div(count)?;
-            for row in tensor.data().chunks_exact(bytes.max(1)) {
-                *rows.get_mut(*next.next()?)? = row;
+            if tensor.datatype() == DataType::Bytes {
+                let mut rest = tensor.data().as_ref();
+                for _ in 0..count {
+                    let (this, behind) = rest.split_at_checked(strings_bytes(rest, row.iter().product())?)?;
+                    *rows.get_mut(*next.next()?)? = this;
+                    rest = behind;
+                }
+            } else {
+                let bytes = tensor.data().len().checked_div(count)?;
+                for row in tensor.data().chunks_exact(bytes.max(1)) {
+                    *rows.get_mut(*next.next()?)? = row;
+                }
             }
         }
         let (datatype, row) = form?;
         let shape = [&[places.len()], row].concat();
         Tensor::new(datatype, shape, rows.concat().into()).ok().filter(|_| next.next().is_none())
     }
+}
+
+/// The bytes of the first `count` strings, each with its length before it.
+fn strings_bytes(data: &[u8], count: usize) -> Option<usize> {
+    (0..count).try_fold(0_usize, |start, _| {
+        let length = u32::from_le_bytes(*data.get(start..)?.first_chunk()?);
+        start.checked_add(4)?.checked_add(usize::try_from(length).ok()?)
+    })
 }
 
 #[cfg(test)]
@@ -334,6 +374,19 @@ mod tests {
             let made = Texts::new(texts.iter()).unwrap();
             prop_assert_eq!(made.count(), texts.len());
             prop_assert_eq!(made.iter().collect::<Vec<_>>(), texts);
+        }
+
+        #[test]
+        fn joined_strings_are_in_the_order_of_the_whole(
+            strings in prop::collection::vec([".{0,5}", ".{0,5}"], 2..9),
+            cut in 1_usize..8,
+        ) {
+            let tensor = |rows: &[[String; 2]]| vec![Tensor::from_strings(vec![rows.len(), 2], rows.concat()).unwrap()];
+            let places: Vec<usize> = (0..strings.len()).rev().collect();
+            let (first, second) = strings.split_at(cut.min(strings.len() - 1));
+            let joined = Division::join(&places, &[tensor(first), tensor(second)]).unwrap();
+            let reversed: Vec<_> = strings.iter().rev().cloned().collect();
+            prop_assert_eq!(joined, tensor(&reversed));
         }
 
         #[test]

@@ -99,6 +99,16 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The columns of rows that the feature store fills where a row leaves them out.
+    fn feature_columns(&self) -> &[FeatureColumn] {
+        &[]
+    }
+
+    /// True for a column that rows have.
+    fn has_column(&self, _name: &str) -> bool {
+        false
+    }
+
     /// Makes the model's inputs, in the signature's order, from the content that a caller sent. Called on a worker's
     /// core; large intermediate results count in `hold`.
     fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
@@ -126,6 +136,14 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 
     /// Compares the answer with the one that a golden input expects; the reason when they differ.
     fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
+}
+
+/// A column whose values are those of a feature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureColumn {
+    pub name: String,
+    /// `VIEW:FEATURE`.
+    pub feature: String,
 }
 
 /// The tensors that a pipeline makes of the bytes of a caller.

@@ -20,11 +20,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::cell::{Cell, ExtraColumns, Rows};
+use self::cell::{Cell, ColumnNames, ExtraColumns, Rows};
 use self::column::Column;
-use super::content::{Content, Input};
+use super::content::rows::RowsText;
+use super::content::{Content, Division, Input};
 use super::image::DecodeLimits;
-use super::kind::{AnswerError, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row};
+use super::kind::{
+    AnswerError, Expected, FeatureColumn, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+};
 
 pub const KIND: Kind = Kind {
     name: "table",
@@ -37,12 +40,11 @@ pub const KIND: Kind = Kind {
 
 /// The most columns of a table.
 const COLUMNS_MAX: usize = 4096;
-/// The most rows of one call.
-pub const ROWS_MAX: usize = 10_000;
-/// The most cells of one call, of all columns, which bounds its memory.
+/// The most cells of one run, of all columns, which bounds its memory.
 pub const CELLS_MAX: usize = 1 << 20;
-/// The most bytes of one call.
-pub const BYTES_MAX: usize = 64 << 20;
+/// The most rows of one run, and the most cells unless one row has more: some milliseconds of a core.
+const RUN_ROWS_MAX: usize = 512;
+const RUN_CELLS_MAX: usize = 1 << 15;
 
 /// The table `[pipeline.table]` of a model's config.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -119,8 +121,12 @@ impl PipelineSection for Table {
         let inputs = bind_inputs(&self.columns, model)?;
         let (outputs, result) = self.bind_outputs(model)?;
         Ok(Arc::new(Rower {
+            names: Arc::new(ColumnNames::new(
+                self.columns.iter().map(|column| column.name.clone()),
+                self.extra_columns,
+            )),
+            features: self.columns.iter().filter_map(Column::made_of_feature).collect(),
             columns: self.columns.clone(),
-            extra_columns: self.extra_columns,
             inputs,
             outputs,
             result,
@@ -242,7 +248,8 @@ pub fn is_label(port: &crate::backend::Port) -> bool {
 #[derive(Debug)]
 struct Rower {
     columns: Vec<Column>,
-    extra_columns: ExtraColumns,
+    names: Arc<ColumnNames>,
+    features: Vec<FeatureColumn>,
     /// In the signature's order.
     inputs: Vec<BoundInput>,
     outputs: Vec<usize>,
@@ -256,20 +263,29 @@ impl Pipeline for Rower {
 
     fn sample(&self) -> Content {
         let cells = self.columns.iter().map(|column| (column.name.clone(), column.sample()));
-        Content::Rows(Value::Object(cells.collect()).to_string().into())
+        Content::Rows(RowsText::part(Value::Object(cells.collect()).to_string().into(), 1, 0))
+    }
+
+    fn feature_columns(&self) -> &[FeatureColumn] {
+        &self.features
+    }
+
+    fn has_column(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    fn divide(&self, content: &Content) -> Option<Division> {
+        let Content::Rows(rows) = content else { return None };
+        let most = (RUN_CELLS_MAX / self.columns.len().max(1)).clamp(1, RUN_ROWS_MAX);
+        let parts = rows.divided(most)?.into_iter().map(Content::Rows).collect();
+        Some(Division { parts, places: (0..rows.count()).collect() })
     }
 
     fn prepare(&self, content: &Content, _limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
         let Content::Rows(content) = content else { return Err(InputError::Content("expected rows".into())) };
-        if content.len() > BYTES_MAX {
-            let message = format!("the rows have {} bytes, expected at most {BYTES_MAX}", content.len());
-            return Err(InputError::Content(message));
-        }
-        // A row takes at least two bytes, and its missing cells none.
-        let cells = (content.len() / 2 + 1).saturating_mul(self.columns.len()).min(CELLS_MAX);
-        hold.grow(cells.saturating_mul(size_of::<Cell>()).saturating_add(content.len()))?;
-        let mut rows = Rows::new(self.columns.iter().map(|column| column.name.clone()), self.extra_columns);
-        rows.read_json(content).map_err(InputError::Content)?;
+        let cells = content.count().saturating_mul(self.columns.len()).min(CELLS_MAX);
+        hold.grow(cells.saturating_mul(size_of::<Cell>()).saturating_add(content.json().len()))?;
+        let rows = Rows::read(self.names.clone(), content).map_err(InputError::Content)?;
         let inputs = self.tensors(&rows).map_err(InputError::Content)?;
         Ok(Prepared { inputs, postprocess: None })
     }

@@ -1,5 +1,6 @@
 //! Inputs that are made of features: the caller sends entity keys, and the feature store has the values.
 
+pub mod cells;
 mod columns;
 mod rows;
 

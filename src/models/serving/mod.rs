@@ -6,7 +6,8 @@
 //! * `windows.rs` - the times of day for background work
 //! * `admission.rs` - quotas of callers, limits of models, and the times of day
 //! * `feature_inputs.rs` - inputs made of features, from entity keys
-//! * `feature_inputs/` - `columns.rs` reads keys from tensors, `rows.rs` makes a tensor of cells
+//! * `feature_inputs/` - `columns.rs` reads keys from tensors, `rows.rs` makes a tensor of cells, `cells.rs` fills rows of
+//!   a table
 //! * `inputs.rs` - comparison of a request with the signature of the model
 //! * `cache.rs` - the response cache, and equal requests in flight computed once
 //! * `cache/` - `key.rs` names a request, `budget.rs` shares the memory
@@ -81,6 +82,9 @@ use windows::Window;
 
 /// The most bytes of results that are written as JSON on an async thread: some tenths of a millisecond.
 const INLINE_RESULT_BYTES_MAX: usize = 32 << 10;
+
+/// The bytes of a tree of JSON for each byte of its text, of cells that are short.
+const TREE_BYTES: usize = 10;
 
 /// Reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -305,6 +309,22 @@ impl Serving {
         finish(call, answered)
     }
 
+    /// Answers a part of a long content with the version that was pinned for the whole, whatever an update does
+    /// meanwhile. A part is a call of its own, which no update watches.
+    pub async fn infer_part(
+        &self,
+        model: Arc<LoadedModel>,
+        request: ContentRequest,
+        principal: &Principal,
+    ) -> Result<ContentResponse, ServingError> {
+        let call = CountedCall::new(&self.audit, model, principal, Instant::now());
+        let answered = match self.admit(&call, &call.model, request.priority) {
+            Ok(_permit) => self.infer_content_pinned(&call, request).await,
+            Err(refused) => Err(refused.into()),
+        };
+        finish(call, answered)
+    }
+
     /// Pins the model for one call, and returns what an update observes of it.
     fn call<'a>(
         &'a self,
@@ -403,6 +423,7 @@ impl Serving {
     ) -> Result<(ContentResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
         let pipeline = content_pipeline(model, request.content.input())?;
+        let request = self.with_feature_cells(model, pipeline, request, call.principal).await?;
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         let (form, account) = (request.form, request.account.clone());
         call.given(|| tagged(&request.content));
@@ -423,6 +444,37 @@ impl Serving {
         };
         let result = result.transpose().map_err(|error| ServingError::failed(model, error.to_string()))?;
         Ok((ContentResponse { response, kind: pipeline.kind(), result }, counted))
+    }
+
+    /// Fills the columns of rows that are made of features.
+    async fn with_feature_cells(
+        &self,
+        model: &LoadedModel,
+        pipeline: &Arc<dyn Pipeline>,
+        mut request: ContentRequest,
+        principal: &Principal,
+    ) -> Result<ContentRequest, ServingError> {
+        let columns = pipeline.feature_columns();
+        if let pipeline::content::Content::Rows(rows) = &request.content
+            && !columns.is_empty()
+        {
+            // The rows as a tree.
+            let _tree = request.account.take(rows.json().len().saturating_mul(TREE_BYTES))?;
+            // Boxed: a call without features does not reserve space for this future.
+            let filled = Box::pin(feature_inputs::cells::fill(
+                &self.features,
+                model,
+                rows,
+                columns,
+                principal,
+                &request.account,
+            ))
+            .await?;
+            if let Some(filled) = filled {
+                request.content = pipeline::content::Content::Rows(filled);
+            }
+        }
+        Ok(request)
     }
 
     /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full.
@@ -494,7 +546,7 @@ fn tagged(content: &pipeline::content::Content) -> Content {
         pipeline::content::Content::Texts(texts) => {
             Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())])
         }
-        pipeline::content::Content::Rows(rows) => Content::Rows(rows.clone()),
+        pipeline::content::Content::Rows(rows) => Content::Rows(rows.json().clone()),
     }
 }
 

@@ -288,6 +288,7 @@ impl Serving {
             }
             RepeatedRequest::Content(request) => {
                 let pipeline = content_pipeline(model, request.content.input())?;
+                let request = self.with_feature_cells(model, pipeline, request, &terms.principal).await?;
                 let answer = run_content(model, pipeline, request, self.limits, terms, started).await?;
                 (answer, result_names(model, pipeline))
             }

@@ -108,6 +108,11 @@ pub fn picture_size() -> Vec<Vec<u8>> {
     photograph()
 }
 
+/// CSV with quotes, empty cells and lines, and no end of the last line.
+pub fn csv_rows() -> Vec<Vec<u8>> {
+    all(&[b"a,b\n1,2\n", b"a,\"b \"\"x\"\"\"\r\n,\"\n,\"\r\n\r\n\xc3\xa9,-2.5", b"\xef\xbb\xbfa\nx\n"])
+}
+
 /// Rows with values of every kind.
 pub fn table_rows() -> Vec<Vec<u8>> {
     all(&[

@@ -1,12 +1,15 @@
-//! Rows as they come, whoever fills them: JSON here, and records of CSV or of the feature store through [`Rows::push`].
+//! The cells of rows, read from JSON.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::{CELLS_MAX, ROWS_MAX};
+use super::super::content::rows::{ROWS_MAX, RowsText};
+use super::CELLS_MAX;
 
 /// One value of a row.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,20 +33,67 @@ pub enum ExtraColumns {
     Ignore,
 }
 
+/// The names of the columns of a model, and where each is.
+#[derive(Debug)]
+pub struct ColumnNames {
+    names: Vec<String>,
+    places: HashMap<String, usize>,
+    extra: ExtraColumns,
+}
+
+impl ColumnNames {
+    pub fn new(names: impl IntoIterator<Item = String>, extra: ExtraColumns) -> Self {
+        let names: Vec<String> = names.into_iter().collect();
+        let places = names.iter().enumerate().map(|(place, name)| (name.clone(), place)).collect();
+        Self { names, places, extra }
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// The position of a column. `guess` is tried first: rows have their columns mostly in the order of the model.
+    fn place(&self, name: &str, guess: usize) -> Option<usize> {
+        if self.names.get(guess).is_some_and(|guessed| guessed == name) {
+            return Some(guess);
+        }
+        self.places.get(name).copied()
+    }
+}
+
 /// Rows of the columns of a model. Each row has a cell of each column.
 #[derive(Debug)]
 pub struct Rows {
-    columns: Vec<String>,
-    extra: ExtraColumns,
+    columns: Arc<ColumnNames>,
     /// Row by row.
     cells: Vec<Cell>,
     count: usize,
+    /// The number of the first row, for messages.
+    first: usize,
+    /// The position behind the column that was set last.
+    next: usize,
+    /// False before the first row, and between two.
+    is_in_row: bool,
+    /// What is wrong with the rows, where it is not their JSON.
+    mistake: Option<String>,
 }
 
 impl Rows {
-    /// No rows yet, of these columns.
-    pub fn new(columns: impl IntoIterator<Item = String>, extra: ExtraColumns) -> Self {
-        Self { columns: columns.into_iter().collect(), extra, cells: Vec::new(), count: 0 }
+    /// No rows yet, of these columns. `first` is the number of the first one, for messages.
+    pub fn new(columns: Arc<ColumnNames>, first: usize) -> Self {
+        Self { columns, cells: Vec::new(), count: 0, first, next: 0, is_in_row: false, mistake: None }
+    }
+
+    /// The rows of a call.
+    pub fn read(columns: Arc<ColumnNames>, text: &RowsText) -> Result<Self, String> {
+        let mut rows = Self::new(columns, text.first());
+        rows.read_json(text.json())?;
+        Ok(rows)
+    }
+
+    /// The number of a row, as the caller counts them.
+    pub fn number(&self, row: usize) -> usize {
+        self.first + row
     }
 
     /// The number of rows.
@@ -58,56 +108,80 @@ impl Rows {
 
     /// The cells of a column, from the first row on.
     pub fn cell(&self, row: usize, column: usize) -> &Cell {
-        self.cells.get(row * self.columns.len() + column).unwrap_or(&Cell::Missing)
-    }
-
-    /// Adds a row. Columns that it leaves out are missing.
-    pub fn push<'n>(&mut self, row: impl IntoIterator<Item = (&'n str, Cell)>) -> Result<(), String> {
-        self.begin()?;
-        row.into_iter().try_for_each(|(name, cell)| match self.place(name)? {
-            Some(place) => self.set(place, name, cell),
-            None => Ok(()),
-        })
+        self.cells.get(row * self.columns.names.len() + column).unwrap_or(&Cell::Missing)
     }
 
     /// Adds the rows of a JSON text: an object is one row, a list has one in each element.
     pub fn read_json(&mut self, text: &[u8]) -> Result<(), String> {
         let mut deserializer = serde_json::Deserializer::from_slice(text);
-        JsonRows(self).deserialize(&mut deserializer).map_err(|error| error.to_string())?;
-        deserializer.end().map_err(|error| error.to_string())?;
-        if self.is_empty() { Err("the list has no rows".to_owned()) } else { Ok(()) }
+        let read = JsonRows(self).deserialize(&mut deserializer).and_then(|()| deserializer.end());
+        match (self.mistake.take(), read) {
+            (Some(mistake), _) => Err(mistake),
+            (None, Err(error)) if error.is_data() => {
+                // The place is one in a part of what the caller sent.
+                let text = error.to_string();
+                let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
+                let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+                Err(format!("row {}: {reason}", self.number(self.count - usize::from(self.is_in_row))))
+            }
+            (None, Err(error)) => Err(error.to_string()),
+            (None, Ok(())) if self.is_empty() => Err("the list has no rows".to_owned()),
+            (None, Ok(())) => Ok(()),
+        }
     }
 
     fn begin(&mut self) -> Result<(), String> {
         if self.count >= ROWS_MAX {
             return Err(format!("more than {ROWS_MAX} rows in one call"));
         }
-        let cells = self.cells.len() + self.columns.len();
+        let cells = self.cells.len() + self.columns.names.len();
         if cells > CELLS_MAX {
             return Err(format!("more than {CELLS_MAX} cells in one call"));
         }
         self.count += 1;
+        (self.next, self.is_in_row) = (0, true);
         self.cells.resize(cells, Cell::Missing);
         Ok(())
     }
 
     /// The position of a column in the last row; `None` if it is ignored.
     fn place(&self, name: &str) -> Result<Option<usize>, String> {
-        match (self.columns.iter().position(|column| column == name), self.extra) {
-            (None, ExtraColumns::Refuse) => {
-                Err(format!("row {}: the model has no column {name:?}", self.count.saturating_sub(1)))
-            }
+        match (self.columns.place(name, self.next), self.columns.extra) {
+            (None, ExtraColumns::Refuse) => Err(format!(
+                "row {}: the model has no column {}",
+                self.number(self.count.saturating_sub(1)),
+                excerpt(name)
+            )),
             (place, _) => Ok(place),
         }
     }
 
     fn set(&mut self, place: usize, name: &str, cell: Cell) -> Result<(), String> {
         let row = self.count.saturating_sub(1);
-        match self.cells.get_mut(row * self.columns.len() + place) {
+        self.next = place + 1;
+        match self.cells.get_mut(row * self.columns.names.len() + place) {
             Some(empty @ Cell::Missing) => *empty = cell,
-            _ => return Err(format!("row {row}: column {name:?} is there twice")),
+            _ => return Err(format!("row {}: column {} is there twice", self.number(row), excerpt(name))),
         }
         Ok(())
+    }
+
+    /// Keeps the mistake, and makes an error of the deserializer of it.
+    fn mistaken<E: serde::de::Error>(&mut self, mistake: String) -> E {
+        self.mistake = Some(mistake);
+        E::custom("")
+    }
+}
+
+/// The most characters of the caller's that a message quotes, and of a message of the JSON parser, which may quote.
+const EXCERPT_CHARS_MAX: usize = 60;
+const REASON_CHARS_MAX: usize = 200;
+
+/// The beginning of a text, for messages.
+pub fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(EXCERPT_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
+        None => format!("{text:?}"),
     }
 }
 
@@ -156,16 +230,26 @@ impl<'de> Visitor<'de> for JsonRow<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        self.0.begin().map_err(A::Error::custom)?;
-        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-            match self.0.place(&name).map_err(A::Error::custom)? {
-                Some(place) => self.0.set(place, &name, map.next_value()?).map_err(A::Error::custom)?,
+        let rows = self.0;
+        rows.begin().map_err(|mistake| rows.mistaken(mistake))?;
+        while let Some(name) = map.next_key::<Name<'de>>()? {
+            let name = name.0;
+            match rows.place(&name).map_err(|mistake| rows.mistaken(mistake))? {
+                Some(place) => {
+                    let cell = map.next_value()?;
+                    rows.set(place, &name, cell).map_err(|mistake| rows.mistaken(mistake))?;
+                }
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
+        rows.is_in_row = false;
         Ok(())
     }
 }
+
+/// A name, borrowed where it has no escapes. serde reads a `Cow` as an owned one.
+#[derive(Deserialize)]
+struct Name<'n>(#[serde(borrow)] Cow<'n, str>);
 
 impl<'de> Deserialize<'de> for Cell {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -213,11 +297,26 @@ impl Visitor<'_> for CellVisitor {
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_rows(data: &[u8]) -> bool {
-    let mut rows = Rows::new(["a", "b"].map(str::to_owned), ExtraColumns::Ignore);
-    if rows.read_json(data).is_err() {
-        return false;
+    let columns = ColumnNames::new(["a", "b"].map(str::to_owned), ExtraColumns::Ignore);
+    let Ok(text) = RowsText::new(data.to_vec().into()) else { return false };
+    let columns = Arc::new(columns);
+    let read = Rows::read(columns.clone(), &text);
+    if let Ok(rows) = &read {
+        assert_eq!(rows.len(), text.count());
+        assert_eq!(rows.cells.len(), rows.len() * columns.names.len());
     }
-    assert!((1..=ROWS_MAX).contains(&rows.len()));
-    assert_eq!(rows.cells.len(), rows.len() * rows.columns.len());
-    true
+    // Parts are read as the whole is.
+    if let Some(parts) = text.divided(2) {
+        assert_eq!(parts.iter().map(RowsText::count).sum::<usize>(), text.count());
+        let parts: Result<Vec<_>, _> = parts.iter().map(|part| Rows::read(columns.clone(), part)).collect();
+        match (&parts, &read) {
+            (Ok(parts), Ok(whole)) => {
+                let cells: Vec<&Cell> = parts.iter().flat_map(|part| &part.cells).collect();
+                assert_eq!(cells, whole.cells.iter().collect::<Vec<_>>());
+            }
+            (Err(part), Err(whole)) => assert_eq!(part, whole),
+            (parts, whole) => panic!("{parts:?} of {whole:?}"),
+        }
+    }
+    read.is_ok()
 }

@@ -4,7 +4,8 @@ use ledge_base::tensor::{DataType, Tensor, from_f64, to_f64};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::cell::{Cell, Rows};
+use super::super::kind::FeatureColumn;
+use super::cell::{Cell, Rows, excerpt};
 
 /// Integers above are not all doubles.
 const EXACT_MAX: u64 = 1 << 53;
@@ -22,6 +23,10 @@ pub struct Column {
     /// The value of a missing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Cell>,
+    /// The feature, `VIEW:FEATURE`, whose value a missing one becomes before `default` and `missing`. Rows name the
+    /// entity by its join keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature: Option<String>,
     /// The names of a category, in the order of the numbers that they have in the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
@@ -80,6 +85,15 @@ impl Column {
         if let Some(twice) = self.categories.iter().find(|name| !names.insert(*name)) {
             return Some(format!("{twice:?} is there twice in categories"));
         }
+        let is_reference = |text: &str| {
+            text.split_once(':').is_some_and(|(view, name)| {
+                let is_name = |name: &str| !name.is_empty() && !name.contains(|c: char| c == ':' || c.is_control());
+                is_name(view) && is_name(name)
+            })
+        };
+        if let Some(other) = self.feature.as_ref().filter(|text| !is_reference(text)) {
+            return Some(format!("{other:?} is not a feature: expected VIEW:FEATURE"));
+        }
         match (self.kind, self.categories.is_empty()) {
             (ColumnType::Category, true) => {
                 return Some("a category needs categories, the list of its names".to_owned());
@@ -96,6 +110,11 @@ impl Column {
             Ok(None) => Some("its default is not a value".to_owned()),
             Err(reason) => Some(format!("its default {reason}")),
         }
+    }
+
+    /// The column for the feature store, if it has a feature.
+    pub fn made_of_feature(&self) -> Option<FeatureColumn> {
+        Some(FeatureColumn { name: self.name.clone(), feature: self.feature.clone()? })
     }
 
     /// Tells whether an input of `datatype` can have the values of this column.
@@ -133,7 +152,7 @@ impl Column {
             (ColumnType::Text, Cell::Text(text)) => Element::Text(text),
             (ColumnType::Category, Cell::Text(text)) => {
                 let found = self.categories.iter().find(|name| *name == text);
-                Element::Text(found.ok_or_else(|| format!("is {text:?}, which is none of its categories"))?)
+                Element::Text(found.ok_or_else(|| format!("is {}, which is none of its categories", excerpt(text)))?)
             }
             (ColumnType::Boolean, Cell::Boolean(boolean)) => Element::Number(f64::from(*boolean)),
             (ColumnType::Boolean, Cell::Integer(integer @ (0 | 1))) => Element::Number(f64::from(*integer == 1)),
@@ -153,14 +172,20 @@ impl Column {
             // CSV has no types, and many devices write numbers in quotes.
             (ColumnType::Number | ColumnType::Integer, Cell::Text(text)) => match text.trim().parse::<f64>() {
                 _ if text.trim().is_empty() => return Ok(None),
+                // A double between which and the integer there is a difference.
+                _ if self.kind == ColumnType::Integer
+                    && text.trim().parse::<i64>().is_ok_and(|integer| integer.unsigned_abs() > EXACT_MAX) =>
+                {
+                    return Err(format!("is {}, beyond 2^53", excerpt(text)));
+                }
                 Ok(number) if number.is_nan() => return Ok(None),
                 Ok(number) if self.kind == ColumnType::Number || number.fract() == 0.0 => Element::Number(number),
-                _ => return Err(format!("is {text:?}, expected {}", self.expected())),
+                _ => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),
             },
             (_, Cell::Number(number)) => return Err(format!("is {number}, expected {}", self.expected())),
             (_, Cell::Integer(integer)) => return Err(format!("is {integer}, expected {}", self.expected())),
             (_, Cell::Boolean(boolean)) => return Err(format!("is {boolean}, expected {}", self.expected())),
-            (_, Cell::Text(text)) => return Err(format!("is {text:?}, expected {}", self.expected())),
+            (_, Cell::Text(text)) => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),
         };
         match value {
             Element::Number(number) if number.is_nan() => Ok(None),
@@ -199,7 +224,7 @@ impl Column {
             Some(Element::Number(number)) => Ok(number),
             Some(Element::Text(text)) => {
                 let place = place(text).and_then(|place| u32::try_from(place).ok());
-                place.map(f64::from).ok_or_else(|| format!("is {text:?}, expected a number"))
+                place.map(f64::from).ok_or_else(|| format!("is {}, expected a number", excerpt(text)))
             }
         }
     }
@@ -215,7 +240,7 @@ pub fn tensor(
     let cells = || (0..rows.len()).flat_map(|row| columns.iter().map(move |&(place, column)| (row, place, column)));
     let of = |(row, column): (usize, &Column)| {
         let name = column.name.clone();
-        move |reason: String| format!("row {row}: column {name:?} {reason}")
+        move |reason: String| format!("row {}: column {name:?} {reason}", rows.number(row))
     };
     if datatype == DataType::Bytes {
         let mut strings = Vec::with_capacity(rows.len() * columns.len());

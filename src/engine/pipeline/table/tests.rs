@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::backend::{Port, Signature};
+use crate::pipeline::content::rows::ROWS_MAX;
 
 fn section(text: &str) -> Table {
     toml::from_str(text).unwrap()
@@ -31,7 +32,8 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
 
 fn prepare(pipeline: &dyn Pipeline, content: &str) -> Result<Vec<Tensor>, String> {
     let mut hold = Account::unlimited().hold();
-    let prepared = pipeline.prepare(&Content::Rows(content.to_owned().into()), DecodeLimits::default(), &mut hold);
+    let rows = RowsText::new(content.to_owned().into()).map_err(|error| error.to_string())?;
+    let prepared = pipeline.prepare(&Content::Rows(rows), DecodeLimits::default(), &mut hold);
     prepared.map(|prepared| prepared.inputs).map_err(|error| error.to_string())
 }
 
@@ -69,7 +71,7 @@ fn a_value_that_is_not_of_its_column_names_row_and_column() {
     assert!(reason(r#"{"a": 1, "a": 2, "d": "low"}"#).starts_with("row 1: column \"a\" is there twice"));
     assert!(reason("3").contains("expected an object"));
     assert!(reason(r#"{"a": [1]}"#).contains("expected a number, a string"));
-    assert!(prepare(matrix().as_ref(), "[]").unwrap_err().contains("no rows"));
+    assert!(prepare(matrix().as_ref(), "[]").unwrap_err().contains("no row"));
 }
 
 #[test]
@@ -92,6 +94,7 @@ fn a_model_with_one_input_a_column_gets_each_by_its_name() {
     let reason = |hours: &str| prepare(pipeline.as_ref(), &format!(r#"{{"hours": {hours}}}"#)).unwrap_err();
     assert_eq!(reason("7.5"), "row 0: column \"hours\" is 7.5, expected an integer");
     assert!(reason("9007199254740993").contains("beyond 2^53"));
+    assert!(reason("\"9007199254740993\"").contains("beyond 2^53"));
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl KeyMaker {
             Content::Document(document) => ("document", document),
             // Each text with its length before it.
             Content::Texts(texts) => ("texts", texts.tensor().data()),
-            Content::Rows(rows) => ("rows", rows),
+            Content::Rows(rows) => ("rows", rows.json()),
         };
         let mut hasher = self.hasher(kind);
         add(&mut hasher, bytes);
