@@ -54,6 +54,7 @@ mod page;
 mod platform;
 mod poison;
 mod presence;
+mod receipts;
 mod releases;
 mod schemathesis;
 mod sealed_updates;

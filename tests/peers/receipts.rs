@@ -1,0 +1,74 @@
+//! Receipts and invoices that are drawn for the test, with what they must say.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::daemon::{TestRoot, setup_root};
+use crate::tools::run;
+
+/// Each of ten layouts in each of five languages.
+const COUNT: &str = "50";
+
+#[derive(Deserialize)]
+struct Truth {
+    total: String,
+    date: String,
+    number: String,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    right: usize,
+    wrong: usize,
+    missing: usize,
+}
+
+#[test]
+fn totals_and_dates_of_receipts_and_invoices_in_five_languages_are_found() {
+    let python = setup_root().join("peers/deepstack/bin/python3");
+    assert!(python.exists(), "{} is missing: `make setup-deepstack` gets it, with Pillow", python.display());
+    let folder = tempfile::tempdir().unwrap();
+    let draw = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/clients/receipts.py");
+    run(Command::new(python).arg(draw).arg(folder.path()).arg(COUNT));
+    let truths = std::fs::read(folder.path().join("truth.json")).unwrap();
+    let truths: BTreeMap<String, Truth> = serde_json::from_slice(&truths).unwrap();
+
+    let root = TestRoot::new().models(&["document_reader"]);
+    let mut infer = root.command(&["infer", "document_reader", "--format", "jsonl"]);
+    infer.args(truths.keys().map(|name| folder.path().join(name)));
+    let output = infer.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let mut counts: BTreeMap<&str, Counts> = BTreeMap::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        let name = Path::new(answer["file"].as_str().unwrap()).file_name().unwrap().to_str().unwrap();
+        let (truth, fields) = (&truths[name], &answer["document"]["fields"]);
+        let found = [
+            ("total", &fields["total"]["value"]["amount"], &truth.total),
+            ("date", &fields["date"]["value"], &truth.date),
+            ("number", &fields["number"]["value"], &truth.number),
+        ];
+        for (field, value, expected) in found {
+            let counts = counts.entry(field).or_default();
+            match value.as_str() {
+                None => counts.missing += 1,
+                Some(value) if value == expected => counts.right += 1,
+                Some(_) => counts.wrong += 1,
+            }
+            if value.as_str() != Some(expected) {
+                println!("{name}: {field} is {expected}, got {value} on\n{}", answer["document"]["pages"][0]["text"]);
+            }
+        }
+    }
+    println!("{counts:?}");
+    for (field, least) in [("total", 48), ("date", 48), ("number", 43)] {
+        let counts = &counts[field];
+        assert_eq!(counts.right + counts.wrong + counts.missing, 50);
+        assert!(counts.right >= least && counts.wrong <= 1, "{field}: {counts:?}");
+    }
+}
