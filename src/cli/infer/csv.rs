@@ -84,9 +84,9 @@ pub async fn answer_rows(
         let Some(answers) = running.next().await else { break };
         for (row, answer) in answers? {
             if answer.is_ok() {
-                counts.answered += 1
+                counts.answered += 1;
             } else {
-                counts.failed += 1
+                counts.failed += 1;
             }
             report.write_row(path, Some(row), answer)?;
         }
