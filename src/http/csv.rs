@@ -116,8 +116,10 @@ pub async fn infer(
     let begin = Bytes::from(begin);
     let mut response = if is_whole {
         call::log_answered(&target.model, arrived, None, &principal, Ok(version));
-        let response = Response::new(Body::from(begin));
-        body::compress_response(&parts.headers, counted_body::keep_until_sent(response, hold), &account).await
+        let bytes = begin.len();
+        let mut response = counted_body::keep_until_sent(Response::new(Body::from(begin)), hold);
+        counted_body::mark_counted(&mut response, bytes);
+        body::compress_response(&parts.headers, response, &account).await
     } else {
         let rest = stream::try_unfold((table, hold), move |(mut table, hold)| {
             let (target, principal) = (target.clone(), principal.clone());

@@ -22,6 +22,7 @@
 //! * `administration.rs` - changes of the box, answered after their durable audit record
 //! * `call_headers.rs` - priority and timeout of a call, from its headers
 //! * `infer.rs`, `models.rs` - handlers: inference; models
+//! * `csv.rs` - CSV to a model with a pipeline of rows, answered while it is read
 //! * `vision.rs`, `vision/` - handlers of DeepStack's interface, and `[vision]`
 //! * `openai.rs` - handlers of OpenAI's interface for embeddings
 //! * `features.rs`, `health.rs` - handlers: Feast's feature server; liveness and readiness
