@@ -186,7 +186,7 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
         let image = model.config.pipeline.takes(Input::Photograph);
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
         let documents = model.config.pipeline.takes(Input::Document);
-        writeln!(out, "  documents    {}", if documents { "yes: PDF, JPEG, PNG and WebP" } else { "no" })?;
+        writeln!(out, "  documents    {}", if documents { "yes: JPEG, PNG and WebP" } else { "no" })?;
         let rows = model.config.pipeline.takes(Input::Rows);
         writeln!(out, "  rows         {}", if rows { "yes" } else { "no" })?;
     }
