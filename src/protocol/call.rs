@@ -224,8 +224,7 @@ pub async fn text_of_document(
 
 async fn read_text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
     if !matches!(call.form, BodyKind::Photograph | BodyKind::Document) {
-        let message =
-            "only a document is answered with its text: send it with its content type, such as image/png";
+        let message = "only a document is answered with its text: send it with its content type, such as image/png";
         return Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, message));
     }
     let InferenceCall { target: Target { model, version }, body, priority, deadline, account, .. } = call;
