@@ -3,6 +3,7 @@
 mod batch;
 mod calls;
 mod files;
+mod lines;
 mod progress;
 mod report;
 mod results_file;
@@ -38,8 +39,8 @@ use stop::Stop;
 pub struct InferArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
-    /// The files to run the model on: photographs, texts, or inference requests as .json. From a folder, every photograph and
-    /// .json file at any depth.
+    /// The files to run the model on: photographs, inference requests as .json, or texts as .txt with one in each line. From a
+    /// folder, every photograph and .json file at any depth.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Use a running server instead of this process, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
@@ -98,6 +99,7 @@ Examples:
   ledge infer efficientnet_lite0 coffee.png
   ledge infer efficientnet_lite0 photographs/ --out answers.jsonl   again after an interrupt: does the rest
   ledge infer efficientnet_lite0 photographs/ --top 1 --json | jq -r '[.file, .labels[0].label] | @tsv'
+  ledge infer all_minilm_l6_v2 sentences.txt --json   a vector for each line that is not empty
   ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
 
 /// The calls in flight for each core: one runs, and the next one waits, so that no core pauses between them. Calls that

@@ -60,6 +60,7 @@ mod sealed_updates;
 mod security;
 mod soak;
 mod systemd;
+mod text_page;
 mod tls_clients;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/tls_kit.rs"]

@@ -19,7 +19,12 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
     let section = section(text);
     assert_eq!(section.mistakes(), []);
     let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes".to_owned()].into())]);
-    section.bind(Model { signature: &Signature { inputs, outputs }, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new() })
+    section.bind(Model {
+        signature: &Signature { inputs, outputs },
+        labels: &labels,
+        quantization: &HashMap::new(),
+        files: &HashMap::new(),
+    })
 }
 
 fn prepare(pipeline: &dyn Pipeline, content: &str) -> Result<Vec<Tensor>, String> {
@@ -171,12 +176,23 @@ fn a_proposed_section_fits_the_model_that_it_was_read_from() {
     let propose = |inputs: Vec<Port>, outputs: Vec<Port>| {
         let signature = Signature { inputs, outputs };
         let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes\n".to_owned()].into())]);
-        let proposed =
-            proposal::propose(Model { signature: &signature, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new() })?;
+        let proposed = proposal::propose(Model {
+            signature: &signature,
+            labels: &labels,
+            quantization: &HashMap::new(),
+            files: &HashMap::new(),
+        })?;
         let document: toml::Table = toml::from_str(&proposed).unwrap();
         let section: Table = document["pipeline"]["table"].clone().try_into().unwrap();
         assert_eq!(section.mistakes(), []);
-        section.bind(Model { signature: &signature, labels: &labels, quantization: &HashMap::new(), files: &HashMap::new() }).unwrap();
+        section
+            .bind(Model {
+                signature: &signature,
+                labels: &labels,
+                quantization: &HashMap::new(),
+                files: &HashMap::new(),
+            })
+            .unwrap();
         Some(section)
     };
     let classifier = || vec![port("label", DataType::Bytes, &[-1]), port("chances", DataType::Fp32, &[-1, 2])];
