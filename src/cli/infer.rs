@@ -4,6 +4,7 @@ mod batch;
 mod calls;
 mod csv;
 mod files;
+mod lines;
 mod progress;
 mod report;
 mod results_file;
@@ -40,8 +41,8 @@ use stop::Stop;
 pub struct InferArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
-    /// The files to run the model on: photographs, texts, inference requests or rows as .json, or .csv, each row of which is an
-    /// input. From a folder, every photograph and .json file at any depth.
+    /// The files to run the model on: photographs, documents, inference requests or rows as .json, .csv, each row of which is
+    /// an input, or .txt with a text in each line. From a folder, every photograph and .json file at any depth.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Use a running server instead of this process, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
@@ -101,6 +102,7 @@ Examples:
   ledge infer efficientnet_lite0 photographs/ --out answers.jsonl   again after an interrupt: does the rest
   ledge infer efficientnet_lite0 photographs/ --top 1 --json | jq -r '[.file, .labels[0].label] | @tsv'
   ledge infer wine_mlp wines.csv --json > answers.jsonl             an answer for each row
+  ledge infer all_minilm_l6_v2 sentences.txt --json   a vector for each line that is not empty
   ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
 
 /// The calls in flight for each core: one runs, and the next one waits, so that no core pauses between them. Calls that

@@ -89,7 +89,11 @@ impl Binding {
     /// Returns `true` if the message is parsed as JSON here.
     pub fn reads_json(&self) -> bool {
         let config = &self.config;
-        config.photograph.is_some() || !config.inputs.is_empty() || !config.entities.is_empty() || self.pushes()
+        config.photograph.is_some()
+            || config.text.is_some()
+            || !config.inputs.is_empty()
+            || !config.entities.is_empty()
+            || self.pushes()
     }
 
     /// Returns `true` if it pushes into the feature store.
@@ -104,11 +108,14 @@ impl Binding {
 
     /// The request for the model.
     pub fn request(&self, payload: &Bytes, content_type: Option<&str>) -> Result<Extracted, BindingError> {
+        if let Some(path) = &self.config.text {
+            return extract::text(path, payload);
+        }
         match (&self.config.photograph, self.config.inputs.is_empty()) {
             (Some(path), _) => extract::photograph(path, payload),
             (None, false) => extract::rows(&self.config.inputs, payload),
             (None, true) if self.pushes() || !self.config.entities.is_empty() => Ok(Extracted::Rows(Vec::new())),
-            (None, true) => Ok(Extracted::Body(payload.clone(), BodyKind::sniffed(payload, content_type, None))),
+            (None, true) => Ok(Extracted::Body(payload.clone(), BodyKind::of_message(payload, content_type))),
         }
     }
 

@@ -127,6 +127,17 @@ impl BodyKind {
             Self::of(content_type, header_length)
         }
     }
+
+    /// As [`Self::sniffed`], for the message of a device that was not made for Ledge: without a content type, what is
+    /// neither a photograph nor a JSON object is a text.
+    pub fn of_message(payload: &[u8], content_type: Option<&str>) -> Self {
+        match Self::sniffed(payload, content_type, None) {
+            Self::Tensors { .. } if content_type.is_none() && !payload.trim_ascii_start().starts_with(b"{") => {
+                Self::Text
+            }
+            kind => kind,
+        }
+    }
 }
 
 /// The answer to a call.

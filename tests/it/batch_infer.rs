@@ -266,3 +266,28 @@ fn a_server_has_two_calls_in_flight_for_each_of_its_cores() {
     ended(&output, 1, &["the most allowed at a time (quota.max_concurrent_per_principal) (429)"]);
     ended(&work.run(&["--url", &url, "--concurrency", "12"]), 0, &["0 failed"]);
 }
+
+#[test]
+fn a_text_file_has_a_vector_for_each_line_here_and_on_a_server() {
+    let config = "[pipeline.text_embedding]\nmax_tokens = 8\nnormalize = false\n";
+    let root = TestRoot::new().models(&["word_vectors"]).file("word_vectors/model.toml", config);
+    let [texts, bad] = ["texts.txt", "bad.txt"].map(|name| root.folder.path().join(name));
+    // More than one request, with an empty line after each text.
+    let lines: Vec<_> = (0..1100).map(|line| "red ".repeat(1 + line % 3)).collect();
+    write(&texts, lines.join("\r\n\r\n").as_bytes());
+    write(&bad, b"red\ncaf\xe9\n");
+    let daemon = root.start();
+    let url = format!("http://{}", daemon.address);
+    for more in [&[][..], &["--url", &url]] {
+        let verb = ["infer", "word_vectors", texts.to_str().unwrap(), bad.to_str().unwrap(), "--json"];
+        let output = daemon.root.command(&[&verb, more].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let answers: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let rows = answers[0]["embeddings"].as_array().unwrap();
+        let tokens: Vec<_> = rows.iter().map(|row| row["tokens"].as_u64().unwrap()).collect();
+        assert_eq!(tokens, (0..1100).map(|line| 3 + line % 3).collect::<Vec<_>>());
+        assert_eq!(rows[1], json!({"embedding": [3.25, 4.0, 1.0], "tokens": 4, "truncated": false}));
+        assert_eq!(answers[1]["error"], "line 2 is not UTF-8");
+    }
+}

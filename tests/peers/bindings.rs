@@ -155,3 +155,35 @@ fn the_boxes_of_a_group_share_the_messages_of_a_shared_binding() {
     assert_eq!(values, (0..100).map(f64::from).collect::<Vec<_>>(), "each once");
     assert_eq!(devices.len(), 2, "{devices:?}");
 }
+
+#[test]
+fn a_text_of_a_device_becomes_its_vector_bare_or_in_a_field() {
+    let broker = Broker::new();
+    let bindings = "[[mqtt.bindings]]\ntopic = \"tickets/+/bare\"\nmodel = \"word_vectors\"\n\
+                    publish = \"vectors/{1}/bare\"\nselect = \"$.embeddings[0].embedding\"\n\
+                    [[mqtt.bindings]]\ntopic = \"tickets/+/json\"\nmodel = \"word_vectors\"\n\
+                    publish = \"vectors/{1}/json\"\ntext = \"$.note\"\npublish_errors = true\n";
+    let config = "[pipeline.text_embedding]\nmax_tokens = 8\nnormalize = false\n";
+    let root = root(&broker).models(&["word_vectors"]).file("word_vectors/model.toml", config);
+    let _daemon = start(with(root, bindings));
+    let peer = Peer::subscribed(&broker, "watcher", "vectors/#");
+    // MQTT 3.1.1 has no content type.
+    run(mosquitto("mosquitto_pub", &broker).args(["-V", "311", "-t", "tickets/7/bare", "-m", "Red red"]));
+    let answer = peer.receive();
+    assert_eq!((answer.topic.as_str(), answer.json()), ("vectors/7/bare", json!([3.25, 4.0, 1.0])));
+    peer.send(Outgoing::json("tickets/8/json", &json!({"note": "Red red"})));
+    let answer = peer.receive();
+    assert_eq!(answer.json()["embeddings"][0]["tokens"], 4, "{answer:?}");
+    for (refused, status) in
+        [(json!({"note": 7}), 400), (json!({"note": " "}), 400), (json!({"note": "a".repeat(300_000)}), 413)]
+    {
+        peer.send(Outgoing::json("tickets/8/json", &refused));
+        assert_eq!(peer.receive().status(), status);
+    }
+    // A call has the content type of its text.
+    let mut call = mosquitto("mosquitto_rr", &broker);
+    let call =
+        call.args(["-V", "5", "-q", "1", "-t", "ledge/v1/box/infer/word_vectors", "-e", "answers", "-m", "Red red"]);
+    let told = run(call.args(["-D", "publish", "content-type", "text/plain"]));
+    assert!(told.contains(r#""embedding":[3.25,4.0,1.0]"#), "{told}");
+}

@@ -66,6 +66,7 @@ mod systemd;
 mod table_golden;
 mod tables;
 mod tables_page;
+mod text_page;
 mod tls_clients;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/tls_kit.rs"]

@@ -1,7 +1,7 @@
 //! The commands of a document, as a reader would type them.
 
 /// A command of a document, and whether root calls it.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     pub is_roots: bool,
     pub text: String,

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::calls::{Caller, FileAnswer};
 use super::files::Input;
+use super::lines;
 use super::progress::Progress;
 use super::results_file::FileState;
 use super::stop::Stop;
@@ -83,8 +84,28 @@ impl<'a> Batch<'a> {
         if self.stop.is_requested() {
             return Ok(None);
         }
-        let answer = self.caller.ask(self.target, content, self.progress, self.stop).await?;
+        let answer = if lines::is_text_file(path) {
+            self.ask_of_lines(&content).await?
+        } else {
+            self.caller.ask(self.target, content, self.progress, self.stop).await?
+        };
         Ok(answer.map(|answer| Answered { path, state: Some(state), answer }))
+    }
+
+    /// The answer to a text in each line of a file. `None` when a stop came before all were asked.
+    async fn ask_of_lines(&self, content: &Bytes) -> anyhow::Result<Option<FileAnswer>> {
+        let requests = match lines::requests(content) {
+            Ok(requests) => requests,
+            Err(problem) => return Ok(Some(Err(problem))),
+        };
+        let mut answers = Vec::new();
+        for request in requests {
+            match self.caller.ask(self.target, request, self.progress, self.stop).await? {
+                Some(Ok(answer)) => answers.push(answer),
+                other => return Ok(other),
+            }
+        }
+        Ok(Some(lines::joined(answers)))
     }
 }
 

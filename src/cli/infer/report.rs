@@ -120,11 +120,12 @@ fn rows(answer: FileAnswer, top: usize) -> Vec<(String, String, String)> {
     let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_f64);
     let time = answer
         .get("time_ms")
-        .map_or(0.0, |time| ["decode", "queue", "compute"].iter().filter_map(|part| number(time, part)).sum::<f64>());
+        .map(|time| ["decode", "queue", "compute"].iter().filter_map(|part| number(time, part)).sum::<f64>())
+        .map(|time| format!("{time:.1} ms"));
     if let Some((kind, result)) = result_of(&mut answer) {
         (kind.shorten)(result, top);
         let rows = (kind.rows)(result).into_iter().enumerate().map(|(rank, Row { score, text })| {
-            let time = if rank == 0 { format!("{time:.1} ms") } else { String::new() };
+            let time = time.clone().filter(|_| rank == 0).unwrap_or_default();
             (score.map(|score| format!("{score:.4}")).unwrap_or_default(), text, time)
         });
         return rows.collect();

@@ -51,6 +51,7 @@ pub mod reading;
 pub mod table;
 pub mod text_embedding;
 pub mod tokenizer;
+mod tokenizer_limits;
 
 use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};

@@ -11,9 +11,8 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::numbers;
-use super::content::{Content, Division, Input, Texts};
+use super::content::{Content, Division, Input, TEXT_BYTES_MAX, Texts};
 use super::image::DecodeLimits;
-use super::image_classification;
 use super::kind::{
     AnswerError, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Postprocess, Prepared, Row, find,
 };
@@ -25,7 +24,8 @@ pub const KIND: Kind = Kind {
     input: Input::Texts,
     member: "embeddings",
     schema: |generator| generator.subschema_for::<Vec<Embedding<'static>>>(),
-    shorten: image_classification::shorten,
+    // All texts of a file are wanted.
+    shorten: |_, _| {},
     rows,
 };
 
@@ -140,7 +140,7 @@ impl PipelineSection for TextEmbedding {
         let max_tokens = fixed(1).map_or(self.max_tokens, |length| length.min(self.max_tokens));
         let file = model.files.get(&self.tokenizer).ok_or_else(|| format!("{} was not read", self.tokenizer))?;
         let tokenizer = Tokenizer::read(file, max_tokens).map_err(|reason| format!("{}: {reason}", self.tokenizer))?;
-        let least = tokenizer.least();
+        let least = tokenizer.least().map_err(|reason| format!("{}: {reason}", self.tokenizer))?;
         if max_tokens < least {
             return Err(format!(
                 "{} makes at least {least} tokens of a text, the model takes {max_tokens}",
@@ -239,6 +239,18 @@ impl Embedder {
 impl Pipeline for Embedder {
     fn kind(&self) -> &'static Kind {
         &KIND
+    }
+
+    /// A text of `max_tokens` tokens: a model with fewer positions is refused at its load, not at the first long text.
+    fn sample(&self) -> Content {
+        const SENTENCE: &str = "The box has 3 cores, and no network. ";
+        let mut text = SENTENCE.to_owned();
+        while text.len() * 2 <= TEXT_BYTES_MAX
+            && self.tokenizer.tokens(&text).is_ok_and(|tokens| tokens.ids.len() < self.max_tokens)
+        {
+            text = text.repeat(2);
+        }
+        Texts::one(text.as_bytes()).map_or_else(|_| KIND.input.sample(), Content::Texts)
     }
 
     fn divide(&self, content: &Content) -> Option<Division> {

@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokenizers::{Tokenizer as Library, TruncationParams};
 
+use super::tokenizer_limits;
+
 /// A tokenizer that cuts texts at a number of tokens.
 pub struct Tokenizer(Library);
 
@@ -31,6 +33,9 @@ impl Tokenizer {
     /// Reads the content of a `tokenizer.json`. Texts become at most `max_tokens` tokens, with those that the tokenizer
     /// adds at the beginning and the end; a padding that the file sets is switched off.
     pub fn read(file: &[u8], max_tokens: usize) -> Result<Self, String> {
+        if let Some(reason) = tokenizer_limits::refusal(file) {
+            return Err(reason);
+        }
         let read = || {
             let mut library = Library::from_bytes(file).map_err(|error| error.to_string())?;
             library.with_padding(None);
@@ -38,15 +43,13 @@ impl Tokenizer {
             library.with_truncation(Some(truncation)).map_err(|error| error.to_string())?;
             Ok(Self(library))
         };
-        // Nothing of the library is used after a panic.
-        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the library panicked".to_owned()))
+        guarded(read)?
     }
 
     /// The tokens of a text.
     pub fn tokens(&self, text: &str) -> Result<Tokens, String> {
         let encode = || self.0.encode_fast(text, true).map_err(|error| error.to_string());
-        let encoding =
-            catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|_| Err("the library panicked".to_owned()))?;
+        let encoding = guarded(encode)??;
         let truncated = !encoding.get_overflowing().is_empty();
         Ok(Tokens { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec(), truncated })
     }
@@ -57,9 +60,16 @@ impl Tokenizer {
     }
 
     /// The least number of tokens for which a text is cut: those that are added, and one.
-    pub fn least(&self) -> usize {
-        self.0.get_post_processor().map_or(0, |post| tokenizers::PostProcessor::added_tokens(post, false)) + 1
+    pub fn least(&self) -> Result<usize, String> {
+        let added =
+            || self.0.get_post_processor().map_or(0, |post| tokenizers::PostProcessor::added_tokens(post, false));
+        Ok(guarded(added)?.saturating_add(1))
     }
+}
+
+/// Runs code of the library. Nothing of it is used after a panic.
+fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| "the library panicked".to_owned())
 }
 
 /// Reads any bytes as a tokenizer, and tokens of a text with it, for the fuzzers; true for a tokenizer. The fuzzer's panic
@@ -70,7 +80,7 @@ impl Tokenizer {
 pub fn fuzz_tokenizer(data: &[u8]) -> bool {
     const MAX_TOKENS: usize = 8;
     let Ok(tokenizer) = Tokenizer::read(data, MAX_TOKENS) else { return false };
-    if tokenizer.least() > MAX_TOKENS {
+    if tokenizer.least().is_ok_and(|least| least > MAX_TOKENS) {
         return true;
     }
     for text in ["", "a", "Grüße, 世界! 12.50 €", "the the the the the the the the the the the the"] {

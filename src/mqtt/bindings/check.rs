@@ -116,11 +116,13 @@ fn with_columns(views: &[Arc<FeatureView>]) -> String {
 /// Finds the parts of a binding that do not fit its model.
 pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<Problem> {
     let (name, mut problems) = (model.name, Vec::new());
-    if binding.photograph.is_some() {
-        let input = Input::Photograph;
-        if !model.config.pipeline.takes(input) && !model.config.pipeline.takes(Input::Document) {
+    let content = [("photograph", &binding.photograph, Input::Photograph), ("text", &binding.text, Input::Texts)];
+    if let Some((key, _, input)) = content.into_iter().find(|(_, path, _)| path.is_some()) {
+        let pipeline = &model.config.pipeline;
+        let is_document = input == Input::Photograph && pipeline.takes(Input::Document);
+        if !pipeline.takes(input) && !is_document {
             let problem = format!("is for a model with {} in its model.toml, and {name} has none", input.sections());
-            problems.push(Problem::refuses("photograph", problem));
+            problems.push(Problem::refuses(key, problem));
         }
         return problems;
     }

@@ -71,6 +71,9 @@ pub struct BindingConfig {
     /// The path to a photograph in base64 in a JSON message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub photograph: Option<FieldPath>,
+    /// The path to a text in a JSON message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<FieldPath>,
     /// The part of an answer that is published; `None` is all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<FieldPath>,
@@ -150,17 +153,18 @@ impl BindingConfig {
     }
 
     fn takes_for_model(&self) -> String {
-        match &self.photograph {
-            Some(path) => format!("photograph {path}"),
-            None if !self.inputs.is_empty() => {
+        match (&self.photograph, &self.text) {
+            (Some(path), _) => format!("photograph {path}"),
+            (None, Some(path)) => format!("text {path}"),
+            _ if !self.inputs.is_empty() => {
                 let input = |(name, paths): (&String, &Vec<FieldPath>)| {
                     let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
                     format!("{name} = {}", paths.join(", "))
                 };
                 self.inputs.iter().map(input).collect::<Vec<_>>().join("; ")
             }
-            None if self.target().is_none() && self.entities.is_empty() => "the message".into(),
-            None => String::new(),
+            _ if self.target().is_none() && self.entities.is_empty() => "the message".into(),
+            _ => String::new(),
         }
     }
 
@@ -187,6 +191,7 @@ impl BindingConfig {
             ("retain", self.retain),
             ("publish_errors", self.publish_errors),
             ("photograph", self.photograph.is_some()),
+            ("text", self.text.is_some()),
             ("camera", self.camera.is_some()),
             ("select", self.select.is_some()),
             ("inputs", !self.inputs.is_empty()),
@@ -203,6 +208,12 @@ impl BindingConfig {
             "entities",
             "and photograph are both set: a model takes one of them",
             &["photograph"],
+        );
+        wrong(
+            pushes || self.entities.is_empty() || self.text.is_none(),
+            "entities",
+            "and text are both set: a model takes one of them",
+            &["text"],
         );
 
         let count = self.topic.capture_count();
@@ -249,6 +260,12 @@ impl BindingConfig {
 
         if self.photograph.is_some() && !self.inputs.is_empty() {
             wrong("photograph", "and inputs are both set: a model takes one of them".into(), &["inputs"]);
+        }
+        if self.text.is_some() && !self.inputs.is_empty() {
+            wrong("text", "and inputs are both set: a model takes one of them".into(), &["inputs"]);
+        }
+        if self.text.is_some() && self.photograph.is_some() {
+            wrong("text", "and photograph are both set: a model takes one of them".into(), &["photograph"]);
         }
         if let Some((name, _)) = self.inputs.iter().find(|(_, paths)| paths.is_empty()) {
             let problem = format!("has no paths for {name:?}: name at least one, as in [\"$.payload.temp\"]");

@@ -23,7 +23,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// The input that a binding takes from a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Extracted {
-    /// A photograph, or an inference request as the protocol has it.
+    /// A photograph, a text, or an inference request as the protocol has it.
     Body(Bytes, BodyKind),
     /// The elements of each input, of which [`request_of_rows`] makes a request.
     Rows(Vec<(String, Vec<Value>)>),
@@ -80,6 +80,15 @@ pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted,
     match decoded {
         Ok(photograph) => Ok(Extracted::Body(photograph.into(), BodyKind::Photograph)),
         Err(error) => Err(BindingError::NotBase64 { path: path.to_string(), reason: error.to_string() }),
+    }
+}
+
+/// The text at `path`.
+pub(super) fn text(path: &FieldPath, payload: &Bytes) -> Result<Extracted, BindingError> {
+    let document = parse("message", payload)?;
+    match find("message", path, &document)? {
+        Value::String(text) => Ok(Extracted::Body(text.clone().into(), BodyKind::Text)),
+        other => Err(kind(path, other, "a text")),
     }
 }
 

@@ -131,7 +131,11 @@ fn unused(config: &BindingConfig, views: &[Arc<FeatureView>], rows: &[&Json]) ->
         KeySource::Field(path) => Some(path),
         KeySource::Topic(_) => None,
     });
-    let paths = keys.chain(&config.event_timestamp).chain(&config.photograph).chain(config.inputs.values().flatten());
+    let paths = keys
+        .chain(&config.event_timestamp)
+        .chain(&config.photograph)
+        .chain(&config.text)
+        .chain(config.inputs.values().flatten());
     let taken: BTreeSet<&str> = paths.filter_map(FieldPath::top).collect();
     let is_used = |name: &str| taken.contains(name) || views.iter().any(|view| view.has_column(name));
     let mut unused = BTreeSet::new();

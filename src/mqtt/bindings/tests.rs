@@ -126,6 +126,9 @@ fn bindings_that_cannot_work_are_problems() {
         one("topic = 'a'\npublish = 'b'\nphotograph = '$.a'\ninputs = { x = ['$.b'] }"),
         ["bindings[0].photograph"]
     );
+    for other in ["photograph = '$.a'", "inputs = { x = ['$.b'] }"] {
+        assert_eq!(one(&format!("topic = 'a'\npublish = 'b'\ntext = '$.t'\n{other}")), ["bindings[0].text"]);
+    }
     assert_eq!(one("topic = 'a'\npublish = 'b'\ninputs = { x = [] }"), ["bindings[0].inputs"]);
     assert_eq!(one("topic = 'a'\npublish = 'b'\nname = ''"), ["bindings[0].name"]);
 
@@ -208,6 +211,16 @@ fn a_whole_message_is_a_photograph_when_it_says_so_or_begins_like_one() {
     assert_eq!(whole(&json, Some("Image/PNG")), Extracted::Body(json.clone(), BodyKind::Photograph));
     assert_eq!(whole(&json, None), Extracted::Body(json.clone(), tensors));
     assert_eq!(whole(&jpeg, Some("application/octet-stream")), Extracted::Body(jpeg, tensors));
+    let text = Bytes::from_static(b"a pump is loud");
+    assert_eq!(whole(&text, None), Extracted::Body(text.clone(), BodyKind::Text));
+    assert_eq!(whole(&text, Some("application/json")), Extracted::Body(text, tensors));
+}
+
+#[test]
+fn a_text_is_read_from_its_field() {
+    let found = |message: &'static str| request("text = '$.note'", message);
+    assert_eq!(found(r#"{"note": "a \"b\""}"#), Ok(Extracted::Body(Bytes::from_static(b"a \"b\""), BodyKind::Text)));
+    assert_eq!(found(r#"{"note": 7}"#).unwrap_err().to_string(), "at $.note there is a number, expected a text");
 }
 
 #[test]
@@ -469,6 +482,8 @@ fn a_binding_that_no_message_fits_is_told_by_its_model() {
     assert_eq!(told("feature_view = 'stats'", made, Some(&["z"])), [""; 0]);
     assert_eq!(told("feature_view = 'stats'", made, Some(&["z", "x"])), ["inputs"]);
     assert_eq!(told("photograph = '$.p'", "", Some(&["x"])), ["photograph"]);
+    assert_eq!(told("text = '$.t'", "", Some(&["x"])), ["text"]);
+    assert_eq!(told("text = '$.t'", "[pipeline.text_embedding]", Some(&["x"])), [""; 0]);
     assert_eq!(told("photograph = '$.p'", "[pipeline.image_classification]\ncrop = [1, 1]", Some(&["x"])), [""; 0]);
     // A whole message names its inputs itself.
     assert_eq!(told("", "", Some(&["x"])), [""; 0]);

@@ -169,3 +169,10 @@ proptest! {
         prop_assert!(prepared.inputs[0].shape()[1] <= 6);
     }
 }
+
+#[test]
+fn the_sample_of_the_check_is_as_long_as_a_text_may_be() {
+    let pipeline = embedder("max_tokens = 300");
+    let prepared = prepare(pipeline.as_ref(), &pipeline.sample());
+    assert_eq!(prepared.inputs[0].shape(), [1, 300]);
+}
