@@ -197,7 +197,9 @@ impl Number {
         let is_sign_before = is_sign(before.last()) && !touches(before.iter().rev().nth(1));
         let is_sign_behind = is_sign(behind.first()) && !touches(behind.get(1));
         let is_inside = (leading.is_none() && touches(before.last()) && !(is_sign_before && self.decimals > 0))
-            || (trailing.is_none() && touches(behind.first()) && !(is_sign_behind && self.decimals > 0));
+            || (trailing.is_none()
+                && touches(behind.first())
+                && !((is_sign_behind || is_code(behind)) && self.decimals > 0));
         if is_inside || (self.decimals == 0 && !has_currency) || (self.begins_with_letter && self.decimals == 0) {
             return None;
         }
@@ -243,6 +245,12 @@ fn next_group(chars: &[char], at: usize) -> Option<(Vec<u8>, usize, usize, bool)
     let (group, sure) = run(chars, start, DIGITS_MAX);
     start += group.len();
     (!group.is_empty()).then_some((group, sure, start, is_point))
+}
+
+/// Tells whether two or three capitals are here and no more letters: a code of a currency that was misread, such as "UR".
+fn is_code(chars: &[char]) -> bool {
+    let capitals = chars.iter().take_while(|char| char.is_ascii_uppercase()).count();
+    (2..=3).contains(&capitals) && !chars.get(capitals).is_some_and(|next| next.is_alphanumeric())
 }
 
 /// Tells whether a separator and a digit are right before.
