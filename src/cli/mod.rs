@@ -163,6 +163,9 @@ pub enum Command {
     /// Write the manual pages and the shell completions of this program, for its packages.
     #[command(hide = true)]
     GenerateAssets(assets::AssetsArgs),
+    /// Draw the pages of a document. Only the daemon and `ledge infer` start it, and send it an order.
+    #[command(hide = true)]
+    Pages,
 }
 
 impl Cli {
@@ -186,6 +189,10 @@ impl Cli {
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
             Command::GenerateAssets(args) => assets::run(&args, out),
+            Command::Pages => {
+                ledge_documents::process::run()?;
+                Ok(Exit::Success)
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The most idle callers that are kept.
 const IDLE_CALLERS_MAX: usize = 64;
 
-/// The turns of the whole process, one for each core.
+/// The turns for such work, one for each core.
 static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(available_parallelism().map_or(1, usize::from)));
 
 /// Runs work with a large output, such as unpacking, on the blocking pool, and returns its result. The work runs to its
@@ -49,22 +49,26 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     output.ok_or_else(|| io::Error::other("the runtime ended before the future"))
 }
 
-/// As many turns at a time as there are cores. A caller has no more of them, and no more that wait in the one queue for all,
-/// so that a caller who sends much of it delays itself.
+/// So many turns at a time. A caller has no more of them, and no more that wait in the one queue for all, so that a caller
+/// who sends much of it delays itself.
 #[derive(Debug)]
-struct Turns {
-    cores: usize,
+pub struct Turns {
+    at_a_time: usize,
     all: Arc<Semaphore>,
     of: Mutex<HashMap<Principal, Arc<Semaphore>>>,
 }
 
+/// A turn, which lasts until it is dropped.
+pub type Turn = [Option<OwnedSemaphorePermit>; 2];
+
 impl Turns {
-    fn new(cores: usize) -> Self {
-        Self { cores, all: Arc::new(Semaphore::new(cores)), of: Mutex::default() }
+    /// So many at a time.
+    pub fn new(at_a_time: usize) -> Self {
+        Self { at_a_time, all: Arc::new(Semaphore::new(at_a_time)), of: Mutex::default() }
     }
 
-    /// Waits for a turn of `owner`, which lasts until it is dropped.
-    async fn take(&self, owner: &Principal) -> [Option<OwnedSemaphorePermit>; 2] {
+    /// Waits for a turn of `owner`.
+    pub async fn take(&self, owner: &Principal) -> Turn {
         // No semaphore is ever closed.
         let own = self.own(owner).acquire_owned().await.ok();
         [own, self.all.clone().acquire_owned().await.ok()]
@@ -76,7 +80,7 @@ impl Turns {
         if of.len() >= IDLE_CALLERS_MAX {
             of.retain(|_, turns| Arc::strong_count(turns) > 1);
         }
-        of.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.cores))).clone()
+        of.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.at_a_time))).clone()
     }
 }
 

@@ -60,6 +60,9 @@ pub const PARTS: &[Part] = &[
 /// The most lines of a page that a section may allow.
 const LINES_MAX_MAX: usize = 5000;
 
+/// The most pages of a document that a section may allow.
+const PAGES_MAX_MAX: usize = 1000;
+
 /// The table `[pipeline.document_reading]` of a model's config.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -77,6 +80,24 @@ pub struct DocumentReading {
     pub lines_max: usize,
     /// The least confidence of a line that was read, 0 to 1; others are left out. 0.5 by default.
     pub min_confidence: f32,
+    /// The most pages of a document; 50 by default.
+    pub pages_max: usize,
+    /// When the text that a PDF carries is taken for what stands on a page; `auto` by default.
+    pub text_layer: TextLayer,
+}
+
+/// When the text that a PDF carries is taken for what stands on a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextLayer {
+    /// Where the page has such a text, and no picture covers most of it: a scan with a text behind it is read by the
+    /// models, as is one with no more than the line of a fax machine.
+    #[default]
+    Auto,
+    /// Wherever the page has any.
+    Always,
+    /// Nowhere: the models read what can be seen.
+    Never,
 }
 
 impl Default for DocumentReading {
@@ -89,6 +110,8 @@ impl Default for DocumentReading {
             line_threshold,
             lines_max,
             min_confidence: 0.5,
+            pages_max: 50,
+            text_layer: TextLayer::default(),
         }
     }
 }
@@ -118,6 +141,7 @@ impl PipelineSection for DocumentReading {
             (is_share(self.line_threshold), "line_threshold", "expected 0 to 1"),
             (is_share(self.min_confidence), "min_confidence", "expected 0 to 1"),
             ((1..=LINES_MAX_MAX).contains(&self.lines_max), "lines_max", "expected 1 to 5000"),
+            ((1..=PAGES_MAX_MAX).contains(&self.pages_max), "pages_max", "expected 1 to 1000"),
         ];
         checks.into_iter().filter(|(holds, ..)| !holds).map(|(_, key, message)| Problem::new(key, message)).collect()
     }
@@ -151,6 +175,8 @@ impl PipelineSection for DocumentReading {
             turns_pages: model.parts.contains_key(part::PAGE_TURN),
             turns_lines: model.parts.contains_key(part::LINE_TURN),
             fields: model.fields.to_vec(),
+            pages_max: self.pages_max,
+            text_layer: self.text_layer,
         };
         Ok(Arc::new(DocumentReader(Arc::new(reader))))
     }

@@ -1,20 +1,23 @@
 //! Reads a document with the models of a chain: each step is a job of the queue of its model, so that other callers have
 //! their turn between two steps.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::{DataType, Tensor};
+use ledge_documents::{DocumentError, DocumentLimits, PageContent, Pages};
 use ledge_engine::backend::{Port, Signature};
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::document_reading::document::{self, Page};
 use ledge_engine::pipeline::document_reading::steps::{self, CutLine, LINES_PER_TURN_RUN, UprightPage};
 use ledge_engine::pipeline::document_reading::{RESULTS, Reader, part};
-use ledge_engine::pipeline::image::{DecodeLimits, Photograph};
+use ledge_engine::pipeline::image::{DecodeLimits, Photograph, Rgb8Image};
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Prepared};
 use ledge_engine::pipeline::reading::ctc::Reading;
+use ledge_service::limited_process::THIS_PROGRAM;
 
 use super::loaded_model::LoadedModel;
 use crate::scheduling::instance::{FinishedRun, InferError, Prepare};
@@ -22,6 +25,9 @@ use crate::scheduling::terms::Terms;
 
 /// The name of a chain's input: the bytes of a file.
 pub const DOCUMENT: &str = "document";
+
+/// The stage in which pages of a document are waited for.
+const DRAW: &str = "draw";
 
 /// Inputs and outputs of a chain, as callers see them.
 pub(super) fn signature() -> Signature {
@@ -46,21 +52,41 @@ pub(super) async fn read(
         return Err(InputError::Content("expected a document".to_owned()).into());
     };
     let chain = Chain { model, reader, account, terms, spent: Mutex::default() };
-    let page = chain.page(1, PageSource { file, limits }).await?;
+    let pages = if ledge_documents::begins_a_document(&file) {
+        chain.pages(file).await?
+    } else {
+        vec![chain.page(1, PageSource::File { file, limits }).await?]
+    };
     let mut whole = chain.spent.into_inner().unwrap_or_else(PoisonError::into_inner);
-    whole.run.outputs = document::results(vec![page]).map_err(InferError::Outputs)?;
+    whole.run.outputs = document::results(pages).map_err(InferError::Outputs)?;
     Ok(whole)
 }
 
-/// A page before it is a picture.
-struct PageSource {
-    file: bytes::Bytes,
-    limits: DecodeLimits,
+/// A page before it is read.
+enum PageSource {
+    /// A picture file.
+    File { file: bytes::Bytes, limits: DecodeLimits },
+    /// A page of a document, drawn.
+    Drawn { picture: Rgb8Image, hold: Hold },
 }
 
 impl PageSource {
-    fn decode(self, hold: &mut Hold) -> Result<Photograph, InputError> {
-        steps::decode(&self.file, self.limits, hold)
+    fn bytes(&self) -> usize {
+        match self {
+            Self::File { file, .. } => file.len(),
+            Self::Drawn { hold, .. } => hold.bytes(),
+        }
+    }
+
+    /// The picture, with the memory that it takes.
+    fn decode(self, account: &Account) -> Result<(Photograph, Hold), InputError> {
+        match self {
+            Self::File { file, limits } => {
+                let mut hold = account.hold();
+                Ok((steps::decode(&file, limits, &mut hold)?, hold))
+            }
+            Self::Drawn { picture, hold } => Ok((picture.into(), hold)),
+        }
     }
 }
 
@@ -81,6 +107,36 @@ struct Chain<'c> {
 }
 
 impl Chain<'_> {
+    /// Reads the pages of a document, one after the other: the next one is drawn while the models read.
+    async fn pages(&self, file: bytes::Bytes) -> Result<Vec<Page>, InferError> {
+        let begun = Instant::now();
+        let limits = DocumentLimits::new(self.reader.pages_max(), self.reader.lines_max());
+        let (text_layer, account) = (self.reader.text_layer(), self.account.clone());
+        let mut document =
+            Pages::open(Path::new(THIS_PROGRAM), file, text_layer, limits, account, self.terms.deadline)
+                .await
+                .map_err(|error| not_drawn(error, begun))?;
+        let mut pages = Vec::with_capacity(document.count());
+        let mut waited = begun;
+        while let Some(page) = document.next().await.map_err(|error| not_drawn(error, begun))? {
+            self.stage(DRAW, waited.elapsed());
+            let ledge_documents::Page { number, width, height, content } = page;
+            pages.push(match content {
+                PageContent::Text(lines) => {
+                    let lines = lines.into_iter().map(|line| (line.text, line.area));
+                    self.reader.page_of_text(number, (width, height), lines)
+                }
+                PageContent::Picture { pixels, hold } => {
+                    let picture = Rgb8Image::new(width, height, pixels)
+                        .ok_or_else(|| InputError::Content(format!("page {number} is no picture")))?;
+                    self.page(number, PageSource::Drawn { picture, hold }).await?
+                }
+            });
+            waited = Instant::now();
+        }
+        Ok(pages)
+    }
+
     async fn page(&self, number: usize, source: PageSource) -> Result<Page, InferError> {
         let page = Arc::new(self.upright(source).await?);
         let lines = self.lines(&page).await?;
@@ -106,17 +162,15 @@ impl Chain<'_> {
         let account = self.account.clone();
         if !self.reader.turns_pages() {
             let decode = move || {
-                let mut hold = account.hold();
-                let page = Reader::as_it_is(source.decode(&mut hold)?);
-                Ok::<_, InputError>(Held { thing: page, _hold: hold })
+                let (picture, hold) = source.decode(&account)?;
+                Ok::<_, InputError>(Held { thing: Reader::as_it_is(picture), _hold: hold })
             };
             let decoded = ledge_service::off_thread::off_thread(&self.account, decode).await?;
             return Ok(decoded);
         }
-        let bytes = source.file.len();
+        let bytes = source.bytes();
         let make = move || {
-            let mut hold = account.hold();
-            let picture = source.decode(&mut hold)?;
+            let (picture, hold) = source.decode(&account)?;
             let input = Reader::page_turn_input(&picture)?;
             let upright =
                 move |outputs: &[Tensor]| Reader::upright(picture, outputs).map(|thing| Held { thing, _hold: hold });
@@ -225,9 +279,30 @@ impl Chain<'_> {
         spent.queue += queue;
         spent.prepare += prepare;
         spent.postprocess += postprocess;
-        match spent.stages.iter_mut().find(|(stage, _)| *stage == name) {
-            Some((_, known)) => *known += time,
-            None => spent.stages.push((name, time)),
-        }
+        add_stage(&mut spent.stages, name, time);
+    }
+
+    /// Counts the time of a stage that is no run of a model.
+    fn stage(&self, name: &'static str, time: Duration) {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.prepare += time;
+        add_stage(&mut spent.stages, name, time);
+    }
+}
+
+fn add_stage(stages: &mut Vec<(&'static str, Duration)>, name: &'static str, time: Duration) {
+    match stages.iter_mut().find(|(stage, _)| *stage == name) {
+        Some((_, known)) => *known += time,
+        None => stages.push((name, time)),
+    }
+}
+
+/// Why pages of a document did not come, for the caller.
+fn not_drawn(error: DocumentError, begun: Instant) -> InferError {
+    match error {
+        DocumentError::Mistake(_) | DocumentError::Page { .. } => InputError::Content(error.to_string()).into(),
+        DocumentError::NoRoom(error) => InputError::NoRoom(error).into(),
+        DocumentError::Deadline => InferError::DeadlineExceeded { waited: begun.elapsed(), run: None },
+        DocumentError::Process { .. } => InferError::Outputs(AnswerError::Values(error.to_string())),
     }
 }

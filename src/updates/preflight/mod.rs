@@ -21,6 +21,7 @@ use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
 use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
 use ledge_models::repository::VersionOnDisk;
+use ledge_service::limited_process::THIS_PROGRAM;
 use serde::{Deserialize, Serialize};
 
 use super::package::{DeclaredPort, Package};
@@ -55,10 +56,9 @@ pub struct PreflightSettings {
 impl PreflightSettings {
     /// Makes settings for the runtimes in this folder, and models that must answer within `timeout`.
     pub fn new(runtimes: PathBuf, timeout: Duration) -> Self {
-        // Through the kernel: the file may have been replaced since this program was started.
         let own_folders = BTreeMap::new();
         let (threads, measure, sealer) = (1, true, Sealer::none());
-        Self { program: "/proc/self/exe".into(), runtimes, own_folders, threads, measure, timeout, sealer }
+        Self { program: THIS_PROGRAM.into(), runtimes, own_folders, threads, measure, timeout, sealer }
     }
 
     fn of_model(&self, files: Option<PathBuf>, golden_min: Option<f64>) -> PreflightKind {

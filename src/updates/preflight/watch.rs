@@ -1,15 +1,14 @@
 //! The preflight process, from outside: starts it, watches it, ends it, and judges its end.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use ledge_base::sys::NO_TELEMETRY_VARIABLE;
 use ledge_base::telemetry::process;
+use ledge_service::limited_process;
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, ChildStdin};
 use tokio::time::Instant;
 
 use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightMessage, PreflightOrder, PreflightReport};
@@ -24,13 +23,6 @@ const STDOUT_MAX_BYTES: u64 = 1 << 20;
 /// Most bytes read of its standard error; its last line goes into the reason of a crash.
 const STDERR_MAX_BYTES: u64 = 1 << 20;
 
-/// Most characters shown of the last line of its standard error.
-const STDERR_EXCERPT_CHARS: usize = 300;
-
-/// Environment variables that it inherits: those by which libraries are found. No others, so that no setting of the
-/// daemon and no secret reaches it.
-const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
-
 /// The end of the process, as the watch saw it.
 enum ProcessEnd {
     Exited(ExitStatus),
@@ -44,21 +36,14 @@ pub(super) async fn run(program: &Path, order: &PreflightOrder) -> Result<Prefli
     let broken = |what: &str, error: std::io::Error| {
         PreflightError::Interrupted(Reason::new(Cause::Load, format!("the preflight process {what}: {error}")))
     };
-    let mut child = spawn(program).map_err(|error| broken("cannot be started", error))?;
+    let mut child = limited_process::start(program, &PREFLIGHT_VERB).map_err(|error| broken("cannot be started", error))?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     // Kept open to the end: the process ends with it.
     let stdin = stdin.ok_or_else(|| broken("has no input", std::io::ErrorKind::BrokenPipe.into()))?;
     let (end, said, complaints) =
         tokio::join!(watch(&mut child, stdin, order), read(stdout, STDOUT_MAX_BYTES), read(stderr, STDERR_MAX_BYTES),);
     let end = end.map_err(|error| broken("cannot be watched", error))?;
-    verdict(&end, &lines(&said), &last_line(&complaints), order)
-}
-
-fn spawn(program: &Path) -> std::io::Result<Child> {
-    let mut command = Command::new(program);
-    command.args(PREFLIGHT_VERB).env_clear().env(NO_TELEMETRY_VARIABLE, "1");
-    command.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()
+    verdict(&end, &lines(&said), &limited_process::complaint(&complaints), order)
 }
 
 /// Sends the order, and enforces the limits of time and memory until the process is gone.
@@ -101,13 +86,6 @@ fn lines(said: &[u8]) -> Vec<PreflightMessage> {
     said.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
-/// Returns the last line of its standard error.
-fn last_line(complaints: &[u8]) -> String {
-    let text = String::from_utf8_lossy(complaints);
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    last.chars().map(|c| if c.is_control() { ' ' } else { c }).take(STDERR_EXCERPT_CHARS).collect()
-}
-
 /// Judges the process by its end and the messages before it.
 fn verdict(
     end: &ProcessEnd,
@@ -134,7 +112,7 @@ fn verdict(
         }
     };
 
-    match (said.last(), status.signal()) {
+    match (said.last(), limited_process::signal(*status)) {
         (Some(PreflightMessage::Done(report)), None) if status.success() => Ok(report.clone()),
         (Some(PreflightMessage::Stopped(error)), None) => Err(error.clone()),
         (_, Some(number)) => Err(killed(number, step, complaint, order)),
@@ -158,7 +136,7 @@ fn killed(number: i32, step: &str, complaint: &str, order: &PreflightOrder) -> P
             Reason::new(Cause::Deadline, format!("used up the CPU time of {} s while {step}", order.seconds))
         }
         _ => {
-            let name = signal_name(number);
+            let name = limited_process::signal_name(number);
             Reason::new(Cause::Crash, format!("the preflight process died of {name} while {step}{}", quoted(complaint)))
         }
     };
@@ -169,28 +147,14 @@ fn quoted(complaint: &str) -> String {
     if complaint.is_empty() { String::new() } else { format!(": {complaint}") }
 }
 
-fn signal_name(number: i32) -> String {
-    let name = match Signal::from_named_raw(number) {
-        Some(Signal::SEGV) => "SIGSEGV (segmentation fault)",
-        Some(Signal::ABORT) => "SIGABRT (aborted)",
-        Some(Signal::BUS) => "SIGBUS (bus error)",
-        Some(Signal::FPE) => "SIGFPE (arithmetic error)",
-        Some(Signal::ILL) => "SIGILL (illegal instruction)",
-        Some(Signal::SYS) => "SIGSYS (forbidden system call)",
-        Some(Signal::XFSZ) => "SIGXFSZ (file too large)",
-        _ => return format!("signal {number}"),
-    };
-    name.to_owned()
-}
-
 /// Reads the output of a preflight process; true when it has a message. Each message is the same after it was written
 /// and read again, and the last line is cut. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_preflight_report(data: &[u8]) -> bool {
-    let words = last_line(data);
-    assert!(words.chars().count() <= STDERR_EXCERPT_CHARS && !words.contains(char::is_control), "{words:?}");
+    let words = limited_process::complaint(data);
+    assert!(!words.contains(char::is_control), "{words:?}");
     let said = lines(data);
     for line in &said {
         let written = serde_json::to_vec(line).unwrap_or_default();
@@ -201,6 +165,8 @@ pub fn fuzz_preflight_report(data: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
     use crate::preflight::{ConfigurationPreflight, PreflightKind};
 

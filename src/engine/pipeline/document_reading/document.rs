@@ -31,6 +31,7 @@ pub struct Page {
     height: u32,
     /// The degrees by which the page had to be turned clockwise to stand upright.
     turned: u16,
+    source: Source,
     /// In reading order.
     lines: Vec<LineOfPage>,
     /// The lines that stand beside each other on a line of this text.
@@ -76,6 +77,17 @@ pub struct PageSize {
     pub width: u32,
     pub height: u32,
     pub turned: u16,
+    pub source: Source,
+}
+
+/// What told the text of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The models read it.
+    Models,
+    /// The file carries it.
+    TextLayer,
 }
 
 impl Page {
@@ -113,6 +125,7 @@ impl Page {
             width: size.width,
             height: size.height,
             turned: size.turned,
+            source: size.source,
             text: order::plain_text(&rows, lines),
             lines: in_order,
             fields: found.collect(),

@@ -4,13 +4,14 @@
 use ledge_base::memory_budget::Hold;
 use ledge_base::tensor::{DataType, Tensor};
 
-use super::document::{Page, PageSize};
+use super::TextLayer;
+use super::document::{Page, PageSize, Source};
 use crate::pipeline::image::{self, DecodeLimits, ImageError, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::reading::ctc::{self, Alphabet, Reading};
 use crate::pipeline::reading::detection::{DetectionRules, DetectionSize, ProbabilityMap};
 use crate::pipeline::reading::fields::Field;
-use crate::pipeline::reading::geometry::Quadrilateral;
+use crate::pipeline::reading::geometry::{Area, Quadrilateral};
 use crate::pipeline::reading::line::Line;
 use crate::pipeline::reading::line_image::{self, LineImage};
 use crate::pipeline::reading::line_turn;
@@ -36,6 +37,8 @@ pub struct Reader {
     pub(super) turns_pages: bool,
     pub(super) turns_lines: bool,
     pub(super) fields: Vec<Field>,
+    pub(super) pages_max: usize,
+    pub(super) text_layer: TextLayer,
 }
 
 /// A page that stands upright.
@@ -78,6 +81,21 @@ impl Reader {
     /// Set when the chain has a model that tells which lines stand upside down.
     pub fn turns_lines(&self) -> bool {
         self.turns_lines
+    }
+
+    /// The most pages of a document.
+    pub fn pages_max(&self) -> usize {
+        self.pages_max
+    }
+
+    /// The most lines of a page.
+    pub fn lines_max(&self) -> usize {
+        self.rules.lines_max
+    }
+
+    /// When the text that a PDF carries is taken for what stands on a page.
+    pub fn text_layer(&self) -> TextLayer {
+        self.text_layer
     }
 
     /// The picture that tells how a page stands.
@@ -158,8 +176,20 @@ impl Reader {
         let lines: Vec<_> = lines.into_iter().filter(|line| !line.text().is_empty()).collect();
         let (width, height) = page.turn.turned_size(page.size());
         let sides = (side(width), side(height));
-        let size = PageSize { number, width, height, turned: page.turn.degrees() };
+        let size = PageSize { number, width, height, turned: page.turn.degrees(), source: Source::Models };
         Page::new(size, &lines, &self.fields, |area| page.turn.on_page(area, sides).within(sides))
+    }
+
+    /// A page by the lines of its text layer, which lie on it in pixels.
+    pub fn page_of_text(
+        &self,
+        number: usize,
+        (width, height): (u32, u32),
+        lines: impl Iterator<Item = (String, Area)>,
+    ) -> Page {
+        let lines: Vec<_> = lines.map(|(text, area)| Line::even(&text, Quadrilateral::upright(area), 1.0)).collect();
+        let size = PageSize { number, width, height, turned: 0, source: Source::TextLayer };
+        Page::new(size, &lines, &self.fields, |area| area)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Points, quadrilaterals and upright rectangles of a page, in its pixels from the upper left corner.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A point of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -120,7 +120,7 @@ impl Quadrilateral {
 }
 
 /// An upright rectangle.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Area {
     pub left: f32,
     pub top: f32,

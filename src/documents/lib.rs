@@ -1,0 +1,28 @@
+//! Documents of several pages, PDF: a page comes out as a picture, or as the lines of its text layer.
+//!
+//! They are foreign, and no library bounds what they may ask for: a few kB of forms that call each other never end. So
+//! they are parsed in a process of its own (`ledge pages`) with limits, which may die. The daemon never parses one.
+//!
+//! Files, in reading order:
+//! * `order.rs` - what the daemon and the process say to each other
+//! * `pages.rs` - the daemon's side: starts the process, reads page after page, and says why one did not come
+//! * `process.rs` - the process, from inside
+//! * `pdf.rs` - pages of a PDF file: what is on one, and its picture
+//! * `text_layer.rs` - lines of text from characters and their places
+//!
+//! Invariants:
+//! * What the process says is as foreign as the document: sizes are compared with limits before memory is taken.
+//! * A page is in memory once here, and one more is on its way.
+//! * The process ends when the document is read, when its caller has gone, and when the daemon ends.
+#![forbid(unsafe_code)]
+
+mod order;
+mod pages;
+mod pdf;
+pub mod process;
+mod text_layer;
+
+pub use order::{DocumentLimits, Mistake, TextLine};
+pub use pages::{DocumentError, Page, PageContent, Pages, begins_a_document, fuzz_page_messages};
+pub use pdf::fuzz_pdf;
+pub use text_layer::fuzz_text_layer;

@@ -1,0 +1,87 @@
+//! What the daemon and the process say to each other. The order is a line of JSON and the bytes of the document. Each
+//! answer is a line of JSON; behind a picture come its pixels, three bytes each.
+
+use ledge_engine::pipeline::document_reading::TextLayer;
+use ledge_engine::pipeline::reading::geometry::Area;
+use serde::{Deserialize, Serialize};
+
+/// Limits of one document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DocumentLimits {
+    /// The most pages.
+    pub pages_max: usize,
+    /// The most lines of a text layer; a page with more is drawn.
+    pub lines_max: usize,
+    /// The most pixels of a page; a larger page is drawn smaller.
+    pub pixels_max: u64,
+    /// The most memory of the process, in bytes.
+    pub memory_bytes: u64,
+    /// The most CPU time of the process, in seconds.
+    pub cpu_seconds: u64,
+}
+
+impl DocumentLimits {
+    /// The limits of a document with so many pages at most. A page of 200 dpi takes some .1 s and 100 MB, a colour scan of
+    /// A3 at 600 dpi .5 GB.
+    pub fn new(pages_max: usize, lines_max: usize) -> Self {
+        Self {
+            pages_max,
+            lines_max,
+            pixels_max: 8_000_000,
+            memory_bytes: 1 << 30,
+            cpu_seconds: 30 + u64::try_from(pages_max).unwrap_or(u64::MAX).min(1000),
+        }
+    }
+}
+
+/// The first line that the process gets. Behind it come `bytes` bytes, those of the document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub bytes: usize,
+    pub text_layer: TextLayer,
+    pub limits: DocumentLimits,
+}
+
+/// A line that the process says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// The first one.
+    Document { pages: usize },
+    /// The next page, drawn. Behind it come `3 * width * height` bytes.
+    Picture { width: u32, height: u32 },
+    /// The next page, by its text layer; sizes are those that its picture would have.
+    Text { width: u32, height: u32, lines: Vec<TextLine> },
+    /// The document is refused; the last one.
+    Refused(Mistake),
+}
+
+/// A line of a text layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TextLine {
+    pub text: String,
+    /// In pixels of the page.
+    pub area: Area,
+}
+
+/// What is wrong with a document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum Mistake {
+    #[error("the PDF is encrypted with a password: send it without one")]
+    Encrypted,
+    #[error("the PDF is encrypted in a way that is not known")]
+    UnknownEncryption,
+    #[error("the PDF is damaged: it cannot be opened")]
+    Damaged,
+    #[error("the PDF has no pages")]
+    Empty,
+    #[error("the PDF has {pages} pages, and at most {most} are read: divide it")]
+    Pages { pages: usize, most: usize },
+    #[error("page {page} has an image of {width}x{height} pixels, at most {most} megapixels are read")]
+    Image { page: usize, width: u32, height: u32, most: u64 },
+    #[error("page {page} has more than {most} characters")]
+    Characters { page: usize, most: usize },
+    #[error("page {page} cannot be drawn: its size is {width}x{height} points")]
+    Size { page: usize, width: String, height: String },
+}

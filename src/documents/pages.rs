@@ -1,0 +1,266 @@
+//! The daemon's side: starts the process, reads page after page, and says why one did not come.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_engine::pipeline::document_reading::TextLayer;
+use ledge_service::limited_process;
+use ledge_service::off_thread::{Turn, Turns};
+use rustix::process::Signal;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+
+use crate::order::{DocumentLimits, Message, Mistake, Order, TextLine};
+
+/// The hidden verb of the process.
+const VERB: [&str; 1] = ["pages"];
+/// The first bytes of a PDF file. It may have others before them, but no program writes such.
+const PDF_START: &[u8] = b"%PDF-";
+/// Longest line of the process in bytes: one of a page with a text layer.
+const LINE_MAX: u64 = 32 << 20;
+/// Time within which a page must come, once it is wanted. Most take .1 to .5 s.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most bytes read of the standard error of the process.
+const STDERR_MAX: u64 = 1 << 16;
+/// Processes at a time. Each may take a gigabyte.
+const PROCESSES_MAX: usize = 2;
+
+/// Whose turn it is to have a process.
+static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(PROCESSES_MAX));
+
+/// Why a document, or the rest of it, is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum DocumentError {
+    #[error(transparent)]
+    Mistake(#[from] Mistake),
+    /// The process died, or was stopped: the document asks for too much, or is made to harm.
+    #[error("page {page} of the PDF cannot be drawn: {reason}")]
+    Page { page: usize, reason: String },
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// The caller's own time is over.
+    #[error("the deadline passed")]
+    Deadline,
+    /// This box is at fault, not the document.
+    #[error("the process that reads documents {what}: {error}")]
+    Process { what: &'static str, error: std::io::Error },
+}
+
+/// A page as it came.
+#[derive(Debug)]
+pub struct Page {
+    /// From 1.
+    pub number: usize,
+    pub width: u32,
+    pub height: u32,
+    pub content: PageContent,
+}
+
+/// What a page came as.
+#[derive(Debug)]
+pub enum PageContent {
+    /// Three bytes a pixel, rows from the top; `hold` counts them.
+    Picture { pixels: Vec<u8>, hold: Hold },
+    /// The lines of its text layer, in no order.
+    Text(Vec<TextLine>),
+}
+
+/// The pages of a document, drawn one after the other in a process that ends with this handle.
+#[derive(Debug)]
+pub struct Pages {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    errors: Option<ChildStderr>,
+    /// Kept open to the end: the process ends with it.
+    _input: ChildStdin,
+    _turn: Option<Turn>,
+    account: Account,
+    limits: DocumentLimits,
+    deadline: Instant,
+    pages: usize,
+    next: usize,
+}
+
+/// True for the bytes of a document that [`Pages`] reads.
+pub fn begins_a_document(file: &[u8]) -> bool {
+    file.starts_with(PDF_START)
+}
+
+impl Pages {
+    /// Starts the process with `program`, and gives it the document. Waits for its turn until `deadline`.
+    pub async fn open(
+        program: &Path,
+        file: Bytes,
+        text_layer: TextLayer,
+        limits: DocumentLimits,
+        account: Account,
+        deadline: Instant,
+    ) -> Result<Self, DocumentError> {
+        let turn = async {
+            match account.counted_owner() {
+                Some(owner) => Some(TURNS.take(owner).await),
+                None => None,
+            }
+        };
+        let turn = tokio::time::timeout_at(deadline.into(), turn).await.map_err(|_| DocumentError::Deadline)?;
+        let broken = |what| move |error| DocumentError::Process { what, error };
+        let mut child = limited_process::start(program, &VERB).map_err(broken("cannot be started"))?;
+        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(mut input), Some(output)) = (input, output) else {
+            return Err(broken("has no pipes")(std::io::ErrorKind::BrokenPipe.into()));
+        };
+        let order = Order { bytes: file.len(), text_layer, limits };
+        let mut line = serde_json::to_vec(&order).map_err(|error| broken("has no order")(error.into()))?;
+        line.push(b'\n');
+        // A process that died before it got all is reported by its end.
+        let send = async { if input.write_all(&line).await.is_ok() { input.write_all(&file).await } else { Ok(()) } };
+        let sent = tokio::time::timeout_at(deadline.into(), send).await;
+        let _ = sent.map_err(|_| DocumentError::Deadline)?;
+        let output = BufReader::new(output);
+        let mut pages =
+            Self { child, output, errors, _input: input, _turn: turn, account, limits, deadline, pages: 0, next: 1 };
+        match pages.message().await? {
+            (Message::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => pages.pages = count,
+            _ => return Err(pages.nonsense()),
+        }
+        Ok(pages)
+    }
+
+    /// The number of pages.
+    pub fn count(&self) -> usize {
+        self.pages
+    }
+
+    /// The next page; `None` behind the last.
+    pub async fn next(&mut self) -> Result<Option<Page>, DocumentError> {
+        let number = self.next;
+        if number > self.pages {
+            return Ok(None);
+        }
+        let (message, hold) = self.message().await?;
+        self.next += 1;
+        let (width, height, content) = match message {
+            Message::Picture { width, height } => {
+                let bytes = picture_bytes(width, height, self.limits).ok_or_else(|| self.nonsense())?;
+                let hold = self.account.take(bytes)?;
+                let mut pixels = vec![0; bytes];
+                let read = self.output.read_exact(&mut pixels);
+                match tokio::time::timeout(PAGE_TIMEOUT, read).await {
+                    Ok(Ok(_)) => {}
+                    _ => return Err(self.end().await),
+                }
+                (width, height, PageContent::Picture { pixels, hold })
+            }
+            Message::Text { width, height, lines } => {
+                picture_bytes(width, height, self.limits).ok_or_else(|| self.nonsense())?;
+                (width, height, PageContent::Text(lines))
+            }
+            Message::Document { .. } | Message::Refused(_) => return Err(self.nonsense()),
+        };
+        drop(hold);
+        Ok(Some(Page { number, width, height, content }))
+    }
+
+    /// The next message, in time, and the memory that its line takes.
+    async fn message(&mut self) -> Result<(Message, Hold), DocumentError> {
+        let mut hold = self.account.hold();
+        let within = PAGE_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
+        match tokio::time::timeout(within, read_message(&mut self.output, &mut hold)).await {
+            Ok(Ok(Some(Message::Refused(mistake)))) => Err(mistake.into()),
+            Ok(Ok(Some(message))) => Ok((message, hold)),
+            Ok(Ok(None)) => Err(self.end().await),
+            Ok(Err(error)) => Err(error),
+            Err(_) if Instant::now() >= self.deadline => Err(DocumentError::Deadline),
+            Err(_) => {
+                let reason = format!("it took longer than {} s", PAGE_TIMEOUT.as_secs());
+                Err(DocumentError::Page { page: self.next, reason })
+            }
+        }
+    }
+
+    /// Why the process ended.
+    async fn end(&mut self) -> DocumentError {
+        let mut complaint = Vec::new();
+        if let Some(errors) = self.errors.take() {
+            let read = async { errors.take(STDERR_MAX).read_to_end(&mut complaint).await };
+            let _ = tokio::time::timeout(Duration::from_secs(1), read).await;
+        }
+        let _ = self.child.start_kill();
+        let complaint = limited_process::complaint(&complaint);
+        let signal = match self.child.wait().await {
+            Ok(status) => limited_process::signal(status),
+            Err(error) => return DocumentError::Process { what: "cannot be watched", error },
+        };
+        let reason = match signal.map(|number| (number, Signal::from_named_raw(number))) {
+            Some((_, Some(Signal::XCPU))) => {
+                format!("it takes more than {} s of CPU time", self.limits.cpu_seconds)
+            }
+            Some((_, Some(Signal::ABORT))) if complaint.contains("memory allocation") => {
+                format!("it takes more than {} MiB of memory", self.limits.memory_bytes >> 20)
+            }
+            Some((_, Some(Signal::SEGV | Signal::ABORT))) => "it is nested too deep, or damaged".to_owned(),
+            Some((number, _)) => format!("its process was ended by {}", limited_process::signal_name(number)),
+            None => "it is damaged".to_owned(),
+        };
+        DocumentError::Page { page: self.next, reason }
+    }
+
+    fn nonsense(&self) -> DocumentError {
+        DocumentError::Page { page: self.next, reason: "its process said what has no meaning".to_owned() }
+    }
+}
+
+/// The bytes of a picture of this size, unless it is larger than was asked for.
+fn picture_bytes(width: u32, height: u32, limits: DocumentLimits) -> Option<usize> {
+    // Sides are rounded.
+    let pixels = u64::from(width) * u64::from(height);
+    let is_expected = (1..=limits.pixels_max).contains(&pixels);
+    is_expected.then(|| usize::try_from(3 * pixels).ok())?
+}
+
+/// Reads a line of the process; `None` at its end, and for a line that is no message.
+async fn read_message(
+    output: &mut (impl AsyncBufRead + Unpin),
+    hold: &mut Hold,
+) -> Result<Option<Message>, DocumentError> {
+    let mut line = Vec::new();
+    let mut rest = output.take(LINE_MAX);
+    loop {
+        let part = match rest.fill_buf().await {
+            Ok(part) if !part.is_empty() => part,
+            _ => return Ok(None),
+        };
+        let end = part.iter().position(|byte| *byte == b'\n');
+        let taken = end.map_or(part.len(), |end| end + 1);
+        // The line, and what is made of it.
+        hold.grow(3 * taken)?;
+        line.extend(part.iter().take(taken));
+        rest.consume(taken);
+        if end.is_some() {
+            return Ok(serde_json::from_slice(&line).ok());
+        }
+    }
+}
+
+/// Reads what a process says; true when it begins with a message. Each message is the same after it was written and read
+/// again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_page_messages(data: &[u8]) -> bool {
+    let said = data.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Message>(line).ok());
+    let mut is_said = false;
+    for message in said {
+        is_said = true;
+        if let Message::Picture { width, height } | Message::Text { width, height, .. } = &message {
+            let limits = DocumentLimits::new(1, 1000);
+            assert!(picture_bytes(*width, *height, limits).is_none_or(|bytes| bytes as u64 <= 3 * limits.pixels_max));
+        }
+        let written = serde_json::to_vec(&message).unwrap_or_default();
+        assert_eq!(serde_json::from_slice::<Message>(&written).ok(), Some(message));
+    }
+    is_said
+}

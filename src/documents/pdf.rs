@@ -1,0 +1,234 @@
+//! Pages of a PDF file: what is on one, and its picture.
+
+use hayro::hayro_interpret::hayro_cmap::BfString;
+use hayro::hayro_interpret::font::{Glyph as FontGlyph, GlyphRun};
+use hayro::hayro_interpret::{
+    BlendMode, ClipPath, Context, Device, DrawMode, DrawProps, Image, ImageDrawProps, InterpreterCache,
+    InterpreterSettings, SoftMask, interpret_page,
+};
+use hayro::hayro_syntax::page::Page;
+use hayro::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
+use hayro::kurbo::{Affine, BezPath, Point, Rect};
+use hayro::vello_cpu::color::palette::css::WHITE;
+use hayro::{PixmapSettings, RenderCache, RenderSettings};
+
+use ledge_engine::pipeline::document_reading::TextLayer;
+
+use crate::order::{DocumentLimits, Mistake, TextLine};
+use crate::text_layer::{self, Glyph};
+
+/// The resolution of a page: letters of a small print are some 20 pixels high, as the models know them.
+const DOTS_PER_INCH: f64 = 200.0;
+/// The units of a page: points.
+const POINTS_PER_INCH: f64 = 72.0;
+/// The longest side of a page in pixels.
+const SIDE_MAX: f64 = 16_000.0;
+/// The most pixels of an image on a page: A3 at 600 dpi has 70 million.
+const IMAGE_PIXELS_MAX: u64 = 100_000_000;
+/// The most characters of a page.
+const CHARACTERS_MAX: usize = 200_000;
+/// The least characters of a text layer that is taken for the page.
+const CHARACTERS_MIN: usize = 20;
+/// The share of the page that images cover where it is a scan.
+const SCAN_COVER: f64 = 0.5;
+
+/// A page, drawn or told by its text.
+pub(crate) enum DrawnPage {
+    /// Three bytes a pixel, rows from the top.
+    Picture { width: u32, height: u32, pixels: Vec<u8> },
+    Text { width: u32, height: u32, lines: Vec<TextLine> },
+}
+
+/// A PDF file that can be opened.
+pub(crate) struct Document {
+    pdf: Pdf,
+    limits: DocumentLimits,
+}
+
+impl Document {
+    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, Mistake> {
+        let pdf = Pdf::new(file).map_err(|error| match error {
+            LoadPdfError::Decryption(DecryptionError::PasswordProtected) => Mistake::Encrypted,
+            LoadPdfError::Decryption(_) => Mistake::UnknownEncryption,
+            LoadPdfError::Invalid => Mistake::Damaged,
+        })?;
+        match pdf.pages().len() {
+            0 => Err(Mistake::Empty),
+            pages if pages > limits.pages_max => Err(Mistake::Pages { pages, most: limits.pages_max }),
+            _ => Ok(Self { pdf, limits }),
+        }
+    }
+
+    pub fn pages(&self) -> usize {
+        self.pdf.pages().len()
+    }
+
+    /// Draws page after page.
+    pub fn draw<E: From<Mistake>>(
+        &self,
+        text_layer: TextLayer,
+        mut take: impl FnMut(DrawnPage) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (settings, cache) = (InterpreterSettings::default(), RenderCache::new());
+        for (page, number) in self.pdf.pages().iter().zip(1..) {
+            let (size, scale) = size(page, number, self.limits)?;
+            let survey = Survey::of(page, number, scale, &settings)?;
+            let lines = survey.text(text_layer, size).filter(|lines| lines.len() <= self.limits.lines_max);
+            let drawn = match lines {
+                Some(lines) => DrawnPage::Text { width: size.0, height: size.1, lines },
+                None => picture(page, scale, &settings, &cache),
+            };
+            take(drawn)?;
+        }
+        Ok(())
+    }
+}
+
+/// The pixels of a page in each direction, and the pixels of a point.
+fn size(page: &Page<'_>, number: usize, limits: DocumentLimits) -> Result<((u32, u32), f64), Mistake> {
+    let (width, height) = page.render_dimensions();
+    let (wide, high) = (f64::from(width), f64::from(height));
+    let wrong = || Mistake::Size { page: number, width: width.to_string(), height: height.to_string() };
+    if !(wide.is_finite() && high.is_finite() && wide > 0.0 && high > 0.0) {
+        return Err(wrong());
+    }
+    #[expect(clippy::cast_precision_loss, reason = "megapixels")]
+    let most = limits.pixels_max as f64;
+    let scale = (DOTS_PER_INCH / POINTS_PER_INCH).min((most / wide / high).sqrt()).min(SIDE_MAX / wide.max(high));
+    let pixels = |points: f64| {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to SIDE_MAX")]
+        let pixels = (points * scale).floor() as u32;
+        Some(pixels).filter(|pixels| *pixels > 0)
+    };
+    match (pixels(wide), pixels(high)) {
+        (Some(width), Some(height)) => Ok(((width, height), scale)),
+        _ => Err(wrong()),
+    }
+}
+
+fn picture<'a>(page: &'a Page<'a>, scale: f64, settings: &InterpreterSettings, cache: &RenderCache<'a>) -> DrawnPage {
+    #[expect(clippy::cast_possible_truncation, reason = "some 2.8")]
+    let scale = scale as f32;
+    let pixmap = PixmapSettings { x_scale: scale, y_scale: scale, bg_color: WHITE };
+    let drawn = hayro::render(page, cache, settings, &RenderSettings::default(), &pixmap);
+    let pixels = drawn.data().iter().flat_map(|pixel| [pixel.r, pixel.g, pixel.b]).collect();
+    DrawnPage::Picture { width: drawn.width().into(), height: drawn.height().into(), pixels }
+}
+
+/// What is on a page, without drawing it.
+struct Survey {
+    page: usize,
+    glyphs: Vec<Glyph>,
+    /// The area of the images, in square pixels.
+    covered: f64,
+    /// The whole page in pixels.
+    area: Rect,
+    mistake: Option<Mistake>,
+}
+
+impl Survey {
+    fn of(page: &Page<'_>, number: usize, scale: f64, settings: &InterpreterSettings) -> Result<Self, Mistake> {
+        let (width, height) = page.render_dimensions();
+        let area = Rect::new(0.0, 0.0, f64::from(width) * scale, f64::from(height) * scale);
+        let mut survey =
+            Self { page: number, glyphs: Vec::new(), covered: 0.0, area, mistake: None };
+        let transform = Affine::scale(scale) * to_kurbo(page);
+        let cache = InterpreterCache::new();
+        let mut context = Context::new(transform, area, &cache, page.xref(), settings.clone());
+        interpret_page(page, &mut context, &mut survey);
+        match survey.mistake {
+            Some(mistake) => Err(mistake),
+            None => Ok(survey),
+        }
+    }
+
+    /// The lines of the text layer, where it stands for the page.
+    fn text(&self, text_layer: TextLayer, size: (u32, u32)) -> Option<Vec<TextLine>> {
+        let visible = || self.glyphs.iter().filter(|glyph| glyph.is_visible);
+        match text_layer {
+            TextLayer::Always if !self.glyphs.is_empty() => Some(text_layer::lines(self.glyphs.iter(), size)),
+            TextLayer::Auto => {
+                let is_scan = self.covered >= SCAN_COVER * self.area.area();
+                let is_layer = !is_scan && visible().count() >= CHARACTERS_MIN && text_layer::is_plain(visible());
+                is_layer.then(|| text_layer::lines(visible(), size))
+            }
+            _ => None,
+        }
+    }
+
+    fn refuse(&mut self, mistake: Mistake) {
+        self.mistake.get_or_insert(mistake);
+    }
+}
+
+fn to_kurbo(page: &Page<'_>) -> Affine {
+    use hayro::hayro_interpret::util::TransformExt as _;
+    page.initial_transform(true).to_kurbo()
+}
+
+fn text_of(text: BfString) -> String {
+    match text {
+        BfString::Char(letter) => letter.to_string(),
+        BfString::String(text) => text,
+    }
+}
+
+impl<'a> Device<'a> for Survey {
+    fn draw_path(&mut self, _: &BezPath, _: DrawProps<'a>, _: &DrawMode) {}
+
+    fn push_clip_path(&mut self, _: &ClipPath) {}
+
+    fn push_transparency_group(&mut self, _: f32, _: Option<SoftMask<'a>>, _: BlendMode) {}
+
+    fn draw_glyph_run(&mut self, run: &GlyphRun<'_, 'a>, props: DrawProps<'a>, mode: &DrawMode) {
+        // As behind a scan.
+        let is_visible = !matches!(mode, DrawMode::Invisible);
+        for glyph in run.glyphs() {
+            if self.glyphs.len() >= CHARACTERS_MAX {
+                return self.refuse(Mistake::Characters { page: self.page, most: CHARACTERS_MAX });
+            }
+            let advance = match &**glyph {
+                FontGlyph::Outline(outline) => outline.advance_width(),
+                FontGlyph::Type3(drawn) => drawn.advance_width(),
+            };
+            let place = props.transform * glyph.transform();
+            let start = place * Point::ZERO;
+            let (along, up) = (place * Point::new(1000.0, 0.0) - start, place * Point::new(0.0, 1000.0) - start);
+            // A letter of a font that is not in the file is stretched to its width, text may be condensed: the shorter one.
+            let length = along.hypot().min(up.hypot());
+            let direction = if along.hypot() > 0.0 { along / along.hypot() } else { along };
+            let end = start + direction * (length * f64::from(advance.unwrap_or(500.0)) / 1000.0);
+            self.glyphs.push(Glyph { text: glyph.as_unicode().map(text_of), start, end, up, is_visible });
+        }
+    }
+
+    fn draw_image(&mut self, image: Image<'a, '_>, props: ImageDrawProps<'a>) {
+        let (width, height) = (image.width(), image.height());
+        if u64::from(width) * u64::from(height) > IMAGE_PIXELS_MAX {
+            let (page, most) = (self.page, IMAGE_PIXELS_MAX / 1_000_000);
+            self.refuse(Mistake::Image { page, width, height, most });
+        }
+        let place = props.transform.transform_rect_bbox(Rect::new(0.0, 0.0, width.into(), height.into()));
+        self.covered += place.intersect(self.area).area().max(0.0);
+    }
+
+    fn pop_clip(&mut self) {}
+
+    fn pop_transparency_group(&mut self) {}
+}
+
+/// Opens a PDF, and looks at what is on its pages without drawing them; true when it has one. The folder `fuzz/` and
+/// `tests/it/fuzz.rs` feed it. It bounds nothing: the process does, in which it runs.
+pub fn fuzz_pdf(data: &[u8]) -> bool {
+    let Ok(document) = Document::open(data.to_vec(), DocumentLimits::new(3, 1000)) else { return false };
+    let settings = InterpreterSettings::default();
+    let pages = document.pdf.pages();
+    for page in pages.iter().take(1) {
+        if let Ok((size, scale)) = size(page, 1, document.limits)
+            && let Ok(survey) = Survey::of(page, 1, scale, &settings)
+        {
+            let _ = survey.text(TextLayer::Always, size);
+        }
+    }
+    true
+}

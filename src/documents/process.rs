@@ -1,0 +1,98 @@
+//! The process that draws pages, from inside. It limits itself before it reads anything of the document.
+
+use std::io::{BufRead, BufReader, Read, Write};
+
+use ledge_engine::pipeline::document_reading::TextLayer;
+use ledge_service::limited_process::{self, Limits};
+
+use crate::order::{DocumentLimits, Message, Mistake, Order};
+use crate::pdf::{self, DrawnPage};
+
+/// A caller waits, but so do others whose answers take milliseconds.
+const NICENESS: i32 = 5;
+
+/// Reasons why no document is read.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("cannot set the resource limits of this process: {0}")]
+    Limits(#[from] rustix::io::Errno),
+    #[error("`ledge pages` is started by the daemon, which sends an order on standard input; this is not one: {0}")]
+    Order(String),
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+/// Reads a document from standard input, and writes its pages to standard output. To be called while there is one thread.
+pub fn run() -> Result<(), ProcessError> {
+    let wrong = |error: &dyn std::fmt::Display| ProcessError::Order(error.to_string());
+    let mut input = BufReader::new(std::io::stdin());
+    let mut line = String::new();
+    input.by_ref().take(1 << 16).read_line(&mut line).map_err(|error| wrong(&error))?;
+    let order: Order = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+    let Order { bytes, text_layer, limits } = order;
+    limited_process::limit_this_process(Limits {
+        data_bytes: limits.memory_bytes,
+        cpu_seconds: limits.cpu_seconds,
+        niceness: NICENESS,
+    })?;
+    let mut file = Vec::new();
+    file.try_reserve_exact(bytes).map_err(|error| wrong(&error))?;
+    input.by_ref().take(bytes as u64).read_to_end(&mut file).map_err(|error| wrong(&error))?;
+    if file.len() < bytes {
+        return Err(wrong(&"the document is cut off"));
+    }
+    limited_process::end_with(input);
+
+    let mut output = std::io::stdout().lock();
+    match pages(file, text_layer, limits, &mut output) {
+        Ok(()) => {}
+        Err(Stop::Mistake(mistake)) => say(&Message::Refused(mistake), &[], &mut output)?,
+        Err(Stop::Output(error)) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Why no further page is drawn.
+enum Stop {
+    Mistake(Mistake),
+    Output(std::io::Error),
+}
+
+impl From<Mistake> for Stop {
+    fn from(mistake: Mistake) -> Self {
+        Self::Mistake(mistake)
+    }
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+fn pages(
+    file: Vec<u8>,
+    text_layer: TextLayer,
+    limits: DocumentLimits,
+    output: &mut impl Write,
+) -> Result<(), Stop> {
+    let document = pdf::Document::open(file, limits)?;
+    say(&Message::Document { pages: document.pages() }, &[], output)?;
+    document.draw(text_layer, |page| {
+        match page {
+            DrawnPage::Picture { width, height, pixels } => {
+                say(&Message::Picture { width, height }, &pixels, output)?;
+            }
+            DrawnPage::Text { width, height, lines } => say(&Message::Text { width, height, lines }, &[], output)?,
+        }
+        Ok(())
+    })
+}
+
+fn say(message: &Message, pixels: &[u8], output: &mut impl Write) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.write_all(pixels)?;
+    output.flush()
+}

@@ -1,0 +1,123 @@
+//! A second process of this program, for work that may crash or ask for too much. It limits itself before it reads anything
+//! foreign, inherits no setting and no secret, and ends with the process that started it.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+
+use ledge_base::sys::NO_TELEMETRY_VARIABLE;
+use rustix::process::{Resource, Rlimit, Signal};
+use tokio::process::{Child, Command};
+
+/// This program. Through the kernel: the file may have been replaced since it was started.
+pub const THIS_PROGRAM: &str = "/proc/self/exe";
+
+/// Largest file that the process may write, in bytes: it has no reason to write at all.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// Most characters shown of the last line of its standard error.
+const COMPLAINT_CHARS: usize = 300;
+
+/// Environment variables that it inherits: those by which libraries are found.
+const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
+
+/// What the process may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Memory that it may reserve, in bytes. Reserved memory is more than resident memory.
+    pub data_bytes: u64,
+    /// CPU time of all its threads, in seconds.
+    pub cpu_seconds: u64,
+    /// Its niceness. With 10 it gets a tenth of the CPU time of a thread that answers requests, where both want the same
+    /// core; with 5 a third.
+    pub niceness: i32,
+}
+
+/// Starts `program` with this verb, from outside. Its standard input, output and error are pipes; it is killed when the
+/// handle is dropped.
+pub fn start(program: &Path, verb: &[&str]) -> std::io::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(verb).env_clear().env(NO_TELEMETRY_VARIABLE, "1");
+    command.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()
+}
+
+/// Limits this process, from inside. To be called while there is one thread.
+pub fn limit_this_process(limits: Limits) -> rustix::io::Result<()> {
+    let set = |resource, most: u64| {
+        let hard = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let most = most.min(hard);
+        // The hard limit of CPU time is one more, or SIGKILL would come before SIGXCPU.
+        let above = most.saturating_add(1).min(hard);
+        rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(above) })
+    };
+    // No core file: it would hold what the process reads, and perhaps fill the disk.
+    set(Resource::Core, 0)?;
+    set(Resource::Fsize, FILE_MAX_BYTES)?;
+    set(Resource::Data, limits.data_bytes)?;
+    set(Resource::Cpu, limits.cpu_seconds)?;
+    // A signal to the daemon's group, such as Ctrl-C, is the daemon's: it ends this process by closing its input. Not
+    // `setsid`: the kernel may divide the CPU by sessions first, and niceness counts only within one.
+    rustix::process::setpgid(None, None)?;
+    rustix::process::nice(limits.niceness)?;
+    // When the machine runs out of memory this process goes first. Where the file is not there, nothing is lost.
+    let _ =
+        std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj").map(|mut file| file.write(b"1000"));
+    Ok(())
+}
+
+/// Ends this process when its input ends: whoever started it holds the other end for as long as the result is wanted.
+pub fn end_with(mut input: impl Read + Send + 'static) {
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut input, &mut std::io::sink());
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    });
+}
+
+/// The signal that ended the process; `None` when it ended by itself.
+pub fn signal(status: ExitStatus) -> Option<i32> {
+    std::os::unix::process::ExitStatusExt::signal(&status)
+}
+
+/// The name of a signal, with its meaning.
+pub fn signal_name(number: i32) -> String {
+    let name = match Signal::from_named_raw(number) {
+        Some(Signal::SEGV) => "SIGSEGV (segmentation fault)",
+        Some(Signal::ABORT) => "SIGABRT (aborted)",
+        Some(Signal::BUS) => "SIGBUS (bus error)",
+        Some(Signal::FPE) => "SIGFPE (arithmetic error)",
+        Some(Signal::ILL) => "SIGILL (illegal instruction)",
+        Some(Signal::SYS) => "SIGSYS (forbidden system call)",
+        Some(Signal::XFSZ) => "SIGXFSZ (file too large)",
+        _ => return format!("signal {number}"),
+    };
+    name.to_owned()
+}
+
+/// The last line of its standard error, shortened and without control characters.
+pub fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    last.chars().map(|c| if c.is_control() { ' ' } else { c }).take(COMPLAINT_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_one_short_line_without_control_characters() {
+        assert_eq!(complaint(b"first\n\x1b[31mlast\x07\n  \n"), " [31mlast ");
+        assert_eq!(complaint("é".repeat(1000).as_bytes()).chars().count(), COMPLAINT_CHARS);
+        assert_eq!(complaint(b""), "");
+    }
+
+    #[tokio::test]
+    async fn a_process_inherits_no_variable_but_those_of_libraries() {
+        let child = start(Path::new("/usr/bin/env"), &[]).unwrap();
+        let output = String::from_utf8(child.wait_with_output().await.unwrap().stdout).unwrap();
+        let names: Vec<_> = output.lines().filter_map(|line| line.split('=').next()).collect();
+        assert!(names.contains(&"PATH") && names.contains(&NO_TELEMETRY_VARIABLE), "{names:?}");
+        assert!(names.len() <= 3, "{names:?}");
+    }
+}
