@@ -31,6 +31,10 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
     ("table_rows", ledge::pipeline::table::cell::fuzz_rows),
     ("csv_rows", ledge::protocol::csv_rows::fuzz_csv_rows),
+    ("pdf", ledge::documents::fuzz_pdf),
+    ("tiff", ledge::documents::fuzz_tiff),
+    ("page_messages", ledge::documents::fuzz_page_messages),
+    ("text_layer", ledge::documents::fuzz_text_layer),
     ("feature_values", features::fuzz_feature_values),
     // MQTT.
     ("mqtt_packets", mqtt_packets),

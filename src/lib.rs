@@ -12,6 +12,7 @@ pub mod config;
 pub use ledge_audit as audit;
 pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};
 pub use ledge_cameras as cameras;
+pub use ledge_documents as documents;
 pub use ledge_egress as egress;
 pub use ledge_engine as engine;
 pub use ledge_engine::pipeline;

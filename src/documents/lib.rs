@@ -1,4 +1,4 @@
-//! Documents of several pages, PDF: a page comes out as a picture, or as the lines of its text layer.
+//! Documents of several pages, PDF and TIFF: a page comes out as a picture, or as the lines of its text layer.
 //!
 //! They are foreign, and no library bounds what they may ask for: a few kB of forms that call each other never end. So
 //! they are parsed in a process of its own (`ledge pages`) with limits, which may die. The daemon never parses one.
@@ -8,6 +8,7 @@
 //! * `pages.rs` - the daemon's side: starts the process, reads page after page, and says why one did not come
 //! * `process.rs` - the process, from inside
 //! * `pdf.rs` - pages of a PDF file: what is on one, and its picture
+//! * `tiff.rs` - pages of a TIFF file
 //! * `text_layer.rs` - lines of text from characters and their places
 //!
 //! Invariants:
@@ -21,8 +22,10 @@ mod pages;
 mod pdf;
 pub mod process;
 mod text_layer;
+mod tiff;
 
 pub use order::{DocumentLimits, Mistake, TextLine};
-pub use pages::{DocumentError, Page, PageContent, Pages, begins_a_document, fuzz_page_messages};
+pub use pages::{DocumentError, Page, PageContent, Pages, fuzz_page_messages};
 pub use pdf::fuzz_pdf;
 pub use text_layer::fuzz_text_layer;
+pub use tiff::fuzz_tiff;

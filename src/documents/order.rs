@@ -27,7 +27,7 @@ impl DocumentLimits {
         Self {
             pages_max,
             lines_max,
-            pixels_max: 8_000_000,
+            pixels_max: 10_000_000,
             memory_bytes: 1 << 30,
             cpu_seconds: 30 + u64::try_from(pages_max).unwrap_or(u64::MAX).min(1000),
         }
@@ -72,16 +72,18 @@ pub enum Mistake {
     Encrypted,
     #[error("the PDF is encrypted in a way that is not known")]
     UnknownEncryption,
-    #[error("the PDF is damaged: it cannot be opened")]
+    #[error("the document is damaged: it cannot be opened")]
     Damaged,
-    #[error("the PDF has no pages")]
+    #[error("the document has no pages")]
     Empty,
-    #[error("the PDF has {pages} pages, and at most {most} are read: divide it")]
+    #[error("the document has {pages} pages, and at most {most} are read: divide it")]
     Pages { pages: usize, most: usize },
     #[error("page {page} has an image of {width}x{height} pixels, at most {most} megapixels are read")]
     Image { page: usize, width: u32, height: u32, most: u64 },
     #[error("page {page} has more than {most} characters")]
     Characters { page: usize, most: usize },
+    #[error("page {page} cannot be decoded: {reason}")]
+    Undecodable { page: usize, reason: String },
     #[error("page {page} cannot be drawn: its size is {width}x{height} points")]
     Size { page: usize, width: String, height: String },
 }

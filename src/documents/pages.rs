@@ -17,12 +17,10 @@ use crate::order::{DocumentLimits, Message, Mistake, Order, TextLine};
 
 /// The hidden verb of the process.
 const VERB: [&str; 1] = ["pages"];
-/// The first bytes of a PDF file. It may have others before them, but no program writes such.
-const PDF_START: &[u8] = b"%PDF-";
 /// Longest line of the process in bytes: one of a page with a text layer.
 const LINE_MAX: u64 = 32 << 20;
 /// Time within which a page must come, once it is wanted. Most take .1 to .5 s.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most bytes read of the standard error of the process.
 const STDERR_MAX: u64 = 1 << 16;
 /// Processes at a time. Each may take a gigabyte.
@@ -37,7 +35,7 @@ pub enum DocumentError {
     #[error(transparent)]
     Mistake(#[from] Mistake),
     /// The process died, or was stopped: the document asks for too much, or is made to harm.
-    #[error("page {page} of the PDF cannot be drawn: {reason}")]
+    #[error("page {page} cannot be drawn: {reason}")]
     Page { page: usize, reason: String },
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -80,13 +78,8 @@ pub struct Pages {
     account: Account,
     limits: DocumentLimits,
     deadline: Instant,
-    pages: usize,
+    count: usize,
     next: usize,
-}
-
-/// True for the bytes of a document that [`Pages`] reads.
-pub fn begins_a_document(file: &[u8]) -> bool {
-    file.starts_with(PDF_START)
 }
 
 impl Pages {
@@ -116,14 +109,14 @@ impl Pages {
         let mut line = serde_json::to_vec(&order).map_err(|error| broken("has no order")(error.into()))?;
         line.push(b'\n');
         // A process that died before it got all is reported by its end.
-        let send = async { if input.write_all(&line).await.is_ok() { input.write_all(&file).await } else { Ok(()) } };
-        let sent = tokio::time::timeout_at(deadline.into(), send).await;
+        let write = async { if input.write_all(&line).await.is_ok() { input.write_all(&file).await } else { Ok(()) } };
+        let sent = tokio::time::timeout_at(deadline.into(), write).await;
         let _ = sent.map_err(|_| DocumentError::Deadline)?;
         let output = BufReader::new(output);
         let mut pages =
-            Self { child, output, errors, _input: input, _turn: turn, account, limits, deadline, pages: 0, next: 1 };
+            Self { child, output, errors, _input: input, _turn: turn, account, limits, deadline, count: 0, next: 1 };
         match pages.message().await? {
-            (Message::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => pages.pages = count,
+            (Message::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => pages.count = count,
             _ => return Err(pages.nonsense()),
         }
         Ok(pages)
@@ -131,13 +124,13 @@ impl Pages {
 
     /// The number of pages.
     pub fn count(&self) -> usize {
-        self.pages
+        self.count
     }
 
     /// The next page; `None` behind the last.
     pub async fn next(&mut self) -> Result<Option<Page>, DocumentError> {
         let number = self.next;
-        if number > self.pages {
+        if number > self.count {
             return Ok(None);
         }
         let (message, hold) = self.message().await?;
@@ -168,7 +161,12 @@ impl Pages {
     async fn message(&mut self) -> Result<(Message, Hold), DocumentError> {
         let mut hold = self.account.hold();
         let within = PAGE_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
-        match tokio::time::timeout(within, read_message(&mut self.output, &mut hold)).await {
+        let read = tokio::time::timeout(within, read_message(&mut self.output, &mut hold)).await;
+        if read.is_err() {
+            // Gone before the caller hears of it, and before the next one has its turn.
+            let _ = self.child.kill().await;
+        }
+        match read {
             Ok(Ok(Some(Message::Refused(mistake)))) => Err(mistake.into()),
             Ok(Ok(Some(message))) => Ok((message, hold)),
             Ok(Ok(None)) => Err(self.end().await),
@@ -189,7 +187,7 @@ impl Pages {
             let _ = tokio::time::timeout(Duration::from_secs(1), read).await;
         }
         let _ = self.child.start_kill();
-        let complaint = limited_process::complaint(&complaint);
+        let is_out_of_memory = String::from_utf8_lossy(&complaint).contains("memory allocation of");
         let signal = match self.child.wait().await {
             Ok(status) => limited_process::signal(status),
             Err(error) => return DocumentError::Process { what: "cannot be watched", error },
@@ -198,7 +196,7 @@ impl Pages {
             Some((_, Some(Signal::XCPU))) => {
                 format!("it takes more than {} s of CPU time", self.limits.cpu_seconds)
             }
-            Some((_, Some(Signal::ABORT))) if complaint.contains("memory allocation") => {
+            Some((_, Some(Signal::ABORT))) if is_out_of_memory => {
                 format!("it takes more than {} MiB of memory", self.limits.memory_bytes >> 20)
             }
             Some((_, Some(Signal::SEGV | Signal::ABORT))) => "it is nested too deep, or damaged".to_owned(),

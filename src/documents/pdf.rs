@@ -1,7 +1,7 @@
 //! Pages of a PDF file: what is on one, and its picture.
 
-use hayro::hayro_interpret::hayro_cmap::BfString;
 use hayro::hayro_interpret::font::{Glyph as FontGlyph, GlyphRun};
+use hayro::hayro_interpret::hayro_cmap::BfString;
 use hayro::hayro_interpret::{
     BlendMode, ClipPath, Context, Device, DrawMode, DrawProps, Image, ImageDrawProps, InterpreterCache,
     InterpreterSettings, SoftMask, interpret_page,
@@ -35,8 +35,16 @@ const SCAN_COVER: f64 = 0.5;
 /// A page, drawn or told by its text.
 pub(crate) enum DrawnPage {
     /// Three bytes a pixel, rows from the top.
-    Picture { width: u32, height: u32, pixels: Vec<u8> },
-    Text { width: u32, height: u32, lines: Vec<TextLine> },
+    Picture {
+        width: u32,
+        height: u32,
+        pixels: Vec<u8>,
+    },
+    Text {
+        width: u32,
+        height: u32,
+        lines: Vec<TextLine>,
+    },
 }
 
 /// A PDF file that can be opened.
@@ -130,8 +138,7 @@ impl Survey {
     fn of(page: &Page<'_>, number: usize, scale: f64, settings: &InterpreterSettings) -> Result<Self, Mistake> {
         let (width, height) = page.render_dimensions();
         let area = Rect::new(0.0, 0.0, f64::from(width) * scale, f64::from(height) * scale);
-        let mut survey =
-            Self { page: number, glyphs: Vec::new(), covered: 0.0, area, mistake: None };
+        let mut survey = Self { page: number, glyphs: Vec::new(), covered: 0.0, area, mistake: None };
         let transform = Affine::scale(scale) * to_kurbo(page);
         let cache = InterpreterCache::new();
         let mut context = Context::new(transform, area, &cache, page.xref(), settings.clone());

@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 
-use ledge_engine::pipeline::document_reading::TextLayer;
+use ledge_engine::pipeline::document_reading::{DocumentFormat, TextLayer};
 use ledge_service::limited_process::{self, Limits};
 
 use crate::order::{DocumentLimits, Message, Mistake, Order};
 use crate::pdf::{self, DrawnPage};
+use crate::tiff;
 
 /// A caller waits, but so do others whose answers take milliseconds.
 const NICENESS: i32 = 5;
@@ -70,23 +71,28 @@ impl From<std::io::Error> for Stop {
     }
 }
 
-fn pages(
-    file: Vec<u8>,
-    text_layer: TextLayer,
-    limits: DocumentLimits,
-    output: &mut impl Write,
-) -> Result<(), Stop> {
-    let document = pdf::Document::open(file, limits)?;
-    say(&Message::Document { pages: document.pages() }, &[], output)?;
-    document.draw(text_layer, |page| {
-        match page {
-            DrawnPage::Picture { width, height, pixels } => {
-                say(&Message::Picture { width, height }, &pixels, output)?;
-            }
-            DrawnPage::Text { width, height, lines } => say(&Message::Text { width, height, lines }, &[], output)?,
+fn pages(file: Vec<u8>, text_layer: TextLayer, limits: DocumentLimits, output: &mut impl Write) -> Result<(), Stop> {
+    match DocumentFormat::sniff(&file) {
+        Some(DocumentFormat::Pdf) => {
+            let document = pdf::Document::open(file, limits)?;
+            say(&Message::Document { pages: document.pages() }, &[], output)?;
+            document.draw(text_layer, |page| send(page, output))
         }
-        Ok(())
-    })
+        Some(DocumentFormat::Tiff) => {
+            let document = tiff::Document::open(file, limits)?;
+            say(&Message::Document { pages: document.pages() }, &[], output)?;
+            document.draw(|page| send(page, output))
+        }
+        None => Err(Mistake::Damaged.into()),
+    }
+}
+
+fn send(page: DrawnPage, output: &mut impl Write) -> Result<(), Stop> {
+    match page {
+        DrawnPage::Picture { width, height, pixels } => say(&Message::Picture { width, height }, &pixels, output)?,
+        DrawnPage::Text { width, height, lines } => say(&Message::Text { width, height, lines }, &[], output)?,
+    }
+    Ok(())
 }
 
 fn say(message: &Message, pixels: &[u8], output: &mut impl Write) -> std::io::Result<()> {

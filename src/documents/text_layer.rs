@@ -226,8 +226,12 @@ mod tests {
 
     #[test]
     fn words_drawn_in_any_order_become_lines_and_columns_stay_apart() {
-        let glyphs =
-            [word("19.90", 500.0, 100.0), word("big", 160.0, 101.0), word("Total", 100.0, 100.0), word("x", 100.0, 140.0)];
+        let glyphs = [
+            word("19.90", 500.0, 100.0),
+            word("big", 160.0, 101.0),
+            word("Total", 100.0, 100.0),
+            word("x", 100.0, 140.0),
+        ];
         assert_eq!(texts(&glyphs.concat()), ["Total big", "19.90", "x"]);
     }
 

@@ -11,7 +11,7 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::DataType;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
-use ledge_engine::pipeline::document_reading;
+use ledge_engine::pipeline::document_reading::{self, DocumentFormat};
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
@@ -35,9 +35,6 @@ pub const INLINE_JSON_BYTES_MAX: usize = 256 << 10;
 /// Name of the header in HTTP, and of the user property in MQTT, with the length of a body's JSON. The rest of the body
 /// is binary tensor data.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
-
-/// The first bytes of a PDF.
-const PDF_START: &[u8] = b"%PDF-";
 
 /// A call as it was received.
 #[derive(Debug, Clone)]
@@ -85,7 +82,7 @@ pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes
 pub enum BodyKind {
     /// JPEG, PNG or WebP, whole: a photograph, or a document of one page.
     Photograph,
-    /// A PDF, whole.
+    /// A PDF, whole; or, without a content type, a TIFF.
     Document,
     /// UTF-8, whole. For a model that takes no texts it is the protocol's request: browsers send JSON under this type.
     Text,
@@ -116,12 +113,12 @@ impl BodyKind {
     }
 
     /// As [`Self::of`], but without a content type, as with every client of MQTT 3.1.1 and many a device, a photograph
-    /// and a PDF are recognized by their first bytes.
+    /// and a document are recognized by their first bytes.
     pub fn sniffed(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Self {
         let untyped = header_length.is_none() && content_type.is_none();
         if untyped && ImageFormat::sniff(body).is_some() {
             Self::Photograph
-        } else if untyped && body.starts_with(PDF_START) {
+        } else if untyped && DocumentFormat::sniff(body).is_some() {
             Self::Document
         } else {
             Self::of(content_type, header_length)

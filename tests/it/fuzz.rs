@@ -72,6 +72,10 @@ fuzzed! {
     a_jpeg_that_is_scaled_down_has_the_size_that_the_library_finds: scaled_jpeg, cut Refused, changed Mixed, 60;
     rows_of_a_table_have_a_cell_of_each_column: table_rows, cut Refused, changed Mixed, 50_000;
     rows_of_csv_are_the_same_however_they_are_cut: csv_rows, cut Mixed, changed Mixed, 20_000;
+    a_pdf_is_opened_or_refused: pdf, cut Mixed, changed Mixed, 1_000;
+    a_page_of_a_tiff_has_three_bytes_a_pixel: tiff, cut Mixed, changed Mixed, 5_000;
+    what_the_process_of_pages_says_is_written_as_it_was_read: page_messages, cut Mixed, changed Mixed, 20_000;
+    lines_of_a_text_layer_lie_on_the_page: text_layer, cut Mixed, changed Mixed, 20_000;
     a_feature_value_is_written_as_it_was_read: feature_values, cut Mixed, changed Mixed, 50_000;
 
     packets_of_a_broker_are_the_same_however_they_are_cut: mqtt_packets, cut Mixed, changed Mixed, 50_000;

@@ -9,6 +9,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelVersion;
 use ledge_base::principal::Principal;
 use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError};
+use ledge_engine::pipeline::document_reading::DocumentFormat;
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
@@ -103,13 +104,14 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
     }
 }
 
-/// The content type of a file: an image by its first bytes, and text unless it is a request or rows in JSON.
+/// The content type of a file: an image or a document by its first bytes, and text unless it is a request or rows in JSON.
 fn content_type(content: &[u8]) -> Option<&'static str> {
     let start = content.trim_ascii_start();
     let is_list = start.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"{"));
     let is_json = start.starts_with(b"{") || is_list;
-    let text = (!is_json).then_some(if content.starts_with(b"%PDF-") { "application/pdf" } else { "text/plain" });
-    ImageFormat::sniff(content).map(ImageFormat::content_type).or(text)
+    let text = (!is_json).then_some("text/plain");
+    let document = || DocumentFormat::sniff(content).map(DocumentFormat::content_type);
+    ImageFormat::sniff(content).map(ImageFormat::content_type).or_else(document).or(text)
 }
 
 /// The body of an answer.

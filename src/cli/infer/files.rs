@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 /// The extensions of the files that are taken from a folder.
-const FILE_EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "json"];
+const FILE_EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "pdf", "tif", "tiff", "json"];
 
 /// A file to run the model on, or a folder below a named one that cannot be read.
 #[derive(Debug)]

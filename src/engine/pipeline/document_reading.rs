@@ -86,6 +86,33 @@ pub struct DocumentReading {
     pub text_layer: TextLayer,
 }
 
+/// A form of documents that may have several pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DocumentFormat {
+    Pdf,
+    Tiff,
+}
+
+impl DocumentFormat {
+    /// By the first bytes of a file. A PDF may have others before them, but no program writes such; TIFF has two byte
+    /// orders, and a form for large files.
+    pub fn sniff(file: &[u8]) -> Option<Self> {
+        let starts = |starts: &[&[u8]]| starts.iter().any(|start| file.starts_with(start));
+        if starts(&[b"%PDF-"]) {
+            Some(Self::Pdf)
+        } else {
+            starts(&[b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]).then_some(Self::Tiff)
+        }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Pdf => "application/pdf",
+            Self::Tiff => "image/tiff",
+        }
+    }
+}
+
 /// When the text that a PDF carries is taken for what stands on a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,7 +13,7 @@ use ledge_engine::backend::{Port, Signature};
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::document_reading::document::{self, Page};
 use ledge_engine::pipeline::document_reading::steps::{self, CutLine, LINES_PER_TURN_RUN, UprightPage};
-use ledge_engine::pipeline::document_reading::{RESULTS, Reader, part};
+use ledge_engine::pipeline::document_reading::{DocumentFormat, RESULTS, Reader, part};
 use ledge_engine::pipeline::image::{DecodeLimits, Photograph, Rgb8Image};
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Prepared};
 use ledge_engine::pipeline::reading::ctc::Reading;
@@ -52,7 +52,7 @@ pub(super) async fn read(
         return Err(InputError::Content("expected a document".to_owned()).into());
     };
     let chain = Chain { model, reader, account, terms, spent: Mutex::default() };
-    let pages = if ledge_documents::begins_a_document(&file) {
+    let pages = if DocumentFormat::sniff(&file).is_some() {
         chain.pages(file).await?
     } else {
         vec![chain.page(1, PageSource::File { file, limits }).await?]
@@ -112,13 +112,12 @@ impl Chain<'_> {
         let begun = Instant::now();
         let limits = DocumentLimits::new(self.reader.pages_max(), self.reader.lines_max());
         let (text_layer, account) = (self.reader.text_layer(), self.account.clone());
-        let mut document =
-            Pages::open(Path::new(THIS_PROGRAM), file, text_layer, limits, account, self.terms.deadline)
-                .await
-                .map_err(|error| not_drawn(error, begun))?;
+        let mut document = Pages::open(Path::new(THIS_PROGRAM), file, text_layer, limits, account, self.terms.deadline)
+            .await
+            .map_err(|error| not_drawn(&error, begun))?;
         let mut pages = Vec::with_capacity(document.count());
         let mut waited = begun;
-        while let Some(page) = document.next().await.map_err(|error| not_drawn(error, begun))? {
+        while let Some(page) = document.next().await.map_err(|error| not_drawn(&error, begun))? {
             self.stage(DRAW, waited.elapsed());
             let ledge_documents::Page { number, width, height, content } = page;
             pages.push(match content {
@@ -298,10 +297,10 @@ fn add_stage(stages: &mut Vec<(&'static str, Duration)>, name: &'static str, tim
 }
 
 /// Why pages of a document did not come, for the caller.
-fn not_drawn(error: DocumentError, begun: Instant) -> InferError {
+fn not_drawn(error: &DocumentError, begun: Instant) -> InferError {
     match error {
         DocumentError::Mistake(_) | DocumentError::Page { .. } => InputError::Content(error.to_string()).into(),
-        DocumentError::NoRoom(error) => InputError::NoRoom(error).into(),
+        DocumentError::NoRoom(error) => InputError::NoRoom(error.clone()).into(),
         DocumentError::Deadline => InferError::DeadlineExceeded { waited: begun.elapsed(), run: None },
         DocumentError::Process { .. } => InferError::Outputs(AnswerError::Values(error.to_string())),
     }

@@ -36,7 +36,8 @@ pub(super) async fn run(program: &Path, order: &PreflightOrder) -> Result<Prefli
     let broken = |what: &str, error: std::io::Error| {
         PreflightError::Interrupted(Reason::new(Cause::Load, format!("the preflight process {what}: {error}")))
     };
-    let mut child = limited_process::start(program, &PREFLIGHT_VERB).map_err(|error| broken("cannot be started", error))?;
+    let mut child =
+        limited_process::start(program, &PREFLIGHT_VERB).map_err(|error| broken("cannot be started", error))?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     // Kept open to the end: the process ends with it.
     let stdin = stdin.ok_or_else(|| broken("has no input", std::io::ErrorKind::BrokenPipe.into()))?;

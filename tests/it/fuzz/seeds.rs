@@ -113,6 +113,30 @@ pub fn csv_rows() -> Vec<Vec<u8>> {
     all(&[b"a,b\n1,2\n", b"a,\"b \"\"x\"\"\"\r\n,\"\n,\"\r\n\r\n\xc3\xa9,-2.5", b"\xef\xbb\xbfa\nx\n"])
 }
 
+/// PDF files with a text layer, one of them with an object that is reached twice.
+pub fn pdf() -> Vec<Vec<u8>> {
+    vec![crate::document_pdf::invoice(), crate::document_pdf::two_pages()]
+}
+
+/// A TIFF of two pages and a smaller copy of one.
+pub fn tiff() -> Vec<Vec<u8>> {
+    vec![crate::document_pdf::small_tiff()]
+}
+
+/// What the process that draws pages says.
+pub fn page_messages() -> Vec<Vec<u8>> {
+    all(&[
+        b"{\"document\":{\"pages\":2}}\n{\"picture\":{\"width\":2,\"height\":1}}\n......",
+        br#"{"text":{"width":9,"height":9,"lines":[{"text":"a","area":{"left":1.0,"top":1.5,"right":2.0,"bottom":3.0}}]}}"#,
+        br#"{"refused":{"pages":{"pages":51,"most":50}}}"#,
+    ])
+}
+
+/// Places of characters, eight bytes each.
+pub fn text_layer() -> Vec<Vec<u8>> {
+    vec![(0..64_u8).flat_map(|index| [107, 100 + index, 107, 100, b'a' + index % 26, 30, 10, 0]).collect()]
+}
+
 /// Rows with values of every kind.
 pub fn table_rows() -> Vec<Vec<u8>> {
     all(&[
