@@ -300,7 +300,7 @@ fn add_stage(stages: &mut Vec<(&'static str, Duration)>, name: &'static str, tim
 fn not_drawn(error: &DocumentError, begun: Instant) -> InferError {
     match error {
         DocumentError::Mistake(_) | DocumentError::Page { .. } => InputError::Content(error.to_string()).into(),
-        DocumentError::NoRoom(error) => InputError::NoRoom(error.clone()).into(),
+        DocumentError::NoRoom(error) => InputError::NoRoom(*error).into(),
         DocumentError::Deadline => InferError::DeadlineExceeded { waited: begun.elapsed(), run: None },
         DocumentError::Process { .. } => InferError::Outputs(AnswerError::Values(error.to_string())),
     }
