@@ -19,7 +19,7 @@ fn pdf(objects: &[Vec<u8>], trailer: &str) -> Vec<u8> {
     let mut places = String::from("0000000000 65535 f \n");
     for (object, number) in objects.iter().zip(1..) {
         writeln!(places, "{:010} 00000 n ", file.len()).unwrap();
-        write!(file, "{number} 0 obj\n").unwrap();
+        writeln!(file, "{number} 0 obj").unwrap();
         file.extend(object);
         file.extend(b"\nendobj\n");
     }
@@ -211,7 +211,8 @@ fn a_hostile_file_is_an_error_within_its_deadline_and_the_next_one_is_read() {
 
     // 1 GiB of spaces.
     let mut spaces = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-    (0..1024).for_each(|_| spaces.write_all(&[b' '; 1 << 20]).unwrap());
+    let part = vec![b' '; 1 << 20];
+    (0..1024).for_each(|_| spaces.write_all(&part).unwrap());
     let mut bomb = objects(&[b""], "", Vec::new());
     bomb[4] = stream("/Filter /FlateDecode", &spaces.finish().unwrap());
     let answer = post(client, &[], &pdf(&bomb, ""));
