@@ -12,7 +12,7 @@ use ledge_documents::{DocumentError, DocumentLimits, PageContent, Pages};
 use ledge_engine::backend::{Port, Signature};
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::document_reading::document::{self, Page};
-use ledge_engine::pipeline::document_reading::steps::{self, CutLine, LINES_PER_TURN_RUN, UprightPage};
+use ledge_engine::pipeline::document_reading::steps::{self, FoundLine, LINES_PER_TURN_RUN, UprightPage};
 use ledge_engine::pipeline::document_reading::{DocumentFormat, RESULTS, Reader, part};
 use ledge_engine::pipeline::image::{DecodeLimits, Photograph, Rgb8Image};
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Prepared};
@@ -139,15 +139,15 @@ impl Chain<'_> {
     async fn page(&self, number: usize, source: PageSource) -> Result<Page, InferError> {
         let page = Arc::new(self.upright(source).await?);
         let lines = self.lines(&page).await?;
-        let turned = self.upside_down(&lines).await?;
-        let readings = self.readings(&lines).await?;
+        let turned = self.upside_down(&page, &lines).await?;
+        let readings = self.readings(&page, &lines).await?;
         // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
         let flagged: Vec<usize> = (0..lines.len()).filter(|index| turned.get(*index) == Some(&true)).collect();
         let other_way: Vec<_> =
-            flagged.iter().filter_map(|index| lines.get(*index)).map(CutLine::half_turned).collect();
-        let other_readings = self.readings(&other_way).await?;
+            flagged.iter().filter_map(|index| lines.get(*index).copied()).map(FoundLine::half_turned).collect();
+        let other_readings = self.readings(&page, &other_way).await?;
 
-        let mut read: Vec<(CutLine, Reading)> = lines.into_iter().zip(readings).collect();
+        let mut read: Vec<(FoundLine, Reading)> = lines.into_iter().zip(readings).collect();
         for (index, (line, reading)) in flagged.into_iter().zip(other_way.into_iter().zip(other_readings)) {
             if let Some(known) = read.get_mut(index).filter(|known| reading.confidence > known.1.confidence) {
                 *known = (line, reading);
@@ -178,24 +178,30 @@ impl Chain<'_> {
         self.step(part::PAGE_TURN, bytes, 1, make).await
     }
 
-    async fn lines(&self, page: &Arc<Held<UprightPage>>) -> Result<Vec<CutLine>, InferError> {
+    async fn lines(&self, page: &Arc<Held<UprightPage>>) -> Result<Vec<FoundLine>, InferError> {
         let (reader, page) = (self.reader.clone(), page.clone());
         let make = move || {
             let input = reader.find_input(&page.thing)?;
-            Ok((input, move |outputs: &[Tensor]| reader.cut_lines(&page.thing, outputs)))
+            Ok((input, move |outputs: &[Tensor]| reader.found_lines(&page.thing, outputs)))
         };
-        self.step(part::FIND, 0, 1, make).await
+        let lines = self.step(part::FIND, 0, 1, make).await?;
+        Reader::check_length(&lines)?;
+        Ok(lines)
     }
 
     /// Tells which lines may stand upside down.
-    async fn upside_down(&self, lines: &[CutLine]) -> Result<Vec<bool>, InferError> {
+    async fn upside_down(&self, page: &Arc<Held<UprightPage>>, lines: &[FoundLine]) -> Result<Vec<bool>, InferError> {
         if !self.reader.turns_lines() {
             return Ok(Vec::new());
         }
-        let run = |lines: &[CutLine]| {
+        let run = |lines: &[FoundLine]| {
             let lines = lines.to_vec();
             let rows = lines.len();
-            let make = move || Ok((Reader::line_turn_input(&lines)?, Reader::upside_down as fn(&[Tensor]) -> _));
+            let (page, account) = (page.clone(), self.account.clone());
+            let make = move || {
+                let input = Reader::line_turn_input(&page.thing, &lines, &account)?;
+                Ok((input, Reader::upside_down as fn(&[Tensor]) -> _))
+            };
             self.step(part::LINE_TURN, 0, rows, make)
         };
         let runs: Vec<_> = lines.chunks(LINES_PER_TURN_RUN).map(run).collect();
@@ -204,13 +210,14 @@ impl Chain<'_> {
     }
 
     /// The characters of each line.
-    async fn readings(&self, lines: &[CutLine]) -> Result<Vec<Reading>, InferError> {
+    async fn readings(&self, page: &Arc<Held<UprightPage>>, lines: &[FoundLine]) -> Result<Vec<Reading>, InferError> {
         let groups = Reader::groups(lines);
         let run = |group: &Vec<usize>| {
-            let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).cloned()).collect();
+            let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
             let (reader, rows) = (self.reader.clone(), lines.len());
+            let (page, account) = (page.clone(), self.account.clone());
             let make = move || {
-                let (input, filled) = Reader::read_input(&lines)?;
+                let (input, filled) = Reader::read_input(&page.thing, &lines, &account)?;
                 Ok((input, move |outputs: &[Tensor]| reader.readings(outputs, &filled)))
             };
             self.step(part::READ, 0, rows, make)

@@ -1,7 +1,7 @@
 //! The steps between the models of one page. Each takes what the step before found and the outputs of a run, and makes the
 //! tensors of the next run.
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::{DataType, Tensor};
 
 use super::TextLayer;
@@ -13,7 +13,7 @@ use crate::pipeline::reading::detection::{DetectionRules, DetectionSize, Probabi
 use crate::pipeline::reading::fields::Field;
 use crate::pipeline::reading::geometry::{Area, Quadrilateral};
 use crate::pipeline::reading::line::Line;
-use crate::pipeline::reading::line_image::{self, LineImage};
+use crate::pipeline::reading::line_image::{self, LINE_HEIGHT, LineImage};
 use crate::pipeline::reading::line_turn;
 use crate::pipeline::reading::page_turn::{self, Turn};
 use crate::pipeline::reading::recognition::{self, Batch, BatchRules};
@@ -22,6 +22,8 @@ use crate::pipeline::reading::recognition::{self, Batch, BatchRules};
 const PAGE_TURN_SCORE_MIN: f32 = 0.5;
 /// The widest line in pixels, where it is 48 high; a longer one is made narrower.
 const LINE_WIDTH_MAX: usize = 3200;
+/// The most text of a page: the sum of the widths of its lines. A dense page of A4 has 110,000 and takes 5 s of CPU time.
+const COLUMNS_MAX: usize = 1_000_000;
 /// The lines of one run that tells which stand upside down.
 pub const LINES_PER_TURN_RUN: usize = 8;
 /// Values of pixels from -1 to 1.
@@ -49,18 +51,27 @@ pub struct UprightPage {
     turn: Turn,
 }
 
-/// A line that was found, and cut out.
-#[derive(Debug, Clone)]
-pub struct CutLine {
+/// A line that was found. Its picture is cut out of the page where it is needed: those of a whole page may take half a
+/// gigabyte.
+#[derive(Debug, Clone, Copy)]
+pub struct FoundLine {
     area: Quadrilateral,
-    pub image: LineImage,
 }
 
-impl CutLine {
+impl FoundLine {
+    /// A line around which these corners lie.
+    pub fn at(area: Quadrilateral) -> Self {
+        Self { area: line_image::lying(area) }
+    }
+
     /// The line as it is read upside down.
     #[must_use]
-    pub fn half_turned(&self) -> Self {
-        Self { area: self.area.half_turned(), image: self.image.clone().half_turned() }
+    pub fn half_turned(self) -> Self {
+        Self { area: self.area.half_turned() }
+    }
+
+    fn width(self) -> usize {
+        LineImage::width_of(self.area, LINE_WIDTH_MAX)
     }
 }
 
@@ -129,20 +140,30 @@ impl Reader {
     }
 
     /// The lines of a page by the outputs of that run.
-    pub fn cut_lines(&self, page: &UprightPage, outputs: &[Tensor]) -> Result<Vec<CutLine>, AnswerError> {
+    pub fn found_lines(&self, page: &UprightPage, outputs: &[Tensor]) -> Result<Vec<FoundLine>, AnswerError> {
         let (shape, values) = floats(outputs)?;
         let map = ProbabilityMap::new(shape, &values).ok_or_else(|| unexpected("find", shape))?;
-        let cut = |area: Quadrilateral| {
-            let area = line_image::lying(area);
-            CutLine { area, image: LineImage::cut(page.image(), area, LINE_WIDTH_MAX) }
-        };
-        Ok(map.lines(self.rules, page.size()).into_iter().map(|line| cut(line.area)).collect())
+        let lines = map.lines(self.rules, page.size()).into_iter();
+        Ok(lines.map(|line| FoundLine::at(line.area)).collect())
     }
 
-    /// The tensor that tells which of some lines stand upside down.
-    pub fn line_turn_input(lines: &[CutLine]) -> Result<Tensor, InputError> {
-        let images: Vec<_> = lines.iter().map(|line| &line.image).collect();
-        tensor(line_turn::batch(&images)).map(|(tensor, _)| tensor)
+    /// Refuses a page with more text than a page has.
+    pub fn check_length(lines: &[FoundLine]) -> Result<(), InputError> {
+        let columns: usize = lines.iter().map(|line| line.width()).sum();
+        if columns <= COLUMNS_MAX {
+            return Ok(());
+        }
+        Err(InputError::Content(format!(
+            "the page has {} lines, which are {columns} pixels long where they are 48 high: at most {COLUMNS_MAX} are \
+             read. Divide the page",
+            lines.len()
+        )))
+    }
+
+    /// The tensor that tells which of some lines stand upside down. `account` pays for their pictures.
+    pub fn line_turn_input(page: &UprightPage, lines: &[FoundLine], account: &Account) -> Result<Tensor, InputError> {
+        let (images, _hold) = cut(page, lines, line_turn::WIDTH, account)?;
+        tensor(line_turn::batch(&images.iter().collect::<Vec<_>>())).map(|(tensor, _)| tensor)
     }
 
     /// Tells which they are by the outputs of that run.
@@ -152,15 +173,19 @@ impl Reader {
     }
 
     /// The lines that are read in one run each, as positions.
-    pub fn groups(lines: &[CutLine]) -> Vec<Vec<usize>> {
-        let widths: Vec<_> = lines.iter().map(|line| line.image.width()).collect();
+    pub fn groups(lines: &[FoundLine]) -> Vec<Vec<usize>> {
+        let widths: Vec<_> = lines.iter().map(|line| line.width()).collect();
         recognition::group(&widths, BatchRules::default())
     }
 
-    /// The tensor of lines that are read, and the share of it that each line takes.
-    pub fn read_input(lines: &[CutLine]) -> Result<(Tensor, Vec<f32>), InputError> {
-        let images: Vec<_> = lines.iter().map(|line| &line.image).collect();
-        tensor(Batch::of_lines(&images, BatchRules::default()))
+    /// The tensor of lines that are read, and the share of it that each line takes. `account` pays for their pictures.
+    pub fn read_input(
+        page: &UprightPage,
+        lines: &[FoundLine],
+        account: &Account,
+    ) -> Result<(Tensor, Vec<f32>), InputError> {
+        let (images, _hold) = cut(page, lines, LINE_WIDTH_MAX, account)?;
+        tensor(Batch::of_lines(&images.iter().collect::<Vec<_>>(), BatchRules::default()))
     }
 
     /// The characters of these lines by the outputs of that run.
@@ -170,7 +195,7 @@ impl Reader {
     }
 
     /// The page of the answer. Lines that were read with too little confidence are left out.
-    pub fn page(&self, number: usize, page: &UprightPage, lines: Vec<(CutLine, Reading)>) -> Page {
+    pub fn page(&self, number: usize, page: &UprightPage, lines: Vec<(FoundLine, Reading)>) -> Page {
         let sure = lines.into_iter().filter(|(_, reading)| reading.confidence >= self.min_confidence);
         let lines: Vec<_> = sure.map(|(line, reading)| Line::new(reading, line.area)).collect();
         let lines: Vec<_> = lines.into_iter().filter(|line| !line.text().is_empty()).collect();
@@ -191,6 +216,18 @@ impl Reader {
         let size = PageSize { number, width, height, turned: 0, source: Source::TextLayer };
         Page::new(size, &lines, &self.fields, |area| area)
     }
+}
+
+/// Cuts lines out of a page, no wider than `width_max`.
+fn cut(
+    page: &UprightPage,
+    lines: &[FoundLine],
+    width_max: usize,
+    account: &Account,
+) -> Result<(Vec<LineImage>, Hold), InputError> {
+    let columns: usize = lines.iter().map(|line| line.width().min(width_max)).sum();
+    let hold = account.take(columns * LINE_HEIGHT * 3)?;
+    Ok((lines.iter().map(|line| LineImage::cut(page.image(), line.area, width_max)).collect(), hold))
 }
 
 impl UprightPage {

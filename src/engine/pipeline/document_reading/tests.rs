@@ -1,5 +1,7 @@
+use super::steps::FoundLine;
 use super::*;
 use crate::backend::Port;
+use crate::pipeline::reading::geometry::{Area, Quadrilateral};
 
 fn port(name: &str, shape: &[i64]) -> Port {
     Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
@@ -65,4 +67,14 @@ fn settings_out_of_their_range_are_mistakes() {
         keys("line_threshold = nan\nmin_confidence = 2.0\nlines_max = 0"),
         ["line_threshold", "min_confidence", "lines_max"]
     );
+}
+
+#[test]
+fn a_page_with_more_text_than_a_page_has_is_refused() {
+    let area = |width| Area { left: 0.0, top: 0.0, right: width, bottom: 10.0 };
+    let lines = |count| vec![FoundLine::at(Quadrilateral::upright(area(1000.0))); count];
+    // 1000 by 10 pixels are 3200 by 48, the widest that a line is cut.
+    assert!(Reader::check_length(&lines(312)).is_ok());
+    let reason = Reader::check_length(&lines(313)).unwrap_err().to_string();
+    assert!(reason.contains("313 lines, which are 1001600 pixels long"), "{reason}");
 }

@@ -25,13 +25,19 @@ pub fn lying(area: Quadrilateral) -> Quadrilateral {
 }
 
 impl LineImage {
+    /// The width of a line that is cut with this bound.
+    pub fn width_of(area: Quadrilateral, width_max: usize) -> usize {
+        let (length, height) = (area.width().max(1.0), area.height().max(1.0));
+        pixels(length / height * coordinate(LINE_HEIGHT), width_max).max(1)
+    }
+
     /// Cuts a line out of a page. It is as wide as its proportions ask for, and narrower only if that is above
     /// `width_max`. Beyond the edges of the page, the pixels of the edge continue.
     ///
     /// Pixels are interpolated between four, and averaged over as many places as the page has pixels for one of the line.
     pub fn cut(page: &Rgb8Image, area: Quadrilateral, width_max: usize) -> Self {
         let (length, height) = (area.width().max(1.0), area.height().max(1.0));
-        let width = pixels(length / height * coordinate(LINE_HEIGHT), width_max).max(1);
+        let width = Self::width_of(area, width_max);
         let samples = |side: f32, pixels: usize| (side / coordinate(pixels)).round();
         let samples_across = pixels_of(samples(length, width));
         let samples_down = pixels_of(samples(height, LINE_HEIGHT));
@@ -65,13 +71,6 @@ impl LineImage {
     /// The rows from the top.
     pub fn rows(&self) -> impl Iterator<Item = &[[u8; 3]]> {
         self.pixels.chunks_exact(self.width.max(1))
-    }
-
-    /// The line turned by 180 degrees.
-    #[must_use]
-    pub fn half_turned(mut self) -> Self {
-        self.pixels.reverse();
-        self
     }
 }
 
@@ -167,7 +166,8 @@ mod tests {
     fn a_line_that_is_turned_begins_at_its_end() {
         let line = LineImage::cut(&page(200, 100), area(20.0, 30.0, 120.0, 78.0), 1000);
         let turned = LineImage::cut(&page(200, 100), area(20.0, 30.0, 120.0, 78.0).half_turned(), 1000);
-        assert_eq!(line.half_turned(), turned);
+        let reversed = LineImage { width: line.width, pixels: line.pixels.iter().rev().copied().collect() };
+        assert_eq!(reversed, turned);
     }
 
     #[test]
