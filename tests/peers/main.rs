@@ -37,6 +37,7 @@ mod cpus;
 mod daemon;
 mod deepstack;
 mod delivery;
+mod documents_page;
 mod faults;
 mod feast;
 mod features;
