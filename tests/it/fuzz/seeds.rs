@@ -123,6 +123,12 @@ pub fn tiff() -> Vec<Vec<u8>> {
     vec![crate::document_pdf::small_tiff()]
 }
 
+/// A page of 33 by 25 pixels, and a map of 32 columns with two lines in it.
+pub fn document_steps() -> Vec<Vec<u8>> {
+    let map = (0..24 * 32).map(|at| if matches!(at / 32, 4..9 | 14..19) && matches!(at % 32, 3..28) { 240 } else { 3 });
+    vec![[0, 32, 32, 24, 200, 7].into_iter().chain(map).collect()]
+}
+
 /// What the process that draws pages says.
 pub fn page_messages() -> Vec<Vec<u8>> {
     all(&[

@@ -3,6 +3,7 @@
 
 use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::{DataType, Tensor};
+use serde_json::Value;
 
 use super::TextLayer;
 use super::document::{Page, PageSize, Source};
@@ -261,4 +262,82 @@ fn floats(outputs: &[Tensor]) -> Result<(&[usize], std::borrow::Cow<'_, [f32]>),
 
 fn unexpected(part: &str, shape: &[usize]) -> AnswerError {
     AnswerError::Outputs(format!("{part} gave an output of shape {shape:?}, which has another meaning"))
+}
+
+/// Gives the steps of a page outputs of any shape and values; true when lines were found. Boxes of the answer lie on the
+/// page, and no tensor is larger than its lines. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_steps(data: &[u8]) -> bool {
+    let Some((head, rest)) = data.split_at_checked(6) else { return false };
+    let value = |byte: &u8| match byte {
+        255 => f32::NAN,
+        254 => f32::INFINITY,
+        byte => f32::from(*byte) / 250.0,
+    };
+    let values: Vec<f32> = rest.iter().map(value).collect();
+    let side = |index: usize| head.get(index).map_or(0, |byte| usize::from(*byte % 64));
+    // A shape that the values fill, unless the first byte is odd.
+    let wide = side(1).max(1);
+    let shape = |channels: usize| vec![1, channels, values.len() / wide + usize::from(side(0) % 2 == 1), wide];
+    let output = |shape: Vec<usize>| {
+        let count = shape.iter().product::<usize>();
+        Tensor::from_vec(shape, values.iter().copied().chain(std::iter::repeat(0.5)).take(count).collect::<Vec<_>>())
+    };
+    let pixels = |index| u32::try_from(side(index)).unwrap_or(0) + 1;
+    let (width, height) = (pixels(2), pixels(3));
+    let Some(picture) = Rgb8Image::new(
+        width,
+        height,
+        vec![head.get(4).copied().unwrap_or(0); 3 * (width as usize) * (height as usize)],
+    ) else {
+        return false;
+    };
+    let reader = Reader {
+        alphabet: Alphabet::from_lines("a\nb\n \n"),
+        size: DetectionSize { shorter_side_min: 32, longer_side_max: 64 },
+        rules: DetectionRules { lines_max: 20, ..DetectionRules::default() },
+        min_confidence: 0.0,
+        turns_pages: true,
+        turns_lines: true,
+        fields: Vec::new(),
+        pages_max: 1,
+        text_layer: TextLayer::Never,
+    };
+    let account = Account::unlimited();
+    let turns = output(vec![1, 4]).ok();
+    let Some(page) = turns.and_then(|turns| Reader::upright(picture.into(), &[turns]).ok()) else { return false };
+    let Some(lines) = output(shape(1)).ok().and_then(|map| reader.found_lines(&page, &[map]).ok()) else {
+        return false;
+    };
+    assert!(lines.len() <= 20);
+    let _ = Reader::check_length(&lines);
+    if let Ok(tensor) = Reader::line_turn_input(&page, &lines, &account) {
+        assert_eq!(tensor.shape(), [lines.len(), 3, LINE_HEIGHT, line_turn::WIDTH]);
+    }
+    let mut read = Vec::new();
+    for group in Reader::groups(&lines) {
+        let of_group: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
+        let Ok((tensor, filled)) = Reader::read_input(&page, &of_group, &account) else { continue };
+        assert!(tensor.shape().last().is_some_and(|width| *width <= LINE_WIDTH_MAX.next_multiple_of(8)));
+        let scores = output(vec![of_group.len(), side(5) + 1, 5]);
+        let readings = scores.ok().and_then(|scores| reader.readings(&[scores], &filled).ok());
+        read.extend(of_group.into_iter().zip(readings.unwrap_or_default()));
+    }
+    let answer = serde_json::to_value(reader.page(1, &page, read)).unwrap_or_default();
+    let sides = ["width", "height"].map(|side| answer.get(side).and_then(Value::as_f64).unwrap_or(0.0));
+    let corners = answer
+        .get("lines")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|line| line.get("box")?.as_array())
+        .flatten();
+    for corner in corners {
+        for (place, side) in corner.as_array().into_iter().flatten().zip(sides) {
+            assert!(place.as_f64().is_some_and(|place| (0.0..=side).contains(&place)), "{corner} of {sides:?}");
+        }
+    }
+    !lines.is_empty()
 }
