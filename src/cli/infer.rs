@@ -156,6 +156,10 @@ async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Resu
 async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Output) -> anyhow::Result<Exit> {
     let mut inputs = inputs.files;
     let files = inputs.len();
+    let has_rows = inputs.iter().any(|input| csv::is_csv(&input.path));
+    if has_rows && args.out.is_some() {
+        bail!("--out goes on file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
+    }
     let mut target = Target { model: args.model.clone(), version: args.model_version };
     let top = usize::try_from(args.top).unwrap_or(usize::MAX);
     let mut done_before = 0;
@@ -180,7 +184,7 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
     };
 
     let mut report = Report { out, sink, top };
-    if inputs.iter().any(|input| csv::is_csv(&input.path)) {
+    if has_rows {
         let in_flight = args.concurrency.map_or(CALLS_PER_CORE * caller.cores().await?.unwrap_or(1), usize::from);
         return infer_rows(caller, &target, in_flight, &inputs, &mut report).await;
     }
@@ -225,9 +229,6 @@ async fn infer_rows(
 ) -> anyhow::Result<Exit> {
     if let Some(other) = inputs.iter().find(|input| !csv::is_csv(&input.path)) {
         bail!("{} is no .csv, and other files are: run them by themselves", other.path.display());
-    }
-    if let Sink::File { .. } = report.sink {
-        bail!("--out goes on file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
     }
     let (progress, stop, mut signals) = (Progress::new(1), Stop::default(), StopSignals::new()?);
     let calls = csv::Calls { caller, target, progress: &progress, stop: &stop, in_flight };

@@ -259,8 +259,9 @@ fn ledge_infer_answers_a_csv_row_by_row_here_and_at_a_server() {
     };
     let path = file.to_str().unwrap();
     check(root.command(&["infer", "echo", path, "--json"]).output().unwrap());
-    let refused = root.command(&["infer", "echo", path, "--out", "answers.jsonl"]).output().unwrap();
-    assert!(text(refused.stderr).contains("--json"));
+    let results = file.with_file_name("answers.jsonl");
+    let refused = root.command(&["infer", "echo", path, "--out", results.to_str().unwrap()]).output().unwrap();
+    assert!(text(refused.stderr).contains("--json") && !results.exists());
 
     let daemon = root.start();
     let url = format!("http://{}", daemon.address);
