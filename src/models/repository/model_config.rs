@@ -30,6 +30,12 @@ pub struct ModelConfig {
     /// The licence of the weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
+    /// The origin of the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The measured accuracy, with the data that it was measured on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<String>,
     /// The model's own semantic version. Metadata: the number of the folder decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
