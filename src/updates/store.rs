@@ -1,10 +1,12 @@
 //! The update store: files by their hashes, and releases made of them.
 //!
 //! ```text
-//! .lock                             one process at a time blobs/SHA256                      a file with this hash;
-//! never written to again blobs/SHA256.part                 its first bytes, see `part.rs` blobs/SHA256.synced         
-//!      the number of them that are safe from a power cut releases/KIND/NAME/RELEASE/       hard links to blobs, and
-//! `.sha256sums`, their list releases/KIND/NAME/.RELEASE.new   a release that is being made
+//! .lock                             one process at a time
+//! blobs/SHA256                      a file with this hash; never written to again
+//! blobs/SHA256.part                 its first bytes, see `part.rs`
+//! blobs/SHA256.synced               the number of them that are safe from a power cut
+//! releases/KIND/NAME/RELEASE/       hard links to blobs, and `.sha256sums`, their list
+//! releases/KIND/NAME/.RELEASE.new   a release that is being made
 //! releases/KIND/NAME/.RELEASE.old   one that is being removed
 //! ```
 //!
@@ -231,7 +233,8 @@ impl BlobStore {
         self.folder.join("blobs")
     }
 
-    fn blob(&self, sha256: &str) -> Result<PathBuf, StoreError> {
+    /// Returns the place of a file, whether it is here or not.
+    pub(super) fn blob(&self, sha256: &str) -> Result<PathBuf, StoreError> {
         let valid = sha256.len() == 64 && sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let digest = || StoreError::Digest { text: sha256.chars().take(100).collect() };
         valid.then(|| self.blobs().join(sha256)).ok_or_else(digest)
