@@ -6,6 +6,7 @@ from pathlib import Path
 
 from . import (
     arguments,
+    catalogues,
     ceremony,
     fleets,
     goldens,
@@ -349,6 +350,17 @@ def rollout_show(given):
     tell(reports.table(("FLEET", "ROLLOUT", "TARGET", "START", "WAVES", "REACHED"), lines))
 
 
+# --- catalogues ---
+
+def catalogue(given):
+    models = catalogues.publish(given.models, given.folder, given.keys, given.encrypt, given.lifetime)
+    tell(
+        f"{given.folder} lists {', '.join(models) or 'no models'}",
+        f"  keys: {given.keys}",
+        f"  boxes get {given.folder / 'root.json'} as their catalogue.root_file",
+    )
+
+
 # --- to and from the boxes ---
 
 def verify_verb(given):
@@ -404,6 +416,7 @@ def watch_verb(given):
 
 VERBS = {
     "init": init,
+    "catalogue": catalogue,
     "key list": key_list,
     "key generate": key_generate,
     "key passphrase": key_passphrase,

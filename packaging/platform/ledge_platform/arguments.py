@@ -3,7 +3,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
-from . import ceremony, manifest, moments, names, waves
+from . import catalogues, ceremony, manifest, moments, names, waves
 from .errors import Failure
 from .repository import ROLES
 
@@ -106,6 +106,7 @@ def parser():
     init(verbs)
     for kind in names.FOLDERS:
         releases(verbs, kind)
+    catalogue(verbs)
     rollout(verbs)
     roles(verbs)
     outward(verbs)
@@ -254,6 +255,28 @@ def requirements(adding):
     add("--requires-memory-mb", type=int, metavar="MIB", help="the least memory of the machine")
     add("--limit-memory-mb", type=int, metavar="MIB", help="what its trial in a process of its own may take")
     add("--limit-seconds", type=int, metavar="S", help="how long that may last")
+
+
+def catalogue(verbs):
+    add = verb(
+        verbs,
+        "catalogue",
+        "sign a folder of models as a catalogue, from which owners of boxes add them",
+        repository=False,
+        epilog="Run again, it signs what the folder has now, with the same keys and for the same time from now on. Boxes "
+        "get root.json of FOLDER as their catalogue.root_file.",
+    ).add_argument
+    add("models", type=Path, metavar="MODELS", help="a model repository: a folder a model, with its model.toml")
+    add("folder", type=Path, metavar="FOLDER", help="the catalogue: a folder for a web server or a USB stick")
+    add("--keys", type=Path, required=True, metavar="DIR", help="the folder of its keys; made when there are none yet")
+    add("--encrypt", action="store_true", help="put new keys under a passphrase")
+    add(
+        "--lifetime",
+        type=checked(moments.duration),
+        default=catalogues.LIFETIME,
+        metavar="DURATION",
+        help=f"how long a new catalogue is good for after each signing ({moments.spoken(catalogues.LIFETIME)})",
+    )
 
 
 def rollout(verbs):
