@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-schemathesis setup-homeassistant setup-platform build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-schemathesis setup-homeassistant setup-platform catalogue build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -83,6 +83,9 @@ test-quantize: ## quantize small models with models/quantize (its packages are f
 setup-platform: ## install ledge-platform, which signs models and steers rollouts, into .ledge/platform (Python 3.11 or newer)
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3
+
+catalogue: setup setup-platform ## sign the models of the set-up as a catalogue for `ledge models add`, target/catalogue; its keys are in .ledge/catalogue-keys
+	PYTHONPATH=packaging/platform .ledge/platform/bin/python3 -B -m ledge_platform catalogue .ledge/models target/catalogue --keys .ledge/catalogue-keys
 
 test-platform: setup-peers ## test ledge-platform with python-tuf's client, nginx, mosquitto and an S3 server
 	@$(need_python)

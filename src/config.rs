@@ -33,6 +33,7 @@ use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingCon
 use ledge_mqtt::bindings::{self, BindingConfig, KnownModel};
 use ledge_mqtt::config::MqttConfig;
 use ledge_part::section::Section;
+use ledge_updates::catalogue::config::CatalogueConfig;
 use ledge_updates::config::UpdatesConfig;
 use ledge_updates::configuration;
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,7 @@ pub struct Config {
     pub camera: CamerasConfig,
     pub home_assistant: HomeAssistantConfig,
     pub updates: UpdatesConfig,
+    pub catalogue: CatalogueConfig,
     pub state: StateConfig,
     pub shutdown: ShutdownConfig,
     pub control: ControlConfig,
@@ -180,6 +182,7 @@ impl Config {
         config.runtimes.dir = "/usr/lib/ledge/runtimes".into();
         config.features.views = "/etc/ledge/feature_views.d".into();
         config.updates.root_file = "/etc/ledge/root.json".into();
+        config.catalogue.root_file = "/etc/ledge/catalogue-root.json".into();
         config.resolve(Path::new(PACKAGED_ROOT));
         config
     }

@@ -19,6 +19,7 @@ pub mod keys;
 pub mod models;
 pub mod mqtt;
 mod output;
+mod owner;
 pub mod serve;
 mod server;
 mod stop_signals;

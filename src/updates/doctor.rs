@@ -1,17 +1,18 @@
-//! The findings about signed updates: the root file, the repository and the clock.
+//! The findings about signed updates: the root file, the repository and the clock; the first two also for catalogues.
 
+use std::path::Path;
 use std::time::Duration;
 
 use ledge_base::clock;
-use ledge_egress::Egress;
+use ledge_egress::{Egress, HttpClient};
 use ledge_part::check::Check;
 use ledge_part::section::DoctorContext;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::block_on;
 use serde_json::Value;
 
-use crate::config::UpdatesConfig;
-use crate::source::Source;
+use crate::config::{RepositoryAddress, UpdatesConfig};
+use crate::source::{self, Source};
 
 /// The time that the repository has to answer.
 const REPOSITORY_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -19,47 +20,69 @@ const REPOSITORY_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes: larger than any timestamp metadata.
 const METADATA_BYTES_MAX: u64 = 64 << 10;
 
+/// A repository, and the keys of the configuration that name it.
+pub struct CheckedRepository<'a> {
+    /// The section, which is also the name of the findings.
+    pub section: &'static str,
+    /// The key of the address.
+    pub address_key: &'static str,
+    /// The one whose root metadata it is.
+    pub owner: &'static str,
+    pub root_file: &'a Path,
+    pub address: &'a RepositoryAddress,
+}
+
 /// Checks that updates can work; no findings without `updates.repository`.
 pub fn checks(config: &UpdatesConfig, context: &DoctorContext<'_>) -> Vec<Check> {
-    if config.repository.is_none() {
-        return Vec::new();
-    }
-    vec![root(config), repository(config, context), time_of_day(clock::unix_millis(), clock::built_ms())]
+    let Some(address) = &config.repository else { return Vec::new() };
+    let checked = CheckedRepository {
+        section: "updates",
+        address_key: "repository",
+        owner: "your platform",
+        root_file: &config.root_file,
+        address,
+    };
+    let client = |egress: &_| source::client(address, egress, config.proxy.clone(), || config.tls.settings());
+    vec![root(&checked), repository(&checked, context, client), time_of_day(clock::unix_millis(), clock::built_ms())]
 }
 
 /// Checks the root metadata that this box trusts first.
-fn root(config: &UpdatesConfig) -> Check {
-    let (name, file) = ("updates root", config.root_file.display());
+pub fn root(checked: &CheckedRepository<'_>) -> Check {
+    let CheckedRepository { section, owner, root_file, .. } = checked;
+    let (name, file) = (format!("{section} root"), root_file.display());
     let advice =
-        "copy root.json of your platform to this file (updates.root_file), readable for the user of the service";
-    let text = match std::fs::read(&config.root_file) {
+        format!("copy root.json of {owner} to this file ({section}.root_file), readable for the user of the service");
+    let text = match std::fs::read(root_file) {
         Ok(text) => text,
-        Err(error) => return Check::fail(name, format!("{file}: {error}"), advice),
+        Err(error) => return Check::fail(&name, format!("{file}: {error}"), advice),
     };
     let root: Value = serde_json::from_slice(&text).unwrap_or_default();
     let signed = |key: &str| root.pointer(&format!("/signed/{key}"));
     match (signed("_type").and_then(Value::as_str), signed("version").and_then(Value::as_u64)) {
-        (Some("root"), Some(version)) => Check::ok(name, format!("{file}: version {version}")),
-        _ => Check::fail(name, format!("{file} is not TUF root metadata"), advice),
+        (Some("root"), Some(version)) => Check::ok(&name, format!("{file}: version {version}")),
+        _ => Check::fail(&name, format!("{file} is not TUF root metadata"), advice),
     }
 }
 
-/// Checks that the repository answers. Only the server verifies its metadata.
-fn repository(config: &UpdatesConfig, context: &DoctorContext<'_>) -> Check {
-    let name = "updates";
-    let advice = "check the network, updates.proxy, updates.tls and [egress]; loaded models keep running meanwhile";
-    let address = config.repository.as_ref().map(ToString::to_string).unwrap_or_default();
-    let audit = AuditSink::to_nowhere();
-    let Some(source) = Source::configured(config, &Egress::new(context.egress, audit)) else {
-        return Check::fail(name, format!("{address}: no connection is configured"), advice);
-    };
+/// Checks that the repository answers. Only what uses it verifies its metadata.
+pub fn repository(
+    checked: &CheckedRepository<'_>,
+    context: &DoctorContext<'_>,
+    client: impl FnOnce(&Egress) -> Option<HttpClient>,
+) -> Check {
+    let CheckedRepository { section, address_key, address, .. } = checked;
+    let name = *section;
+    let advice =
+        format!("check the network, {section}.proxy, {section}.tls and [egress]; loaded models keep running meanwhile");
+    let source = Source::new(address, client(&Egress::new(context.egress, AuditSink::to_nowhere())));
     let asked = block_on(async {
         tokio::time::timeout(REPOSITORY_REPLY_TIMEOUT, source.metadata("timestamp.json", METADATA_BYTES_MAX)).await
     });
     match asked {
         Ok(Ok(Ok(Some(_)))) => Check::ok(name, format!("{address} answers")),
         Ok(Ok(Ok(None))) => {
-            let advice = "set updates.repository to the published folder that contains metadata/ and targets/";
+            let advice =
+                format!("set {section}.{address_key} to the published folder that contains metadata/ and targets/");
             Check::fail(name, format!("{address} has no metadata/timestamp.json"), advice)
         }
         Ok(Ok(Err(error))) => Check::fail(name, format!("{address}: {error}"), advice),

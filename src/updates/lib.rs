@@ -58,6 +58,8 @@
 //! * `report/` - its parts: `updates.rs`, and `audit.rs` with the head of the audit log
 //! * `configuration.rs` - signed settings from a closed set, read at the start
 //! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start
+//! * `catalogue/` - models that an owner adds by a command: the signed list, the download, the folders (`folder.rs`), and
+//!   `[catalogue]` (`config.rs`)
 //! * `config.rs` - `[updates]`
 //! * `part.rs` - updates as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are their routes, metrics and
 //!   findings
@@ -78,6 +80,7 @@
 //! * Only `trust/` knows `sigstore-tuf`.
 #![forbid(unsafe_code)]
 
+pub mod catalogue;
 pub mod config;
 pub mod configuration;
 mod doctor;

@@ -223,7 +223,7 @@ fn hint(status: u16) -> &'static str {
         400 => ": does it speak HTTPS on this port, or want a client certificate?",
         401 => ": it requires a user name and a password, which Ledge does not support; use client certificates",
         403 => ": this box may not read it, or (S3) it does not exist",
-        404 | 410 => ": it does not exist; is `[updates] repository` right, and was everything published?",
+        404 | 410 => ": it does not exist; is the address of the repository right, and was everything published?",
         429 | 503 => ": it is overloaded",
         500..=599 => ": see the log of the server",
         _ => "",

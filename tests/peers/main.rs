@@ -26,6 +26,7 @@ mod calls;
 #[path = "../it/camera_server.rs"]
 mod camera_server;
 mod cameras;
+mod catalogue;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 mod certificates;
 mod check;

@@ -2,18 +2,16 @@
 //! does.
 
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use ledge_service::audit_event::AuditEvent;
 use ledge_updates::store::{BlobStore, StoreError};
 use ledge_updates::trust::Trust;
 use serde_json::json;
 
 use super::{UpdateArgs, post};
+use crate::cli::owner::restart_as_owner_of;
 use crate::cli::{Exit, Globals, Output};
 use crate::daemon;
 
@@ -47,18 +45,4 @@ fn reset_in_folder(folder: &Path) -> anyhow::Result<bool> {
     };
     Trust::reset(folder)?;
     Ok(true)
-}
-
-/// Restarts this program as the owner of `folder` if root runs it: the daemon could not write files that root creates
-/// in the update store and the audit log.
-fn restart_as_owner_of(folder: &Path) -> anyhow::Result<()> {
-    let owner = std::fs::metadata(folder)?;
-    if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
-        return Ok(());
-    }
-    let program = std::env::current_exe().context("the path of this program cannot be read")?;
-    let mut command = Command::new(program);
-    // This happens only once, because the new process is not root.
-    let error = command.args(std::env::args_os().skip(1)).uid(owner.uid()).gid(owner.gid()).exec();
-    Err(error).with_context(|| format!("this program cannot run as the owner of {}", folder.display()))
 }

@@ -121,7 +121,7 @@ impl TrustError {
                 Err(source) => Self::Incomplete { reason: format!("{message}: {source}") },
             },
             Error::Transport { message, source: None } => Self::Incomplete {
-                reason: format!("{message} (is `[updates] repository` right, and may this box read there?)"),
+                reason: format!("{message} (is the address of the repository right, and may this box read there?)"),
             },
             Error::NotRefreshed => Self::NotRefreshed,
             Error::Io { context, source } => Self::Store { file: context.into(), reason: source.to_string() },

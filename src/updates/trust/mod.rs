@@ -206,6 +206,13 @@ impl Trust {
         self.audit_refusal(about, target)
     }
 
+    /// Returns the targets that the top-level role of targets lists itself. Requires a refresh before.
+    pub fn top_level_targets(&self) -> Result<Vec<Target>, TrustError> {
+        let Some(current) = &self.current else { return Err(TrustError::NotRefreshed) };
+        let listed = current.set.targets_role("targets").into_iter().flat_map(|targets| &targets.targets);
+        listed.map(|(path, target)| self.target(path, target)).collect()
+    }
+
     fn target(&self, path: &str, target: &sigstore_tuf::TargetFile) -> Result<Target, TrustError> {
         let hex = |hash: &&String| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
         let sha256 = target.hashes.get("sha256").filter(hex).map(|hash| hash.to_ascii_lowercase());

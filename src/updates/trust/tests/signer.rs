@@ -79,8 +79,25 @@ impl Signer {
         self.folder.path().join("metadata").join(name)
     }
 
+    pub fn address(&self) -> RepositoryAddress {
+        RepositoryAddress::Folder(self.folder.path().to_owned())
+    }
+
     pub fn source(&self) -> Source {
-        Source::new(&RepositoryAddress::Folder(self.folder.path().to_owned()), None)
+        Source::new(&self.address(), None)
+    }
+
+    /// Writes the file of a listed target.
+    pub fn put(&self, path: &str, content: &[u8]) {
+        let (folder, name) = path.rsplit_once('/').map_or(("", path), |(folder, name)| (folder, name));
+        self.put_at(&format!("{folder}/{}.{name}", sha256(content)), content);
+    }
+
+    /// Writes a file below `targets/`.
+    pub fn put_at(&self, location: &str, content: &[u8]) {
+        let file = self.folder.path().join("targets").join(location.trim_start_matches('/'));
+        ledge_base::durable::create_folder(file.parent().unwrap()).unwrap();
+        ledge_base::durable::replace(&file, content).unwrap();
     }
 
     pub fn list(&mut self, role: &'static str, path: &str, content: &[u8]) {

@@ -1,4 +1,7 @@
-//! `ledge models list | show | check`: the model repository on disk, without a daemon.
+//! `ledge models list | show | check`: the model repository on disk, without a daemon. `catalogue.rs` has the verbs of the
+//! catalogue.
+
+mod catalogue;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -9,9 +12,11 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
 use ledge_engine::pipeline::content::Input;
+use ledge_models::repository::model_config::ModelConfig;
 use ledge_models::repository::{Repository, RuntimeTrial};
 use ledge_models::serving::undeclared_features;
 use ledge_service::audit_event::AuditSink;
+use ledge_updates::config::RepositoryAddress;
 use serde_json::{Value, json};
 
 use super::{Exit, Globals, Output, block_on, load_registry};
@@ -54,6 +59,40 @@ pub enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// List the models of the catalogue: the job, size, licence, source and measured accuracy of each.
+    Catalogue {
+        #[command(flatten)]
+        from: From,
+        /// Write JSON instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Fetch a model of the catalogue into the model repository. An interrupted download goes on where it stopped.
+    Add {
+        /// The model, as the catalogue names it.
+        model: ModelName,
+        #[command(flatten)]
+        from: From,
+    },
+    /// Remove a model that was added from the catalogue.
+    Remove {
+        /// The model: the name of its folder in the repository.
+        model: ModelName,
+        /// Remove it even if it has files that no catalogue brought. They are lost.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Another catalogue than the configured one.
+#[derive(Debug, Args)]
+pub struct From {
+    /// The catalogue to use, instead of the configured one: a folder, such as that of a USB stick, or
+    /// https://HOST[:PORT]/PATH.
+    ///
+    /// Only what the keys of `[catalogue] root_file` signed is accepted, from any place.
+    #[arg(long = "from", value_name = "FOLDER|URL", value_parser = catalogue::address)]
+    pub address: Option<RepositoryAddress>,
 }
 
 const EXAMPLES: &str = "\
@@ -61,7 +100,10 @@ Examples:
   ledge models list
   ledge models show efficientnet_lite0
   ledge models check my_model
-  ledge models check --repository ./my_models    before they are copied to the box";
+  ledge models check --repository ./my_models    before they are copied to the box
+  ledge models catalogue                         models that can be added
+  ledge models add all_minilm_l6_v2
+  ledge models add all_minilm_l6_v2 --from /media/usb";
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Result<Exit> {
@@ -78,6 +120,9 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
             let models = if models.is_empty() { repository.names_on_disk()? } else { models.clone() };
             block_on(check(&repository, &models, *json, out))?
         }
+        ModelsCommand::Catalogue { from, json } => catalogue::list(&config, from.address.as_ref(), *json, out),
+        ModelsCommand::Add { model, from } => catalogue::add(&config, model, from.address.as_ref(), out),
+        ModelsCommand::Remove { model, force } => catalogue::remove(&config, model, *force, out),
     }
 }
 
@@ -158,7 +203,10 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
         }
 
         writeln!(out, "{} version {}", model.name, model.version)?;
-        for (key, value) in [("description", &model.config.description), ("license", &model.config.license)] {
+        let ModelConfig { description, license, source, accuracy, .. } = &model.config;
+        for (key, value) in
+            [("description", description), ("license", license), ("source", source), ("accuracy", accuracy)]
+        {
             if let Some(value) = value {
                 writeln!(out, "  {key:<12} {value}")?;
             }
@@ -186,7 +234,7 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
         let image = model.config.pipeline.takes(Input::Photograph);
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
         let documents = model.config.pipeline.takes(Input::Document);
-        writeln!(out, "  documents    {}", if documents { "yes: JPEG, PNG and WebP" } else { "no" })?;
+        writeln!(out, "  documents    {}", if documents { "yes: PDF, TIFF, JPEG, PNG and WebP" } else { "no" })?;
         let rows = model.config.pipeline.takes(Input::Rows);
         writeln!(out, "  rows         {}", if rows { "yes" } else { "no" })?;
     }

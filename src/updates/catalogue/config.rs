@@ -1,0 +1,83 @@
+//! The section `[catalogue]` of the configuration.
+
+use std::path::{Path, PathBuf};
+
+use ledge_base::config_path;
+use ledge_base::toml_check::{Problem, empty_if_none, none_if_empty};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles};
+use ledge_part::check::Check;
+use ledge_part::section::{DoctorContext, Section};
+use serde::{Deserialize, Serialize};
+
+use crate::config::RepositoryAddress;
+use crate::doctor::{self, CheckedRepository};
+
+/// The source of models that the owner of the box may add.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CatalogueConfig {
+    /// The folder of the trusted metadata and of unfinished downloads.
+    pub path: PathBuf,
+    /// The catalogue, with `metadata/` and `targets/` below it. `None`: each command names one.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub address: Option<RepositoryAddress>,
+    /// The root metadata of the catalogue, which this box trusts first.
+    pub root_file: PathBuf,
+    /// A proxy that is asked to connect (HTTP CONNECT).
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub proxy: Option<HostPort>,
+    /// The section `[catalogue.tls]`.
+    pub tls: TlsFiles,
+}
+
+impl Default for CatalogueConfig {
+    fn default() -> Self {
+        Self {
+            path: "catalogue".into(),
+            address: None,
+            root_file: "catalogue-root.json".into(),
+            proxy: None,
+            tls: TlsFiles::default(),
+        }
+    }
+}
+
+impl Section for CatalogueConfig {
+    fn resolve(&mut self, root: &Path) {
+        for path in [&mut self.path, &mut self.root_file] {
+            config_path::resolve(path, root);
+        }
+        self.tls.resolve(root);
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        self.tls.problem("tls").into_iter().collect()
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let Some(RepositoryAddress::Http { tls, at, .. }) = &self.address else { return Vec::new() };
+        let problem = "is not encrypted: anybody on the network can see which models this box fetches; use https://";
+        vec![ConfiguredDestination {
+            key: "address".into(),
+            at: at.clone(),
+            proxy: self.proxy.as_ref().map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
+            is_encrypted: *tls,
+            plaintext_problem: Some(problem.into()),
+            address_keys: Vec::new(),
+            encryption_key: None,
+        }]
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        let Some(address) = &self.address else { return Vec::new() };
+        let checked = CheckedRepository {
+            section: "catalogue",
+            address_key: "address",
+            owner: "the catalogue",
+            root_file: &self.root_file,
+            address,
+        };
+        let client = |egress: &_| crate::source::client(address, egress, self.proxy.clone(), || self.tls.settings());
+        vec![doctor::root(&checked), doctor::repository(&checked, context, client)]
+    }
+}

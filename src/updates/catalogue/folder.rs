@@ -1,0 +1,197 @@
+//! The folders of added models in the model repository.
+//!
+//! `NAME/.catalogue.sha256` lists the files that the catalogue brought, as `sha256sum` does. A folder under a name
+//! without a dot is whole: it appears by a rename, after everything in it was fsynced.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use ledge_base::durable;
+use ledge_base::names::ModelName;
+
+use super::{CatalogueError, CatalogueModel};
+use crate::store::BlobStore;
+
+/// The list of the files that the catalogue brought, in the folder of a model.
+const LIST_FILE: &str = ".catalogue.sha256";
+
+/// Bytes of one read.
+const READ_BLOCK_BYTES: usize = 256 << 10;
+
+/// The state of a model of the catalogue in the model repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    Absent,
+    /// It is there as the catalogue has it, unless somebody changed the files.
+    Added,
+    /// It was added from a catalogue that had other files.
+    Outdated,
+    /// A model of this name is there that no catalogue brought.
+    Own,
+}
+
+impl Presence {
+    /// Returns it as the command line shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "not added",
+            Self::Added => "added",
+            Self::Outdated => "added, and the catalogue has another release",
+            Self::Own => "a model of your own has this name",
+        }
+    }
+}
+
+pub(super) fn presence(model: &CatalogueModel, repository: &Path) -> Presence {
+    let folder = repository.join(model.name.as_str());
+    if folder.symlink_metadata().is_err() {
+        return Presence::Absent;
+    }
+    match read_list(&folder) {
+        Some(list) if list == list_of(model) => Presence::Added,
+        Some(_) => Presence::Outdated,
+        None => Presence::Own,
+    }
+}
+
+/// Makes the folder of a model from the files of `store`.
+pub(super) fn make(store: &BlobStore, model: &CatalogueModel, repository: &Path) -> Result<PathBuf, CatalogueError> {
+    let (folder, new) = (repository.join(model.name.as_str()), hidden(repository, &model.name, "new"));
+    if folder.symlink_metadata().is_ok() {
+        return Err(CatalogueError::Exists { folder });
+    }
+    durable::create_folder(repository).map_err(CatalogueError::at("create", repository))?;
+    remove_if_there(&new)?;
+
+    let filled = fill(store, model, &new)
+        .and_then(|()| durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new)));
+    if let Err(error) = filled {
+        // What stays is removed by the next attempt.
+        let _ = remove_if_there(&new);
+        return Err(error);
+    }
+    Ok(folder)
+}
+
+fn fill(store: &BlobStore, model: &CatalogueModel, folder: &Path) -> Result<(), CatalogueError> {
+    durable::create_folder(folder).map_err(CatalogueError::at("create", folder))?;
+    for (path, target) in &model.files {
+        let blob = store.blob(&target.sha256).map_err(CatalogueError::Store)?;
+        let file = folder.join(path);
+        if let Some(parent) = file.parent() {
+            durable::create_folder(parent).map_err(CatalogueError::at("create", parent))?;
+        }
+        let digest = copy(&blob, &file).map_err(CatalogueError::at("write", &file))?;
+        if digest != target.sha256 {
+            // It would be copied again otherwise.
+            let _ = fs::remove_file(&blob);
+            return Err(CatalogueError::Changed { file: blob });
+        }
+    }
+
+    let list = folder.join(LIST_FILE);
+    let lines: Vec<String> = list_of(model).iter().map(|(path, sha256)| format!("{sha256}  {path}\n")).collect();
+    durable::replace(&list, lines.concat().as_bytes()).map_err(CatalogueError::at("write", &list))?;
+
+    let mut folders: Vec<PathBuf> =
+        model.files.keys().filter_map(|path| Some(folder.join(path).parent()?.into())).collect();
+    folders.dedup();
+    folders.iter().try_for_each(|folder| durable::sync_folder(folder).map_err(CatalogueError::at("write", folder)))
+}
+
+/// Removes a model that a catalogue brought; with `force` also one with files that none has.
+pub fn remove(repository: &Path, name: &ModelName, force: bool) -> Result<(), CatalogueError> {
+    let (folder, old) = (repository.join(name.as_str()), hidden(repository, name, "removed"));
+    match folder.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(CatalogueError::NoModel { name: name.clone(), repository: repository.to_owned() });
+        }
+        Err(error) => return Err(CatalogueError::at("read", &folder)(error)),
+        Ok(facts) if facts.is_symlink() => return Err(CatalogueError::Link { folder }),
+        Ok(_) => {}
+    }
+
+    if !force && let Some(what) = own_content(&folder)? {
+        return Err(CatalogueError::Own { folder, what });
+    }
+    remove_if_there(&old)?;
+    durable::rename(&folder, &old).map_err(CatalogueError::at("rename", &folder))?;
+    remove_if_there(&old)
+}
+
+/// Returns a description of what a folder has beside the files of the catalogue, if it has anything.
+fn own_content(folder: &Path) -> Result<Option<String>, CatalogueError> {
+    let Some(list) = read_list(folder) else { return Ok(Some("no catalogue brought it".to_owned())) };
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(within) = waiting.pop() {
+        let entries = fs::read_dir(&within).map_err(CatalogueError::at("read", &within))?;
+        for entry in entries {
+            let path = entry.map_err(CatalogueError::at("read", &within))?.path();
+            let facts = path.symlink_metadata().map_err(CatalogueError::at("read", &path))?;
+            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+            if name == LIST_FILE {
+                continue;
+            }
+            if facts.is_dir() {
+                waiting.push(path);
+            } else if !facts.is_file() || !list.contains_key(&name) {
+                return Ok(Some(format!("{name} was added")));
+            } else if list.get(&name) != Some(&digest(&path).map_err(CatalogueError::at("read", &path))?) {
+                return Ok(Some(format!("{name} was changed")));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn hidden(repository: &Path, name: &ModelName, state: &str) -> PathBuf {
+    repository.join(format!(".{name}.{state}"))
+}
+
+fn remove_if_there(folder: &Path) -> Result<(), CatalogueError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CatalogueError::at("remove", folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the SHA-256 of each file of a model, by its path.
+fn list_of(model: &CatalogueModel) -> BTreeMap<String, String> {
+    model.files.iter().map(|(path, target)| (path.clone(), target.sha256.clone())).collect()
+}
+
+fn read_list(folder: &Path) -> Option<BTreeMap<String, String>> {
+    let text = fs::read_to_string(folder.join(LIST_FILE)).ok()?;
+    let entry = |line: &str| line.split_once("  ").map(|(sha256, path)| (path.to_owned(), sha256.to_owned()));
+    text.lines().map(entry).collect()
+}
+
+/// Copies a file to a new one, which is on the disk afterwards; returns the SHA-256 of the copied bytes.
+fn copy(from: &Path, to: &Path) -> io::Result<String> {
+    let mut new = File::create_new(to)?;
+    let digest = read_hashed(from, |bytes| new.write_all(bytes))?;
+    new.sync_all()?;
+    Ok(digest)
+}
+
+fn digest(path: &Path) -> io::Result<String> {
+    read_hashed(path, |_| Ok(()))
+}
+
+fn read_hashed(path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<String> {
+    let (mut file, mut context, mut block) = (File::open(path)?, Context::new(&SHA256), vec![0; READ_BLOCK_BYTES]);
+    loop {
+        let count = match file.read(&mut block) {
+            Ok(0) => return Ok(hex::encode(context.finish())),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let bytes = block.get(..count).unwrap_or_default();
+        context.update(bytes);
+        take(bytes)?;
+    }
+}
