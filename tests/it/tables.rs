@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
 use crate::daemon::{TestDaemon, TestRoot};
-use crate::table_golden::{Golden, MODELS, exports};
+use crate::table_golden::{Golden, MODELS, committed, exports};
 
 const COLUMNS: &str = "[pipeline.table]\ncolumns = [{ name = \"a\" }, { name = \"b\", missing = \"nan\" }]\n";
 const CSV: (&str, &str) = ("content-type", "text/csv");
@@ -42,10 +42,10 @@ fn csv_of(rows: std::ops::Range<usize>) -> String {
 
 #[test]
 fn rows_in_json_and_csv_are_predicted_as_the_library_of_each_export_predicts_them() {
-    let daemon = exports(TestRoot::new()).start();
+    let daemon = exports(TestRoot::new(), &committed()).start();
     let client = &mut daemon.client();
     for model in MODELS {
-        let golden = Golden::of(model);
+        let golden = Golden::of(&committed(), model);
         let answer = json_rows(client, model, &golden.json());
         assert_eq!(answer.status, 200, "{model}: {answer:?}");
         let rows = answer.json()["rows"].clone();
@@ -56,15 +56,7 @@ fn rows_in_json_and_csv_are_predicted_as_the_library_of_each_export_predicts_the
             (200, Some("text/csv; charset=utf-8")),
             "{answer:?}"
         );
-        let text = String::from_utf8(answer.body).unwrap();
-        let mut lines = text.lines();
-        let header = lines.next().unwrap();
-        let answers: Vec<(String, Vec<f64>)> = lines
-            .map(|line| {
-                let mut cells = line.split(',');
-                (cells.next().unwrap().to_owned(), cells.map(|cell| cell.parse().unwrap()).collect())
-            })
-            .collect();
+        let (header, answers) = Golden::csv_answers(&answer.body);
         golden.compare(model, &answers);
 
         assert_eq!(Golden::answers(&rows), answers, "{model}: {header}");
