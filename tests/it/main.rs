@@ -64,6 +64,7 @@ mod stored_forms;
 mod systemd;
 mod table_golden;
 mod table_models;
+mod table_rows;
 mod tables;
 mod texts;
 mod tidy;

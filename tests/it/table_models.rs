@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::daemon::{TestRoot, data};
 use crate::table_golden::{MODELS, with_model};
 
@@ -74,4 +75,60 @@ fn a_pipeline_of_rows_is_proposed_and_answers_its_golden_rows() {
     let root = root.file("machine_condition/model.toml", golden("ok"));
     let reason = checked(&root)["reason"].as_str().unwrap_or_default().to_owned();
     assert!(reason.contains(r#"expected "ok", got "service""#), "{reason}");
+}
+
+#[test]
+fn the_export_that_ships_answers_with_its_own_section_and_with_the_proposed_one() {
+    const GOLDEN: &str = "[[golden]]\nfile = \"golden/rows.json\"\n";
+    let root = TestRoot::new().models(&["bike_demand"]).file("bike_demand/model.toml", GOLDEN);
+    let output = root.command(&["models", "check", "--json"]).output().unwrap();
+    let checked: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let proposed = checked.iter().find_map(|row| row["table"].as_str()).unwrap_or_else(|| panic!("{checked:#?}"));
+    for column in [
+        r#"{ name = "month", type = "text" }"#,
+        r#"{ name = "hour", type = "integer" }"#,
+        r#"{ name = "day_off", type = "boolean" }"#,
+        r#"{ name = "wind", type = "number" }"#,
+    ] {
+        assert!(proposed.contains(column), "{proposed}");
+    }
+    let openvino = checked.iter().find(|row| row["runtime"] == "openvino").unwrap();
+    assert!(openvino["ok"] == false && openvino["reason"].to_string().contains("ai.onnx.ml"), "{openvino}");
+
+    let row = json!({"month": "Jul", "weekday": "Fri", "weather": "clear", "hour": "17", "day_off": "false",
+                     "temperature": 29, "humidity": 48, "wind": 13});
+    let ask = |client: &mut Client, row: &Value| {
+        let answer = client.post_json("/v2/models/bike_demand/infer", row);
+        (answer.status, answer.json())
+    };
+    let near = |answer: &Value, expected: f64| {
+        let value = answer["rows"][0]["values"][0].as_f64().unwrap_or_else(|| panic!("{answer}"));
+        assert!((value - expected).abs() < 0.01, "{value} is not {expected}");
+    };
+    let daemon = root.file("bike_demand/model.toml", format!("{proposed}{GOLDEN}")).start();
+    let (status, answer) = ask(&mut daemon.client(), &row);
+    assert_eq!(status, 200, "{answer}");
+    near(&answer, 548.401);
+    drop(daemon);
+
+    // Its own section names the categories, and has a rule for what is missing.
+    let daemon = TestRoot::new().models(&["bike_demand"]).start();
+    let client = &mut daemon.client();
+    near(&ask(client, &row).1, 548.401);
+    let with = |name: &str, value: Value| {
+        let mut row = row.clone();
+        row[name] = value;
+        row
+    };
+    let rain =
+        json!({"month": "Jul", "weekday": "Fri", "weather": "rain", "hour": 17, "day_off": false, "temperature": 24});
+    near(&ask(client, &rain).1, 497.851);
+    for (name, value, reason) in [
+        ("weather", json!("sleet"), "row 0: column \"weather\" is \"sleet\""),
+        ("hour", json!(17.5), "row 0: column \"hour\""),
+        ("day_off", json!(null), "row 0: column \"day_off\""),
+    ] {
+        let (status, answer) = ask(client, &with(name, value));
+        assert!(status == 400 && answer["error"].as_str().unwrap().starts_with(reason), "{answer}");
+    }
 }

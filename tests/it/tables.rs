@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
 use crate::daemon::{TestDaemon, TestRoot};
-use crate::table_golden::{Golden, MODELS, exports};
+use crate::table_golden::{Golden, MODELS, committed, exports};
 
 const COLUMNS: &str = "[pipeline.table]\ncolumns = [{ name = \"a\" }, { name = \"b\", missing = \"nan\" }]\n";
 const CSV: (&str, &str) = ("content-type", "text/csv");
@@ -42,10 +42,10 @@ fn csv_of(rows: std::ops::Range<usize>) -> String {
 
 #[test]
 fn rows_in_json_and_csv_are_predicted_as_the_library_of_each_export_predicts_them() {
-    let daemon = exports(TestRoot::new()).start();
+    let daemon = exports(TestRoot::new(), &committed()).start();
     let client = &mut daemon.client();
     for model in MODELS {
-        let golden = Golden::of(model);
+        let golden = Golden::of(&committed(), model);
         let answer = json_rows(client, model, &golden.json());
         assert_eq!(answer.status, 200, "{model}: {answer:?}");
         let rows = answer.json()["rows"].clone();
@@ -56,15 +56,7 @@ fn rows_in_json_and_csv_are_predicted_as_the_library_of_each_export_predicts_the
             (200, Some("text/csv; charset=utf-8")),
             "{answer:?}"
         );
-        let text = String::from_utf8(answer.body).unwrap();
-        let mut lines = text.lines();
-        let header = lines.next().unwrap();
-        let answers: Vec<(String, Vec<f64>)> = lines
-            .map(|line| {
-                let mut cells = line.split(',');
-                (cells.next().unwrap().to_owned(), cells.map(|cell| cell.parse().unwrap()).collect())
-            })
-            .collect();
+        let (header, answers) = Golden::csv_answers(&answer.body);
         golden.compare(model, &answers);
 
         assert_eq!(Golden::answers(&rows), answers, "{model}: {header}");
@@ -204,6 +196,59 @@ fn a_long_csv_is_answered_while_it_is_read_in_constant_memory() {
     assert!(is_whole && lines > 200_000 && text.contains("199999.0,2.5\n"), "{lines} {text}");
     let grown = memory_kb(&daemon) - before;
     assert!(grown < 16 << 10, "{grown} kB more for 200,000 rows");
+}
+
+#[test]
+fn hostile_csv_is_refused_in_bounded_memory_while_others_are_served() {
+    let daemon = echo().set("log.level=\"info\"").start();
+    let others = &mut daemon.client();
+    let client = &mut daemon.client();
+    assert_eq!(infer(client, "echo", &[CSV], csv_of(0..2000).as_bytes()).status, 200);
+    let before = memory_kb(&daemon);
+
+    // A million columns, also in a row; quotes that are never closed; bytes that are no text.
+    let million = "a,".repeat(1_000_000);
+    let refused: [(&[u8], &str); 10] = [
+        (million.as_bytes(), "the header has more than 8192 columns"),
+        (&[b"a,b\n", million.as_bytes()].concat(), "row 0 has more than 8192 columns"),
+        (&[b"a,b\n".as_slice(), &vec![b'9'; 9 << 20]].concat(), "row 0 has more than 1048576 bytes"),
+        (b"a,b\n1,\"2\n3,4\n5,6", "column \"b\" is \"2\\n3,4\\n5,6\", expected a number"),
+        (b"\"a,b\n1,2\n", "there is no row"),
+        (b"a,\xff\n1,2\n", "the header: column 1 is not UTF-8"),
+        (b"a,b\n1,2\n\xc3,4\n", "row 1: column 0 is not UTF-8"),
+        (b"a,b\n1,\0\n", "column \"b\" is \"\\0\", expected a number"),
+        (b"a,b\0\n1,2\n", "no column \"b\\0\""),
+        (&[0; 4096], "there is no row"),
+    ];
+    for (text, reason) in refused {
+        let message = refusal(&infer(client, "echo", &[CSV], text), 400);
+        assert!(message.contains(reason) && message.len() < 200, "{message}");
+        assert_eq!(infer(others, "echo", &[CSV], b"a,b\n1,2\n").body, b"value_0,value_1\n1.0,2.0\n");
+    }
+
+    // Lines that never end, from callers that send for as long as they can. The box reads on for some seconds behind its answer, so
+    // that they see it.
+    let endless = [
+        ("a,b\n", "1", "row 0 has more than 1048576 bytes"),
+        ("a,b\n\"", "1,2\n", "row 0 has more than 1048576 bytes"),
+        ("a", "a", "the header has more than 1048576 bytes"),
+        ("a,b\n", ",", "row 0 has more than 8192 columns"),
+        ("a,b\n", "\0", "row 0 has more than 1048576 bytes"),
+    ];
+    let daemon = &daemon;
+    std::thread::scope(|scope| {
+        for (begin, piece, reason) in endless {
+            scope.spawn(move || {
+                let pieces = std::iter::repeat(piece.repeat(1 << 16));
+                let (_, answer, _) = stream(daemon, std::iter::once(begin.to_owned()).chain(pieces));
+                let answer = String::from_utf8_lossy(&answer);
+                assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains(reason), "{answer}");
+            });
+        }
+    });
+    assert_eq!(infer(others, "echo", &[CSV], b"a,b\n1,2\n").status, 200);
+    let grown = memory_kb(daemon) - before;
+    assert!(grown < 16 << 10, "{grown} kB more");
 }
 
 #[test]

@@ -66,6 +66,8 @@ mod systemd;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/table_golden.rs"]
 mod table_golden;
+#[path = "../it/table_rows.rs"]
+mod table_rows;
 mod tables;
 mod tables_page;
 mod text_page;

@@ -225,12 +225,18 @@ struct GoldenTensor {
     data: GoldenData,
 }
 
-/// The elements of a tensor: numbers, or the strings of a BYTES tensor.
+/// The elements of a tensor: numbers, the strings of a BYTES tensor, or those of a BOOL tensor.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum GoldenData {
     Numbers(Vec<f64>),
     Strings(Vec<String>),
+    Booleans(Vec<bool>),
+}
+
+/// Booleans are compared as 0 and 1.
+fn numbers_of(booleans: &[bool]) -> Vec<f64> {
+    booleans.iter().copied().map(f64::from).collect()
 }
 
 async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), GoldenError> {
@@ -272,9 +278,15 @@ impl GoldenTensor {
             (GoldenData::Numbers(numbers), datatype) => {
                 ledge_base::tensor::from_f64(datatype, self.shape.clone(), numbers)
             }
+            (GoldenData::Booleans(booleans), DataType::Bool) => {
+                ledge_base::tensor::from_f64(DataType::Bool, self.shape.clone(), &numbers_of(booleans))
+            }
             (GoldenData::Strings(strings), DataType::Bytes) => Tensor::from_strings(self.shape.clone(), strings),
             (GoldenData::Strings(_), datatype) => {
                 return Err(format!("input {:?} is {datatype}, and the data are strings", self.name));
+            }
+            (GoldenData::Booleans(_), datatype) => {
+                return Err(format!("input {:?} is {datatype}, and the data are booleans", self.name));
             }
         };
         tensor.map_err(|error| format!("input {:?}: {error}", self.name))
@@ -287,6 +299,7 @@ impl GoldenTensor {
         let data = match &self.data {
             GoldenData::Strings(strings) => return compare_strings(strings, got),
             GoldenData::Numbers(numbers) => numbers,
+            GoldenData::Booleans(booleans) => &numbers_of(booleans),
         };
         let values =
             ledge_base::tensor::to_f64(got).ok_or_else(|| format!("is {}, expected numbers", got.datatype()))?;
