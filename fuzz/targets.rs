@@ -57,6 +57,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("metadata", trust::fuzz_metadata),
     ("manifest", ledge::rollout::fuzz::fuzz_manifest),
     ("release_description", ledge::updates::package::fuzz_release_description),
+    ("catalogue", ledge::updates::catalogue::fuzz_catalogue),
     ("proxy_answer", ledge::egress::fuzz_proxy_answer),
     ("audit_bundle", ledge::audit::fuzz::fuzz_audit_bundle),
     ("audit_record", ledge::audit::fuzz::fuzz_audit_record),

@@ -271,3 +271,30 @@ impl Description {
         description
     }
 }
+
+/// Reads a list of targets, each path with its custom data; true when a model of it can be added. Its files are below its
+/// folder, and its description has nothing that a terminal would obey.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_catalogue(data: &[u8]) -> bool {
+    let Ok(listed) = serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(data) else { return false };
+    let target = |(path, custom)| {
+        let (sha256, location) = ("0".repeat(64), String::new());
+        Target { path, length: 1, sha256, custom: Some(custom), location }
+    };
+    let models = models_of(listed.into_iter().map(target).collect());
+    for CatalogueModel { name, description, problem, files } in &models {
+        let Description { description, license, source, accuracy, release } = description;
+        for text in [description, license, source, accuracy, release].into_iter().flatten() {
+            assert!(text.chars().count() <= DESCRIPTION_CHARS_MAX && !text.contains(char::is_control), "{text:?}");
+        }
+        assert!(problem.is_some() || (1..=FILES_MAX).contains(&files.len()));
+        for (path, target) in files {
+            assert_eq!(target.path, format!("{name}/{path}"));
+            assert!((1..=LEVELS_MAX).contains(&path.split('/').count()), "{path:?}");
+            assert!(path.split('/').all(|part| !part.is_empty() && !part.starts_with('.')), "{path:?}");
+        }
+    }
+    models.iter().any(|model| model.problem.is_none())
+}

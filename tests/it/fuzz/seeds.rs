@@ -406,6 +406,14 @@ pub fn release_description() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Targets of a catalogue with their custom data.
+pub fn catalogue() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"m/1/model.onnx":null,"m/golden/cat.png":null,"m/model.toml":{"ledge":"{\"description\":\"Finds cats\",\"license\":\"MIT\",\"release\":\"1.0.0\"}"}}"#,
+        br#"{"m/model.toml":{"ledge":"{\"accuracy\":\"9 of 10\\u001b[31m\",\"source\":\"PyPI\"}"},"n/a/b/c/d":{},"o/../p":1}"#,
+    ])
+}
+
 /// Answers that open a way, one of them with bytes of the destination behind it.
 pub fn proxy_answer() -> Vec<Vec<u8>> {
     all(&[b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n", b"HTTP/1.0 200\r\n\r\n\x16\x03\x01\x02\0\r\n\r\n"])
