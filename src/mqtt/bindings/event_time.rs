@@ -70,6 +70,7 @@ pub enum MissingTime {
 
 impl MissingTime {
     /// Returns `true` for the default.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference to the field")]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -387,6 +387,8 @@ mod tests {
             ("{ '{1}/{2}' = 'a/STATE' }", Some(r#"{1}/{2} is "a/SENSOR", and not "a/STATE""#)),
             ("{ '{device}' = 'box' }", None),
             // All must hold; a part of the topic is told first.
+            ("{ '$.type' = 'climate', '$.v.ok' = false }", Some("$.v.ok is true, and not false")),
+            ("{ '$.type' = 'motion', '{2}' = 'SENSOR' }", Some(r#"$.type is "climate", and not "motion""#)),
             ("{ '$.type' = 'climate', '{2}' = 'STATE' }", Some(r#"{2} is "SENSOR", and not "STATE""#)),
             ("{ '$.type' = 'motion', '{2}' = 'STATE' }", Some(r#"{2} is "SENSOR", and not "STATE""#)),
         ] {
@@ -449,7 +451,7 @@ mod tests {
             ("{ '$.a' = {} }", "is empty: expected { not"),
             ("{ '$.a' = { is = 1 } }", "unknown value `is`"),
             ("{ '$.a' = { not = 1, exists = true } }", "has both"),
-            ("{ '$.a' = { exists = 1 } }", "boolean"),
+            ("{ '$.a' = { exists = 1 } }", "expected true or false, got 1"),
             ("{ '$.a' = [[1]] }", "expected a string, a number"),
             ("{ '$.a' = 2026-11-25 }", "date"),
         ] {
