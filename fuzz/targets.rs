@@ -41,6 +41,8 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("mqtt_packets", mqtt_packets),
     ("topics", ledge::mqtt::fuzz::fuzz_topics),
     ("message", ledge::mqtt::fuzz::fuzz_message),
+    ("conditions", ledge::mqtt::fuzz::fuzz_conditions),
+    ("bare_value", ledge::mqtt::fuzz::fuzz_bare_value),
     // Cameras.
     ("camera_login", ledge::cameras::login::fuzz_login),
     ("picture_size", ledge::pipeline::picture_size::fuzz_picture_size),

@@ -109,6 +109,26 @@ pub fn parse_micros(text: &str) -> Option<i64> {
     moment.map(jiff::Timestamp::as_microsecond)
 }
 
+/// The same for the clock of a device: a moment without an offset is in `zone`. Where clocks are put back, one text is
+/// two moments: the one nearer to `near_us` counts, for a message the time at which it came. Where clocks are put
+/// forward, a text that they skip counts by the offset before: the device has not changed its clock yet.
+pub fn parse_local_micros(text: &str, zone: &TimeZone, near_us: i64) -> Option<i64> {
+    if let Ok(with_offset) = text.parse::<jiff::Timestamp>() {
+        return Some(with_offset.as_microsecond());
+    }
+    let wall: jiff::civil::DateTime = text.parse().ok()?;
+    let at = |offset: jiff::tz::Offset| offset.to_timestamp(wall).ok().map(jiff::Timestamp::as_microsecond);
+    match zone.0.to_ambiguous_timestamp(wall).offset() {
+        jiff::tz::AmbiguousOffset::Unambiguous { offset } => at(offset),
+        jiff::tz::AmbiguousOffset::Gap { before, .. } => at(before),
+        jiff::tz::AmbiguousOffset::Fold { before, after } => {
+            let (first, second) = (at(before)?, at(after)?);
+            let is_second = second.abs_diff(near_us) < first.abs_diff(near_us);
+            Some(if is_second { second } else { first })
+        }
+    }
+}
+
 /// Microseconds since the Unix epoch in RFC 3339 in UTC, as in `2026-01-01T00:00:00.500Z`: no fraction, or one of three
 /// or six digits, as protobuf writes it. Python before 3.11 reads no other.
 pub fn rfc3339_micros(unix_micros: i64) -> String {
@@ -145,7 +165,7 @@ pub fn local_second_of_day() -> u32 {
 }
 
 /// A time zone of this system's IANA database, with its rules of daylight saving time.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimeZone(jiff::tz::TimeZone);
 
 /// The moments at which local clocks show a given time of a day, in milliseconds since the Unix epoch.
@@ -168,6 +188,11 @@ impl TimeZone {
     /// The zone of a name, such as `Asia/Dubai`; `None` if the system does not have it.
     pub fn named(name: &str) -> Option<Self> {
         jiff::tz::TimeZone::get(name).ok().map(Self)
+    }
+
+    /// The zone of this system: `TZ`, else `/etc/localtime`, or UTC without one.
+    pub fn local() -> Self {
+        Self(jiff::tz::TimeZone::system())
     }
 
     /// The local date, as a number of days since 1 January 1970.
@@ -245,6 +270,36 @@ mod tests {
         assert_eq!(berlin.day(at("2026-10-25T22:59:59Z")) + 1, berlin.day(at("2026-10-25T23:00:00Z")));
         assert_eq!(TimeZone::named("UTC").unwrap().day(86_400_000 * 3 + 1), 3);
         assert!(TimeZone::named("Europe/Nowhere").is_none() && TimeZone::named("../../etc/passwd").is_none());
+    }
+
+    #[test]
+    fn a_local_time_is_read_in_its_zone_and_one_with_an_offset_as_it_is() {
+        let berlin = TimeZone::named("Europe/Berlin").unwrap();
+        let utc = |text: &str| parse_micros(text).unwrap();
+        let read = |text: &str, near: &str| parse_local_micros(text, &berlin, utc(near)).map(rfc3339_micros);
+        for (text, near, moment) in [
+            ("2026-11-25T17:43:12", "2026-11-25T16:43:13Z", "2026-11-25T16:43:12Z"),
+            ("2026-07-01 17:43:12.5", "2026-07-01T15:43:13Z", "2026-07-01T15:43:12.500Z"),
+            ("2026-11-25T17:43:12Z", "2026-11-25T16:43:13Z", "2026-11-25T17:43:12Z"),
+            ("2026-11-25T17:43:12-05:00", "2026-11-25T16:43:13Z", "2026-11-25T22:43:12Z"),
+            // 02:30 was an hour ago, and is now again; in the middle the first counts, and of old ones the nearer.
+            ("2026-10-25T02:30:00", "2026-10-25T00:30:01Z", "2026-10-25T00:30:00Z"),
+            ("2026-10-25T02:30:00", "2026-10-25T01:30:01Z", "2026-10-25T01:30:00Z"),
+            ("2026-10-25T02:30:00", "2026-10-25T01:00:00Z", "2026-10-25T00:30:00Z"),
+            ("2026-10-25T02:30:00", "2026-10-26T00:00:00Z", "2026-10-25T01:30:00Z"),
+            ("2026-10-25T02:30:00", "1970-01-01T00:00:00Z", "2026-10-25T00:30:00Z"),
+            ("2026-10-25T03:00:00", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"),
+            // No clock that is right shows 02:30.
+            ("2026-03-29T02:30:00", "2026-03-29T01:30:01Z", "2026-03-29T01:30:00Z"),
+            ("2026-03-29T03:00:00", "2026-03-29T01:00:01Z", "2026-03-29T01:00:00Z"),
+        ] {
+            assert_eq!(read(text, near).as_deref(), Some(moment), "{text} near {near}");
+        }
+        for text in ["", "17:43:12", "25.11.2026 17:43", "2026-13-25T17:43:12"] {
+            assert_eq!(read(text, "2026-11-25T16:43:13Z"), None, "{text}");
+        }
+        let utc_zone = TimeZone::named("UTC").unwrap();
+        assert_eq!(parse_local_micros("2026-11-25T17:43:12", &utc_zone, 0), parse_micros("2026-11-25T17:43:12"));
     }
 
     #[test]

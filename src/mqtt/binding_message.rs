@@ -18,7 +18,9 @@ use ledge_protocol::call::{self, BodyKind, CallAnswer, INLINE_JSON_BYTES_MAX, In
 use ledge_service::off_thread::blocking;
 
 use super::answer::{self, ReturnPath};
-use super::bindings::{Binding, Extracted, Origin, PushRows, entities, join_keys, push_rows, request_of_rows};
+use super::bindings::{
+    Binding, Extracted, Origin, PushRows, Subject, entities, join_keys, push_rows, request_of_rows, request_of_value,
+};
 use super::client::packet::{Message, Qos};
 use super::client::session::Delivery;
 use super::held_bytes::HeldBytesGuard;
@@ -59,6 +61,8 @@ pub struct BindingOutcome {
     pub failure: Option<ApiError>,
     /// Set when its delivery stays unsettled, so that the broker delivers it again.
     pub unsettled: bool,
+    /// Set when `when` excludes the message.
+    pub skipped: bool,
     /// Counts the message as memory in use until its answer is published.
     pub held: HeldBytesGuard,
 }
@@ -132,14 +136,33 @@ impl BindingMessage {
 
     /// Pushes its rows, then calls the model, and makes the message to publish.
     pub async fn run(self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> BindingOutcome {
+        if self.is_large() && self.unmet_off_thread(device).await {
+            return BindingOutcome { skipped: true, ..self.outcome(Ok(None), device) };
+        }
         let result = match self.push(serving, device, pusher).await {
             Ok(rows) => self.call_model(serving, device, rows).await,
             Err(PushError::Failed(failure)) => Err(failure),
             Err(PushError::Stopped) => {
-                return BindingOutcome { message: None, failure: None, unsettled: true, held: self.held };
+                return BindingOutcome { unsettled: true, ..self.outcome(Ok(None), device) };
             }
         };
         self.outcome(result, device)
+    }
+
+    /// Returns `true` for a message of which [`is_judged_inline`] judged only the topic.
+    fn is_large(&self) -> bool {
+        !is_judged_inline(&self.payload)
+    }
+
+    /// Returns `true` if `when` excludes the message, which is large.
+    async fn unmet_off_thread(&self, device: &DeviceName) -> bool {
+        if !self.binding.config().when.reads_payload() {
+            return false;
+        }
+        let (binding, payload, captures) = (self.binding.clone(), self.payload.clone(), self.captures.clone());
+        let device = device.clone();
+        let judge = move || binding.unmet(&Subject::new(Some(&payload), &device), &captures).is_some();
+        parse(self.payload.len(), judge).await
     }
 
     /// Does the same without a push: the rows are checked as the store checks them, and the model is called.
@@ -203,7 +226,7 @@ impl BindingMessage {
                 (path.map(|path| path.failure(device, &failure, &[])), Some(failure))
             }
         };
-        BindingOutcome { message, failure, unsettled: false, held: self.held }
+        BindingOutcome { message, failure, unsettled: false, skipped: false, held: self.held }
     }
 
     /// Pushes the rows of the message. Returns their entity keys once the rows are durable.
@@ -241,9 +264,9 @@ impl BindingMessage {
         let device = device.clone();
         let waited = i64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(i64::MAX);
         let arrived_us = clock::unix_micros().saturating_sub(waited);
-        let json = if binding.reads_json() { payload.len() } else { 0 };
+        let parsed = if binding.parses() { payload.len() } else { 0 };
         let work = move || extract(&binding, &payload, Origin { captures: &captures, device: &device, arrived_us });
-        parse(json, work).await.map_err(|error| bad_request(&error))
+        parse(parsed, work).await.map_err(|error| bad_request(&error))
     }
 
     /// Calls the model, if the binding has one, for the `pushed` entities if there are any.
@@ -266,6 +289,14 @@ impl BindingMessage {
                     None => self.entities(serving.features().registry(), device).await?,
                 };
                 (self.request(serving, model, rows, entities).await?, BodyKind::Tensors { header_length: None })
+            }
+            Extracted::Value(name) => {
+                let entities = self.entities(serving.features().registry(), device).await?;
+                let model = serving.repository().pin(model, config.version)?;
+                let payload = self.payload.clone();
+                let make = move || request_of_value(&name, &payload, &model, entities);
+                let body = parse(self.payload.len(), make).await;
+                (body.map_err(|error| bad_request(&error))?, BodyKind::Tensors { header_length: None })
             }
         };
 
@@ -318,6 +349,12 @@ impl BindingMessage {
 
 fn bad_request(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::with_code(400, error.to_string())
+}
+
+/// Returns `true` if the conditions of a binding on this payload may be judged on an async thread: JSON of many bytes
+/// would delay all other messages.
+pub fn is_judged_inline(payload: &[u8]) -> bool {
+    payload.len() <= INLINE_JSON_BYTES_MAX
 }
 
 /// Does `work` on so many bytes of JSON; a large amount on another thread, since it would delay all other messages

@@ -1,10 +1,13 @@
 //! Bindings: push the messages of existing devices into the feature store, or infer on them and publish the answer,
 //! without any code.
 
+mod bare_value;
 mod check;
 mod config;
+mod event_time;
 mod extract;
 mod rows;
+mod when;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +18,12 @@ use ledge_base::names::{DeviceName, ModelName};
 use ledge_models::serving::Serving;
 use ledge_protocol::call::BodyKind;
 
-pub use self::check::{KnownModel, Problem, against_model, against_views};
+pub use self::bare_value::ValueKind;
+pub use self::check::{Effect, KnownModel, Problem, against_model, against_views};
 pub use self::config::{BindingConfig, problems};
-pub use self::extract::{BindingError, Extracted, request_of_rows};
+pub use self::extract::{BindingError, Extracted, request_of_rows, request_of_value};
 pub use self::rows::{KeySource, Origin, PushRows, entities, join_keys, push_rows};
+pub use self::when::{Subject, When};
 use super::client::packet::Qos;
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
 
@@ -86,10 +91,16 @@ impl Binding {
         self.config.max_rate.interval()
     }
 
-    /// Returns `true` if the message is parsed as JSON here.
-    pub fn reads_json(&self) -> bool {
+    /// The reason why `when` excludes a message; `None` for one that it takes.
+    pub fn unmet<C: AsRef<str>>(&self, subject: &Subject<'_>, captures: &[C]) -> Option<String> {
+        self.config.when.unmet(subject, captures, self.config.model.as_ref())
+    }
+
+    /// Returns `true` if the message is parsed here, as JSON or as one value.
+    pub fn parses(&self) -> bool {
         let config = &self.config;
         config.photograph.is_some()
+            || config.value.is_some()
             || config.text.is_some()
             || !config.inputs.is_empty()
             || !config.entities.is_empty()
@@ -110,6 +121,9 @@ impl Binding {
     pub fn request(&self, payload: &Bytes, content_type: Option<&str>) -> Result<Extracted, BindingError> {
         if let Some(path) = &self.config.text {
             return extract::text(path, payload);
+        }
+        if let Some(name) = self.config.value.as_ref().filter(|_| !self.pushes()) {
+            return Ok(Extracted::Value(name.clone()));
         }
         match (&self.config.photograph, self.config.inputs.is_empty()) {
             (Some(path), _) => extract::photograph(path, payload),
@@ -141,12 +155,18 @@ pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
             let known = KnownModel { name, config: &model.config, inputs: Some(&inputs) };
             problems.extend(against_model(config, &registry, known));
         }
-        for Problem { key, reason, refuses } in problems {
-            let binding = config.name();
-            if refuses {
-                tracing::warn!(binding, key, problem = reason, "every message of a binding will be refused");
-            } else {
-                tracing::warn!(binding, key, problem = reason, "a part of every message of a binding will be ignored");
+        for Problem { key, reason, effect } in problems {
+            let (binding, problem) = (config.name(), reason);
+            match effect {
+                Effect::Refused => {
+                    tracing::warn!(binding, key, problem, "every message of a binding will be refused");
+                }
+                Effect::PartIgnored => {
+                    tracing::warn!(binding, key, problem, "a part of every message of a binding will be ignored");
+                }
+                Effect::OthersErased => {
+                    tracing::warn!(binding, key, problem, "every message of a binding will set other features to null");
+                }
             }
         }
     }

@@ -105,6 +105,8 @@ pub struct FinishedMessage {
     failed: Option<(Arc<Binding>, ApiError)>,
     /// Set for a success without an answer: the rows are pushed, and no model is called.
     pushed: bool,
+    /// Set for a message that the `when` of its binding excludes.
+    skipped: bool,
 }
 
 /// Reports the end of its message when it is dropped, so that the end of a task that panics is noticed too.
@@ -386,7 +388,8 @@ impl Dispatcher {
     /// Counts a message as in progress until the guard is dropped and its end is taken.
     fn begin(&mut self, delivery: Option<Delivery>, path: Option<(ReturnPath, DeviceName)>) -> FinishGuard {
         self.in_progress += 1;
-        let finished = FinishedMessage { delivery, answer: None, held: None, failed: None, pushed: false };
+        let finished =
+            FinishedMessage { delivery, answer: None, held: None, failed: None, pushed: false, skipped: false };
         FinishGuard { results: self.results.clone(), finished: Some(finished), path }
     }
 
@@ -421,12 +424,15 @@ impl Dispatcher {
     /// Answers and settles a finished message, and all others that have finished since.
     pub fn finish(&mut self, finished: FinishedMessage, now: Instant) {
         let mut next = Some(finished);
-        while let Some(FinishedMessage { delivery, answer, held, failed, pushed }) = next {
+        while let Some(FinishedMessage { delivery, answer, held, failed, pushed, skipped }) = next {
             self.in_progress -= 1;
             drop(held);
 
             if pushed {
                 self.statistics.answered(200);
+            }
+            if skipped {
+                self.statistics.skipped();
             }
             if let Some((binding, failure)) = failed {
                 if answer.is_none() {

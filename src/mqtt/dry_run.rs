@@ -11,7 +11,7 @@ use ledge_models::serving::Serving;
 use ledge_part::api_error::ApiError;
 
 use super::binding_message::{BindingMessage, Dismissal, DryRunRows};
-use super::bindings::{Binding, BindingConfig, Bindings};
+use super::bindings::{Binding, BindingConfig, Bindings, Subject};
 use super::client::packet::{Message, PacketId, Properties, Qos, ReceivedMessage};
 use super::held_bytes::HeldBytes;
 use super::request::{Request, too_large};
@@ -49,6 +49,8 @@ pub struct DryRunResult {
     pub message: Option<Message>,
     /// The reason why there is no result.
     pub problem: Option<String>,
+    /// The condition of the binding that excludes the message.
+    pub unmet: Option<String>,
 }
 
 /// A recipient of a message.
@@ -91,9 +93,13 @@ impl DryRun<'_> {
     /// daemon has their values.
     fn not_asked(&self, binding: &BindingConfig) -> Option<String> {
         let model = self.serving.repository().pin(binding.model.as_ref()?, binding.version).ok()?;
-        let looked_up = model.config.feature_inputs().find(|port| !binding.inputs.contains_key(&port.name))?;
-        let reason =
-            format!("its input {:?} is made of features, and only the daemon has their values", looked_up.name);
+        let inputs = model.config.feature_inputs().map(|port| ("input", &port.name));
+        // The message that is one value has no other column; rows may have them all.
+        let columns = model.pipeline.as_ref().filter(|_| binding.value.is_some());
+        let columns = columns.into_iter().flat_map(|pipeline| pipeline.feature_columns());
+        let columns = columns.map(|column| ("column", &column.name));
+        let (kind, name) = inputs.chain(columns).find(|(_, name)| !binding.gives(name))?;
+        let reason = format!("its {kind} {name:?} is made of features, and only the daemon has their values");
         (!self.serving.features().is_open()).then_some(reason)
     }
 
@@ -124,6 +130,7 @@ impl DryRun<'_> {
             not_asked: None,
             message,
             problem,
+            unmet: None,
         }
     }
 
@@ -132,6 +139,8 @@ impl DryRun<'_> {
         let message = received.message;
         let problem = |failure: &ApiError| format!("{} (status {})", failure.message, failure.status.as_u16());
         let mut results = Vec::new();
+        let read = Some(&message.payload).filter(|_| refusal.is_none());
+        let subject = Subject::new(read, &self.topics.device);
 
         for (binding, captures) in self.bindings.matching(&message.topic) {
             let config = binding.config();
@@ -147,12 +156,15 @@ impl DryRun<'_> {
                 not_asked: None,
                 message: None,
                 problem: None,
+                unmet: None,
             };
+            let unmet = binding.unmet(&subject, &captures);
             let held = HeldBytes::default().hold(0);
             let for_binding =
                 BindingMessage::new(binding, &message, &captures, &self.topics.device, Instant::now(), held);
             match (Dismissal::of(&message, refusal.is_some()), &refusal, for_binding) {
                 (Some(dismissal), ..) => result.problem = Some(dismissal.to_string()),
+                (None, ..) if unmet.is_some() => result.unmet = unmet,
                 (None, Some(failure), _) => result.problem = Some(problem(failure)),
                 (None, None, Err(failure)) => result.problem = Some(problem(&failure)),
                 (None, None, Ok(message)) => {

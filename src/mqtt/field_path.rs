@@ -126,6 +126,11 @@ fn quoted(text: &str) -> Result<(String, &str), &'static str> {
 }
 
 impl FieldPath {
+    /// Returns `true` for `$`, the whole document.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The name of the top-level field of a document that the path leads into.
     pub fn top(&self) -> Option<&str> {
         match self.0.first()? {

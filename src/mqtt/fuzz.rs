@@ -11,7 +11,7 @@ use ledge_engine::backend::{Port, Signature};
 use ledge_models::serving::request::Inputs;
 use ledge_protocol::{Target, decode_request};
 
-use super::bindings::{Binding, BindingConfig, Bindings, Extracted, request_of_rows};
+use super::bindings::{Binding, BindingConfig, Bindings, Extracted, Subject, ValueKind, When, request_of_rows};
 use super::field_path::FieldPath;
 use super::topics::{DeviceTopics, TopicFilter, TopicName, TopicTemplate};
 
@@ -76,6 +76,55 @@ pub fn fuzz_message(data: &[u8]) -> bool {
     let part = selecting.answer(&payload);
     assert!(part.as_ref().map_or(true, |part| std::str::from_utf8(part).is_ok()));
     part.is_ok()
+}
+
+/// Takes a line with `when` as JSON, and a message after it. True when the message is meant.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_conditions(data: &[u8]) -> bool {
+    let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
+    let (line, payload) = data.split_at(end);
+    let Ok(when) = serde_json::from_slice::<When>(line) else { return false };
+    let written = serde_json::to_vec(&when).unwrap_or_default();
+    assert_eq!(serde_json::from_slice::<When>(&written).ok().as_ref(), Some(&when));
+    assert!(!when.to_string().is_empty() || when.is_empty());
+    let (payload, device) = (Bytes::copy_from_slice(payload), valid("box"));
+    let unmet = |payload| when.unmet(&Subject::new(payload, &device), &["a", "b"], None);
+    let (read, unread) = (unmet(Some(&payload)), unmet(None));
+    // A message that is not read may turn out to be meant, and never the other way round.
+    assert!(unread.is_none() || read == unread, "{read:?} {unread:?}");
+    assert!(read.as_ref().is_none_or(|told| told.len() < ERROR_MESSAGE_MAX_BYTES + line.len() * 8), "{read:?}");
+    read.is_none()
+}
+
+/// Takes a message that is one value. True when it is a number.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_bare_value(data: &[u8]) -> bool {
+    let read = |kind: ValueKind| match kind.read("x", data) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert!(error.to_string().len() < ERROR_MESSAGE_MAX_BYTES, "{error}");
+            None
+        }
+    };
+    let number = read(ValueKind::Number);
+    if let Some(number) = &number {
+        let again = ValueKind::Number.read("x", number.to_string().as_bytes());
+        assert_eq!(again.as_ref(), Ok(number));
+        assert!(number.as_f64().is_some_and(f64::is_finite) && data.iter().any(u8::is_ascii_digit));
+    }
+    if let Some(whole) = read(ValueKind::Integer) {
+        assert!(whole.is_i64() || whole.is_u64());
+        assert_eq!(whole.as_f64(), number.as_ref().and_then(serde_json::Value::as_f64));
+    }
+    assert!(read(ValueKind::Boolean).is_none_or(|value| value.is_boolean()));
+    let text = read(ValueKind::Text);
+    assert_eq!(text.is_some(), std::str::from_utf8(data).is_ok_and(|text| !text.trim().is_empty()));
+    assert_eq!(read(ValueKind::Time).is_some(), text.is_some());
+    number.is_some()
 }
 
 /// Checks that the protocol decodes the rows to what was in them.

@@ -15,8 +15,9 @@
 //!   message
 //! * `field_path.rs` - values in JSON, by JSONPath
 //! * `bindings.rs` - bindings: messages of devices that know nothing of Ledge
-//! * `bindings/` - `config.rs` reads `[[mqtt.bindings]]`, `extract.rs` and `rows.rs` read messages and answers,
-//!   `check.rs` compares with feature views and models
+//! * `bindings/` - `config.rs` reads `[[mqtt.bindings]]`, `when.rs` says which messages are meant, `extract.rs`,
+//!   `rows.rs`, `event_time.rs` and `bare_value.rs` read messages and answers, `check.rs` compares with feature views
+//!   and models
 //! * `rate_limit.rs` - the rate limit of each topic: the newest message is kept
 //! * `binding_message.rs`, `binding_message/` - a message of a binding, up to its push and its published answer
 //! * `publisher.rs` - messages of other parts of the daemon: what they publish, and the topics that they hear
@@ -46,7 +47,8 @@
 //!   With memory full the reading goes on, and a call is answered 429. Reading stops only while 4096 messages are being
 //!   answered.
 //! * Nothing is sent except under a `Content`. No connection is opened past `egress`.
-//! * `rate_limit.rs`, `keep_alive.rs`, `client/session.rs` and `bindings/extract.rs` are pure. The time is passed in.
+//! * `rate_limit.rs`, `keep_alive.rs`, `client/session.rs` and `bindings/` are pure, but for the time zones of the
+//!   configuration. The time is passed in.
 //! * Only `client/codec.rs` and `client/codec/` know rumqttc.
 //!
 //! # One message

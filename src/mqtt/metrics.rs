@@ -23,6 +23,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MessageFigures) -> 
     counter("mqtt_connections", "Connections made to the broker", figures.connections)?;
     counter("mqtt_duplicates", "Messages that had been received before", figures.duplicates)?;
     counter("mqtt_replaced", "Messages that a newer one replaced before their turn came", figures.replaced)?;
+    counter("mqtt_skipped", "Messages that the conditions of a binding exclude", figures.skipped)?;
     counter("mqtt_answers_refused", "Answers that the broker refused", figures.refused_answers)?;
     let kinds = MessageKind::ALL.map(MessageKind::as_str);
     by(encoder, "mqtt_received", "Messages received, by kind", "kind", kinds, figures.received)?;
@@ -59,6 +60,7 @@ mod tests {
             unanswered: [10, 11, 18],
             duplicates: 12,
             replaced: 13,
+            skipped: 19,
             refused_answers: 14,
             in_flight_bytes: 15,
             outbox_messages: 16,
@@ -73,6 +75,7 @@ mod tests {
             "ledge_mqtt_connections_total 2",
             "ledge_mqtt_duplicates_total 12",
             "ledge_mqtt_replaced_total 13",
+            "ledge_mqtt_skipped_total 19",
             "ledge_mqtt_answers_refused_total 14",
             "ledge_mqtt_received_total{kind=\"call\"} 3",
             "ledge_mqtt_received_total{kind=\"group_call\"} 4",

@@ -197,6 +197,81 @@ fn a_binding_that_fits_no_view_is_a_mistake_with_its_line() {
 }
 
 #[test]
+fn a_bare_value_needs_a_view_of_its_own_and_every_mistake_of_its_binding_is_told_at_once() {
+    let binding = |view: &str, value: &str| {
+        format!(
+            "[[mqtt.bindings]]\ntopic = \"press/+\"\nfeature_view = \"{view}\"\nvalue = \"{value}\"\n\
+             entities = {{ machine_id = \"{{1}}\" }}\n"
+        )
+    };
+    assert_eq!(checked(&root(&binding("notes", "note"))), (Some(0), String::new()));
+    let others = root(&binding("turning", "turns"));
+    let (code, told) = checked(&others);
+    let null = "ledge.toml:4: mqtt.bindings[0].value: is one feature, and each message would set 'heat' of the feature \
+                view 'turning' to null";
+    assert!(code == Some(78) && told.contains(null), "{code:?} {told}");
+    let daemon = others.start();
+    daemon.wait_for_log_since_start("every message of a binding will set other features to null");
+    drop(daemon);
+
+    let wrong = binding("notes", "note")
+        + "timezone = \"Europe/Nowhere\"\nwhen = { \"$..a\" = 1, \"{1}\" = [] }\nevent_timestamp_missing = \"now\"\nqos = 9\n";
+    let wrong = root(&wrong);
+    let expected = [
+        "ledge.toml:6: mqtt.bindings[0].timezone: time zone \"Europe/Nowhere\" is not known on this box",
+        "ledge.toml:7: mqtt.bindings[0].when",
+        "ledge.toml:8: mqtt.bindings[0].event_timestamp_missing",
+        "ledge.toml:9: mqtt.bindings[0].qos",
+    ];
+    for verb in [&["config", "check"][..], &["serve"]] {
+        let output = run(&wrong, verb);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(78), "{told}");
+        assert!(expected.iter().all(|mistake| told.contains(mistake)), "{told}");
+    }
+}
+
+#[test]
+fn a_trial_says_why_a_binding_does_not_take_a_message() {
+    let root = root(
+        "[[mqtt.bindings]]\nname = \"one\"\ntopic = \"press/+/+\"\nfeature_view = \"turning\"\nentities = { machine_id = \"{1}\" }\n\
+         when = { \"$.kind\" = \"turning\" }\n\
+         [[mqtt.bindings]]\nname = \"two\"\ntopic = \"press/+/+\"\nfeature_view = \"notes\"\nentities = { machine_id = \"{1}\" }\n\
+         value = \"note\"\nwhen = { \"{2}\" = \"note\" }\n",
+    );
+    let file = root.folder.path().join("message");
+    for (topic, message, unmet) in [
+        ("press/7/all", r#"{"kind": "turning", "turns": 97}"#, [None, Some(r#"{2} is "all", and not "note""#)]),
+        ("press/7/note", "greased", [Some(r#"$.kind is not there, and not "turning""#), None]),
+        (
+            "press/7/all",
+            r#"{"kind": "other"}"#,
+            [Some(r#"$.kind is "other", and not "turning""#), Some(r#"{2} is "all", and not "note""#)],
+        ),
+    ] {
+        write(&file, message.as_bytes());
+        let words = ["mqtt", "try", topic, file.to_str().unwrap()];
+        let report: Value = serde_json::from_slice(&run(&root, &[&words[..], &["--json"]].concat()).stdout).unwrap();
+        let output = run(&root, &words);
+        let text = String::from_utf8(output.stdout).unwrap();
+        for (index, (name, unmet)) in ["one", "two"].into_iter().zip(unmet).enumerate() {
+            let handled = &report["handled"][index];
+            assert_eq!((handled["unmet"].as_str(), &handled["problem"]), (unmet, &Value::Null), "{report}");
+            assert_eq!(handled["pushes"].is_null(), unmet.is_some(), "{report}");
+            let told = unmet.map(|unmet| {
+                format!(
+                    "The binding {name} does not take it ({{1}} = 7, {{2}} = {}), because of its `when`: {unmet}\n",
+                    &topic[8..]
+                )
+            });
+            assert!(told.is_none_or(|told| text.contains(&told)), "{text}");
+        }
+        // A message that nothing takes is a failure.
+        assert_eq!(output.status.success(), unmet.contains(&None), "{text}");
+    }
+}
+
+#[test]
 fn a_binding_that_does_not_fit_its_model_is_told_before_any_message() {
     let binding = |inputs: &str| {
         format!(

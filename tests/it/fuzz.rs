@@ -82,6 +82,8 @@ fuzzed! {
     packets_of_a_broker_are_the_same_however_they_are_cut: mqtt_packets, cut Mixed, changed Mixed, 50_000;
     a_filter_matches_as_its_overlaps_and_templates_say: topics, cut Mixed, changed Mixed, 50_000;
     rows_of_a_message_keep_their_shape_and_refusals_are_short: message, cut Refused, changed Mixed, 5_000;
+    conditions_on_a_message_are_written_as_they_were_read: conditions, cut Mixed, changed Mixed, 20_000;
+    a_bare_value_is_one_of_its_kind_or_a_short_refusal: bare_value, cut Mixed, changed Mixed, 50_000;
 
     an_answer_to_a_cameras_challenge_can_be_sent_and_hides_the_password: camera_login, cut Mixed, changed Mixed, 20_000;
     a_photograph_has_a_size_by_its_header: picture_size, cut Mixed, changed Mixed, 500;

@@ -29,6 +29,7 @@ mod crashing_models;
 mod credentials;
 mod daemon;
 mod detection;
+mod devices_page;
 mod document_pdf;
 mod document_reading;
 mod documents;

@@ -38,6 +38,9 @@ mod cpus;
 mod daemon;
 mod deepstack;
 mod delivery;
+mod devices;
+#[path = "../it/devices_page.rs"]
+mod devices_page;
 mod documents_page;
 mod faults;
 mod feast;

@@ -107,6 +107,7 @@ struct Counters {
     unanswered: [AtomicU64; 3],
     duplicates: AtomicU64,
     replaced: AtomicU64,
+    skipped: AtomicU64,
     refused_answers: AtomicU64,
     in_flight_bytes: AtomicU64,
     outbox_messages: AtomicU64,
@@ -130,6 +131,8 @@ pub struct MessageFigures {
     pub duplicates: u64,
     /// Messages that a newer one replaced before they were handled.
     pub replaced: u64,
+    /// Messages that the conditions of a binding exclude.
+    pub skipped: u64,
     /// Answers that the broker refused.
     pub refused_answers: u64,
     /// Bytes of the messages being worked on.
@@ -193,6 +196,11 @@ impl MessageStatistics {
         add(&self.counters.replaced);
     }
 
+    /// The conditions of a binding exclude a message.
+    pub fn skipped(&self) {
+        add(&self.counters.skipped);
+    }
+
     /// The broker refused an answer.
     pub fn answer_refused(&self) {
         add(&self.counters.refused_answers);
@@ -217,6 +225,7 @@ impl MessageStatistics {
             unanswered: counters.unanswered.each_ref().map(read),
             duplicates: read(&counters.duplicates),
             replaced: read(&counters.replaced),
+            skipped: read(&counters.skipped),
             refused_answers: read(&counters.refused_answers),
             in_flight_bytes: read(&counters.in_flight_bytes),
             outbox_messages: read(&counters.outbox_messages),

@@ -86,7 +86,9 @@ pub fn run(config: &Config, args: &DryRunArgs, out: &mut Output) -> anyhow::Resu
         handled
     })?;
 
-    let good = !handled.is_empty() && handled.iter().all(|handled| handled.problem.is_none());
+    // A message that every binding skips has no recipient.
+    let is_taken = handled.iter().any(|handled| handled.unmet.is_none());
+    let good = is_taken && handled.iter().all(|handled| handled.problem.is_none());
     if args.json {
         let handled: Vec<Value> = handled.iter().map(as_json).collect();
         let report = json!({"topic": args.topic.as_str(), "device": topics.device.as_str(), "handled": handled});
@@ -157,11 +159,16 @@ fn as_json(handled: &DryRunResult) -> Value {
         row.insert("not_asked".into(), json!(handled.not_asked));
         row.insert("publishes".into(), json!(message));
         row.insert("problem".into(), json!(handled.problem));
+        row.insert("unmet".into(), json!(handled.unmet));
     }
     row
 }
 
 fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
+    if let (Recipient::Binding { binding, captures }, Some(unmet)) = (&handled.recipient, &handled.unmet) {
+        let name = binding.name();
+        return format!("The binding {name} does not take it{}, because of its `when`: {unmet}\n", captured(captures));
+    }
     let mut lines = vec![match &handled.recipient {
         Recipient::Call { owner } => {
             let recipient = match owner {

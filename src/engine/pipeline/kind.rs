@@ -20,6 +20,7 @@ use super::image::{self, DecodeLimits, ImageError, Photograph};
 use super::preparation::ImagePreparation;
 use super::quantization::Quantization;
 use super::reading::fields::Field;
+use super::table::ColumnType;
 use crate::backend::{Port, Signature};
 
 /// A line of the table of kinds: the facts about a kind that need no model.
@@ -59,6 +60,16 @@ pub trait PipelineSection: fmt::Debug {
     /// The models that the pipeline runs, in place of one; empty for a pipeline of one model.
     fn parts(&self) -> &'static [Part] {
         &[]
+    }
+
+    /// The type of a column that rows have; `None` where they have no such column.
+    fn column_type(&self, _name: &str) -> Option<ColumnType> {
+        None
+    }
+
+    /// The columns that a row must have, because neither a rule nor the feature store fills them.
+    fn required_columns(&self) -> Vec<&str> {
+        Vec::new()
     }
 
     /// The mistakes that the section's types let through, each with its key in the section.

@@ -22,6 +22,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use self::cell::{Cell, ColumnNames, ExtraColumns, Rows};
 use self::column::Column;
+pub use self::column::ColumnType;
 use super::content::rows::RowsText;
 use super::content::{Content, Division, Input};
 use super::image::DecodeLimits;
@@ -94,6 +95,14 @@ impl Serialize for Probabilities {
 impl PipelineSection for Table {
     fn kind(&self) -> &'static Kind {
         &KIND
+    }
+
+    fn column_type(&self, name: &str) -> Option<ColumnType> {
+        self.columns.iter().find(|column| column.name == name).map(|column| column.kind)
+    }
+
+    fn required_columns(&self) -> Vec<&str> {
+        self.columns.iter().filter(|column| column.is_required()).map(|column| column.name.as_str()).collect()
     }
 
     fn mistakes(&self) -> Vec<Problem> {

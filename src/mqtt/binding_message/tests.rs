@@ -57,6 +57,11 @@ fn bindings() -> Vec<Value> {
         json!({"feature_view": "stats", "features": {"heat": "$.heat"}, "event_timestamp": "$.at"}),
         json!({"feature_view": "tags", "features": {"onn": "$.on"}}),
         json!({"feature_view": "stats", "model": "gone", "publish": "answers/{1}", "publish_errors": true}),
+        json!({"feature_view": "stats", "value": "turns", "entities": {"machine_id": "{1}"}}),
+        json!({"feature_view": "tags", "value": "on", "entities": {"machine_id": "{1}", "line": "{1}"}}),
+        json!({"feature_view": "stats", "value": "turn", "entities": {"machine_id": "{1}"}}),
+        json!({"feature_view": "stats", "event_timestamp": "$.at", "event_timestamp_missing": "arrival",
+            "timezone": "Europe/Berlin"}),
         json!({"model": "gone", "publish": "answers/{1}", "inputs": {"x": ["$.turns"]}, "publish_errors": true}),
     ];
     let with_topic = |mut binding: Value| {
@@ -96,6 +101,8 @@ fn messages() -> impl Strategy<Value = Value> {
         4 => fits,
         1 => proptest::collection::vec(row, 0..3).prop_map(Value::from),
         1 => Just(json!("text")),
+        1 => Just(json!(97)),
+        1 => Just(json!(true)),
     ]
 }
 
@@ -160,4 +167,28 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
     }
     assert!(refused > 50 && taken > 50, "{refused} {taken}");
     store.close();
+}
+
+#[tokio::test]
+async fn a_large_message_is_judged_in_its_own_task() {
+    let store = FeatureStore::without_values(&FeaturesConfig::default(), Registry::default());
+    let (serving, pusher) = (serving(store), Pusher::new(Shutdown::default()));
+    let device: DeviceName = "box".parse().unwrap();
+    let config = json!({"topic": "in", "model": "gone", "publish": "out", "when": {"$.kind": "a"}});
+    let bindings = Bindings::new(&[serde_json::from_value(config).unwrap()]);
+    for (kind, is_skipped) in [("a", false), ("b", true)] {
+        let payload = json!({"kind": kind, "filler": "x".repeat(INLINE_JSON_BYTES_MAX)}).to_string();
+        let message = Message {
+            topic: "in".parse().unwrap(),
+            payload: payload.into(),
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            properties: Properties::default(),
+        };
+        assert!(!is_judged_inline(&message.payload));
+        let (binding, held) = (bindings.iter().next().unwrap(), HeldBytes::default().hold(0));
+        let message = BindingMessage::new(binding, &message, &[], &device, Instant::now(), held).unwrap();
+        let outcome = message.run(&serving, &device, &pusher).await;
+        assert_eq!((outcome.skipped, outcome.failure.is_none()), (is_skipped, is_skipped), "{kind}");
+    }
 }

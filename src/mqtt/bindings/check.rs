@@ -7,9 +7,10 @@ use ledge_base::names::ModelName;
 use ledge_engine::pipeline::content::Input;
 use ledge_features::online::{PushTarget, listed};
 use ledge_features::registry::Registry;
-use ledge_features::view::FeatureView;
+use ledge_features::view::{FeatureView, Field};
 use ledge_models::repository::model_config::{ModelConfig, PortConfig};
 
+use super::bare_value::ValueKind;
 use super::config::BindingConfig;
 
 /// A part of a binding that does not fit.
@@ -19,17 +20,26 @@ pub struct Problem {
     pub key: String,
     /// The reason, and what to do about it.
     pub reason: String,
-    /// Set when every message is refused for it; otherwise this part of each message is ignored.
-    pub refuses: bool,
+    pub effect: Effect,
+}
+
+/// What a misfit does to every message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    Refused,
+    /// This part of the message is ignored.
+    PartIgnored,
+    /// The other features of the entity become null.
+    OthersErased,
 }
 
 impl Problem {
     fn refuses(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { key: key.into(), reason: reason.into(), refuses: true }
+        Self { key: key.into(), reason: reason.into(), effect: Effect::Refused }
     }
 
     fn ignores(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { key: key.into(), reason: reason.into(), refuses: false }
+        Self { key: key.into(), reason: reason.into(), effect: Effect::PartIgnored }
     }
 }
 
@@ -58,18 +68,15 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
     };
 
     let mut problems = Vec::new();
+    if let Some(name) = &binding.value {
+        return unknown_keys(binding, &views).chain(value_against_views(binding, name, &views)).collect();
+    }
     let named = |name: &str| binding.features.contains_key(name) || binding.entities.contains_key(name);
     for name in binding.features.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
         let reason = format!("is no column of {}", with_columns(&views));
         problems.push(Problem::ignores(format!("features.{name}"), reason));
     }
-    for name in binding.entities.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
-        let keys = views.iter().flat_map(|view| &view.join_keys).map(|key| &*key.name);
-        let keys: BTreeSet<&str> = keys.collect();
-        let keys: Vec<_> = keys.into_iter().collect();
-        let reason = format!("is no join key of {}, which has {}", names_of(&views), listed(&keys));
-        problems.push(Problem::ignores(format!("entities.{name}"), reason));
-    }
+    problems.extend(unknown_keys(binding, &views));
     // Without `features`, columns are taken by name, and only a message shows which it has.
     if binding.features.is_empty() {
         return problems;
@@ -90,6 +97,55 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
     let has_feature = views.iter().flat_map(|view| &view.fields).any(|field| named(&field.name));
     if !has_feature && !lacks {
         problems.push(Problem::refuses("features", format!("include no feature of {}", with_columns(&views))));
+    }
+    problems
+}
+
+/// The entity keys that are not a column of the views.
+fn unknown_keys<'b>(binding: &'b BindingConfig, views: &'b [Arc<FeatureView>]) -> impl Iterator<Item = Problem> + 'b {
+    let unknown = binding.entities.keys().filter(|name| !views.iter().any(|view| view.has_column(name)));
+    unknown.map(|name| {
+        let keys: BTreeSet<&str> = views.iter().flat_map(|view| &view.join_keys).map(|key| &*key.name).collect();
+        let keys: Vec<_> = keys.into_iter().collect();
+        let reason = format!("is no join key of {}, which has {}", names_of(views), listed(&keys));
+        Problem::ignores(format!("entities.{name}"), reason)
+    })
+}
+
+/// The misfits of messages that are the value of one feature: no other feature and no key can be in them.
+fn value_against_views(binding: &BindingConfig, name: &str, views: &[Arc<FeatureView>]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut fields = views.iter().flat_map(|view| &view.fields);
+    match fields.find(|field| &*field.name == name).map(|field| field.value_type) {
+        None => problems.push(Problem::refuses("value", format!("{name:?} is no column of {}", with_columns(views)))),
+        Some(kind) if ValueKind::of_feature(kind).is_none() => {
+            problems.push(Problem::refuses("value", format!("{name:?} is {kind}, and a message is one value")));
+        }
+        Some(_) => {}
+    }
+    let is_given = |column: &str| column == name || binding.entities.contains_key(column);
+    for view in views {
+        // A row has all features of its view, and replaces the last one.
+        let others: Vec<_> = view.fields.iter().filter(|field| !is_given(&field.name)).collect();
+        let (lacking, erased): (Vec<_>, Vec<_>) = others.into_iter().partition(|field| !field.optional);
+        let names = |fields: &[&Field]| listed(&fields.iter().map(|field| &field.name).collect::<Vec<_>>());
+        let (view, remedy) = (&view.name, "declare a feature view of its own for each value");
+        if !lacking.is_empty() {
+            let problem =
+                format!("is one feature, and the feature view '{view}' needs {} too: {remedy}", names(&lacking));
+            problems.push(Problem::refuses("value", problem));
+        } else if !erased.is_empty() {
+            let reason = format!(
+                "is one feature, and each message would set {} of the feature view '{view}' to null: {remedy}",
+                names(&erased)
+            );
+            problems.push(Problem { key: "value".into(), reason, effect: Effect::OthersErased });
+        }
+    }
+    let keys: BTreeSet<&str> = views.iter().flat_map(|view| &view.join_keys).map(|key| &*key.name).collect();
+    for key in keys.into_iter().filter(|key| !binding.entities.contains_key(*key)) {
+        let problem = format!("do not include {key:?}, a join key of {}: add its place in the topic", names_of(views));
+        problems.push(Problem::refuses("entities", problem));
     }
     problems
 }
@@ -126,18 +182,55 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
         }
         return problems;
     }
-    let is_made = |input: &str| model.config.feature_inputs().any(|port| port.name == input);
-    let takes_rows = !binding.inputs.is_empty() || !binding.entities.is_empty() || binding.target().is_some();
-    if !takes_rows {
-        // The message is the whole request.
+    if let Some(value) = binding.value.as_ref().filter(|_| binding.target().is_none()) {
+        let Some(section) = model.config.pipeline.section() else {
+            return against_inputs(binding, registry, model);
+        };
+        if section.kind().input != Input::Rows {
+            let problem = format!(
+                "is for a model of a table or of tensors, and {name} has [pipeline.{}] in its model.toml",
+                section.kind().name
+            );
+            return vec![Problem::refuses("value", problem)];
+        }
+        if section.column_type(value).is_none() {
+            let problem = format!("{value:?} is no column of the model {name} in its [pipeline.table]");
+            problems.push(Problem::refuses("value", problem));
+        }
+        let lacking: Vec<&str> = section.required_columns().into_iter().filter(|column| column != value).collect();
+        let lacking: Vec<&str> = lacking.into_iter().filter(|column| !binding.entities.contains_key(*column)).collect();
+        if !lacking.is_empty() {
+            let problem = format!(
+                "is one column, and the model {name} needs {} too: give them a default or a feature in its model.toml",
+                listed(&lacking)
+            );
+            problems.push(Problem::refuses("value", problem));
+        }
         return problems;
     }
+    let takes_rows = !binding.inputs.is_empty() || !binding.entities.is_empty() || binding.target().is_some();
+    if takes_rows {
+        return against_inputs(binding, registry, model);
+    }
+    // The message is the whole request.
+    problems
+}
+
+/// Finds the inputs of a model that a binding does not give, or that the model does not have.
+fn against_inputs(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<Problem> {
+    let (name, mut problems) = (model.name, Vec::new());
+    let is_made = |input: &str| model.config.feature_inputs().any(|port| port.name == input);
     if let Some(inputs) = model.inputs {
+        let value = binding.value.as_ref().filter(|_| binding.target().is_none());
+        if let Some(value) = value.filter(|value| !inputs.contains(value)) {
+            let problem = format!("{value:?} is no input of the model {name}, which has {}", listed(inputs));
+            problems.push(Problem::refuses("value", problem));
+        }
         for unknown in binding.inputs.keys().filter(|input| !inputs.contains(input)) {
             let problem = format!("is no input of the model {name}, which has {}", listed(inputs));
             problems.push(Problem::refuses(format!("inputs.{unknown}"), problem));
         }
-        for lacking in inputs.iter().filter(|input| !binding.inputs.contains_key(*input) && !is_made(input)) {
+        for lacking in inputs.iter().filter(|input| !binding.gives(input) && !is_made(input)) {
             let problem = format!(
                 "do not include {lacking:?}, which the model {name} needs: add the paths of its elements in a message, \
                  or make it of features in its model.toml"
@@ -151,7 +244,7 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
         // The rows that are pushed have the join keys of their views.
         Some(views) => views.is_ok_and(|views| views.iter().any(|view| has_key(view, key))),
     };
-    let looked_up = model.config.feature_inputs().filter(|port| !binding.inputs.contains_key(&port.name));
+    let looked_up = model.config.feature_inputs().filter(|port| !binding.gives(&port.name));
     for key in join_keys(looked_up, registry).into_iter().filter(|key| !given(key)) {
         let problem = format!(
             "do not include {key:?}, the join key by which the features of the model {name} are looked up: add its \

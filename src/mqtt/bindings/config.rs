@@ -9,7 +9,9 @@ use ledge_models::repository::model_config::Rate;
 use ledge_models::scheduling::terms::Priority;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::event_time::{DeviceZone, MissingTime};
 use super::rows::KeySource;
+use super::when::{Condition, When};
 use crate::client::packet::Qos;
 use crate::field_path::FieldPath;
 use crate::topics::{TOPIC_ROOT, TopicFilter, TopicTemplate};
@@ -37,6 +39,12 @@ pub struct BindingConfig {
     /// arrival.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_timestamp: Option<FieldPath>,
+    /// The event time of a row that has nothing at that path.
+    #[serde(default, skip_serializing_if = "MissingTime::is_default")]
+    pub event_timestamp_missing: MissingTime,
+    /// The time zone of event times without an offset; `None` is UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<DeviceZone>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelName>,
     /// `None` is the model's default version.
@@ -74,9 +82,15 @@ pub struct BindingConfig {
     /// The path to a text in a JSON message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<FieldPath>,
+    /// The feature, column or input whose value is the whole message, without any JSON around it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
     /// The part of an answer that is published; `None` is all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<FieldPath>,
+    /// The conditions on a message; others are skipped.
+    #[serde(default, skip_serializing_if = "When::is_empty")]
+    pub when: When,
     /// The paths to the elements of each input in a JSON message.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, Vec<FieldPath>>,
@@ -139,17 +153,25 @@ impl BindingConfig {
         view.or_else(|| self.push_source.clone().map(PushTarget::Source))
     }
 
+    /// Returns `true` if messages have the elements of this input of a model, or of this column.
+    pub fn gives(&self, input: &str) -> bool {
+        let is_value = self.target().is_none() && self.value.as_deref() == Some(input);
+        is_value || self.inputs.contains_key(input)
+    }
+
     /// The parts of a message that it takes, in a few words.
     pub fn takes(&self) -> String {
         let listed = |columns: Vec<String>| columns.join(", ");
         let entities = listed(self.entities.iter().map(|(name, source)| format!("{name} = {source}")).collect());
         let features = listed(self.features.iter().map(|(name, path)| format!("{name} = {path}")).collect());
-        let rows = match (self.target(), features.is_empty()) {
-            (Some(_), true) => "columns by name".into(),
+        let rows = match (&self.value, self.target(), features.is_empty()) {
+            (Some(name), ..) => format!("{name} = the message"),
+            (None, Some(_), true) => "columns by name".into(),
             _ => features,
         };
         let model = if self.model.is_some() { self.takes_for_model() } else { String::new() };
-        [entities, rows, model].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+        let when = if self.when.is_empty() { String::new() } else { format!("when {}", self.when) };
+        [entities, rows, model, when].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
     fn takes_for_model(&self) -> String {
@@ -163,7 +185,7 @@ impl BindingConfig {
                 };
                 self.inputs.iter().map(input).collect::<Vec<_>>().join("; ")
             }
-            _ if self.target().is_none() && self.entities.is_empty() => "the message".into(),
+            _ if self.target().is_none() && self.entities.is_empty() && self.value.is_none() => "the message".into(),
             _ => String::new(),
         }
     }
@@ -203,6 +225,13 @@ impl BindingConfig {
         let targets = ["feature_view", "push_source"];
         wrong(pushes || self.event_timestamp.is_none(), "event_timestamp", is_for_push, &targets);
         wrong(pushes || self.features.is_empty(), "features", is_for_push, &targets);
+        wrong(pushes || self.timezone.is_none(), "timezone", is_for_push, &targets);
+        wrong(
+            self.event_timestamp.is_some() || self.event_timestamp_missing.is_default(),
+            "event_timestamp_missing",
+            "is for messages without the field of event_timestamp: set that too",
+            &["event_timestamp"],
+        );
         wrong(
             pushes || self.entities.is_empty() || self.photograph.is_none(),
             "entities",
@@ -216,17 +245,55 @@ impl BindingConfig {
             &["text"],
         );
 
+        let entities = self.entities.iter().map(|(name, source)| ("entities", name.clone(), source));
+        let conditions = self.when.iter().map(|(source, _)| ("when", source.to_string(), source));
         let count = self.topic.capture_count();
-        for (name, source) in &self.entities {
+        for (key, name, source) in entities.chain(conditions) {
             let KeySource::Topic(template) = source else { continue };
             let highest = template.highest_capture();
             if highest > count {
                 let problem = format!("{name} names {{{highest}}}, and {} has {count} wildcards", self.topic);
-                problems.push(Problem::new("entities", problem).depending_on(["topic"]));
+                problems.push(Problem::new(key, problem).depending_on(["topic"]));
             } else if template.names_model() && !asks {
                 let problem = format!("{name} names {{model}}, and no model is set");
-                problems.push(Problem::new("entities", problem).depending_on(["model"]));
+                problems.push(Problem::new(key, problem).depending_on(["model"]));
             }
+        }
+        for (source, condition) in self.when.iter() {
+            if let (KeySource::Topic(template), Condition::Exists(_)) = (source, condition) {
+                let problem =
+                    format!("{template} is a part of the topic, which is always there: compare it with a text");
+                problems.push(Problem::new("when", problem));
+            }
+        }
+        problems.extend(self.problems_of_value());
+        problems
+    }
+
+    /// The parts that cannot be there beside `value`.
+    fn problems_of_value(&self) -> Vec<Problem> {
+        let Some(name) = &self.value else { return Vec::new() };
+        let mut problems = Vec::new();
+        for (key, is_set) in [
+            ("photograph", self.photograph.is_some()),
+            ("text", self.text.is_some()),
+            ("inputs", !self.inputs.is_empty()),
+            ("features", !self.features.is_empty()),
+            ("event_timestamp", self.event_timestamp.is_some()),
+            ("timezone", self.timezone.is_some()),
+        ] {
+            if is_set {
+                let problem = format!("and {key} are both set: a message that is one value has no fields");
+                problems.push(Problem::new("value", problem).depending_on([key]));
+            }
+        }
+        if name.is_empty() {
+            problems.push(Problem::new("value", "is empty: name the feature, column or input that a message is"));
+        }
+        if let Some((key, path)) = self.entities.iter().find(|(_, source)| matches!(source, KeySource::Field(_))) {
+            let problem =
+                format!("{key} is at {path}, and a message that is one value has no fields: take it from the topic");
+            problems.push(Problem::new("entities", problem).depending_on(["value"]));
         }
         problems
     }

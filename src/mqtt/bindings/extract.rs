@@ -8,10 +8,13 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use ledge_base::serde_messages::in_json;
 use ledge_engine::backend::{Port, Signature};
+use ledge_engine::pipeline::content::Input;
 use ledge_features::online::Columns;
+use ledge_models::repository::LoadedModel;
 use ledge_protocol::call::BodyKind;
 use serde_json::{Value, json};
 
+use super::bare_value::ValueKind;
 use crate::field_path::FieldPath;
 
 /// Base64 as devices write it: some leave out the padding.
@@ -27,6 +30,8 @@ pub enum Extracted {
     Body(Bytes, BodyKind),
     /// The elements of each input, of which [`request_of_rows`] makes a request.
     Rows(Vec<(String, Vec<Value>)>),
+    /// The message is the value of this column or input, of which [`request_of_value`] makes a request.
+    Value(String),
 }
 
 /// The reason why a binding cannot use a message or an answer.
@@ -50,6 +55,20 @@ pub enum BindingError {
     /// A text that should be a photograph is no base64.
     #[error("the text at {path} is not base64: {reason}")]
     NotBase64 { path: String, reason: String },
+    /// A message that should be one value is another one, or none.
+    #[error("the message is {found}, expected {expected} for {name}")]
+    Value {
+        name: String,
+        /// The message, or its beginning, in quotes.
+        found: String,
+        expected: ValueKind,
+    },
+    #[error("no feature view of the binding has the feature {name:?}")]
+    NoFeature { name: String },
+    #[error("{name} is {kind}, and the message is one value")]
+    List { name: String, kind: String },
+    #[error("the model has no column {name:?} in its [pipeline.table]")]
+    Column { name: String },
     #[error("the topic has no valid entity key: {reason}")]
     Topic { reason: String },
     #[error("the model has no input {name:?}; it has {}", known.join(", "))]
@@ -144,6 +163,32 @@ pub fn request_of_rows(
         json!({"inputs": inputs, "entities": entities.collect::<serde_json::Map<_, _>>()})
     };
     Ok(request.to_string().into())
+}
+
+/// The request for a message that is the value `name`: a row for a model of a table, or the only element of an input.
+/// Entity keys are for the columns or inputs that the feature store fills.
+pub fn request_of_value(
+    name: &str,
+    payload: &Bytes,
+    model: &LoadedModel,
+    entities: Columns,
+) -> Result<Bytes, BindingError> {
+    let section = model.config.pipeline.section().filter(|section| section.kind().input == Input::Rows);
+    if let Some((section, pipeline)) = section.zip(model.pipeline.as_ref()) {
+        let kind = section.column_type(name).ok_or_else(|| BindingError::Column { name: name.into() })?;
+        let value = ValueKind::of_column(kind).read(name, payload)?;
+        // The entity keys may be there only for the columns of the feature store, or be columns themselves.
+        let is_taken = |key: &str| pipeline.has_column(key) || !pipeline.feature_columns().is_empty();
+        let keys = entities.into_iter().filter(|(key, _)| is_taken(key));
+        let keys = keys.filter_map(|(key, cells)| Some((key, cells.into_iter().next()?)));
+        let row: Value = keys.chain([(name.to_owned(), value)]).collect();
+        return Ok(row.to_string().into());
+    }
+    let port = model.signature.inputs.iter().find(|port| port.name == name);
+    let kind = port.map_or(ValueKind::Text, |port| ValueKind::of_datatype(port.datatype));
+    let row = vec![kind.read(name, payload)?];
+    let entities = if model.config.has_features() { entities } else { Columns::new() };
+    request_of_rows(&[(name.to_owned(), row)], &model.signature, entities)
 }
 
 /// The shape of one row of `count` elements: `[1, count]`, unless the input has one dimension, or several of fixed

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName};
 use ledge_base::toml_check::from_text;
 use ledge_features::online::Columns;
@@ -16,7 +15,9 @@ use ledge_features::view::FeatureView;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 
+use super::bare_value::ValueKind;
 use super::config::BindingConfig;
+use super::event_time::event_time;
 use super::extract::{BindingError, find, kind, parse};
 use crate::field_path::{FieldPath, InvalidPath};
 use crate::topics::{InvalidTopic, TopicTemplate};
@@ -93,7 +94,10 @@ pub fn push_rows(
     payload: &Bytes,
     origin: Origin<'_>,
 ) -> Result<PushRows, BindingError> {
-    let document = parse("message", payload)?;
+    let document = match &config.value {
+        Some(name) => row_of_value(name, views, payload)?,
+        None => parse("message", payload)?,
+    };
     let rows = rows(&document)?;
     let mut columns = entity_columns(config, views, &rows, origin)?;
 
@@ -122,6 +126,16 @@ pub fn push_rows(
     Ok(PushRows { columns, unused })
 }
 
+/// The row of a message that is one value: the feature `name`, of the type that it has in the first of the views.
+fn row_of_value(name: &str, views: &[Arc<FeatureView>], payload: &Bytes) -> Result<Json, BindingError> {
+    let mut fields = views.iter().flat_map(|view| &view.fields);
+    let field =
+        fields.find(|field| &*field.name == name).ok_or_else(|| BindingError::NoFeature { name: name.into() })?;
+    let kind = ValueKind::of_feature(field.value_type);
+    let kind = kind.ok_or_else(|| BindingError::List { name: name.into(), kind: field.value_type.to_string() })?;
+    Ok([(name.to_owned(), kind.read(name, payload)?)].into_iter().collect())
+}
+
 /// The most unused fields that are reported for one message.
 const UNUSED_FIELDS_MAX: usize = 64;
 
@@ -131,7 +145,12 @@ fn unused(config: &BindingConfig, views: &[Arc<FeatureView>], rows: &[&Json]) ->
         KeySource::Field(path) => Some(path),
         KeySource::Topic(_) => None,
     });
+    let conditions = config.when.iter().filter_map(|(source, _)| match source {
+        KeySource::Field(path) => Some(path),
+        KeySource::Topic(_) => None,
+    });
     let paths = keys
+        .chain(conditions)
         .chain(&config.event_timestamp)
         .chain(&config.photograph)
         .chain(&config.text)
@@ -227,13 +246,4 @@ fn column<'v>(
     let cells: Vec<Option<&Json>> = rows.iter().map(|row| find(row)).collect();
     let is_there = cells.iter().any(Option::is_some);
     is_there.then(|| (name.to_owned(), cells.into_iter().map(|cell| cell.cloned().unwrap_or_default()).collect()))
-}
-
-/// The event time of a row: its own, or else the time of arrival.
-fn event_time(config: &BindingConfig, field: &str, row: &Json, arrived_us: i64) -> Result<Json, BindingError> {
-    let said = match &config.event_timestamp {
-        Some(path) => Some(find("message", path, row)?),
-        None => row.get(field).filter(|said| !said.is_null()),
-    };
-    Ok(said.cloned().unwrap_or_else(|| clock::rfc3339_micros(arrived_us).into()))
 }

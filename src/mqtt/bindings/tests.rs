@@ -75,6 +75,15 @@ fn every_key_of_a_binding_is_read_and_written() {
 
     let inputs =
         "[[bindings]]\ntopic = 'a'\nmodel = 'm'\npublish = 'b'\n[bindings.inputs]\nx = ['$.a', '$.b']\ny = ['$.c']\n";
+    let value = "[[bindings]]\ntopic = 'tele/+/+'\nfeature_view = 'v'\nvalue = 'heat'\nentities = { k = '{1}' }\n\
+                 when = { '{2}' = ['A', 'B'], '$' = { not = 'unknown' }, '$.t' = { exists = false }, '$.n' = 1.5 }\n";
+    let value = self::configs(value);
+    let takes = "k = {1}; heat = the message; when {2} is \"A\" or \"B\" and $ is not \"unknown\" and $.t is not there and \
+                 $.n is 1.5";
+    let sorted = |text: &str| text.split(" and ").map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(sorted(&value[0].takes().replace("when ", "and ")), sorted(&takes.replace("when ", "and ")));
+    assert_eq!(toml::from_str(&toml::to_string(&value[0]).unwrap()), Ok(value[0].clone()));
+
     let inputs = self::configs(inputs);
     assert_eq!(inputs[0].takes(), "x = $.a, $.b; y = $.c");
     assert_eq!(toml::from_str(&toml::to_string(&inputs[0]).unwrap()), Ok(inputs[0].clone()));
@@ -132,6 +141,9 @@ fn bindings_that_cannot_work_are_problems() {
     assert_eq!(one("topic = 'a'\npublish = 'b'\ninputs = { x = [] }"), ["bindings[0].inputs"]);
     assert_eq!(one("topic = 'a'\npublish = 'b'\nname = ''"), ["bindings[0].name"]);
 
+    // Conditions do not break a loop: what they exclude is only known message by message.
+    assert_eq!(one("topic = 'a/#'\npublish = 'a/b/c'\nwhen = { '{1}' = 'x' }"), ["bindings[0].publish"]);
+
     let (first, second) = ("topic = 'a/+'\npublish = 'b/{1}'", "topic = 'b/+'\npublish = 'c/{1}'");
     assert_eq!(found(&[first, second]), ["bindings[0].publish"]);
     assert_eq!(found(&[first, first]), ["bindings[1].topic"]);
@@ -175,6 +187,23 @@ fn the_parts_of_a_binding_need_each_other() {
     assert_eq!(found(&format!("{asks}\nphotograph = '$.p'\nentities = {{ k = '{{1}}' }}")), ["entities"]);
     assert_eq!(found(&format!("{view}\nentities = {{ k = '{{2}}' }}")), ["entities"]);
     assert_eq!(found(&format!("{view}\nentities = {{ k = '{{model}}' }}")), ["entities"]);
+
+    assert_eq!(found(&format!("{view}\nvalue = 'x'\nwhen = {{ '$' = {{ not = 'unknown' }}, '{{1}}' = 'a' }}")), none);
+    assert_eq!(found(&format!("{asks}\nvalue = 'x'\nentities = {{ k = '{{1}}' }}")), none);
+    assert_eq!(found(&format!("{view}\nevent_timestamp = '$.t'\nevent_timestamp_missing = 'arrival'")), none);
+    assert_eq!(found(&format!("{view}\nevent_timestamp_missing = 'arrival'")), ["event_timestamp_missing"]);
+    assert_eq!(found(&format!("{asks}\ntimezone = 'UTC'")), ["timezone"]);
+    for other in ["features = { f = '$.f' }", "event_timestamp = '$.t'", "timezone = 'UTC'", "value = ''"] {
+        let value = if other.starts_with("value") { "" } else { "value = 'x'\n" };
+        assert_eq!(found(&format!("{view}\n{value}{other}")), ["value"], "{other}");
+    }
+    for other in ["photograph = '$.p'", "text = '$.t'", "inputs = { x = ['$.a'] }"] {
+        assert_eq!(found(&format!("{asks}\nvalue = 'x'\n{other}")), ["value"], "{other}");
+    }
+    assert_eq!(found(&format!("{view}\nvalue = 'x'\nentities = {{ k = '$.id' }}")), ["entities"]);
+    assert_eq!(found(&format!("{view}\nwhen = {{ '{{2}}' = 'a' }}")), ["when"]);
+    assert_eq!(found(&format!("{view}\nwhen = {{ '{{model}}' = 'a' }}")), ["when"]);
+    assert_eq!(found(&format!("{view}\nwhen = {{ '{{1}}' = {{ exists = true }} }}")), ["when"]);
 }
 
 #[test]
@@ -334,12 +363,21 @@ fn machines() -> Registry {
         "[[entity]]\nname = 'machine'\njoin_key = 'machine_id'\nvalue_type = 'Int64'\n\
          [[feature_view]]\nname = 'stats'\nentities = ['machine']\n\
          schema = [{ name = 'temperature', dtype = 'Float64' }, { name = 'vibration', dtype = 'Float64', optional = true }]\n\
-         source = { name = 'stats_push', timestamp_field = 'measured_at' }\n",
+         source = { name = 'stats_push', timestamp_field = 'measured_at' }\n\
+         [[feature_view]]\nname = 'heat'\nentities = ['machine']\n\
+         schema = [{ name = 'heat', dtype = 'Float64' }]\n\
+         [[feature_view]]\nname = 'lists'\nentities = ['machine']\n\
+         schema = [{ name = 'all', dtype = 'Array(Float32)' }]\n",
     ).unwrap()
 }
 
-/// The columns that a binding pushes of a message, by name.
+/// The columns that a binding pushes of a message in JSON, by name.
 fn pushed(keys: &str, topic: &str, payload: &Value) -> Result<Value, BindingError> {
+    pushed_of(keys, topic, &payload.to_string(), 1_000_000)
+}
+
+/// The columns that a binding pushes of a message that came at `arrived_us`, by name.
+fn pushed_of(keys: &str, topic: &str, payload: &str, arrived_us: i64) -> Result<Value, BindingError> {
     let text = format!("[[bindings]]\ntopic = 'machines/+/telemetry'\nfeature_view = 'stats'\n{keys}");
     let configs = configs(&text);
     assert_eq!(problems(&configs), []);
@@ -347,8 +385,8 @@ fn pushed(keys: &str, topic: &str, payload: &Value) -> Result<Value, BindingErro
     let views = registry.targets(&configs[0].target().unwrap()).unwrap();
     let captures: Vec<String> =
         configs[0].topic.captures(&topic.parse().unwrap()).unwrap().into_iter().map(str::to_owned).collect();
-    let origin = Origin { captures: &captures, device: &"box".parse().unwrap(), arrived_us: 1_000_000 };
-    let columns = push_rows(&configs[0], &views, &payload.to_string().into(), origin)?.columns;
+    let origin = Origin { captures: &captures, device: &"box".parse().unwrap(), arrived_us };
+    let columns = push_rows(&configs[0], &views, &payload.to_owned().into(), origin)?.columns;
     Ok(columns.into_iter().map(|(name, cells)| (name, Value::Array(cells))).collect::<serde_json::Map<_, _>>().into())
 }
 
@@ -376,6 +414,87 @@ fn rows_come_out_of_the_topic_and_the_message() {
         pushed("entities = { machine_id = '$.id' }", "machines/x/telemetry", &json!({"id": "7"})),
         Ok(json!({"machine_id": ["7"], "measured_at": ["1970-01-01T00:00:01Z"]}))
     );
+}
+
+#[test]
+fn a_bare_value_is_a_row_of_its_topic_and_its_arrival() {
+    let keys = "value = 'temperature'\nentities = { machine_id = '{1}' }";
+    let of = |payload: &str| pushed_of(keys, "machines/7/telemetry", payload, 1_000_000);
+    for (payload, value) in [("71.5", json!(71.5)), (" -3\n", json!(-3)), ("1e3", json!(1000.0))] {
+        let row = json!({"machine_id": [7], "temperature": [value], "measured_at": ["1970-01-01T00:00:01Z"]});
+        assert_eq!(of(payload), Ok(row), "{payload}");
+    }
+    for other in ["unavailable", "nan", "71,5", "", "{\"temperature\": 71.5}"] {
+        let told = of(other).unwrap_err().to_string();
+        let expected = format!("the message is {other:?}, expected a number such as 21.4 for temperature");
+        assert_eq!(told, expected);
+    }
+    let told = pushed_of("value = 'heat'\nentities = { machine_id = '{1}' }", "machines/7/telemetry", "1", 0);
+    assert_eq!(told.unwrap_err().to_string(), "no feature view of the binding has the feature \"heat\"");
+}
+
+#[test]
+fn a_message_without_its_time_is_refused_unless_arrival_is_the_fallback() {
+    let keys = "event_timestamp = '$.ts'\nevent_timestamp_missing = 'arrival'";
+    let at = |keys: &str, row: &Value| {
+        Ok::<_, BindingError>(pushed(keys, "machines/x/telemetry", row)?["measured_at"].clone())
+    };
+    let with = |ts: Value| json!({"machine_id": 1, "temperature": 1, "ts": ts, "measured_at": 5});
+    let arrival = json!(["1970-01-01T00:00:01Z"]);
+    assert_eq!(at(keys, &json!({"machine_id": 1, "temperature": 1})), Ok(arrival.clone()));
+    assert_eq!(at(keys, &with(Value::Null)), Ok(arrival.clone()));
+    assert_eq!(at(keys, &with(json!(7))), Ok(json!([7])));
+    // A time that is wrong is not a missing one: the store refuses it.
+    assert_eq!(at(keys, &with(json!("noon"))), Ok(json!(["noon"])));
+    let rows = json!([{"machine_id": 1, "temperature": 1, "ts": 7}, {"machine_id": 2, "temperature": 1}]);
+    assert_eq!(at(keys, &rows), Ok(json!([7, "1970-01-01T00:00:01Z"])));
+    let refused = at("event_timestamp = '$.ts'\nevent_timestamp_missing = 'refuse'", &json!({"machine_id": 1}));
+    assert_eq!(refused.unwrap_err().to_string(), "the message has nothing at $.ts");
+}
+
+#[test]
+fn a_time_without_a_zone_is_in_that_of_the_device() {
+    let at = |keys: &str, row: &Value| pushed(keys, "machines/x/telemetry", row).unwrap()["measured_at"][0].clone();
+    let row =
+        |time: Value| json!({"machine_id": 1, "temperature": 1, "Time": time, "measured_at": "2026-07-01T12:00:00"});
+    let berlin = "event_timestamp = '$.Time'\ntimezone = 'Europe/Berlin'";
+    for (keys, time, moment) in [
+        (berlin, json!("2026-11-25T17:43:12"), json!("2026-11-25T16:43:12Z")),
+        (berlin, json!("2026-07-25T17:43:12"), json!("2026-07-25T15:43:12Z")),
+        (berlin, json!("2026-11-25T17:43:12Z"), json!("2026-11-25T17:43:12Z")),
+        (berlin, json!("2026-11-25T17:43:12+03:00"), json!("2026-11-25T14:43:12Z")),
+        (berlin, json!(1_795_222_800), json!(1_795_222_800)),
+        (berlin, json!("noon"), json!("noon")),
+        ("event_timestamp = '$.Time'", json!("2026-11-25T17:43:12"), json!("2026-11-25T17:43:12")),
+        ("timezone = 'Asia/Dubai'", json!(1), json!("2026-07-01T08:00:00Z")),
+    ] {
+        assert_eq!(at(keys, &row(time.clone())), moment, "{keys} {time}");
+    }
+    // The hour that comes twice: the time of arrival says which it is.
+    let twice = json!({"machine_id": 1, "temperature": 1, "Time": "2026-10-25T02:30:00"}).to_string();
+    for arrived in ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"] {
+        let arrived_us = ledge_base::clock::parse_micros(arrived).unwrap();
+        let columns = pushed_of(berlin, "machines/x/telemetry", &twice, arrived_us + 2_000_000).unwrap();
+        assert_eq!(columns["measured_at"], json!([arrived]));
+    }
+}
+
+#[test]
+fn a_zone_that_this_box_does_not_have_is_a_mistake_among_others() {
+    let text = "[[bindings]]\ntopic = 'a'\nfeature_view = 'v'\ntimezone = 'Europe/Nowhere'\n\
+                event_timestamp_missing = 'now'\nwhen = { '$..a' = 1 }\nqos = 7\n";
+    let mistakes = toml_check::parse::<MqttConfig>("t", text).unwrap_err();
+    let lines: Vec<_> = mistakes.iter().map(|mistake| (mistake.line, mistake.key.as_str())).collect();
+    let keys = ["timezone", "event_timestamp_missing", "when", "qos"].map(|key| format!("bindings[0].{key}"));
+    assert_eq!(lines.len(), 4, "{mistakes:?}");
+    for ((line, key), (expected_line, expected)) in lines.iter().zip((4..).zip(&keys)) {
+        assert!(*line == Some(expected_line) && key.starts_with(expected.as_str()), "{mistakes:?}");
+    }
+    assert!(mistakes[0].message.contains("\"Europe/Nowhere\" is not known on this box"), "{}", mistakes[0]);
+    for zone in ["local", "UTC", "Europe/Berlin"] {
+        let configs = configs(&format!("[[bindings]]\ntopic = 'a'\nfeature_view = 'v'\ntimezone = '{zone}'"));
+        assert_eq!(toml::from_str(&toml::to_string(&configs[0]).unwrap()), Ok(configs[0].clone()));
+    }
 }
 
 #[test]
@@ -437,7 +556,35 @@ fn a_binding_that_no_message_fits_is_told_by_the_declared_views() {
         assert_eq!(misfits(&format!("{stats}{right}")), [""; 0], "{right}");
     }
     assert_eq!(misfits("push_source = 'stats_push'\nfeatures = { temperature = '$.t' }"), [""; 0]);
+    let of_topic = "entities = { machine_id = '{1}' }";
+    assert_eq!(misfits(&format!("feature_view = 'heat'\nvalue = 'heat'\n{of_topic}")), [""; 0]);
     for (keys, expected) in [
+        (
+            "feature_view = 'stats'\nvalue = 'temperatur'\nentities = { machine_id = '{1}' }",
+            vec![
+                "value: \"temperatur\" is no column of the feature view 'stats', which has 'temperature', 'vibration'",
+                "value: is one feature, and the feature view 'stats' needs 'temperature' too: declare a feature view of \
+                 its own for each value",
+            ],
+        ),
+        (
+            "feature_view = 'stats'\nvalue = 'temperature'\nentities = { machine_id = '{1}' }",
+            vec![
+                "value: is one feature, and each message would set 'vibration' of the feature view 'stats' to null: \
+                 declare a feature view of its own for each value",
+            ],
+        ),
+        (
+            "feature_view = 'heat'\nvalue = 'heat'",
+            vec![
+                "entities: do not include \"machine_id\", a join key of the feature view 'heat': add its place in the \
+                 topic",
+            ],
+        ),
+        (
+            "feature_view = 'lists'\nvalue = 'all'\nentities = { machine_id = '{1}' }",
+            vec!["value: \"all\" is Array(Float32), and a message is one value"],
+        ),
         ("feature_view = 'stat'", vec!["feature_view: Feature view stat does not exist: declare it"]),
         ("push_source = 'stats'", vec!["push_source: Unable to find push source 'stats'.: declare it"]),
         (
@@ -487,4 +634,21 @@ fn a_binding_that_no_message_fits_is_told_by_its_model() {
     assert_eq!(told("photograph = '$.p'", "[pipeline.image_classification]\ncrop = [1, 1]", Some(&["x"])), [""; 0]);
     // A whole message names its inputs itself.
     assert_eq!(told("", "", Some(&["x"])), [""; 0]);
+
+    let value = "value = 'x'\nentities = { machine_id = '{1}' }";
+    assert_eq!(told(value, "", Some(&["x"])), [""; 0]);
+    assert_eq!(told(value, "", None), [""; 0]);
+    assert_eq!(told(value, "", Some(&["y"])), ["value", "inputs"]);
+    assert_eq!(told(value, made, Some(&["x", "z"])), [""; 0]);
+    assert_eq!(told("value = 'x'", made, Some(&["x", "z"])), ["entities"]);
+    assert_eq!(told(value, "[pipeline.text_embedding]", Some(&["x"])), ["value"]);
+    let table = |columns: &str| format!("[pipeline.table]\noutput = 'o'\ncolumns = [{columns}]");
+    assert_eq!(told(value, &table("{ name = 'x' }"), Some(&["m"])), [""; 0]);
+    assert_eq!(told(value, &table("{ name = 'y' }"), Some(&["m"])), ["value", "value"]);
+    assert_eq!(told(value, &table("{ name = 'x' }, { name = 'y' }, { name = 'machine_id' }"), Some(&["m"])), ["value"]);
+    let filled =
+        "{ name = 'x' }, { name = 'a', default = 1 }, { name = 'b', missing = 'nan' }, { name = 'c', feature = 'v:f' }";
+    assert_eq!(told(value, &table(filled), Some(&["m"])), [""; 0]);
+    // The rows that are pushed are those of the view, and the model is asked about their entities.
+    assert_eq!(told("feature_view = 'stats'\nvalue = 'temperature'", made, Some(&["z"])), [""; 0]);
 }

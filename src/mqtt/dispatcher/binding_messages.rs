@@ -7,8 +7,8 @@ use ledge_base::telemetry::messages::MessageKind;
 use ledge_part::api_error::ApiError;
 
 use super::Dispatcher;
-use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal};
-use crate::bindings::Binding;
+use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal, is_judged_inline};
+use crate::bindings::{Binding, Subject};
 use crate::client::packet::{Qos, Reason, ReceivedMessage};
 use crate::client::session::Delivery;
 use crate::rate_limit::{RateDecision, RateLimiter};
@@ -53,12 +53,22 @@ impl Dispatcher {
         if let Some(delivery) = delivery {
             self.session.expect_settlements(delivery, matching.len());
         }
+        // A message that is not read is judged by its topic here, and a large one by its content in its own task. All
+        // others are judged before the rate limit, which one that is not meant does not use up.
+        let payload = Some(&message.payload).filter(|payload| refusal.is_none() && is_judged_inline(payload));
+        let device = self.topics.device.clone();
+        let subject = Subject::new(payload, &device);
         for (index, captures) in matching {
             self.statistics.received(MessageKind::Binding);
             let Some(binding) = self.bindings.get(index).map(|limited| limited.binding.clone()) else { continue };
+            if binding.unmet(&subject, &captures).is_some() {
+                self.statistics.skipped();
+                self.settle(delivery, Reason::SUCCESS);
+                continue;
+            }
             let held = self.held.hold(message.payload.len());
             let for_binding = match &refusal {
-                None => BindingMessage::new(&binding, &message, &captures, &self.topics.device, now, held),
+                None => BindingMessage::new(&binding, &message, &captures, &device, now, held),
                 Some(refusal) => Err(refusal.clone()),
             };
             match for_binding {
@@ -102,9 +112,11 @@ impl Dispatcher {
         let mut end = self.begin(message.delivery, None);
         let binding = message.binding.clone();
         self.shutdown.spawn(async move {
-            let BindingOutcome { message, failure, unsettled, held } = message.run(&serving, &device, &pusher).await;
+            let outcome = message.run(&serving, &device, &pusher).await;
+            let BindingOutcome { message, failure, unsettled, skipped, held } = outcome;
             if let Some(finished) = &mut end.finished {
-                finished.pushed = message.is_none() && failure.is_none() && !unsettled;
+                finished.pushed = message.is_none() && failure.is_none() && !unsettled && !skipped;
+                finished.skipped = skipped;
                 (finished.answer, finished.held) = (message, Some(held));
                 if unsettled {
                     finished.delivery = None;

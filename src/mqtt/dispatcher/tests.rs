@@ -49,6 +49,8 @@ fn dispatcher(statistics: &MessageStatistics) -> Dispatcher {
     let bindings = [
         r#"{"topic": "cameras/+", "model": "m", "publish": "seen/{1}"}"#,
         r#"{"topic": "scales/+", "model": "m", "publish": "weighed/{1}", "max_rate": 0.1}"#,
+        r#"{"topic": "mixed/+", "model": "m", "publish": "a/{1}", "when": {"$.kind": "a"}, "max_rate": 0.1}"#,
+        r#"{"topic": "mixed/+", "name": "b", "model": "m", "publish": "b/{1}", "when": {"{1}": {"not": "meta"}}}"#,
     ];
     let bindings: Vec<BindingConfig> = bindings.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
     let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, has_platform: false };
@@ -141,6 +143,27 @@ async fn messages_of_parts_leave_room_for_answers() {
     assert!((60..=65).contains(&count), "{count}");
     dispatcher.close();
     assert!(!dispatcher.takes_publications());
+}
+
+#[tokio::test]
+async fn a_message_that_is_not_meant_is_acknowledged_and_counted_and_uses_no_rate() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    let figures = || (statistics.snapshot().skipped, statistics.snapshot().replaced, statistics.snapshot().answered);
+    // Excluded by its topic for one binding, and by its content, or as no JSON, for the other one.
+    for (packet_id, payload) in [(1, r#"{"kind": "b"}"#), (2, "online"), (3, "[]"), (4, "\u{0}")] {
+        receive(&mut dispatcher, packet_id, "mixed/meta", payload, Properties::default());
+        assert_eq!(sent(&mut dispatcher), [acknowledged(packet_id, Reason::SUCCESS)]);
+    }
+    assert_eq!((figures(), dispatcher.in_progress), ((8, 0, [0; 4]), 0));
+    // The rate of the topic is whole: the first message that is meant runs.
+    receive(&mut dispatcher, 5, "mixed/meta", r#"{"kind": "a"}"#, Properties::default());
+    assert_eq!((figures(), dispatcher.in_progress), ((9, 0, [0; 4]), 1));
+    // A message that is not read is excluded by its topic alone.
+    let all = dispatcher.held.hold(dispatcher.limits.memory_bytes);
+    receive(&mut dispatcher, 6, "mixed/meta", r#"{"kind": "b"}"#, Properties::default());
+    assert_eq!(figures(), (10, 0, [0, 0, 1, 0]));
+    drop(all);
 }
 
 #[tokio::test]

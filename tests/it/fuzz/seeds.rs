@@ -214,6 +214,21 @@ pub fn message() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Conditions, and a message that meets them.
+pub fn conditions() -> Vec<Vec<u8>> {
+    all(&[
+        b"{\"$.type\":[\"climate\",21.5,true],\"{1}\":\"a\",\"{2}\":{\"not\":\"c\"}}\n{\"type\":\"climate\"}",
+        b"{\"$.v['a b'][-1]\":{\"exists\":true},\"$.error\":{\"exists\":false}}\n{\"v\":{\"a b\":[1]}}",
+        b"{\"$\":[\"ON\",\"OFF\"]}\nON",
+        b"{\"$\":{\"not\":[\"unavailable\",\"unknown\"]}}\n21.4",
+    ])
+}
+
+/// Numbers as devices write them.
+pub fn bare_value() -> Vec<Vec<u8>> {
+    all(&[b"21.4", b"-3", b"1e3", b"+5\n", b" 18446744073709551615", b"5.0", b"-1.25E-7"])
+}
+
 /// Model configs of every kind of key.
 pub fn model_toml() -> Vec<Vec<u8>> {
     all(&[

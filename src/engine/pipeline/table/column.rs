@@ -112,6 +112,11 @@ impl Column {
         }
     }
 
+    /// True if a row without it is refused, whatever the feature store has.
+    pub fn is_required(&self) -> bool {
+        self.default.is_none() && self.missing == Missing::Refuse && self.feature.is_none()
+    }
+
     /// The column for the feature store, if it has a feature.
     pub fn made_of_feature(&self) -> Option<FeatureColumn> {
         Some(FeatureColumn { name: self.name.clone(), feature: self.feature.clone()? })
