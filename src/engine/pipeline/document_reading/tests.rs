@@ -13,15 +13,27 @@ fn parts(classes: i64) -> HashMap<&'static str, Signature> {
     [(part::FIND, signature(&[-1, 1, -1, -1])), (part::READ, signature(&[-1, -1, classes]))].into()
 }
 
-fn bind(parts: &HashMap<&'static str, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
-    DocumentReading::default().bind(Model {
+fn bind_with(
+    section: &DocumentReading,
+    parts: &HashMap<&'static str, Signature>,
+    file: &'static [u8],
+    metadata: &[(&str, &str)],
+) -> Result<Arc<dyn Pipeline>, String> {
+    let metadata = metadata.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+    section.bind(Model {
         signature: &Signature::default(),
         labels: &[].into(),
         quantization: &[].into(),
-        files: &[("characters.txt".to_owned(), characters.into())].into(),
+        files: &[("characters.txt".to_owned(), file.into())].into(),
         parts,
+        part_metadata: &[(part::READ, metadata)].into(),
         fields: &[],
     })
+}
+
+fn bind(parts: &HashMap<&'static str, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
+    let section = DocumentReading { characters: Some("characters.txt".to_owned()), ..DocumentReading::default() };
+    bind_with(&section, parts, characters, &[])
 }
 
 #[test]
@@ -31,6 +43,17 @@ fn characters_and_classes_belong_together() {
     let reason = bind(&parts(7), b"a\nb\nc\n").unwrap_err();
     assert!(reason.starts_with("read has 7 classes, and characters.txt makes 5"), "{reason}");
     assert!(bind(&parts(5), b"\xff").unwrap_err().contains("not UTF-8"));
+}
+
+#[test]
+fn characters_are_those_of_the_models_metadata_unless_a_file_is_named() {
+    let section = DocumentReading::default();
+    let bind = |classes, metadata: &[_]| bind_with(&section, &parts(classes), b"a\n", metadata);
+    assert!(bind(5, &[("author", "x"), ("character", "a\nb\nc\n")]).is_ok());
+    let reason = bind(7, &[("character", "a\nb\nc")]).unwrap_err();
+    assert!(reason.starts_with("read has 7 classes, and \"character\" in its metadata makes 5"), "{reason}");
+    let reason = bind(5, &[("author", "x")]).unwrap_err();
+    assert!(reason.contains("characters of read are missing") && reason.contains("`characters`"), "{reason}");
 }
 
 #[test]
