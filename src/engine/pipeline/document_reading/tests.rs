@@ -1,7 +1,9 @@
+use super::document::PageSize;
 use super::steps::FoundLine;
 use super::*;
 use crate::backend::Port;
 use crate::pipeline::reading::geometry::{Area, Quadrilateral};
+use crate::pipeline::reading::line::Line;
 
 fn port(name: &str, shape: &[i64]) -> Port {
     Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
@@ -62,6 +64,23 @@ fn a_part_takes_a_picture() {
     wrong.get_mut(part::FIND).unwrap().inputs = vec![port("x", &[-1, 3])];
     let reason = bind(&wrong, b"a\nb\nc\n").unwrap_err();
     assert!(reason.contains("find: input \"x\" is FP32 of shape [-1, 3]"), "{reason}");
+}
+
+#[test]
+fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
+    let page = |number: usize, left: f32| {
+        let area = Area { left, top: 2.0, right: left + 9.0, bottom: 4.0 };
+        let line = Line::even("Total 2.50", Quadrilateral::upright(area), 0.9);
+        let size = PageSize { number, width: 20, height: 9, turned: 0, source: document::Source::Models };
+        let field = toml::from_str("name = 'total'\npattern = 'amount'").unwrap();
+        document::Page::new(size, &[line], &[field], |area| area)
+    };
+    let results = document::results(vec![page(1, 1.0), page(2, 5.0)]).unwrap();
+    let json = String::from_utf8(results[1].strings().unwrap().next().unwrap().to_vec()).unwrap();
+    let outlines = document::outlines(&json).unwrap();
+    let found: Vec<_> = outlines.iter().map(|outline| (outline.field.as_deref(), outline.corners[1])).collect();
+    assert_eq!(found, [(None, [10.0, 2.0]), (Some("total"), [10.0, 2.0])]);
+    assert_eq!(document::outlines("{}"), None);
 }
 
 #[test]
