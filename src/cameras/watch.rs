@@ -304,7 +304,8 @@ impl Watcher {
             .on_a_core(move || {
                 let counted = camera.counted(&detections, size);
                 let blurred = blurred_places(&camera.config.blur, &hidden);
-                let annotation = Annotation { detections: &counted, blurred: &blurred, format: PictureFormat::Jpeg };
+                let annotation =
+                    Annotation { detections: &counted, texts: &[], blurred: &blurred, format: PictureFormat::Jpeg };
                 annotate(&picture, &annotation, limits, &mut Account::unlimited().hold())
             })
             .await;

@@ -1,13 +1,14 @@
 //! Reads an ONNX file without a runtime.
 //!
-//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept. Four
+//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept. Five
 //! things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data outside the model's folder is refused before a runtime opens it, inputs and
-//! outputs have the names of the file in every runtime, and no runtime gets a model whose callers could crash it
-//! (`dangers.rs`).
+//! outputs have the names of the file in every runtime, no runtime gets a model whose callers could crash it
+//! (`dangers.rs`), and pipelines use what a file says of itself in its metadata.
 
 pub(crate) mod class_maps;
 mod dangers;
 
+use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
 use prost::Message;
@@ -35,6 +36,8 @@ struct ModelProto {
     graph: Option<GraphProto>,
     #[prost(message, repeated, tag = "8")]
     opset_import: Vec<OperatorSetIdProto>,
+    #[prost(message, repeated, tag = "14")]
+    metadata_props: Vec<StringStringEntryProto>,
     #[prost(message, repeated, tag = "20")]
     training_info: Vec<TrainingInfoProto>,
     #[prost(message, repeated, tag = "25")]
@@ -185,6 +188,8 @@ pub struct OnnxSummary {
     pub dangers: Dangers,
     /// The outputs that are maps from classes to scores.
     pub class_maps: Vec<ClassMap>,
+    /// The texts that the file has for programs, by their keys, such as the characters of a model that reads.
+    pub metadata: HashMap<String, String>,
 }
 
 /// Reads `bytes`, the content of a model file.
@@ -205,6 +210,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
         external_data,
         dangers,
         class_maps,
+        metadata: model.metadata_props.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect(),
         operator_sets: model.opset_import.iter().map(|set| (set.domain.clone(), set.version)).collect(),
     })
 }
@@ -309,6 +315,14 @@ mod tests {
 
     fn model_with(location: &str) -> Vec<u8> {
         ModelProto { graph: Some(graph_with(location)), ..ModelProto::default() }.encode_to_vec()
+    }
+
+    #[test]
+    fn metadata_is_read() {
+        let entry = StringStringEntryProto { key: "character".into(), value: "a\nb".into() };
+        let model = ModelProto { graph: Some(graph_with("w")), metadata_props: vec![entry], ..ModelProto::default() };
+        let metadata = summarize(&model.encode_to_vec()).unwrap().metadata;
+        assert_eq!(metadata, [("character".to_owned(), "a\nb".to_owned())].into());
     }
 
     #[test]

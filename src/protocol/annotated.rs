@@ -9,13 +9,14 @@ use ledge_engine::pipeline::annotation::{
     Annotation, AnnotationError, PictureFormat, annotate, as_faces, blurred_places, blurs_faces,
 };
 use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::document_reading::DocumentFormat;
 use ledge_engine::pipeline::image::ImageError;
 use ledge_models::serving::Serving;
 use ledge_models::serving::request::{CacheOutcome, ContentRequest, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
-use super::call::{BodyKind, InferenceCall, check_camera, log_answered, report_sighting};
+use super::call::{BodyKind, InferenceCall, check_camera, file, log_answered, report_sighting};
 use super::decode::Target;
 
 /// The places of photographs that are blurred.
@@ -59,32 +60,42 @@ async fn annotated(
     blur: &BlurRule,
     principal: &Principal,
 ) -> Result<(AnnotatedPhotograph, ModelVersion), ApiError> {
-    if call.form != BodyKind::Photograph {
-        return Err(not_acceptable("only a photograph is answered with a picture: send it with its content type"));
+    if call.form != BodyKind::Photograph || DocumentFormat::sniff(&call.body).is_some() {
+        return Err(not_acceptable(
+            "only a JPEG, PNG or WebP is answered with a picture: send it with its content type. Boxes in a PDF or TIFF \
+             are in the answer in JSON",
+        ));
     }
     check_camera(serving, call.camera.as_ref())?;
+    let content = file(serving, &call);
     let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
     let Target { model, version } = target;
-    let request = |model, version| ContentRequest {
+    let request = |model, version, content| ContentRequest {
         model,
         version,
-        content: Content::Photograph(photograph.clone()),
+        content,
         form: ResultForm::Json,
         deadline,
         priority,
         account: account.clone(),
     };
 
-    let answer = serving.infer_content(request(model.clone(), version), principal).await?;
-    let detections = answer.detections().ok_or_else(|| {
-        not_acceptable(&format!("model '{model}' finds no objects to draw: leave out the header accept, for JSON"))
+    let answer = serving.infer_content(request(model.clone(), version, content), principal).await?;
+    let texts = answer.texts();
+    let detections = answer.detections().or_else(|| texts.is_some().then(Vec::new)).ok_or_else(|| {
+        not_acceptable(&format!(
+            "model '{model}' finds no objects or lines to draw: leave out the header accept, for JSON"
+        ))
     })?;
+    let texts = texts.unwrap_or_default();
     if let Some(camera) = camera {
         report_sighting(serving, &camera, photograph.clone(), &answer);
     }
     let mut found = detections.clone();
     if blurs_faces(&blur.labels) {
-        let faces = serving.infer_content(request(blur.faces.clone(), None), principal).await?;
+        let faces = serving
+            .infer_content(request(blur.faces.clone(), None, Content::Photograph(photograph.clone())), principal)
+            .await?;
         let faces = faces.detections().ok_or_else(|| {
             let message =
                 format!("model '{}' finds no faces to blur: set vision.face to a model that does", blur.faces);
@@ -96,7 +107,7 @@ async fn annotated(
     let (limits, labels, mut hold) = (serving.decode_limits(), blur.labels.clone(), account.hold());
     let picture = off_thread(&account, move || {
         let blurred = blurred_places(&labels, &found);
-        let annotation = Annotation { detections: &detections, blurred: &blurred, format };
+        let annotation = Annotation { detections: &detections, texts: &texts, blurred: &blurred, format };
         let picture = annotate(&photograph, &annotation, limits, &mut hold)?;
         // The bytes of the answer are left; no more than were counted.
         let _ = hold.resize(picture.len());

@@ -212,7 +212,7 @@ fn is_request(serving: &Serving, call: &InferenceCall) -> bool {
 }
 
 /// A file as the model takes it: a document for a model that reads documents.
-fn file(serving: &Serving, call: &InferenceCall) -> Content {
+pub(super) fn file(serving: &Serving, call: &InferenceCall) -> Content {
     let Target { model, version } = &call.target;
     let is_document = call.form == BodyKind::Document || serving.takes(model, *version, Input::Document);
     if is_document { Content::Document(call.body.clone()) } else { Content::Photograph(call.body.clone()) }

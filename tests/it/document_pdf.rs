@@ -133,8 +133,7 @@ fn pages_come_in_order_as_their_text_layer_or_read_as_the_section_says() {
     let pages = pdf(&objects(&[INVOICE.as_bytes(), other.as_bytes(), b""], "", Vec::new()), "");
     let with = |line: &str| {
         let config = std::fs::read_to_string(model_folder(MODEL).join("model.toml")).unwrap();
-        let config =
-            config.replace("characters = \"characters.txt\"\n", &format!("characters = \"characters.txt\"\n{line}\n"));
+        let config = config.replace("[pipeline.document_reading]\n", &format!("[pipeline.document_reading]\n{line}\n"));
         assert!(config.contains(line));
         TestRoot::new().models(&[MODEL]).file(&format!("{MODEL}/model.toml"), config).start()
     };

@@ -1,5 +1,6 @@
 //! Documents: pictures of pages, read by a chain of models.
 
+use ledge::pipeline::image::{self, DecodeLimits};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
@@ -87,6 +88,29 @@ fn the_text_is_the_answer_where_it_is_preferred() {
 }
 
 #[test]
+fn the_page_comes_back_with_its_lines_and_fields_outlined() {
+    let daemon = start();
+    let client = &mut daemon.client();
+    for (file, size) in [("receipt.png", (420, 520)), ("receipt-on-its-side.png", (520, 420))] {
+        let sent = receipt(file);
+        let answer = post(client, &[("content-type", "image/png"), ("accept", "image/png")], &sent);
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("image/png")), "{answer:?}");
+        let [before, drawn] = [&sent, &answer.body].map(|file| image::decode(file, DecodeLimits::default()).unwrap());
+        assert_eq!((drawn.width(), drawn.height()), size);
+        let pixels = before.pixels().as_chunks::<3>().0.iter().zip(drawn.pixels().as_chunks::<3>().0);
+        let changed = pixels.filter(|(one, other)| one != other).count();
+        // Outlines around a dozen lines, and the names of three fields.
+        assert!((3_000..60_000).contains(&changed), "{file}: {changed} of {}", size.0 * size.1);
+    }
+    let invoice = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/documents/invoice.pdf")).unwrap();
+    for kind in ["application/pdf", "image/tiff"] {
+        let answer = post(client, &[("content-type", kind), ("accept", "image/png")], &invoice);
+        assert_eq!(answer.status, 406);
+        assert!(answer.error().contains("Boxes in a PDF or TIFF are in the answer in JSON"), "{answer:?}");
+    }
+}
+
+#[test]
 fn a_tensor_with_the_bytes_of_a_file_is_answered_with_tensors() {
     let daemon = start();
     let client = &mut daemon.client();
@@ -145,9 +169,16 @@ fn a_chain_that_lacks_a_model_or_its_kind_says_so() {
     let reason = refusal(root);
     assert!(reason.contains("holds no read.onnx"), "{reason}");
 
-    let other = TestRoot::new().models(&[MODEL]).file(&format!("{MODEL}/characters.txt"), "a\nb\nc\n");
-    let reason = refusal(other);
-    assert!(reason.contains("read has 6625 classes, and characters.txt makes 5"), "{reason}");
+    let section = "[pipeline.document_reading]\n";
+    let named = config.replace(section, &format!("{section}characters = \"characters.txt\"\n"));
+    let other = TestRoot::new().models(&[MODEL]).file(&format!("{MODEL}/model.toml"), named);
+    let reason = refusal(other.file(&format!("{MODEL}/characters.txt"), "a\nb\nc\n"));
+    assert!(reason.contains("read has 18710 classes, and characters.txt makes 5"), "{reason}");
+
+    // A model of another kind in its place, which has no characters in its metadata.
+    let other = std::fs::read(model_folder(MODEL).join("1/line_turn.onnx")).unwrap();
+    let reason = refusal(TestRoot::new().models(&[MODEL]).file(&format!("{MODEL}/1/read.onnx"), other));
+    assert!(reason.contains("the characters of read are missing"), "{reason}");
 }
 
 #[test]

@@ -36,8 +36,12 @@ fn the_page_on_documents_does_what_it_says() {
     };
     let lines = |heading: &str| commands(PAGE, heading).into_iter().flatten().map(|line| line.text).collect::<Vec<_>>();
     let run = |line: &String| read(command(line).output().unwrap());
-    let [json, text, subscribe, publish, python, pdf] = lines("\n## Ask it\n").try_into().unwrap();
+    let [json, text, picture, subscribe, publish, python, pdf] = lines("\n## Ask it\n").try_into().unwrap();
     let [json, text, python, pdf] = [json, text, python, pdf].map(|line| run(&line));
+    let folder = tempfile::tempdir().unwrap();
+    let found = folder.path().join("found.png");
+    run(&picture.replace("found.png", &found.display().to_string()));
+    assert!(std::fs::read(found).unwrap().starts_with(b"\x89PNG"));
     // The subscription may come after the answer: then it ends without one.
     let ask = || {
         let subscription = command(&subscribe).spawn().unwrap();

@@ -13,11 +13,34 @@ use crate::tools::run;
 /// Each of ten layouts in each of five languages.
 const COUNT: &str = "50";
 
+/// Fonts with accents and the euro sign, of Debian's package `fonts-dejavu-core`, and Pillow's own.
+const FONTS: [&str; 4] = [
+    "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
+    "/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf",
+    "/usr/share/fonts/truetype/dejavu/DejaVuSerif.ttf",
+    "-",
+];
+
 #[derive(Deserialize)]
 struct Truth {
     total: String,
     date: String,
     number: String,
+    words: Vec<String>,
+}
+
+impl Truth {
+    /// How many of the words are in a text, spaces apart: models of lines are not sure of those.
+    fn words_in(&self, text: &str) -> usize {
+        let mut rest: String = text.split_whitespace().collect();
+        let is_in = |word: &&String| {
+            rest.find(word.as_str()).is_some_and(|at| {
+                rest.replace_range(at..at + word.len(), " ");
+                true
+            })
+        };
+        self.words.iter().filter(is_in).count()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -31,9 +54,10 @@ struct Counts {
 fn totals_and_dates_of_receipts_and_invoices_in_five_languages_are_found() {
     let python = setup_root().join("peers/deepstack/bin/python3");
     assert!(python.exists(), "{} is missing: `make setup-deepstack` gets it, with Pillow", python.display());
+    assert!(Path::new(FONTS[0]).exists(), "{} is missing: `make setup-peers` gets it", FONTS[0]);
     let folder = tempfile::tempdir().unwrap();
     let draw = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/clients/receipts.py");
-    run(Command::new(python).arg(draw).arg(folder.path()).arg(COUNT));
+    run(Command::new(python).arg(draw).arg(folder.path()).arg(COUNT).args(FONTS));
     let truths = std::fs::read(folder.path().join("truth.json")).unwrap();
     let truths: BTreeMap<String, Truth> = serde_json::from_slice(&truths).unwrap();
 
@@ -44,10 +68,13 @@ fn totals_and_dates_of_receipts_and_invoices_in_five_languages_are_found() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     let mut counts: BTreeMap<&str, Counts> = BTreeMap::new();
+    let (mut words, mut words_read) = (0, 0);
     for line in String::from_utf8(output.stdout).unwrap().lines() {
         let answer: Value = serde_json::from_str(line).unwrap();
         let name = Path::new(answer["file"].as_str().unwrap()).file_name().unwrap().to_str().unwrap();
         let (truth, fields) = (&truths[name], &answer["document"]["fields"]);
+        words += truth.words.len();
+        words_read += truth.words_in(answer["document"]["pages"][0]["text"].as_str().unwrap());
         let found = [
             ("total", &fields["total"]["value"]["amount"], &truth.total),
             ("date", &fields["date"]["value"], &truth.date),
@@ -65,7 +92,8 @@ fn totals_and_dates_of_receipts_and_invoices_in_five_languages_are_found() {
             }
         }
     }
-    println!("{counts:?}");
+    println!("{counts:?}, {words_read} of {words} words");
+    assert!(words_read * 100 >= words * 98, "{words_read} of {words} words");
     for (field, least) in [("total", 48), ("date", 48), ("number", 43)] {
         let counts = &counts[field];
         assert_eq!(counts.right + counts.wrong + counts.missing, 50);

@@ -26,6 +26,12 @@ const BORDER: Color = [0, 0, 0];
 /// The share of the shorter side of the picture that a line of text takes.
 const TEXT_SHARE: u32 = 24;
 
+/// The same of the name of a field.
+const FIELD_NAME_SHARE: u32 = 48;
+
+/// The colour of the outline of a text.
+const LINE_COLOR: Color = [0, 158, 115];
+
 /// A format of annotated photographs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PictureFormat {
@@ -42,11 +48,22 @@ impl PictureFormat {
     }
 }
 
+/// A text to outline, however it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextOutline {
+    /// Its corners in pixels, clockwise, each as x and y.
+    pub corners: [[f32; 2]; 4],
+    /// The name of the field whose value it is.
+    pub field: Option<String>,
+}
+
 /// Changes to make in a photograph.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotation<'a> {
     /// The objects that get a box with a label.
     pub detections: &'a [Detection],
+    /// The texts that get an outline, and those of fields their names.
+    pub texts: &'a [TextOutline],
     /// The places to blur, below the boxes.
     pub blurred: &'a [DetectionBox],
     pub format: PictureFormat,
@@ -123,6 +140,22 @@ fn draw(canvas: &mut Canvas, annotation: &Annotation<'_>) {
         let (area, color) = (canvas.area(detection.area), color_of(&detection.label));
         outline(canvas, area, color, size.line_width());
         tag(canvas, area, color, size, &Caption(detection).to_string());
+    }
+    texts(canvas, annotation.texts);
+}
+
+/// Outlines texts: all of them in one colour, then those of fields in others, with their names.
+fn texts(canvas: &mut Canvas, texts: &[TextOutline]) {
+    // Letters that say which field it is may not hide others: they are as small as can be read.
+    let size = FontSize::for_lines_of(canvas.shorter_side() / FIELD_NAME_SHARE);
+    let thin = (size.line_width() / 2).max(1);
+    for text in texts.iter().filter(|text| text.field.is_none()) {
+        canvas.polygon(text.corners, thin, LINE_COLOR);
+    }
+    for (text, field) in texts.iter().filter_map(|text| Some((text, text.field.as_deref()?))) {
+        let color = color_of(field);
+        canvas.polygon(text.corners, 2 * thin, color);
+        tag(canvas, canvas.around(text.corners), color, size, field);
     }
 }
 

@@ -57,6 +57,9 @@ pub const PARTS: &[Part] = &[
     Part { name: part::PAGE_TURN, is_optional: true },
 ];
 
+/// The key of the metadata of `PaddleOCR`'s models under which they have their characters.
+const CHARACTERS: &str = "character";
+
 /// The most lines of a page that a section may allow.
 const LINES_MAX_MAX: usize = 5000;
 
@@ -67,8 +70,9 @@ const PAGES_MAX_MAX: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DocumentReading {
-    /// The file of the model's folder with the characters that `read` knows, one a line; `characters.txt` by default.
-    pub characters: String,
+    /// The file of the model's folder with the characters that `read` knows, one a line; those of its own metadata by
+    /// default.
+    pub characters: Option<String>,
     /// The longer side of the picture in which lines are found, in pixels, 32 to 4096; a larger page is made smaller.
     /// 1280 by default.
     pub longer_side_max: u32,
@@ -131,7 +135,7 @@ impl Default for DocumentReading {
     fn default() -> Self {
         let DetectionRules { line_threshold, lines_max, .. } = DetectionRules::default();
         Self {
-            characters: "characters.txt".to_owned(),
+            characters: None,
             longer_side_max: 1280,
             shorter_side_min: 736,
             line_threshold,
@@ -149,7 +153,7 @@ impl PipelineSection for DocumentReading {
     }
 
     fn files(&self) -> Vec<(&'static str, &str)> {
-        vec![("characters", &self.characters)]
+        self.characters.iter().map(|file| ("characters", file.as_str())).collect()
     }
 
     fn parts(&self) -> &'static [Part] {
@@ -177,16 +181,14 @@ impl PipelineSection for DocumentReading {
         for name in model.parts.keys() {
             check_part(model.parts, name)?;
         }
-        let file = model.files.get(&self.characters).ok_or_else(|| format!("{} was not read", self.characters))?;
-        let text = std::str::from_utf8(file).map_err(|_| format!("{} is not UTF-8", self.characters))?;
-        let alphabet = Alphabet::from_lines(text);
+        let (characters, source) = self.characters(model)?;
+        let alphabet = Alphabet::from_lines(characters);
         let read = model.parts.get(part::READ).and_then(|signature| signature.outputs.first()?.shape.last().copied());
         let classes = read.and_then(|classes| usize::try_from(classes).ok()).unwrap_or(alphabet.classes());
         if classes != alphabet.classes() {
             return Err(format!(
-                "read has {classes} classes, and {} makes {}: a class for each line, and those of the blank and of the \
-                 space",
-                self.characters,
+                "read has {classes} classes, and {source} makes {}: a class for each line, and those of the blank and of \
+                 the space",
                 alphabet.classes()
             ));
         }
@@ -206,6 +208,27 @@ impl PipelineSection for DocumentReading {
             text_layer: self.text_layer,
         };
         Ok(Arc::new(DocumentReader(Arc::new(reader))))
+    }
+}
+
+impl DocumentReading {
+    /// The characters that `read` knows, one a line, and where they are from.
+    fn characters<'m>(&'m self, model: Model<'m>) -> Result<(&'m str, String), String> {
+        if let Some(name) = &self.characters {
+            let file = model.files.get(name).ok_or_else(|| format!("{name} was not read"))?;
+            let text = std::str::from_utf8(file).map_err(|_| format!("{name} is not UTF-8"))?;
+            return Ok((text, name.clone()));
+        }
+        let metadata = model.part_metadata.get(part::READ).and_then(|metadata| metadata.get(CHARACTERS));
+        let text = metadata.ok_or_else(|| {
+            format!(
+                "the characters of read are missing: its file has no {CHARACTERS:?} in its metadata. Write them into a \
+                 file beside model.toml, one a line in the order of its classes, and name it as `characters` in \
+                 [pipeline.{}]",
+                KIND.name
+            )
+        })?;
+        Ok((text, format!("{CHARACTERS:?} in its metadata")))
     }
 }
 

@@ -233,6 +233,8 @@ pub struct Model<'m> {
     pub files: &'m HashMap<String, Bytes>,
     /// The signatures of the models of a chain, by the names of the parts.
     pub parts: &'m HashMap<&'static str, Signature>,
+    /// The metadata of their ONNX files, by the names of the parts.
+    pub part_metadata: &'m HashMap<&'static str, HashMap<String, String>>,
     /// `[[field]]` of `model.toml`.
     pub fields: &'m [Field],
 }

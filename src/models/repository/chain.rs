@@ -51,13 +51,14 @@ pub(super) async fn read(
     let Content::Document(file) = content else {
         return Err(InputError::Content("expected a document".to_owned()).into());
     };
-    let chain = Chain { model, reader, account, terms, spent: Mutex::default() };
+    let chain = Chain { model, reader, account, terms, spent: Mutex::default(), waits: Mutex::default() };
     let pages = if DocumentFormat::sniff(&file).is_some() {
         chain.pages(file).await?
     } else {
         vec![chain.page(1, PageSource::File { file, limits }).await?]
     };
     let mut whole = chain.spent.into_inner().unwrap_or_else(PoisonError::into_inner);
+    whole.queue = length_of(chain.waits.into_inner().unwrap_or_else(PoisonError::into_inner));
     whole.run.outputs = document::results(pages).map_err(InferError::Outputs)?;
     Ok(whole)
 }
@@ -104,6 +105,8 @@ struct Chain<'c> {
     terms: Terms,
     /// The time of all steps until now.
     spent: Mutex<FinishedRun>,
+    /// The times in which a step waited for its turn. Several steps may wait at one time.
+    waits: Mutex<Vec<(Instant, Instant)>>,
 }
 
 impl Chain<'_> {
@@ -271,7 +274,9 @@ impl Chain<'_> {
             Ok(Prepared { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
         };
         let prepare = Prepare { make: Box::new(make), bytes, rows };
+        let begun = Instant::now();
         let finished = instances.run_prepared(prepare, vec![0], self.terms.clone()).await?;
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner).push((begun, begun + finished.queue));
         self.spend(name, finished);
         let result = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         result.ok_or_else(|| InferError::Outputs(AnswerError::Values(format!("{name} gave no result"))))
@@ -279,10 +284,9 @@ impl Chain<'_> {
 
     fn spend(&self, name: &'static str, finished: FinishedRun) {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        let FinishedRun { run, queue, prepare, postprocess, .. } = finished;
+        let FinishedRun { run, prepare, postprocess, .. } = finished;
         let time: Duration = prepare + run.time.total() + postprocess;
         spent.run.time += run.time;
-        spent.queue += queue;
         spent.prepare += prepare;
         spent.postprocess += postprocess;
         add_stage(&mut spent.stages, name, time);
@@ -303,6 +307,18 @@ fn add_stage(stages: &mut Vec<(&'static str, Duration)>, name: &'static str, tim
     }
 }
 
+/// The time that some spans take together, where they overlap once.
+fn length_of(mut spans: Vec<(Instant, Instant)>) -> Duration {
+    spans.sort_unstable();
+    let (mut length, mut until) = (Duration::ZERO, None);
+    for (from, to) in spans {
+        let from = until.map_or(from, |until| from.max(until));
+        length += to.saturating_duration_since(from);
+        until = Some(from.max(to));
+    }
+    length
+}
+
 /// Why pages of a document did not come, for the caller.
 fn not_drawn(error: &DocumentError, begun: Instant) -> InferError {
     match error {
@@ -310,5 +326,20 @@ fn not_drawn(error: &DocumentError, begun: Instant) -> InferError {
         DocumentError::NoRoom(error) => InputError::NoRoom(*error).into(),
         DocumentError::Deadline => InferError::DeadlineExceeded { waited: begun.elapsed(), run: None },
         DocumentError::Process { .. } => InferError::Outputs(AnswerError::Values(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_at_one_time_count_once() {
+        let begin = Instant::now();
+        let span = |from, to| (begin + Duration::from_millis(from), begin + Duration::from_millis(to));
+        let length = |spans: &[_]| length_of(spans.to_vec()).as_millis();
+        assert_eq!(length(&[]), 0);
+        assert_eq!(length(&[span(20, 30), span(0, 10)]), 20);
+        assert_eq!(length(&[span(2, 5), span(0, 10), span(8, 12), span(11, 11)]), 12);
     }
 }

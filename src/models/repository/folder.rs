@@ -117,6 +117,8 @@ pub struct ReadModel {
     pub files: ModelFiles,
     /// Values of the integers of its inputs and outputs according to its files, by their names.
     pub quantization: HashMap<String, Quantization>,
+    /// The metadata of an ONNX file.
+    pub metadata: HashMap<String, String>,
 }
 
 /// Reads and checks the files of one version: its model, or those of the chain that `parts` lists.
@@ -171,7 +173,7 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
         dangers: Dangers::default(),
         class_maps: Vec::new(),
     };
-    let mut quantization = HashMap::new();
+    let (mut quantization, mut metadata) = (HashMap::new(), HashMap::new());
 
     match model.extension().and_then(|extension| extension.to_str()) {
         Some("xml") => {
@@ -202,9 +204,10 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
             files.port_names = Some(summary.port_names);
             files.dangers = summary.dangers;
             files.class_maps = summary.class_maps;
+            metadata = summary.metadata;
         }
     }
-    Ok(ReadModel { files, quantization })
+    Ok(ReadModel { files, quantization, metadata })
 }
 
 /// True when an OpenVINO IR has graphs within its graph.

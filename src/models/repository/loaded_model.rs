@@ -97,6 +97,8 @@ pub struct LoadedModel {
     pub(super) instances: Instances,
     /// The other models of a chain.
     pub(super) parts: Vec<LoadedPart>,
+    /// The metadata of the files of a chain, by the names of its models.
+    pub(super) part_metadata: HashMap<&'static str, HashMap<String, String>>,
 }
 
 /// One of the models of a chain, loaded.
@@ -135,8 +137,8 @@ impl LoadedModel {
 
     /// The facts that a pipeline may use.
     pub(super) fn for_pipeline<'m>(&'m self, parts: &'m HashMap<&'static str, Signature>) -> Model<'m> {
-        let Self { signature, labels, quantization, pipeline_files: files, .. } = self;
-        Model { signature, labels, quantization, files, parts, fields: &self.config.field }
+        let Self { signature, labels, quantization, pipeline_files: files, part_metadata, .. } = self;
+        Model { signature, labels, quantization, files, parts, part_metadata, fields: &self.config.field }
     }
 
     /// Checks that the label file of an output has a line for each of its classes.

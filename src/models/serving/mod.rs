@@ -47,8 +47,10 @@ use ledge_base::memory_budget::{Account, NoRoom};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
+use ledge_engine::pipeline::annotation::TextOutline;
 use ledge_engine::pipeline::content::{Input, Texts};
 use ledge_engine::pipeline::detection::Detection;
+use ledge_engine::pipeline::document_reading::{self, document};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, Kind, Pipeline};
 use ledge_engine::pipeline::{self, classification};
@@ -175,6 +177,12 @@ impl ContentResponse {
     pub fn detections(&self) -> Option<Vec<Detection>> {
         let result = self.result.as_ref().filter(|_| self.kind.member == Detection::MEMBER)?;
         serde_json::from_str(result.get()).ok()
+    }
+
+    /// The texts of a document of one page, to draw; `None` for a model that reads no documents.
+    pub fn texts(&self) -> Option<Vec<TextOutline>> {
+        let result = self.result.as_ref().filter(|_| self.kind.name == document_reading::KIND.name)?;
+        document::outlines(result.get())
     }
 }
 

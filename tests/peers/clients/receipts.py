@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Draws receipts and invoices whose fields are known: ten layouts, five languages, askew, some on their side, noisy.
 
-usage: receipts.py FOLDER COUNT [FONT...]      (writes 000.jpg, 001.jpg, ... and truth.json; without a font, Pillow's own, without accents)
+usage: receipts.py FOLDER COUNT [FONT...]      (writes 000.jpg, 001.jpg, ... and truth.json with their fields and words; "-" and no font are
+       Pillow's own, which has neither accents nor the euro sign)
 """
 import json
 import random
@@ -38,7 +39,7 @@ def money(cents, language, form):
     text = f"{grouped}{point}{part:02}"
     if form == 0:
         return text
-    sign = {"en": "£"}.get(language, "EUR")
+    sign = {"en": "£"}.get(language, "€")
     if form == 1:
         return f"{sign}{text}" if language == "en" else f"{text} {sign}"
     return f"{text} EUR"
@@ -57,7 +58,7 @@ class Page:
     def __init__(self, width, height, font, size):
         self.image = Image.new("L", (width, height), 255)
         self.draw = ImageDraw.Draw(self.image)
-        self.font, self.size, self.width = font, size, width
+        self.font, self.size, self.width, self.words = font, size, width, []
 
     def text(self, x, y, text, scale=1.0, align="left"):
         size = round(self.size * scale)
@@ -65,7 +66,9 @@ class Page:
             font = ImageFont.truetype(self.font, size)
         else:
             font = ImageFont.load_default(size)
-            text = "".join(letter for letter in unicodedata.normalize("NFD", text) if ord(letter) < 128 or letter == "£")
+            text = unicodedata.normalize("NFD", text.replace("€", "EUR"))
+            text = "".join(letter for letter in text if ord(letter) < 128 or letter == "£")
+        self.words += text.split()
         length = self.draw.textlength(text, font=font)
         left = {"left": x, "right": x - length, "middle": x - length / 2}[align]
         self.draw.text((left, y), text, font=font, fill=25)
@@ -84,7 +87,7 @@ def draw(layout, language, fonts, rng):
     issued_text = day(issued, language, day_form)
     label = rng.choice(words["total"])
     truth = dict(total=f"{total // 100}.{total % 100:02}", date=issued.isoformat(), number=number, language=language, layout=layout)
-    font = rng.choice(fonts or [None])
+    font = rng.choice([None if font == "-" else font for font in fonts or ["-"]])
     if layout < 5:  # a receipt on a roll
         size = rng.choice([20, 24, 28])
         page = Page(size * 24, size * (26 + 2 * len(items)), font, size)
@@ -142,7 +145,7 @@ def draw(layout, language, fonts, rng):
         if layout == 9:
             page.text(90, y, "IBAN DE89 3704 0044 0532 0130 00")
             truth["iban"] = "DE89370400440532013000"
-    return page.image, truth
+    return page.image, dict(truth, words=page.words)
 
 
 def spoil(image, rng):

@@ -105,6 +105,47 @@ impl Canvas {
         }
     }
 
+    /// The pixels that lie around some corners.
+    pub fn around(&self, corners: [[f32; 2]; 4]) -> Area {
+        let side = |axis: usize| corners.map(|corner| f64::from(corner.get(axis).copied().unwrap_or_default()));
+        let (across, down) = (side(0), side(1));
+        let least = |places: [f64; 4]| places.into_iter().fold(f64::INFINITY, f64::min);
+        let most = |places: [f64; 4]| places.into_iter().fold(0.0, f64::max);
+        Area {
+            left: pixel(least(across).floor(), self.width),
+            top: pixel(least(down).floor(), self.height),
+            right: pixel(most(across).ceil(), self.width),
+            bottom: pixel(most(down).ceil(), self.height),
+        }
+    }
+
+    /// Draws the edges between corners, `line` pixels wide.
+    pub fn polygon(&mut self, corners: [[f32; 2]; 4], line: usize, color: Color) {
+        let [first, .., last] = corners;
+        let edges = corners.windows(2).filter_map(|pair| Some((*pair.first()?, *pair.last()?)));
+        for (from, to) in edges.chain([(last, first)]).collect::<Vec<_>>() {
+            self.edge(from, to, line, color);
+        }
+    }
+
+    /// Draws a straight line, as a square for each pixel of its way.
+    fn edge(&mut self, [x, y]: [f32; 2], [to_x, to_y]: [f32; 2], line: usize, color: Color) {
+        let (across, down) = (f64::from(to_x) - f64::from(x), f64::from(to_y) - f64::from(y));
+        let most = self.width.max(self.height);
+        // No longer than the picture: corners lie in it.
+        let steps = pixel(across.abs().max(down.abs()).ceil(), most).max(1);
+        for step in 0..=steps {
+            #[expect(clippy::cast_precision_loss, reason = "sides of pictures are far below 2^52")]
+            let share = step as f64 / steps as f64;
+            let place = |from: f32, way: f64, side: usize| {
+                let middle = pixel((f64::from(from) + way * share).floor(), side.saturating_sub(1));
+                middle.saturating_sub(line / 2)
+            };
+            let (left, top) = (place(x, across, self.width), place(y, down, self.height));
+            self.fill(Area { left, top, right: left + line, bottom: top + line }, color);
+        }
+    }
+
     pub fn fill(&mut self, area: Area, color: Color) {
         self.rows(area).for_each(|row| row.fill(color));
     }

@@ -22,7 +22,7 @@ fn annotated(photograph: &[u8], annotation: &Annotation<'_>) -> Rgb8Image {
 }
 
 fn only_boxes(detections: &[Detection]) -> Annotation<'_> {
-    Annotation { detections, blurred: &[], format: PictureFormat::Png }
+    Annotation { detections, texts: &[], blurred: &[], format: PictureFormat::Png }
 }
 
 fn at(picture: &Rgb8Image, x: u32, y: u32) -> Color {
@@ -41,6 +41,25 @@ fn a_box_is_seen_on_a_background_of_its_own_color() {
         let letters = (20..120).any(|x| (34..50).any(|y| at(&picture, x, y) != color));
         assert!(letters, "{label}");
     }
+}
+
+#[test]
+fn a_text_is_outlined_as_it_stands_and_one_of_a_field_has_its_name() {
+    let askew = [[20.0, 60.0], [170.0, 90.0], [165.0, 110.0], [15.0, 80.0]];
+    let outline = |field: Option<&str>| TextOutline { corners: askew, field: field.map(str::to_owned) };
+    let drawn = |texts: &[TextOutline]| annotated(&plain(200, 200, [255; 3]), &Annotation { texts, ..only_boxes(&[]) });
+    let line = drawn(&[outline(None)]);
+    for [x, y] in [[20, 60], [95, 75], [170, 90], [90, 95], [15, 80]] {
+        assert_eq!(at(&line, x, y), LINE_COLOR, "{x} {y}");
+    }
+    assert_eq!([at(&line, 92, 85), at(&line, 170, 60), at(&line, 20, 110)], [[255; 3]; 3], "inside and beside");
+
+    let field = drawn(&[outline(None), outline(Some("total"))]);
+    let color = color_of("total");
+    assert_eq!(at(&field, 95, 75), color);
+    // Five letters of 9x16 pixels, less their ink.
+    let filled = (44..60).flat_map(|y| (15..65).map(move |x| (x, y))).filter(|(x, y)| at(&field, *x, *y) == color);
+    assert!(filled.count() > 400);
 }
 
 #[test]

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use ledge_base::tensor::Tensor;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::pipeline::annotation::TextOutline;
 use crate::pipeline::kind::AnswerError;
 use crate::pipeline::reading::fields::{Field, Page as FieldsOfPage, Value};
 use crate::pipeline::reading::geometry::Quadrilateral;
@@ -146,6 +147,32 @@ pub fn results(pages: Vec<Page>) -> Result<Vec<Tensor>, AnswerError> {
     let document = serde_json::to_vec(&Document { pages, fields }).map_err(|error| wrong(error.to_string()))?;
     let document = Tensor::from_strings(vec![1], [document]);
     Ok(vec![texts.map_err(|error| wrong(error.to_string()))?, document.map_err(|error| wrong(error.to_string()))?])
+}
+
+/// The lines and the fields of the first page of an answer, to draw.
+pub fn outlines(answer: &str) -> Option<Vec<TextOutline>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        pages: Vec<AnsweredPage>,
+        fields: BTreeMap<String, Place>,
+    }
+    #[derive(Deserialize)]
+    struct AnsweredPage {
+        lines: Vec<Place>,
+    }
+    #[derive(Deserialize)]
+    struct Place {
+        #[serde(default)]
+        page: Option<usize>,
+        #[serde(rename = "box")]
+        corners: Corners,
+    }
+    let Answer { pages, fields } = serde_json::from_str(answer).ok()?;
+    let lines = pages.into_iter().take(1).flat_map(|page| page.lines);
+    let lines = lines.map(|line| TextOutline { corners: line.corners, field: None });
+    let fields = fields.into_iter().filter(|(_, place)| place.page == Some(1));
+    let fields = fields.map(|(name, place)| TextOutline { corners: place.corners, field: Some(name) });
+    Some(lines.chain(fields).collect())
 }
 
 /// Rounded to a part: people read these numbers, and two runtimes differ in what is cut off.

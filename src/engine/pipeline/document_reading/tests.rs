@@ -1,7 +1,9 @@
+use super::document::PageSize;
 use super::steps::FoundLine;
 use super::*;
 use crate::backend::Port;
 use crate::pipeline::reading::geometry::{Area, Quadrilateral};
+use crate::pipeline::reading::line::Line;
 
 fn port(name: &str, shape: &[i64]) -> Port {
     Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
@@ -13,15 +15,27 @@ fn parts(classes: i64) -> HashMap<&'static str, Signature> {
     [(part::FIND, signature(&[-1, 1, -1, -1])), (part::READ, signature(&[-1, -1, classes]))].into()
 }
 
-fn bind(parts: &HashMap<&'static str, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
-    DocumentReading::default().bind(Model {
+fn bind_with(
+    section: &DocumentReading,
+    parts: &HashMap<&'static str, Signature>,
+    file: &'static [u8],
+    metadata: &[(&str, &str)],
+) -> Result<Arc<dyn Pipeline>, String> {
+    let metadata = metadata.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+    section.bind(Model {
         signature: &Signature::default(),
         labels: &[].into(),
         quantization: &[].into(),
-        files: &[("characters.txt".to_owned(), characters.into())].into(),
+        files: &[("characters.txt".to_owned(), file.into())].into(),
         parts,
+        part_metadata: &[(part::READ, metadata)].into(),
         fields: &[],
     })
+}
+
+fn bind(parts: &HashMap<&'static str, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
+    let section = DocumentReading { characters: Some("characters.txt".to_owned()), ..DocumentReading::default() };
+    bind_with(&section, parts, characters, &[])
 }
 
 #[test]
@@ -34,11 +48,39 @@ fn characters_and_classes_belong_together() {
 }
 
 #[test]
+fn characters_are_those_of_the_models_metadata_unless_a_file_is_named() {
+    let section = DocumentReading::default();
+    let bind = |classes, metadata: &[_]| bind_with(&section, &parts(classes), b"a\n", metadata);
+    assert!(bind(5, &[("author", "x"), ("character", "a\nb\nc\n")]).is_ok());
+    let reason = bind(7, &[("character", "a\nb\nc")]).unwrap_err();
+    assert!(reason.starts_with("read has 7 classes, and \"character\" in its metadata makes 5"), "{reason}");
+    let reason = bind(5, &[("author", "x")]).unwrap_err();
+    assert!(reason.contains("characters of read are missing") && reason.contains("`characters`"), "{reason}");
+}
+
+#[test]
 fn a_part_takes_a_picture() {
     let mut wrong = parts(5);
     wrong.get_mut(part::FIND).unwrap().inputs = vec![port("x", &[-1, 3])];
     let reason = bind(&wrong, b"a\nb\nc\n").unwrap_err();
     assert!(reason.contains("find: input \"x\" is FP32 of shape [-1, 3]"), "{reason}");
+}
+
+#[test]
+fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
+    let page = |number: usize, left: f32| {
+        let area = Area { left, top: 2.0, right: left + 9.0, bottom: 4.0 };
+        let line = Line::even("Total 2.50", Quadrilateral::upright(area), 0.9);
+        let size = PageSize { number, width: 20, height: 9, turned: 0, source: document::Source::Models };
+        let field = toml::from_str("name = 'total'\npattern = 'amount'").unwrap();
+        document::Page::new(size, &[line], &[field], |area| area)
+    };
+    let results = document::results(vec![page(1, 1.0), page(2, 5.0)]).unwrap();
+    let json = String::from_utf8(results[1].strings().unwrap().next().unwrap().to_vec()).unwrap();
+    let outlines = document::outlines(&json).unwrap();
+    let found: Vec<_> = outlines.iter().map(|outline| (outline.field.as_deref(), outline.corners[1])).collect();
+    assert_eq!(found, [(None, [10.0, 2.0]), (Some("total"), [10.0, 2.0])]);
+    assert_eq!(document::outlines("{}"), None);
 }
 
 #[test]

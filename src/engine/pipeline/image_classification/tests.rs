@@ -136,6 +136,7 @@ fn bound(section: &str, input: &[i64], labels: &[&str]) -> Result<Arc<dyn Pipeli
         quantization: &[].into(),
         files: &[].into(),
         parts: &[].into(),
+        part_metadata: &[].into(),
         fields: &[],
     })
 }

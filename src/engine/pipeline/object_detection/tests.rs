@@ -30,6 +30,7 @@ fn bound(text: &str, outputs: &[&str], labels: &[&str]) -> Result<Arc<dyn Pipeli
         quantization: &HashMap::new(),
         files: &HashMap::new(),
         parts: &HashMap::new(),
+        part_metadata: &HashMap::new(),
         fields: &[],
     })
 }

@@ -194,8 +194,10 @@ impl Field {
             Pattern::VatId => identifiers::vat_ids(chars),
             Pattern::Number => {
                 let dates = date::dates(chars, self.day_order);
-                let is_date = |found: &Match| dates.iter().any(|date| date.chars == found.chars);
-                identifiers::numbers(chars).into_iter().filter(|found| !is_date(found)).collect()
+                let is_of_date = |found: &Match| {
+                    dates.iter().any(|date| date.chars.start <= found.chars.start && found.chars.end <= date.chars.end)
+                };
+                identifiers::numbers(chars).into_iter().filter(|found| !is_of_date(found)).collect()
             }
         };
         let on_row = |found: Match| Match { chars: start + found.chars.start..start + found.chars.end, ..found };

@@ -26,6 +26,7 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
         quantization: &HashMap::new(),
         files: &HashMap::new(),
         parts: &HashMap::new(),
+        part_metadata: &HashMap::new(),
         fields: &[],
     })
 }
@@ -188,6 +189,7 @@ fn a_proposed_section_fits_the_model_that_it_was_read_from() {
             quantization: &HashMap::new(),
             files: &HashMap::new(),
             parts: &HashMap::new(),
+            part_metadata: &HashMap::new(),
             fields: &[],
         })?;
         let document: toml::Table = toml::from_str(&proposed).unwrap();
@@ -200,6 +202,7 @@ fn a_proposed_section_fits_the_model_that_it_was_read_from() {
                 quantization: &HashMap::new(),
                 files: &HashMap::new(),
                 parts: &HashMap::new(),
+                part_metadata: &HashMap::new(),
                 fields: &[],
             })
             .unwrap();

@@ -33,6 +33,7 @@ fn bind(section: &str, inputs: Vec<Port>, output: &[i64], file: &str) -> Result<
         quantization: &[].into(),
         files: &files,
         parts: &[].into(),
+        part_metadata: &[].into(),
         fields: &[],
     })
 }

@@ -44,6 +44,7 @@ const CURRENCIES: &[(&str, Option<&str>)] = &[
     ("CNY", Some("CNY")),
     ("INR", Some("INR")),
     ("Rs.", Some("INR")),
+    ("Rs", Some("INR")),
     ("₹", Some("INR")),
     ("IDR", Some("IDR")),
     ("Rp", Some("IDR")),

@@ -34,6 +34,17 @@ const MONTHS: [&[&str]; 12] = [
     &["december", "dezember", "decembre", "diciembre", "dicembre", "dezembro"],
 ];
 
+/// The names of the days of a week, from Sunday, as [`MONTHS`].
+const WEEKDAYS: [&[&str]; 7] = [
+    &["sunday", "sonntag", "dimanche", "domingo", "domenica", "zondag"],
+    &["monday", "montag", "lundi", "lunes", "lunedi", "maandag", "segunda"],
+    &["tuesday", "dienstag", "mardi", "martes", "martedi", "dinsdag", "terca"],
+    &["wednesday", "mittwoch", "mercredi", "miercoles", "mercoledi", "woensdag", "quarta"],
+    &["thursday", "donnerstag", "jeudi", "jueves", "giovedi", "donderdag", "quinta"],
+    &["friday", "freitag", "vendredi", "viernes", "venerdi", "vrijdag", "sexta"],
+    &["saturday", "samstag", "sonnabend", "samedi", "sabado", "sabato", "zaterdag"],
+];
+
 /// Words and endings between the parts of a date.
 const BETWEEN: &[&str] = &["de", "del", "of", "den", "st", "nd", "rd", "th", "er"];
 
@@ -102,9 +113,16 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
             if separator(second_at, third_at) != Some(sign) {
                 return None;
             }
-            let is_month_first = other > 12 || (order == DayOrder::MonthFirst && sign == '/' && one <= 12);
+            let year = full_year(year, length)?;
+            let is_month_first = match weekday_before(chars, start) {
+                // The day of the week fits one order only, where it tells any.
+                Some(named) if is_on(named, one, other, year) != is_on(named, other, one, year) => {
+                    is_on(named, other, one, year)
+                }
+                _ => other > 12 || (order == DayOrder::MonthFirst && sign == '/' && one <= 12),
+            };
             let (day, month) = if is_month_first { (other, one) } else { (one, other) };
-            (day, month, full_year(year, length)?)
+            (day, month, year)
         }
         (Part::Number { value: day, length: 1..=2 }, Part::Month(month), Part::Number { value: year, length })
         | (Part::Month(month), Part::Number { value: day, length: 1..=2 }, Part::Number { value: year, length }) => {
@@ -166,6 +184,26 @@ fn month_at(chars: &[char], at: usize) -> Option<(u32, usize)> {
     let begins = |names: &&[&str]| word.len() >= 3 && names.iter().any(|name| name.starts_with(&word));
     let month = MONTHS.iter().position(is_whole).or_else(|| MONTHS.iter().position(begins))?;
     Some((u32::try_from(month).ok()? + 1, at + letters))
+}
+
+/// The day of the week that is named right before a date, such as "Fri" or "mardi,".
+fn weekday_before(chars: &[char], at: usize) -> Option<usize> {
+    let before = chars.get(..at)?;
+    let end = before.iter().rposition(|char| !matches!(char, ' ' | ',' | '.' | ':'))? + 1;
+    let letters = before.get(..end)?.iter().rev().take_while(|char| char.is_alphabetic()).count();
+    let word: String = before.get(end - letters..end)?.iter().copied().flat_map(folded).collect();
+    let begins = |names: &&[&str]| word.len() >= 3 && names.iter().any(|name| name.starts_with(&word));
+    WEEKDAYS.iter().position(begins)
+}
+
+/// Tells whether a date exists and is on this day of the week, by Sakamoto's method.
+fn is_on(weekday: usize, day: u32, month: u32, year: u32) -> bool {
+    const OFFSETS: [u32; 12] = [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4];
+    let offset = month.checked_sub(1).and_then(|index| OFFSETS.get(usize::try_from(index).ok()?));
+    let Some(offset) = offset.filter(|_| is_date(day, month, year)) else { return false };
+    let year = if month < 3 { year - 1 } else { year };
+    let found = (year + year / 4 - year / 100 + year / 400 + offset + day) % 7;
+    usize::try_from(found) == Ok(weekday)
 }
 
 /// The place of the next part, behind signs and words between.

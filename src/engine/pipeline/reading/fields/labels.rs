@@ -57,7 +57,8 @@ fn places_of(label: &Label, letters: &[(usize, char)], chars: &[char], may_be_jo
 /// Tells whether no letter is right before or behind. Behind, one may be where the space between two words was lost: a
 /// capital behind a small letter, or a currency.
 fn is_word(place: &Range<usize>, chars: &[char], may_be_joined: bool) -> bool {
-    let is_letter = |index: usize| chars.get(index).is_some_and(|char| char.is_alphabetic());
+    // The small o of "Nº" is a sign, and belongs to the label.
+    let is_letter = |index: usize| chars.get(index).is_some_and(|char| char.is_alphabetic() && *char != 'º');
     if place.start.checked_sub(1).is_some_and(is_letter) {
         return false;
     }
@@ -86,7 +87,7 @@ pub(super) fn folded(char: char) -> impl Iterator<Item = char> {
         'ì' | 'í' | 'î' | 'ï' | '|' => (Some('i'), None),
         'ł' => (Some('l'), None),
         'ñ' | 'ń' | 'ň' => (Some('n'), None),
-        'ò' | 'ó' | 'ô' | 'õ' | 'ö' | 'ø' | 'ő' => (Some('o'), None),
+        'ò' | 'ó' | 'ô' | 'õ' | 'ö' | 'ø' | 'ő' | 'º' => (Some('o'), None),
         'ř' => (Some('r'), None),
         'ś' | 'š' | 'ș' => (Some('s'), None),
         'ß' => (Some('s'), Some('s')),

@@ -50,6 +50,9 @@ fn amounts_are_read_in_the_forms_of_many_countries() {
         ("12 345 Ft", "12345 HUF"),
         ("1.234.567,89 zł", "1234567.89 PLN"),
         ("$25", "25 USD"),
+        ("Rs 1939", "1939 INR"),
+        ("Rs. 1,939", "1939 INR"),
+        ("Cars 1939", "none"),
         ("-12,50", "-12.50 ?"),
         ("12,50-", "-12.50 ?"),
         ("-€12.50", "-12.50 EUR"),
@@ -107,6 +110,13 @@ fn dates_are_read_in_seven_languages() {
         ("23. Dez. 2026", "2026-12-23"),
         ("le 23 février 2026", "2026-02-23"),
         ("1er août 2026", "2026-08-01"),
+        // The day of the week tells the order, where it fits one of them only.
+        ("Fri 04/07/2017", "2017-04-07"),
+        ("Tue 04/07/2017", "2017-07-04"),
+        ("vendredi, 07.04.2017", "2017-04-07"),
+        ("Mon 04/07/2017", "2017-07-04"),
+        ("Sunday 01/01/2017", "2017-01-01"),
+        ("Mar 29/02/2028", "2028-02-29"),
         ("23 de noviembre de 2026", "2026-11-23"),
         ("23 giugno 2026", "2026-06-23"),
         ("23 juin 2026", "2026-06-23"),
@@ -206,6 +216,7 @@ fn totals_are_found_beside_and_below_their_labels_in_five_languages() {
 fn a_value_is_found_where_the_space_behind_its_label_was_lost() {
     let total = field("labels = ['total', 'net a payer']\npattern = 'amount'");
     let number = field("labels = ['invoice no', 'facture no']\npattern = 'number'");
+    let short = field("labels = ['fattura n']\npattern = 'number'");
     let iban = field("labels = ['iban']\npattern = 'iban'");
     let date = field("labels = ['date']\npattern = 'date'\nunlabelled = true");
     for (text, field, expected) in [
@@ -215,6 +226,9 @@ fn a_value_is_found_where_the_space_behind_its_label_was_lost() {
         ("TOTA12.50", &total, "none"),
         ("FactureNoRE25994\n2xScrews", &number, "RE25994"),
         ("Invoice No  24/11/2026", &number, "none"),
+        ("Invoice No  Jan 1, 2022", &number, "none"),
+        ("FACTURE Nº : F20260023", &number, "F20260023"),
+        ("Fattura Nº 12/2026", &short, "12/2026"),
         ("Invoice No2026/40788", &number, "2026/40788"),
         ("IBANDE89370400440532013000", &iban, "DE89370400440532013000"),
         ("Date2026-11-24", &date, "2026-11-24"),
