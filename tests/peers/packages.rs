@@ -101,7 +101,16 @@ fn assert_furnished(root: &Root) {
     let ready = |row: &&Value| row["state"] == "READY";
     let names: Vec<_> =
         index.as_array().unwrap().iter().filter(ready).map(|row| row["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["bike_demand", "coco_detector", "efficientnet_lite0", "face_detector", "own_wine", "wine_mlp"]);
+    let expected = [
+        "bike_demand",
+        "coco_detector",
+        "document_reader",
+        "efficientnet_lite0",
+        "face_detector",
+        "own_wine",
+        "wine_mlp",
+    ];
+    assert_eq!(names, expected);
     assert_coffee(&serving);
     serving.stop();
     let shown = root.run(&["ledge", "config", "show"]);
