@@ -70,7 +70,7 @@ fn the_examples_in_the_shipped_file_work() {
     "#;
     ledge_base::durable::replace(&views.join("views.toml"), declared.as_bytes()).unwrap();
     let config = root.load(&[], &[]).config;
-    assert_eq!((config.mqtt.bindings.len(), config.camera.0.len()), (3, 1));
+    assert_eq!((config.mqtt.bindings.len(), config.camera.0.len()), (5, 1));
 }
 
 #[test]
