@@ -94,7 +94,7 @@ def model_texts(checkout, models):
             package, version = requirement.split("==")
             pattern = f"{re.sub('[-.]+', '_', package)}-{version}-*.whl"
             wheels = [path for path in (checkout / ".ledge/downloads").iterdir() if fnmatch.fnmatch(path.name, pattern)]
-            texts = [text for wheel in wheels for text in wheel_texts(wheel)]
+            texts = [text for wheel in wheels for text in wheel_texts(wheel, (checkout / "LICENSE").read_text())]
             if not texts:
                 raise Failure(
                     f"the licence of {requirement}, which {model} is made of, is not there: remove .ledge/models/{model} and "
@@ -103,8 +103,14 @@ def model_texts(checkout, models):
                 yield f"{package} {version} (in the model {model})", text
 
 
-def wheel_texts(wheel):
+def wheel_texts(wheel, apache):
+    """The texts in a wheel. APACHE stands for that of one which only names the licence."""
     with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if ".dist-info/" in name and TEXTS.match(Path(name).name):
-                yield archive.read(name).decode(errors="replace")
+        names = [name for name in archive.namelist() if ".dist-info/" in name]
+        texts = [name for name in names if TEXTS.match(Path(name).name) or "/licenses/" in name]
+        for name in texts:
+            yield archive.read(name).decode(errors="replace")
+        if not texts:
+            metadata = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode(errors="replace")
+            if re.search(r"^License(-Expression)?: Apache-2\.0$", metadata, re.MULTILINE):
+                yield apache
