@@ -338,7 +338,9 @@ fn a_web_page_may_not_what_this_machine_may() {
         "host: localhost\r\norigin: https://far.example",
         "host: localhost\r\norigin: null",
         "host: 127.0.0.1\r\nsec-fetch-site: cross-site",
-        "host: localhost\r\nsec-fetch-site: same-origin",
+        "host: localhost:8000\r\norigin: http://localhost:3000\r\nsec-fetch-site: same-site",
+        "host: localhost\r\norigin: https://localhost",
+        "host: far.example\r\norigin: http://far.example\r\nsec-fetch-site: same-origin",
         "host: far.example",
         "host: box.example.far.example:80",
     ];
@@ -352,9 +354,15 @@ fn a_web_page_may_not_what_this_machine_may() {
         assert_eq!(status(daemon.client(), "/v2", &format!("{head}\r\n{viewer}")), 200, "{head}");
         assert_eq!(status(daemon.unix_client(), "/v2", head), 200, "{head}");
     }
-    for head in
-        ["host: localhost:8000", "host: [::1]:8000", "host: box.example", "host: localhost\r\nsec-fetch-site: none"]
-    {
+    for head in [
+        "host: localhost:8000",
+        "host: [::1]:8000",
+        "host: box.example",
+        "host: localhost\r\nsec-fetch-site: none",
+        // The console, as browsers send its requests.
+        "host: localhost\r\nsec-fetch-site: same-origin",
+        "host: localhost:8000\r\norigin: http://localhost:8000\r\nsec-fetch-site: same-origin",
+    ] {
         assert_eq!(status(daemon.client(), "/v2", head), 200, "{head}");
     }
     let mut old = daemon.client();
