@@ -14,6 +14,7 @@ pub mod config;
 pub use ledge_audit as audit;
 pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};
 pub use ledge_cameras as cameras;
+pub use ledge_console as console;
 pub use ledge_documents as documents;
 pub use ledge_egress as egress;
 pub use ledge_engine as engine;
