@@ -1,5 +1,9 @@
 //! The console: its page, and the API that the page needs.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::access_matrix::key;
@@ -12,28 +16,38 @@ fn sent(mut client: Client, method: &str, path: &str, head: &str) -> Response {
     client.receive()
 }
 
-/// The bytes that a listener gets until `enough` says so, or until the end of the answer.
-fn heard(daemon: &TestDaemon, key: Option<&str>, enough: impl Fn(&str) -> bool) -> String {
-    let mut stream = std::net::TcpStream::connect(daemon.address).unwrap();
-    stream.set_read_timeout(Some(std::time::Duration::from_mins(1))).unwrap();
+/// A test that listens longer than this has found an answer that does not end.
+const LISTENING_TIME_MAX: Duration = Duration::from_secs(40);
+
+/// Opens an answer of `GET /figures/live`.
+fn listen(daemon: &TestDaemon, key: Option<&str>) -> TcpStream {
+    let mut stream = TcpStream::connect(daemon.address).unwrap();
+    stream.set_read_timeout(Some(LISTENING_TIME_MAX)).unwrap();
     let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
-    let request = format!("GET /figures/live HTTP/1.1\r\nhost: localhost\r\n{key}\r\n");
-    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
-    let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+    stream.write_all(format!("GET /figures/live HTTP/1.1\r\nhost: localhost\r\n{key}\r\n").as_bytes()).unwrap();
+    stream
+}
+
+/// The bytes that a listener gets until `enough` says so, or until the end of the answer.
+fn hear(stream: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
+    let (mut all, mut buffer, began) = (Vec::new(), [0; 4096], Instant::now());
     loop {
         let text = String::from_utf8_lossy(&all).into_owned();
-        if enough(&text) {
+        let is_ended = all == b"0\r\n\r\n" || all.ends_with(b"\r\n0\r\n\r\n");
+        if enough(&text) || is_ended {
             return text;
         }
-        match std::io::Read::read(&mut stream, &mut buffer).unwrap() {
+        assert!(began.elapsed() < LISTENING_TIME_MAX, "the answer does not end: {text}");
+        match stream.read(&mut buffer).unwrap() {
             0 => return text,
             read => all.extend_from_slice(&buffer[..read]),
         }
-        // The last chunk of an answer.
-        if all.ends_with(b"\r\n0\r\n\r\n") {
-            return String::from_utf8_lossy(&all).into_owned();
-        }
     }
+}
+
+/// True once an answer of `GET /figures/live` has begun.
+fn is_open(text: &str) -> bool {
+    text.contains(": one event")
 }
 
 fn infer(daemon: &TestDaemon) -> u16 {
@@ -101,7 +115,7 @@ fn the_figures_have_the_calls_of_the_last_seconds_and_each_sample_is_an_event() 
         data.filter_map(|data| serde_json::from_str::<Value>(data).ok()).last()
     };
     let calls = |event: &Value| event["figures"]["calls_per_s"].as_f64();
-    let text = heard(&daemon, None, |text| event(text).is_some());
+    let text = hear(&mut listen(&daemon, None), |text| event(text).is_some());
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("content-type: text/event-stream\r\n"), "{text}");
     let heard = event(&text).unwrap();
     assert_eq!(heard["interval_s"], 5);
@@ -128,26 +142,40 @@ fn a_listener_ends_with_the_daemon_and_with_its_key() {
     let root = TestRoot::closed().set("access.loopback=[]");
     let (viewer, other) = (key(&root, &["viewer", "--role", "viewer"]), key(&root, &["other", "--role", "viewer"]));
     let mut daemon = root.start();
-    let opened = |text: &str| text.contains(": one event");
-    std::thread::scope(|scope| {
-        let listening = scope.spawn(|| heard(&daemon, Some(&viewer), |_| false));
-        // The key is revoked while somebody listens with it.
-        heard(&daemon, Some(&viewer), opened);
-        assert!(daemon.root.command(&["keys", "revoke", "viewer"]).output().unwrap().status.success());
-        assert!(opened(&listening.join().unwrap()));
-    });
+    let mut listening = listen(&daemon, Some(&viewer));
+    hear(&mut listening, is_open);
+    assert!(daemon.root.command(&["keys", "revoke", "viewer"]).output().unwrap().status.success());
+    hear(&mut listening, |_| false);
     assert_eq!(daemon.client().request("GET", "/figures", &[("x-api-key", &viewer)], b"").status, 401);
 
-    let began = std::time::Instant::now();
-    std::thread::scope(|scope| {
-        let listening = scope.spawn(|| heard(&daemon, Some(&other), |_| false));
-        heard(&daemon, Some(&other), opened);
-        daemon.signal("TERM");
-        assert!(opened(&listening.join().unwrap()));
-    });
+    let mut listening = listen(&daemon, Some(&other));
+    hear(&mut listening, is_open);
+    let began = Instant::now();
+    daemon.signal("TERM");
+    hear(&mut listening, |_| false);
     assert!(daemon.wait().success());
     // The grace period is 10 s.
-    assert!(began.elapsed() < std::time::Duration::from_secs(8), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}
+
+#[test]
+fn no_more_than_so_many_listen_and_a_place_is_free_again_when_one_hangs_up() {
+    let daemon = TestRoot::new().start();
+    let mut listening: Vec<_> = (0..32).map(|_| listen(&daemon, None)).collect();
+    for stream in &mut listening {
+        hear(stream, is_open);
+    }
+    let refused = daemon.client().get("/figures/live");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("10")), "{refused:?}");
+    assert!(refused.error().contains("32 callers listen already"), "{}", refused.error());
+    assert_eq!(daemon.client().get("/figures").status, 200);
+
+    drop(listening);
+    // The daemon learns of it when it reads or writes next.
+    let began = Instant::now();
+    while daemon.client().get("/figures/live?events=0").status != 200 {
+        assert!(began.elapsed() < LISTENING_TIME_MAX);
+    }
 }
 
 #[test]

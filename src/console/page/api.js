@@ -15,8 +15,11 @@ export function hasKey() {
   return key !== null;
 }
 
-export function setKey(text) {
+/** Uses a key, or none for `null`. Returns a function that goes back to the one before. */
+export function useKey(text) {
+  const before = key;
   key = text;
+  return () => { key = before; };
 }
 
 /** Calls `listener` with the error of each answer of 401 or 403. */

@@ -1,6 +1,6 @@
 // The dialog that asks for an API key, and the caller in the header.
 
-import { get, hasKey, onRefused, setKey } from './api.js';
+import { get, hasKey, onRefused, useKey } from './api.js';
 import { byId, withCommands } from './dom.js';
 
 let changed = () => {};
@@ -20,7 +20,7 @@ export function start(listener) {
   const dialog = byId('key-dialog');
   byId('use-key').addEventListener('click', () => ask());
   byId('forget-key').addEventListener('click', () => {
-    setKey(null);
+    useKey(null);
     dismissed = true;
     identify();
   });
@@ -52,11 +52,11 @@ export function ask(reason) {
 
 /** Tries a key: a wrong one is not kept. */
 async function take(text) {
-  setKey(text);
+  const goBack = useKey(text);
   try {
     caller = await get('/access', { quiet: true });
   } catch (error) {
-    setKey(null);
+    goBack();
     ask(error.message);
     return;
   }

@@ -12,9 +12,12 @@ const JSON_SHOWN = 20_000;
 const select = h('select', { id: 'try-model' });
 const about = h('p', { class: 'quiet' });
 const input = h('div', { class: 'input' });
-const result = h('div', { class: 'result', role: 'region', 'aria-label': 'Answer', 'aria-live': 'polite' });
+const result = h('div', { class: 'result', role: 'region', 'aria-label': 'Answer' });
+// Read aloud: the answer itself is long.
+const said = h('p', { class: 'unseen', role: 'status' });
 let model = null;
-let loaded = null;
+// The caller whose models are listed; `undefined` before the first.
+let loaded;
 let camera = null;
 let pictureUrl = null;
 
@@ -25,7 +28,7 @@ export function build(section) {
       h('p', { class: 'quiet' }, 'What you send goes to this box and is not stored.')),
     h('div', { class: 'panes' },
       h('div', { class: 'pane' }, h('label', { for: 'try-model' }, 'Model'), select, about, input),
-      h('div', { class: 'pane' }, result)));
+      h('div', { class: 'pane' }, said, result)));
 }
 
 export async function show() {
@@ -43,7 +46,7 @@ export function hide() {
 }
 
 export function changed() {
-  loaded = null;
+  loaded = undefined;
 }
 
 /** Fills the list of models. */
@@ -263,6 +266,7 @@ function tensorForm() {
 async function run(request, draw) {
   result.setAttribute('aria-busy', 'true');
   result.replaceChildren(h('p', { class: 'empty' }, 'Asking …'));
+  said.textContent = 'Asking';
   const began = performance.now();
   try {
     const response = await send(path(), { method: 'POST', headers: { 'content-type': request.type }, body: request.body });
@@ -277,7 +281,9 @@ async function run(request, draw) {
         raw.length > JSON_SHOWN ? `${raw.slice(0, JSON_SHOWN)}\n… ${(raw.length - JSON_SHOWN).toLocaleString('en')} characters more` : raw)),
       commands({ ...request, path: path(), topic: topic() }),
     ].flat(Infinity).filter(Boolean));
+    said.textContent = `The answer is here. ${result.querySelector('.sum')?.textContent ?? ''}`;
   } catch (error) {
+    said.textContent = '';
     result.replaceChildren(failure(error, () => ask()), commands({ ...request, path: path(), topic: topic() }));
   }
   result.removeAttribute('aria-busy');
