@@ -14,6 +14,7 @@ use ledge_base::config_path;
 use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{Mistake, Problem, in_range};
 use ledge_cameras::config::{CamerasConfig, HomeAssistantConfig};
+use ledge_console::config::ConsoleConfig;
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
@@ -74,6 +75,7 @@ configuration! {
 pub struct Config {
     pub http: HttpConfig,
     pub vision: VisionConfig,
+    pub console: ConsoleConfig,
     pub access: AccessConfig,
     pub repository: RepositoryConfig,
     pub runtimes: RuntimesConfig,

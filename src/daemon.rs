@@ -7,6 +7,7 @@
 //! * `audit.rs` - the audit log as a part of the daemon: its writer and its copies
 //! * `updates.rs` - updates as a part of the daemon: boot before any model loads, then a thread of their own
 //! * `cameras.rs` - cameras as a part of the daemon, introduced to MQTT
+//! * `console.rs` - the console as a part of the daemon, introduced to what is wrong with this box
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
@@ -24,6 +25,7 @@
 mod audit;
 mod cameras;
 mod configuration_change;
+mod console;
 pub mod formats;
 mod health;
 mod load_guard;
@@ -317,6 +319,7 @@ impl App {
         audit: &AuditState,
         messages: Option<&MessageStatistics>,
         cameras: &Cameras,
+        routers: &console::OwnRouters,
     ) -> anyhow::Result<Vec<Arc<dyn Part>>> {
         let Environment { egress, audit: sink, sealer, .. } = &self.environment;
         let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
@@ -331,6 +334,9 @@ impl App {
             Arc::new(self.serving.clone()),
         ];
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
+        let console =
+            console::console(&self.config, &self.environment, &self.serving, &self.authenticator, messages, routers);
+        parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Part>));
         for (name, section) in self.config.sections() {
             let opened = section.open(&self.environment);
             parts.extend(opened.map_err(|error| anyhow::anyhow!("{name}: {error}"))?);
@@ -342,7 +348,8 @@ impl App {
         let messages = self.config.mqtt.broker.is_some().then(MessageStatistics::default);
         let audit_state = AuditState::default();
         let watched = cameras::WatchedCameras::new(&self.config, &self.environment, &self.serving);
-        let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras)?;
+        let own_routers = console::OwnRouters::default();
+        let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers)?;
         let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
         let Self { listeners, tls, counts, updates, environment, .. } = self;
         let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
@@ -375,7 +382,9 @@ impl App {
             vision: config.vision.clone(),
             shutdown: shutdown.clone(),
         });
-        listeners.serve(&http::Routers::new(&app), &config.http, tls.as_ref(), readiness, shutdown);
+        let routers = http::Routers::new(&app);
+        listeners.serve(&routers, &config.http, tls.as_ref(), readiness, shutdown);
+        own_routers.keep(routers, shutdown);
 
         let handle = updates.handle();
         updates.spawn(&config, serving.repository(), &environment);

@@ -6,12 +6,15 @@
 pub mod cli;
 /// The composition root. The only file that sees every part.
 pub mod daemon;
+/// The findings about this box that `ledge doctor` and the daemon share.
+pub mod findings;
 /// The configuration: a value that needs no further check, or every mistake at once.
 pub mod config;
 
 pub use ledge_audit as audit;
 pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};
 pub use ledge_cameras as cameras;
+pub use ledge_console as console;
 pub use ledge_documents as documents;
 pub use ledge_egress as egress;
 pub use ledge_engine as engine;

@@ -101,13 +101,22 @@ fn key(config: &AuditConfig, context: &DoctorContext<'_>) -> Check {
 fn sync(config: &AuditConfig, context: &DoctorContext<'_>) -> Option<Check> {
     let (name, sync) = ("audit copy", &config.sync);
     let url = sync.url.as_ref()?;
+    let advice = "check the network, audit.sync.proxy, audit.sync.tls and [egress]; no record is lost meanwhile";
+    if !context.may_connect {
+        // The daemon knows how its last upload went.
+        let status = (context.ask_daemon)("/audit/status").unwrap_or_default();
+        let error = status.pointer("/sync/error").and_then(Value::as_str);
+        return Some(match error {
+            Some(error) => Check::fail(name, format!("{url}: {error}"), advice),
+            None => Check::ok(name, url.to_string()),
+        });
+    }
     let SyncAddress::Web(address) = url else {
         return Some(Check::ok(
             name,
             format!("{url}: GET /audit/status has the result of the last upload to the bucket"),
         ));
     };
-    let advice = "check the network, audit.sync.proxy, audit.sync.tls and [egress]; no record is lost meanwhile";
     let tls = address.tls.then(|| sync.tls.settings());
     let settings = HttpSettings { at: address.at.clone(), tls, proxy: sync.proxy.clone() };
     let egress = Egress::new(context.egress, AuditSink::to_nowhere());

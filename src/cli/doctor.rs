@@ -1,8 +1,5 @@
 //! `ledge doctor`
 
-mod access;
-mod cameras;
-mod machine;
 mod models;
 mod mqtt;
 mod unit;
@@ -12,7 +9,6 @@ use std::path::Path;
 
 use clap::Args;
 use ledge_egress::DaemonConnection;
-use ledge_part::section::DoctorContext;
 use serde_json::Value;
 
 use super::checks::{Check, Status, text};
@@ -20,6 +16,7 @@ use super::top::own_daemon;
 use super::{BadConfiguration, Exit, Globals, Output, block_on};
 use crate::config::Config;
 use crate::daemon::formats;
+use crate::findings::{Seeker, findings};
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]
@@ -74,18 +71,8 @@ fn checks(globals: &Globals) -> Vec<Check> {
         }
     };
 
-    checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(unit::check(&config));
-    checks.push(access::check(&config));
-    let site = DoctorContext {
-        state: &config.state.path,
-        device: &config.device,
-        encryption: &config.encryption,
-        egress: &config.egress,
-        ask_daemon: &|path| ask_own_daemon(&config, path),
-    };
-    checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
-    checks.extend(cameras::checks(&config, site.ask_daemon));
+    checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
     checks.extend(mqtt::check(&config));
     checks.extend(models::checks(&config));
     checks

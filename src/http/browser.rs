@@ -1,19 +1,20 @@
 //! Requests of web pages in a browser on this machine. Callers on this machine have some access without a credential,
-//! and pages must not have it: neither pages of another origin, nor pages whose host name resolves to this machine (DNS
-//! rebinding).
+//! and foreign pages must not have it: neither pages of another origin, nor pages whose host name resolves to this machine
+//! (DNS rebinding). The page of this box, the console, has it: its requests come from the origin that they go to, and go
+//! to a known name of this machine.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use axum::http::uri::Authority;
+use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use ledge_base::toml_check::from_text;
 use ledge_egress::{Host, HostPort};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The header in which a browser reports the relation of the requesting page to the host (Fetch Metadata). `none` is a
-/// person who typed the address.
+/// person who typed the address, `same-origin` a page of this box.
 const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The longest host name that an error repeats, in characters.
@@ -23,11 +24,11 @@ const SHOWN_CHARS_MAX: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ForeignRequest {
     #[error(
-        "authentication required: the request comes from a web page (it has the header {header}), and web pages have \
-         no access without a credential"
+        "authentication required: the request comes from a web page of another site (by its header {header}), and such \
+         pages have no access without a credential"
     )]
     Page {
-        /// A header that only requests of pages have.
+        /// The header that says so.
         header: &'static str,
     },
     /// The request was sent to a name that anybody can let resolve to this machine.
@@ -48,13 +49,19 @@ impl ForeignRequest {
     }
 }
 
-/// Detects a request that does not come from a program on this machine. Programs send none of these headers, and if
-/// they send a host, it is the name or address of this machine.
-pub fn foreign_request(uri: &Uri, headers: &HeaderMap, allowed: &[HostName]) -> Option<ForeignRequest> {
-    if headers.contains_key(header::ORIGIN) {
+/// Detects a request that comes neither from a program on this machine nor from the page of this box. Programs send none
+/// of these headers, and if they send a host, it is the name or address of this machine. `scheme` is that of the
+/// connection.
+pub fn foreign_request(
+    scheme: &Scheme,
+    uri: &Uri,
+    headers: &HeaderMap,
+    allowed: &[HostName],
+) -> Option<ForeignRequest> {
+    if headers.contains_key(header::ORIGIN) && !is_own_origin(scheme, headers) {
         return Some(ForeignRequest::Page { header: "origin" });
     }
-    if headers.get_all(FETCH_SITE_HEADER).iter().any(|site| site != "none") {
+    if headers.get_all(FETCH_SITE_HEADER).iter().any(|site| site != "none" && site != "same-origin") {
         return Some(ForeignRequest::Page { header: "sec-fetch-site" });
     }
     let in_uri = uri.authority().map(|authority| authority.as_str().as_bytes());
@@ -62,6 +69,18 @@ pub fn foreign_request(uri: &Uri, headers: &HeaderMap, allowed: &[HostName]) -> 
     let mut hosts = in_uri.into_iter().chain(in_headers).filter(|host| !host.is_empty());
     let foreign = hosts.find(|host| !is_own_host(host, allowed))?;
     Some(ForeignRequest::Host { host: String::from_utf8_lossy(foreign).chars().take(SHOWN_CHARS_MAX).collect() })
+}
+
+/// Returns `true` if the page that sent a request has the origin that the request goes to. The port counts: another server
+/// on this machine is another site. The host is checked on its own.
+fn is_own_origin(scheme: &Scheme, headers: &HeaderMap) -> bool {
+    let once = |name| {
+        let mut values = headers.get_all(name).iter();
+        values.next().filter(|_| values.next().is_none()).and_then(|value| value.to_str().ok())
+    };
+    let (Some(origin), Some(host)) = (once(header::ORIGIN), once(header::HOST)) else { return false };
+    let own = origin.split_once("://").filter(|(origin_scheme, _)| *origin_scheme == scheme.as_str());
+    own.is_some_and(|(_, origin_host)| !origin_host.is_empty() && origin_host.eq_ignore_ascii_case(host))
 }
 
 /// Returns `true` if `HOST` or `HOST:PORT` is an IP address, a name that always resolves to this machine, or an allowed
@@ -128,7 +147,7 @@ mod tests {
             map.append(*name, HeaderValue::from_static(value));
         }
         let allowed = ["Box.example".parse().unwrap()];
-        foreign_request(&uri.parse().unwrap(), &map, &allowed).map(|foreign| foreign.as_str())
+        foreign_request(&Scheme::HTTP, &uri.parse().unwrap(), &map, &allowed).map(|foreign| foreign.as_str())
     }
 
     #[test]
@@ -160,9 +179,13 @@ mod tests {
             ("origin", "null"),
             ("origin", "http://localhost:8000"),
             ("origin", ""),
+            ("origin", "http://"),
+            ("origin", "localhost"),
+            ("origin", "https://localhost"),
             ("sec-fetch-site", "cross-site"),
             ("sec-fetch-site", "same-site"),
-            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-site", "same-origin, cross-site"),
+            ("sec-fetch-site", ""),
         ] {
             assert_eq!(judged("/v2", &[("host", "localhost"), (name, value)]), Some("web_page"), "{name}: {value}");
         }
@@ -183,6 +206,38 @@ mod tests {
         }
         assert_eq!(judged("http://far.example/v2", &[("host", "localhost")]), Some("foreign_host"));
         assert_eq!(judged("/v2", &[("host", "localhost"), ("host", "far.example")]), Some("foreign_host"));
+    }
+
+    #[test]
+    fn the_page_of_this_box_has_the_access_of_this_machine() {
+        let own = [("host", "127.0.0.1:8000"), ("origin", "http://127.0.0.1:8000"), ("sec-fetch-site", "same-origin")];
+        assert_eq!(judged("/v2", &own), None);
+        assert_eq!(judged("/v2", &[("host", "box.example"), ("origin", "http://Box.example")]), None);
+        assert_eq!(
+            judged("/v2", &[("host", "localhost"), ("sec-fetch-site", "same-origin")]),
+            None,
+            "a GET has no origin"
+        );
+
+        let page = Some("web_page");
+        let site = |host, origin, site| judged("/v2", &[("host", host), ("origin", origin), ("sec-fetch-site", site)]);
+        assert_eq!(
+            site("127.0.0.1:8000", "http://127.0.0.1:3000", "same-site"),
+            page,
+            "another server of this machine"
+        );
+        assert_eq!(site("127.0.0.1:8000", "http://localhost:8000", "cross-site"), page);
+        assert_eq!(site("127.0.0.1:8000", "http://127.0.0.1:8000", "same-site"), page);
+        assert_eq!(site("127.0.0.1:8000", "https://127.0.0.1:8000", "same-origin"), page);
+        let two = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "https://far.example")];
+        assert_eq!(judged("/v2", &two), page);
+        assert_eq!(site("far.example", "http://far.example", "same-origin"), Some("foreign_host"), "DNS rebinding");
+
+        let headers = HeaderMap::from_iter([
+            (header::HOST, HeaderValue::from_static("localhost:8443")),
+            (header::ORIGIN, HeaderValue::from_static("https://localhost:8443")),
+        ]);
+        assert!(is_own_origin(&Scheme::HTTPS, &headers) && !is_own_origin(&Scheme::HTTP, &headers));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::uri::Authority;
+use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -357,9 +357,11 @@ impl Server {
         let (calls, asked_to_end) = (self.calls.clone(), self.calls);
         let stream = ParseErrorStream::new(WriteTimeout::new(stream, self.write_timeout), calls.clone());
         let (router, stop) = (self.routers.of(&peer), self.shutdown.clone());
+        let scheme = if caller.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(|body| Body::new(calls.body(body)));
             request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(scheme.clone());
             let (stop, call) = (stop.clone(), calls.begin());
             // A router is always ready.
             let answer = has_host(&request).then(|| router.clone().call(request));

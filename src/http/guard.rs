@@ -6,6 +6,7 @@ use std::time::Instant;
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::request::Parts;
+use axum::http::uri::Scheme;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -100,8 +101,11 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
         Some(Obstacle::Foreign(foreign)) => return Err(from_web_page(app, &caller, &foreign)),
         None => {}
     }
-    let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
+    if rule.needs_caller {
+        extensions.insert(caller.clone());
+    }
+    let Caller { principal, access, .. } = caller;
     if rule.scope == Scope::Configured || rule.form == ErrorForm::DeepStack {
         extensions.insert(*rule);
     }
@@ -211,12 +215,13 @@ pub(super) fn check_model(
     }
 }
 
-/// Detects the requests of web pages in a browser on this machine that would have access without a credential.
+/// Detects the requests of foreign web pages in a browser on this machine that would have access without a credential.
 fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<ForeignRequest> {
     // No page reaches a Unix socket.
     let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
     let has_no_credential = is_over_tcp && !is_known(caller);
-    let foreign = || browser::foreign_request(request.uri(), request.headers(), &app.config().allowed_hosts);
+    let scheme = request.extensions().get::<Scheme>().unwrap_or(&Scheme::HTTP);
+    let foreign = || browser::foreign_request(scheme, request.uri(), request.headers(), &app.config().allowed_hosts);
     has_no_credential.then(foreign).flatten()
 }
 

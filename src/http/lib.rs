@@ -18,7 +18,7 @@
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
 //! * `routes.rs` - `ROUTES`, the table of the routes of this crate, and the router of these and those of parts
 //! * `guard.rs` - the caller of a request, and its permission, before any body is read
-//! * `browser.rs` - detection of requests that a web page made a browser send
+//! * `browser.rs` - detection of requests that a foreign web page made a browser send
 //! * `administration.rs` - changes of the box, answered after their durable audit record
 //! * `call_headers.rs` - priority and timeout of a call, from its headers
 //! * `infer.rs`, `models.rs` - handlers: inference; models
@@ -68,7 +68,7 @@
 //!    (`Scope::Model`, `Subject`) and for the whole box (`Box`), and sees its own models in lists (`Listed`). The
 //!    feature views of values (`Values`) are in the body: `features/caller.rs` refuses those that are not the caller's,
 //!    and records reads and pushes, those of models included. A caller over TCP without a credential is refused when
-//!    the request comes from a web page (`browser::foreign_request`: `Origin`, `Sec-Fetch-Site`, a foreign `Host`).
+//!    the request comes from a foreign web page (`browser::foreign_request`: `Origin`, `Sec-Fetch-Site`, a foreign `Host`).
 //! 7. The handler gets the `Principal`, for quotas and audit. An audited route has `administration::audited` around it:
 //!    it is refused while the log cannot be written, and answered when its records are on the disk.
 //!
@@ -106,11 +106,13 @@ mod write_timeout;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
 use axum::http::StatusCode;
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use http_body_util::BodyExt as _;
 use ledge_audit::status::AuditState;
 use ledge_base::memory_budget::MemoryBudget;
 use ledge_base::principal::Principal;
@@ -123,6 +125,7 @@ use ledge_part::route::RouteRule;
 use ledge_part::{Part, counted_body};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
+use tower_service::Service as _;
 
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
@@ -225,6 +228,19 @@ impl From<Router> for Routers {
 impl Routers {
     pub fn new(app: &App) -> Self {
         Self { all: router(app, |_| true), local_plain: router(app, |rule| rule.is_local_plain) }
+    }
+
+    /// The JSON that this box answers to a GET of `path` by the user of this process; `None` where it is an error. For the
+    /// daemon itself, which asks its parts what a command would ask.
+    pub async fn ask(&self, path: &str) -> Option<serde_json::Value> {
+        let mut request = Request::get(path).body(Body::empty()).ok()?;
+        request.extensions_mut().insert(Peer::User(rustix::process::geteuid().as_raw()));
+        let Ok(answer) = self.all.clone().call(request).await;
+        if answer.status() != StatusCode::OK {
+            return None;
+        }
+        let body = answer.into_body().collect().await.ok()?.to_bytes();
+        serde_json::from_slice(&body).ok()
     }
 
     /// The routes for the other end of a connection.

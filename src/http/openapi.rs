@@ -63,6 +63,7 @@ mod tests {
             is_audited: false,
             recorded_as: None,
             is_local_plain: false,
+            needs_caller: false,
         };
         let document: Value = serde_json::from_slice(&with_undescribed([rule("/new/{*rest}")].into_iter())).unwrap();
         assert_eq!(document["paths"]["/new/{rest}"]["get"]["x-ledge-permission"], json!(["view"]));

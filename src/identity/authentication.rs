@@ -88,6 +88,8 @@ pub struct Caller {
     pub access: Access,
     pub proof: Proof,
     limiter: Option<Arc<RequestLimiter>>,
+    /// The id of its key, which is no secret.
+    key: Option<ApiKeyId>,
 }
 
 impl Caller {
@@ -304,12 +306,20 @@ impl Authenticator {
         if found.record.revoked_ms.is_some() {
             return Err(CredentialError::Revoked);
         }
-        // Never before the proven time: a clock that was set back makes no expired key valid again.
-        let now = || clock::FLOOR.plausible_millis(clock::unix_millis());
-        if found.record.expires_ms.is_some_and(|expires| expires <= now()) {
+        if is_expired(&found.record) {
             return Err(CredentialError::Expired);
         }
-        Ok(found.holder.caller(Proof::Key))
+        Ok(Caller { key: Some(key.id()), ..found.holder.caller(Proof::Key) })
+    }
+
+    /// Returns `true` while a caller would be let in as it was: for answers that last. A key may have been revoked, or have
+    /// expired, since then.
+    pub fn is_current(&self, caller: &Caller) -> bool {
+        let Some(id) = caller.key else { return true };
+        let keys = self.shared.keys.load();
+        keys.known.as_ref().and_then(|known| known.get(&id)).is_some_and(|known| {
+            known.record.revoked_ms.is_none() && !is_expired(&known.record) && known.holder.access == caller.access
+        })
     }
 
     /// Counts and records a failed attempt. Above the limit the caller has to wait, and the attempt is not recorded
@@ -369,19 +379,25 @@ impl Authenticator {
     }
 }
 
+fn is_expired(record: &KeyRecord) -> bool {
+    // Never before the proven time: a clock that was set back makes no expired key valid again.
+    let now = || clock::FLOOR.plausible_millis(clock::unix_millis());
+    record.expires_ms.is_some_and(|expires| expires <= now())
+}
+
 fn with_cause(error: &KeysError) -> String {
     use std::error::Error as _;
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 fn anonymous(principal: Principal, access: &Access) -> Caller {
-    Caller { principal, access: access.clone(), proof: Proof::None, limiter: None }
+    Caller { principal, access: access.clone(), proof: Proof::None, limiter: None, key: None }
 }
 
 impl Holder {
     fn caller(&self, proof: Proof) -> Caller {
         let Self { principal, access, limiter } = self;
-        Caller { principal: principal.clone(), access: access.clone(), proof, limiter: limiter.clone() }
+        Caller { principal: principal.clone(), access: access.clone(), proof, limiter: limiter.clone(), key: None }
     }
 }
 

@@ -58,6 +58,8 @@ pub struct RouteRule {
     pub recorded_as: Option<&'static str>,
     /// Set for routes that are also served at the addresses of `[[http.local_plain]]`.
     pub is_local_plain: bool,
+    /// Set for routes whose handlers get the caller itself, with its credential and its access.
+    pub needs_caller: bool,
 }
 
 impl RouteRule {
@@ -112,8 +114,10 @@ impl<S> Route<S> {
         handler: fn() -> MethodRouter<S>,
     ) -> Self {
         let (scope, form) = (Scope::Other, ErrorForm::Ledge);
-        let (is_audited, recorded_as, is_local_plain) = (false, None, false);
-        Self { rule: RouteRule { method, path, needs, scope, form, is_audited, recorded_as, is_local_plain }, handler }
+        let (is_audited, recorded_as, is_local_plain, needs_caller) = (false, None, false, false);
+        let rule =
+            RouteRule { method, path, needs, scope, form, is_audited, recorded_as, is_local_plain, needs_caller };
+        Self { rule, handler }
     }
 
     pub const fn get(path: &'static str, needs: &'static [Permission], handler: fn() -> MethodRouter<S>) -> Self {
@@ -163,6 +167,14 @@ impl<S> Route<S> {
     #[must_use]
     pub const fn local_plain(mut self) -> Self {
         self.rule.is_local_plain = true;
+        self
+    }
+
+    /// Gives the handler the caller itself, as the extension `Caller`: to tell who it is, or to ask again during an
+    /// answer that lasts.
+    #[must_use]
+    pub const fn caller(mut self) -> Self {
+        self.rule.needs_caller = true;
         self
     }
 

@@ -29,7 +29,7 @@ pub trait Section: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// The findings for `ledge doctor`, which runs next to the daemon or without one.
+    /// The findings for `ledge doctor`, which runs next to the daemon or without one, and for the daemon itself.
     fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Check> {
         Vec::new()
     }
@@ -48,6 +48,8 @@ pub struct DoctorContext<'a> {
     pub device: &'a DeviceConfig,
     pub encryption: &'a EncryptionConfig,
     pub egress: &'a EgressConfig,
+    /// Set where a check may open connections of its own. Without it, a check of something elsewhere is left out.
+    pub may_connect: bool,
     /// Returns the answer of this box's daemon to a GET of a path; `None` where it does not run, and where it answers
     /// with an error.
     pub ask_daemon: &'a dyn Fn(&str) -> Option<Value>,
@@ -62,6 +64,7 @@ pub fn findings_alone(section: &dyn Section, state: &Path) -> Vec<Check> {
         device: &device,
         encryption: &encryption,
         egress: &egress,
+        may_connect: true,
         ask_daemon: &|_| None,
     })
 }

@@ -43,7 +43,10 @@ pub fn checks(config: &UpdatesConfig, context: &DoctorContext<'_>) -> Vec<Check>
         address,
     };
     let client = |egress: &_| source::client(address, egress, config.proxy.clone(), || config.tls.settings());
-    vec![root(&checked), repository(&checked, context, client), time_of_day(clock::unix_millis(), clock::built_ms())]
+    let mut checks = vec![root(&checked)];
+    checks.extend(context.may_connect.then(|| repository(&checked, context, client)));
+    checks.push(time_of_day(clock::unix_millis(), clock::built_ms()));
+    checks
 }
 
 /// Checks the root metadata that this box trusts first.

@@ -57,19 +57,27 @@ POST /updates/{kind}/{name}/{order}
 GET /audit/status
 GET /audit/logs/{generation}/checkpoint
 GET /audit/logs/{generation}/tile/{path}
+GET /
+GET /console/{file}
+GET /access
+GET /figures
+GET /figures/live
+GET /findings
 GET /metrics
 GET /openapi.json
 """
 
 PARTS = {
     "model": "add_sub", "version": "1", "feature_view": "lab", "feature_service": "activity", "kind": "models",
-    "name": "add_sub", "order": "pin", "generation": "1", "path": "0/000",
+    "name": "add_sub", "order": "pin", "generation": "1", "path": "0/000", "file": "icon.svg",
 }
 
 
 def routes():
     """[(method, path)] of every route, with a value for each part of a path."""
     filled = re.sub(r"\{(\w+)\}", lambda part: PARTS[part[1]], ROUTES)
+    # Without a number of events the answer does not end.
+    filled = filled.replace("/figures/live", "/figures/live?events=0")
     return [tuple(line.split()) for line in filled.split("\n") if line]
 
 
@@ -89,7 +97,7 @@ def methods(calls):
         calls(f"{method} /v2", method, "/v2")
         calls(f"{method} of infer", method, "/v2/models/add_sub/infer")
     for path in (
-            "/", "/v1", "/v2/models", "/v2//models", "/v2/models/add_sub/x", "/feature-views/a/b", "/v2/health",
+            "/v1", "/v2/models", "/v2//models", "/v2/models/add_sub/x", "/feature-views/a/b", "/v2/health",
             "/%00", "/v2?x=1"):
         calls.get(f"path {path}", path)
 

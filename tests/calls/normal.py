@@ -33,6 +33,8 @@ RULES = [
         "hashes of records with times, and a signature"),
     ("/audit/status|/reported", "body", r'"(size|bytes)":\d+', r'"\1":<records>',
         "a record more when a minute ends meanwhile"),
+    ("GET /figures", "body", r'("columns":)\{[^}]*\}', r"\1<figures>", "the machine and the time"),
+    ("GET /findings", "body", r'"checks":\[.*\]', '"checks":<checks>', "the machine"),
     ("GET /audit/logs/1/checkpoint", "body", r"(?s)^(ledge.audit/box/1\n).+", r"\1<checkpoint>", "as above"),
     ("GET /audit/logs/1/tile/.* with all records", "body", r'(?s)^(?!\{"error":).+', "<tile>",
         "records with times and their hashes"),

@@ -77,7 +77,9 @@ fn each_role_does_its_own_and_nothing_else() {
     }
     let inferred = keys.each_ref().map(|key| infer(&daemon, key, "add_sub").status);
     assert_eq!(inferred, [403, 200, 403, 403, 200, 403]);
-    for path in ["/v2/health/live", "/v2/health/ready", "/health", "/v1/status/ping", "/openapi.json"] {
+    for path in
+        ["/v2/health/live", "/v2/health/ready", "/health", "/v1/status/ping", "/openapi.json", "/", "/console/app.js"]
+    {
         assert_eq!(daemon.client().get(path).status, 200, "{path}");
     }
     let refused = ask(&daemon, &keys[0], "POST", load, &json!({})).error();

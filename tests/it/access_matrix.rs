@@ -6,7 +6,7 @@ use std::path::Path;
 use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
 use ledge::part::route::{Route, RouteRule};
-use ledge::{audit, features, http, updates};
+use ledge::{audit, console, features, http, updates};
 use serde_json::{Value, json};
 
 use crate::access_table::{About, CALLS, Call, Duty, Table};
@@ -87,7 +87,11 @@ struct Asker {
 
 impl Asker {
     fn send(&mut self, call: &Call, model: &str, end: &str) -> Response {
-        let path = call.path.replace("{model}", model).replace("{version}", "1") + end;
+        let path = call.path.replace("{model}", model).replace("{version}", "1");
+        let path = match path.split_once('?') {
+            Some((path, query)) => format!("{path}{end}?{query}"),
+            None => path + end,
+        };
         let bearer = self.key.as_ref().map(|key| format!("Bearer {key}"));
         let authorization = bearer.iter().map(|bearer| ("authorization", bearer.as_str()));
         let headers: Vec<_> = [("content-type", "application/json")].into_iter().chain(authorization).collect();
@@ -138,7 +142,7 @@ pub fn routes() -> Vec<RouteRule> {
         table.iter().map(|route| route.rule)
     }
     let parts = rules(features::http::ROUTES).chain(rules(updates::http::ROUTES)).chain(rules(audit::http::ROUTES));
-    rules(http::routes::ROUTES).chain(parts).collect()
+    rules(http::routes::ROUTES).chain(parts).chain(rules(console::http::ROUTES)).collect()
 }
 
 #[test]
@@ -269,7 +273,7 @@ fn no_other_method_or_spelling_is_a_way_around() {
             format!("{path};/v2/health/live"),
             format!("{path}%00"),
         ];
-        if !call.route.contains("{*") {
+        if !call.route.contains("{*") && !path.contains('?') {
             assert_eq!(status(call.method, &format!("{path}/")), 401, "{} {path}/", call.method);
         }
         for spelled in spellings {
@@ -338,7 +342,9 @@ fn a_web_page_may_not_what_this_machine_may() {
         "host: localhost\r\norigin: https://far.example",
         "host: localhost\r\norigin: null",
         "host: 127.0.0.1\r\nsec-fetch-site: cross-site",
-        "host: localhost\r\nsec-fetch-site: same-origin",
+        "host: localhost:8000\r\norigin: http://localhost:3000\r\nsec-fetch-site: same-site",
+        "host: localhost\r\norigin: https://localhost",
+        "host: far.example\r\norigin: http://far.example\r\nsec-fetch-site: same-origin",
         "host: far.example",
         "host: box.example.far.example:80",
     ];
@@ -352,9 +358,15 @@ fn a_web_page_may_not_what_this_machine_may() {
         assert_eq!(status(daemon.client(), "/v2", &format!("{head}\r\n{viewer}")), 200, "{head}");
         assert_eq!(status(daemon.unix_client(), "/v2", head), 200, "{head}");
     }
-    for head in
-        ["host: localhost:8000", "host: [::1]:8000", "host: box.example", "host: localhost\r\nsec-fetch-site: none"]
-    {
+    for head in [
+        "host: localhost:8000",
+        "host: [::1]:8000",
+        "host: box.example",
+        "host: localhost\r\nsec-fetch-site: none",
+        // The console, as browsers send its requests.
+        "host: localhost\r\nsec-fetch-site: same-origin",
+        "host: localhost:8000\r\norigin: http://localhost:8000\r\nsec-fetch-site: same-origin",
+    ] {
         assert_eq!(status(daemon.client(), "/v2", head), 200, "{head}");
     }
     let mut old = daemon.client();

@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 /// The duty that a route serves, in the README's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Duty {
-    /// The signs of life and the description: for everybody.
+    /// The signs of life, the description and the files of the console: for everybody.
     Anybody,
     Models,
     Statistics,
     Metrics,
     Declared,
     States,
+    Figures,
     Ask,
     Read,
     Push,
@@ -28,7 +29,8 @@ pub enum Duty {
 }
 
 use Duty::{
-    Anybody, Ask, Backup, Declared, Load, Log, Maintain, Metrics, Models, Orders, Push, Read, States, Statistics, Trust,
+    Anybody, Ask, Backup, Declared, Figures, Load, Log, Maintain, Metrics, Models, Orders, Push, Read, States,
+    Statistics, Trust,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
@@ -37,6 +39,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("`/metrics`", &[Metrics]),
     ("what is declared of features", &[Declared]),
     ("the state of features, updates and the audit log", &[States]),
+    ("the figures and findings of the console", &[Figures]),
     ("ask models", &[Ask]),
     ("see those models", &[Models]),
     ("read features", &[Read]),
@@ -196,6 +199,14 @@ pub const CALLS: &[Call] = &[
     get("/audit/logs/{generation}/checkpoint", &[Log]).whole_box().path("/audit/logs/1/checkpoint"),
     // A log this young has no full tile.
     get("/audit/logs/{generation}/tile/{*path}", &[Log]).whole_box().status(404).path("/audit/logs/1/tile/entries/000"),
+    get("/", &[Anybody]),
+    get("/console/{file}", &[Anybody]).path("/console/app.js"),
+    // For every role: each has one of these.
+    get("/access", &[Statistics, Ask, Push]),
+    get("/figures", &[Figures]).whole_box(),
+    // It ends at once.
+    get("/figures/live", &[Figures]).whole_box().path("/figures/live?events=0"),
+    get("/findings", &[Figures]).whole_box(),
     get("/metrics", &[Metrics]),
 ];
 

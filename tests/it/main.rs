@@ -24,6 +24,7 @@ mod cli;
 mod client;
 mod clients;
 mod compiled_cache;
+mod console;
 mod core;
 mod crashing_models;
 mod credentials;

@@ -625,6 +625,8 @@ fn the_openapi_document_names_exactly_the_routes_that_exist() {
             let path = path.replace("{model}", "add_sub").replace("{version}", "1");
             let path = path.replace("{feature_view}", "driver_stats").replace("{feature_service}", "driver_activity");
             let path = path.replace("{generation}", "1").replace("{path}", "entries/000.p/1");
+            // Without a number of events the answer does not end.
+            let path = path.replace("{file}", "app.js").replace("/figures/live", "/figures/live?events=0");
             let status = client.request(&verb.to_uppercase(), &path, &[], b"{}").status;
             assert!(status != 404 && status != 405, "{verb} {path}: {status}");
         }

@@ -22,6 +22,7 @@ mod bench;
 mod bindings;
 mod boxes;
 mod broker;
+mod browser;
 mod calls;
 #[path = "../it/camera_server.rs"]
 mod camera_server;
@@ -33,6 +34,7 @@ mod check;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/client.rs"]
 mod client;
+mod console;
 mod cpus;
 #[path = "../it/daemon.rs"]
 mod daemon;

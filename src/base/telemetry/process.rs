@@ -1,6 +1,7 @@
 //! The resources that this process uses, and the cores that it may use.
 
 use std::num::NonZero;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
@@ -28,6 +29,12 @@ pub fn usage() -> Option<ProcessUsage> {
     let cpu_seconds = process.accumulated_cpu_time() as f64 / 1e3;
     let threads = process.tasks().map_or(1, std::collections::HashSet::len);
     Some(ProcessUsage { resident_bytes: process.memory(), cpu_seconds, threads, started_at: process.start_time() })
+}
+
+/// The CPU time of this process since its start. It costs one system call.
+pub fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Raises the limit of open files to the hard limit, and returns it. The soft limit is lower by default because of

@@ -78,6 +78,8 @@ impl Section for CatalogueConfig {
             address,
         };
         let client = |egress: &_| crate::source::client(address, egress, self.proxy.clone(), || self.tls.settings());
-        vec![doctor::root(&checked), doctor::repository(&checked, context, client)]
+        let mut checks = vec![doctor::root(&checked)];
+        checks.extend(context.may_connect.then(|| doctor::repository(&checked, context, client)));
+        checks
     }
 }

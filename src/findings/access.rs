@@ -3,8 +3,8 @@
 use ledge_base::clock;
 use ledge_identity::keys::{KeyRecord, KeyStore, KeysError};
 
-use crate::cli::checks::Check;
 use crate::config::Config;
+use ledge_part::check::Check;
 
 /// The time before a key expires from which it is reported, in milliseconds.
 const EXPIRY_WARNING_MS: u64 = 30 * 86_400_000;
@@ -57,10 +57,10 @@ fn ending<'k>(keys: impl Iterator<Item = &'k KeyRecord>, now_ms: u64) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::checks::Status;
     use ledge_base::token_bucket::Rate;
     use ledge_identity::access::Role;
     use ledge_identity::keys::NewKey;
+    use ledge_part::check::Status;
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]

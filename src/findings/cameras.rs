@@ -9,8 +9,8 @@ use ledge_engine::pipeline::annotation::blurs_faces;
 use ledge_engine::pipeline::detection::Detection;
 use serde_json::Value;
 
-use crate::cli::checks::Check;
 use crate::config::Config;
+use ledge_part::check::Check;
 
 /// The use of a model by cameras.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

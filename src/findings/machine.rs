@@ -7,8 +7,8 @@ use ledge_base::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
 use ledge_part::check::size;
 use rustix::fs::{Access, access};
 
-use crate::cli::checks::Check;
 use crate::config::Config;
+use ledge_part::check::Check;
 
 /// The free memory below which small models may not load, in bytes: two runtimes and one model of 20 MB need about
 /// half.
@@ -160,8 +160,8 @@ fn list(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::checks::Status;
     use ledge_base::telemetry::system::Feature;
+    use ledge_part::check::Status;
 
     fn cpu(usable_cores: usize, features: &[&'static str]) -> Cpu {
         Cpu {

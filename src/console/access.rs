@@ -1,0 +1,65 @@
+//! `GET /access`: the identity and the permissions of the caller.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+use ledge_base::names::{DeviceName, FeatureName, ModelName};
+use ledge_identity::access::{Access, Permission, Role};
+use ledge_identity::authentication::{Caller, Proof};
+use ledge_part::reply::json;
+use serde::Serialize;
+
+use crate::http::ConsoleState;
+
+#[derive(Serialize)]
+struct AccessDocument<'a> {
+    /// The name of this box.
+    device: &'a DeviceName,
+    /// The caller, as in the audit log.
+    name: String,
+    credential: &'static str,
+    roles: &'a [Role],
+    permissions: Vec<&'static str>,
+    /// `None` is all of them, as for feature views.
+    models: Option<Vec<&'a str>>,
+    feature_views: Option<Vec<&'a str>>,
+}
+
+/// `GET /access`.
+pub async fn access(State(console): State<ConsoleState>, Extension(caller): Extension<Caller>) -> Response {
+    let Caller { principal, access, proof, .. } = &caller;
+    json(&AccessDocument {
+        device: &console.device,
+        name: principal.to_string(),
+        credential: credential(proof),
+        roles: access.roles(),
+        permissions: permissions(access),
+        models: access.models().map(|models| models.iter().map(ModelName::as_str).collect()),
+        feature_views: access.feature_views().views().map(|views| views.iter().map(FeatureName::as_str).collect()),
+    })
+}
+
+fn credential(proof: &Proof) -> &'static str {
+    match proof {
+        Proof::None | Proof::UnlistedCertificate(_) => "none",
+        Proof::User => "user",
+        Proof::Certificate => "certificate",
+        Proof::Key => "key",
+    }
+}
+
+fn permissions(access: &Access) -> Vec<&'static str> {
+    let granted = Permission::ALL.into_iter().filter(|one| *one != Permission::Public && access.allows(*one));
+    granted.map(Permission::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_everybody_may_is_no_permission() {
+        assert_eq!(permissions(&Access::default()), [""; 0]);
+        assert_eq!(permissions(&Access::new([Role::Operator], None, None)), ["view", "operate"]);
+    }
+}

@@ -1,0 +1,20 @@
+//! `[console]`
+
+use ledge_part::section::Section;
+use serde::{Deserialize, Serialize};
+
+/// The section `[console]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConsoleConfig {
+    /// Serves the page and what only the page needs.
+    pub enabled: bool,
+}
+
+impl Default for ConsoleConfig {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+impl Section for ConsoleConfig {}

@@ -1,0 +1,208 @@
+//! `GET /figures`: what the box did in the last hour and the last day.
+//!
+//! One task reads the counters every five seconds. The memory is fixed: two rings of 720 samples, 65 kB together.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use ledge_base::clock;
+use ledge_part::reply::json;
+use ledge_service::off_thread::blocking;
+use ledge_service::shutdown::Shutdown;
+use serde::Serialize;
+use tokio::sync::broadcast;
+use tokio::time::MissedTickBehavior;
+
+use crate::http::ConsoleState;
+use crate::readings::{Interval, Reader, Reading, Sample};
+use crate::ring::Ring;
+
+const HOUR: Duration = Duration::from_hours(1);
+const HOUR_INTERVAL: Duration = Duration::from_secs(5);
+const DAY: Duration = Duration::from_hours(24);
+const DAY_INTERVAL: Duration = Duration::from_mins(2);
+
+/// The events that a slow listener may be behind. It then misses some.
+const EVENTS_BEHIND_MAX: usize = 4;
+
+/// The figures. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Figures {
+    rings: Arc<Mutex<Rings>>,
+    events: broadcast::Sender<Bytes>,
+}
+
+#[derive(Debug, Serialize)]
+struct Rings {
+    hour: Ring,
+    day: Ring,
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        let rings = Rings { hour: Ring::new(HOUR_INTERVAL, HOUR), day: Ring::new(DAY_INTERVAL, DAY) };
+        Self { rings: Arc::new(Mutex::new(rings)), events: broadcast::Sender::new(EVENTS_BEHIND_MAX) }
+    }
+}
+
+impl Figures {
+    /// The events of new samples, ready to be sent.
+    pub fn events(&self) -> broadcast::Receiver<Bytes> {
+        self.events.subscribe()
+    }
+
+    fn push(&self, period: Period, sample: Sample, elapsed: Duration, end_ms: u64) {
+        let interval = {
+            // Nothing panics under this lock.
+            let rings = &mut *self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+            let ring = match period {
+                Period::Hour => &mut rings.hour,
+                Period::Day => &mut rings.day,
+            };
+            ring.push(sample, elapsed, end_ms);
+            ring.interval()
+        };
+        if self.events.receiver_count() > 0 {
+            // Fails where the last listener has just gone.
+            let _ = self.events.send(event(period, &sample, interval, end_ms));
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Period {
+    Hour,
+    Day,
+}
+
+#[derive(Serialize)]
+struct Event<'a> {
+    interval_s: u64,
+    end: String,
+    figures: &'a Sample,
+}
+
+/// A server-sent event: the name of the ring, and the sample that it got.
+fn event(period: Period, sample: &Sample, interval: Duration, end_ms: u64) -> Bytes {
+    let name = match period {
+        Period::Hour => "hour",
+        Period::Day => "day",
+    };
+    let event = Event { interval_s: interval.as_secs(), end: clock::rfc3339(end_ms), figures: sample };
+    // Numbers and times always have a form in JSON.
+    let data = serde_json::to_string(&event).unwrap_or_default();
+    format!("event: {name}\ndata: {data}\n\n").into()
+}
+
+/// `GET /figures`.
+pub async fn figures(State(console): State<ConsoleState>) -> Response {
+    let rings = console.figures.rings.lock().unwrap_or_else(PoisonError::into_inner);
+    json(&*rings)
+}
+
+/// Keeps the figures until the shutdown.
+pub async fn keep(figures: Figures, mut reader: Reader, shutdown: Shutdown) {
+    let mut recorder = Recorder::new(Reading::at_start());
+    let mut ticks = tokio::time::interval(HOUR_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    // The first tick comes at once.
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shutdown.requested() => return,
+        }
+        let reading;
+        (reader, reading) = blocking(move || {
+            let reading = reader.read();
+            (reader, reading)
+        })
+        .await;
+        recorder.take(reading, clock::unix_millis(), &figures);
+    }
+}
+
+/// The intervals that are not complete.
+#[derive(Debug)]
+struct Recorder {
+    hour: Interval,
+    day: Interval,
+}
+
+impl Recorder {
+    fn new(start: Reading) -> Self {
+        Self { hour: Interval::starting(start.clone()), day: Interval::starting(start) }
+    }
+
+    /// Completes the sample of the hour, and that of the day where it is time.
+    fn take(&mut self, reading: Reading, end_ms: u64, figures: &Figures) {
+        self.hour.take(&reading);
+        figures.push(Period::Hour, self.hour.sample(&reading), self.hour.elapsed(&reading), end_ms);
+        self.hour = Interval::starting(reading.clone());
+
+        self.day.take(&reading);
+        // A tick that is a little early still completes it.
+        if self.day.elapsed(&reading) + HOUR_INTERVAL / 2 >= DAY_INTERVAL {
+            figures.push(Period::Day, self.day.sample(&reading), self.day.elapsed(&reading), end_ms);
+            self.day = Interval::starting(reading);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::readings::test_reading;
+
+    fn lengths(figures: &Figures) -> (usize, usize) {
+        let document = serde_json::to_value(&*figures.rings.lock().unwrap()).unwrap();
+        let length = |ring: &str| document[ring]["columns"]["queue"].as_array().unwrap().len();
+        (length("hour"), length("day"))
+    }
+
+    #[test]
+    fn a_sample_of_the_day_comes_after_two_minutes_of_samples() {
+        let (figures, start) = (Figures::default(), Instant::now());
+        let mut recorder = Recorder::new(test_reading(start));
+        for number in 1..=23_u32 {
+            recorder.take(test_reading(start + number * HOUR_INTERVAL), 0, &figures);
+        }
+        assert_eq!(lengths(&figures), (23, 0));
+        // The timer may be a little early.
+        recorder.take(test_reading(start + 23 * HOUR_INTERVAL + Duration::from_millis(4997)), 0, &figures);
+        assert_eq!(lengths(&figures), (24, 1));
+        for number in 25..=48_u32 {
+            recorder.take(test_reading(start + number * HOUR_INTERVAL), 0, &figures);
+        }
+        assert_eq!(lengths(&figures), (48, 2));
+    }
+
+    #[test]
+    fn a_suspended_machine_leaves_a_gap_in_both() {
+        let (figures, start) = (Figures::default(), Instant::now());
+        let mut recorder = Recorder::new(test_reading(start));
+        recorder.take(test_reading(start + HOUR_INTERVAL), 0, &figures);
+        recorder.take(test_reading(start + 3 * HOUR), 0, &figures);
+        let (hour, day) = lengths(&figures);
+        assert_eq!((hour, day), (720, 1), "an hour of gaps, and the first sample of the day");
+        recorder.take(test_reading(start + 4 * HOUR), 0, &figures);
+        assert_eq!(lengths(&figures).1, 31);
+    }
+
+    #[test]
+    fn an_event_is_one_line_of_json_with_every_figure() {
+        let text = event(Period::Day, &Sample::default(), DAY_INTERVAL, 1_767_225_600_000);
+        let text = std::str::from_utf8(&text).unwrap();
+        let data = text.strip_prefix("event: day\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!((data["interval_s"].as_u64(), data["end"].as_str()), (Some(120), Some("2026-01-01T00:00:00Z")));
+        assert_eq!(data["figures"].as_object().unwrap().len(), crate::readings::COLUMNS.len());
+    }
+}

@@ -1,0 +1,125 @@
+//! `GET /findings`: what is wrong with this box, and what to do about it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use ledge_base::clock;
+use ledge_part::api_error::ApiError;
+use ledge_part::check::{Check, Status};
+use ledge_part::reply::json_bytes;
+use ledge_service::off_thread::blocking;
+use ledge_service::shutdown::Shutdown;
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use crate::http::ConsoleState;
+
+/// The time for which findings are kept: looking for them takes milliseconds of a core.
+const KEPT_FOR: Duration = Duration::from_mins(1);
+
+/// The time after which a caller that came during the shutdown may try again.
+const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// A search for findings, which may block.
+#[derive(Clone)]
+pub struct FindingsSource(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
+
+impl FindingsSource {
+    pub fn new(search: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(search))
+    }
+}
+
+impl fmt::Debug for FindingsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FindingsSource")
+    }
+}
+
+/// The findings of the last minute. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Findings {
+    source: FindingsSource,
+    kept: Arc<Mutex<Option<KeptFindings>>>,
+}
+
+#[derive(Debug)]
+struct KeptFindings {
+    at: Instant,
+    document: Bytes,
+}
+
+impl Findings {
+    pub fn new(source: FindingsSource) -> Self {
+        Self { source, kept: Arc::default() }
+    }
+
+    /// The document of findings that are not older than [`KEPT_FOR`] at `now`. One search serves all that wait for it.
+    async fn document(&self, now: Instant) -> Bytes {
+        let mut kept = self.kept.lock().await;
+        if let Some(KeptFindings { at, document }) = &*kept
+            && now.saturating_duration_since(*at) < KEPT_FOR
+        {
+            return document.clone();
+        }
+        let search = self.source.0.clone();
+        let checks = blocking(move || search()).await;
+        let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
+        let document = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "at": clock::rfc3339(clock::unix_millis()),
+            "status": worst,
+            "checks": checks,
+        });
+        let document = Bytes::from(document.to_string());
+        *kept = Some(KeptFindings { at: Instant::now(), document: document.clone() });
+        document
+    }
+}
+
+/// `GET /findings`.
+pub async fn findings(State(console): State<ConsoleState>) -> Result<Response, ApiError> {
+    answer(&console.findings, &console.shutdown).await
+}
+
+async fn answer(findings: &Findings, shutdown: &Shutdown) -> Result<Response, ApiError> {
+    tokio::select! {
+        document = findings.document(Instant::now()) => Ok(json_bytes(document)),
+        () = shutdown.requested() => {
+            let message = "the service is stopping";
+            Err(ApiError::later(StatusCode::SERVICE_UNAVAILABLE, message, SHUTDOWN_RETRY_AFTER))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_search_serves_everybody_for_a_minute() {
+        let searches = Arc::new(AtomicUsize::new(0));
+        let counted = searches.clone();
+        let findings = Findings::new(FindingsSource::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            vec![Check::ok("cpu", "x"), Check::warn("disk", "full", "free some")]
+        }));
+        let now = Instant::now();
+        let (one, other) = tokio::join!(findings.document(now), findings.document(now));
+        assert_eq!((one.clone(), searches.load(Ordering::Relaxed)), (other, 1));
+        let document: serde_json::Value = serde_json::from_slice(&one).unwrap();
+        assert_eq!(
+            (document["status"].as_str(), document["checks"][1]["advice"].as_str()),
+            (Some("warn"), Some("free some"))
+        );
+        findings.document(Instant::now() + KEPT_FOR).await;
+        assert_eq!(searches.load(Ordering::Relaxed), 2);
+    }
+}

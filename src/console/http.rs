@@ -1,0 +1,62 @@
+//! The routes of the console.
+
+use std::sync::Arc;
+
+use axum::routing::get;
+use ledge_base::names::DeviceName;
+use ledge_identity::access::Permission;
+use ledge_identity::authentication::Authenticator;
+use ledge_part::route::needs::{PUBLIC, VIEW};
+use ledge_part::route::{Route, Scope};
+use ledge_service::shutdown::Shutdown;
+
+use crate::figures::{self, Figures};
+use crate::findings::{self, Findings};
+use crate::live::{self, Listeners};
+use crate::{access, page};
+
+/// The permissions of which every role has one.
+const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
+
+/// The routes of the console.
+pub const ROUTES: &[Route<ConsoleState>] = &[
+    Route::get("/", PUBLIC, || get(page::index)),
+    Route::get("/console/{file}", PUBLIC, || get(page::file)),
+    Route::get("/access", ANY_ROLE, || get(access::access)).caller(),
+    Route::get("/figures", VIEW, || get(figures::figures)).scope(Scope::Box),
+    Route::get("/figures/live", VIEW, || get(live::live)).scope(Scope::Box).caller(),
+    Route::get("/findings", VIEW, || get(findings::findings)).scope(Scope::Box),
+];
+
+/// The state of the routes.
+#[derive(Debug, Clone)]
+pub struct ConsoleState {
+    pub(crate) device: Arc<DeviceName>,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) figures: Figures,
+    pub(crate) listeners: Listeners,
+    pub(crate) findings: Findings,
+    pub(crate) shutdown: Shutdown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_sound_and_only_the_page_is_public() {
+        for Route { rule, .. } in ROUTES {
+            assert_eq!(rule.mistake(), None, "{}", rule.path);
+        }
+        let public: Vec<_> =
+            ROUTES.iter().filter(|route| route.rule.is_public()).map(|route| route.rule.path).collect();
+        assert_eq!(public, ["/", "/console/{file}"]);
+    }
+
+    #[test]
+    fn every_role_may_ask_who_it_is() {
+        use ledge_identity::access::Role;
+        let rule = ROUTES.iter().find(|route| route.rule.path == "/access").unwrap().rule;
+        assert_eq!(rule.roles().collect::<Vec<_>>(), Role::ALL);
+    }
+}

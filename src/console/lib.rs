@@ -1,0 +1,36 @@
+//! The console: a page in the browser that shows what the box does, tries models and manages them. The page speaks only
+//! the public HTTP API. What it needs beyond the other parts is here: who the caller is, figures of the last day, and
+//! findings.
+//!
+//! Files, in reading order:
+//! * `config.rs` - `[console]`
+//! * `part.rs` - the console as a part of the daemon
+//! * `http.rs` - `ROUTES`, the table of the routes of this crate
+//! * `page.rs`, `page/` - the files of the page, in the binary, and the headers that confine them
+//! * `access.rs` - the identity and the permissions of a caller
+//! * `figures.rs` - figures of the last hour and the last day; `ring.rs` the samples of one of these, `readings.rs` what
+//!   they are made of
+//! * `live.rs` - each new sample as a server-sent event
+//! * `findings.rs` - the findings about this box, kept for a minute
+//!
+//! Invariants:
+//! * The page is the same for every caller and has nothing of the box in it. It names no address: everything that it
+//!   loads comes from where it came from.
+//! * The page never stores a key or what was tried, and runs no code and no style but that of its own files.
+//! * The figures have a bound: so many samples of so many columns, however long the daemon runs.
+//! * Counters are those of the parts that own them. Nothing is counted twice.
+//! * An answer that lasts ends with the shutdown, and when its caller is no longer admitted.
+#![forbid(unsafe_code)]
+
+mod access;
+pub mod config;
+mod figures;
+mod findings;
+pub mod http;
+mod live;
+mod page;
+pub mod part;
+mod readings;
+mod ring;
+
+pub use findings::FindingsSource;

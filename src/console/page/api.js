@@ -1,0 +1,90 @@
+// The HTTP API of the box. The key is in a variable of this module and nowhere else.
+
+let key = null;
+let refused = null;
+
+/** An error of the API in its own words, or of the connection. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function hasKey() {
+  return key !== null;
+}
+
+/** Uses a key, or none for `null`. Returns a function that goes back to the one before. */
+export function useKey(text) {
+  const before = key;
+  key = text;
+  return () => { key = before; };
+}
+
+/** Calls `listener` with the error of each answer of 401 or 403. */
+export function onRefused(listener) {
+  refused = listener;
+}
+
+async function errorOf(response) {
+  const text = await response.text().catch(() => '');
+  let message = text.slice(0, 500) || `the box answered with the status ${response.status}`;
+  try {
+    const body = JSON.parse(text);
+    message = body.error?.message ?? body.error ?? message;
+  } catch {
+    // Not JSON: something between this page and the box answered.
+  }
+  return new ApiError(response.status, String(message));
+}
+
+/** Sends a request and returns the answer; an answer that is an error is thrown. `quiet` leaves the dialog closed. */
+export async function send(path, { quiet = false, headers = {}, ...options } = {}) {
+  const all = new Headers(headers);
+  if (key !== null) all.set('authorization', `Bearer ${key}`);
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: all, cache: 'no-store', credentials: 'omit', redirect: 'error' });
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new ApiError(0, 'The box does not answer. It may be restarting, or the network is down.');
+  }
+  if (response.ok) return response;
+  const failed = await errorOf(response);
+  if (!quiet && (failed.status === 401 || failed.status === 403)) refused?.(failed);
+  throw failed;
+}
+
+export async function get(path, options) {
+  return (await send(path, options)).json();
+}
+
+export async function post(path, body, options) {
+  const response = await send(path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body ?? {}),
+    ...options,
+  });
+  const text = await response.text();
+  return text ? JSON.parse(text) : null;
+}
+
+/** Reads server-sent events until they end. `receive` gets the name and the data of each. */
+export async function events(path, signal, receive) {
+  const response = await send(path, { signal, quiet: true, headers: { accept: 'text/event-stream' } });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split('\n\n');
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const field = (name) => block.split('\n').filter((line) => line.startsWith(`${name}: `)).map((line) => line.slice(name.length + 2));
+      const data = field('data').join('\n');
+      if (data) receive(field('event')[0] ?? 'message', JSON.parse(data));
+    }
+  }
+}

@@ -1,0 +1,166 @@
+// What the box does: plots of the last hour and day, and what is wrong.
+
+import { events, get } from './api.js';
+import { bytes, failure, h, number, time, withCommands } from './dom.js';
+import { ask, may } from './key.js';
+import { plot } from './plot.js';
+
+const PERIODS = { hour: { name: 'Last hour', words: 'the last hour', rows: 720 }, day: { name: 'Last 24 hours', words: 'the last 24 hours', rows: 720 } };
+// A box that started just now shows what there is, in some width.
+const ROWS_SHOWN_MIN = 60;
+const RETRY_MS_MAX = 60_000;
+const FINDINGS_MS = 65_000;
+
+const celsius = (value) => (value === null ? '–' : `${number(value)} °C`);
+
+const PLOTS = [
+  { title: 'Calls a second', series: [
+    { column: 'calls_per_s', name: 'all', line: 'one', filled: true },
+    { column: 'failed_per_s', name: 'failed', line: 'bad' },
+    { column: 'refused_per_s', name: 'refused', line: 'warn' }], format: number },
+  { title: 'Time to the answer', series: [
+    { column: 'p50_s', name: 'half within', line: 'one' },
+    { column: 'p99_s', name: '99 % within', line: 'two' }], format: time, least: 0.001, log: true },
+  { title: 'Cores busy', series: [
+    { column: 'cores_busy', name: 'whole machine', line: 'two' },
+    { column: 'ledge_cores', name: 'Ledge', line: 'one', filled: true }], format: number },
+  { title: 'Memory', series: [
+    { column: 'ledge_memory_bytes', name: 'Ledge', line: 'one', filled: true },
+    { column: 'memory_available_bytes', name: 'free on the machine', line: 'two' }], format: bytes, least: 1 << 20, binary: true },
+  { title: 'Calls that wait', series: [{ column: 'queue', name: 'in queues', line: 'one', filled: true }], format: number },
+  { title: 'Temperature', series: [{ column: 'temperature_celsius', name: 'warmest sensor', line: 'one' }], format: celsius, least: 40 },
+];
+
+let figures = null;
+let period = 'hour';
+let stream = null;
+let findingsTimer = null;
+const drawn = PLOTS.map(plot);
+const cards = h('div', { class: 'cards' }, drawn.map((one) => one.element));
+const trouble = h('div');
+const status = h('span', { class: 'live', role: 'status' });
+const findings = h('div', { class: 'findings' });
+
+export function build(section) {
+  const choice = h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Period'),
+    Object.entries(PERIODS).map(([name, { name: text }]) => [
+      h('input', { type: 'radio', name: 'period', id: `period-${name}`, value: name, checked: name === period,
+        on: { change: () => { period = name; draw(); } } }),
+      h('label', { for: `period-${name}` }, text)]));
+  section.append(
+    h('div', { class: 'section-head' }, h('h1', { id: 'now-title' }, 'Now'), status, choice),
+    findings, trouble,
+    cards);
+  document.addEventListener('visibilitychange', () => { if (!document.hidden) draw(); });
+}
+
+export function show() {
+  if (stream || !may('view')) return;
+  stream = new AbortController();
+  follow(stream.signal);
+  loadFindings();
+  findingsTimer = setInterval(loadFindings, FINDINGS_MS);
+}
+
+export function hide() {
+  stream?.abort();
+  stream = null;
+  clearInterval(findingsTimer);
+}
+
+/** The caller is another one. */
+export function changed() {
+  hide();
+  figures = null;
+  trouble.replaceChildren();
+  findings.replaceChildren();
+  if (!may('view')) {
+    const error = { status: 401, message: 'Figures and findings need the role viewer, operator, auditor or admin.' };
+    trouble.replaceChildren(failure(error, () => ask()));
+    status.textContent = '';
+  }
+  draw();
+}
+
+/** Keeps the figures current: all of them first, then each new sample, and from the start again after an interruption. */
+async function follow(signal) {
+  for (let wait = 1000; !signal.aborted; wait = Math.min(wait * 2, RETRY_MS_MAX)) {
+    try {
+      figures = await get('/figures', { signal });
+      trouble.replaceChildren();
+      status.textContent = 'live';
+      draw();
+      wait = 1000;
+      await events('/figures/live', signal, take);
+      status.textContent = 'reconnecting';
+    } catch (error) {
+      if (signal.aborted) return;
+      status.textContent = 'reconnecting';
+      trouble.replaceChildren(failure(error, () => ask()));
+      if (error.status === 401 || error.status === 403) {
+        status.textContent = '';
+        return;
+      }
+    }
+    await new Promise((done) => { setTimeout(done, wait * (0.5 + Math.random() / 2)); });
+  }
+}
+
+function take(name, { end, interval_s: interval, figures: sample }) {
+  const ring = figures?.[name];
+  if (!ring) return;
+  const missed = ring.end ? Math.round((Date.parse(end) - Date.parse(ring.end)) / 1000 / interval) - 1 : 0;
+  for (const [column, list] of Object.entries(ring.columns)) {
+    for (let gap = 0; gap < Math.min(missed, PERIODS[name].rows); gap += 1) list.push(null);
+    list.push(sample[column] ?? null);
+    list.splice(0, list.length - PERIODS[name].rows);
+  }
+  ring.end = end;
+  if (name === period && !document.hidden) draw();
+}
+
+function draw() {
+  const ring = figures?.[period];
+  const length = ring ? ring.columns.queue.length : 0;
+  const data = length ? { columns: ring.columns, interval: ring.interval_s, end: Date.parse(ring.end), length,
+    rows: Math.min(PERIODS[period].rows, Math.max(length, ROWS_SHOWN_MIN)), period: PERIODS[period].words } : null;
+  for (const one of drawn) one.update(data);
+  const last = drawn.at(-1);
+  const isWarm = length && ring.columns.temperature_celsius.some((value) => value !== null);
+  // Most virtual machines have no sensor.
+  last.element.hidden = Boolean(length) && !isWarm;
+  cards.classList.toggle('five', last.element.hidden);
+}
+
+async function loadFindings() {
+  try {
+    const found = await get('/findings', { quiet: true });
+    showFindings(found);
+  } catch (error) {
+    // The figures need the same permission, and say so.
+    const isSaid = error.status === 401 || error.status === 403;
+    findings.replaceChildren(...(isSaid ? [] : [failure(error, () => ask())]));
+  }
+}
+
+function finding({ name, status: state, detail, advice }) {
+  const words = { ok: 'fine', warn: 'warning', fail: 'failure' };
+  return h('li', { class: `finding ${state}` },
+    h('span', { class: `badge ${state}` }, words[state] ?? state),
+    h('div', null, h('strong', null, name), h('p', { class: 'detail' }, detail), advice && h('p', { class: 'advice' }, withCommands(advice))));
+}
+
+function showFindings({ checks, at }) {
+  const wrong = checks.filter((check) => check.status !== 'ok').sort((one, other) => (one.status < other.status ? -1 : 1));
+  const fine = checks.filter((check) => check.status === 'ok');
+  const asOf = new Date(at).toLocaleTimeString([], { hour12: false });
+  const opened = findings.querySelector('details')?.open;
+  const things = wrong.length === 1 ? '1 thing needs a look' : `${wrong.length} things need a look`;
+  findings.replaceChildren(
+    h('div', { class: 'findings-head' },
+      h('h2', null, wrong.length ? things : 'Nothing is wrong'),
+      h('span', { class: 'quiet' }, `as of ${asOf}`)),
+    wrong.length ? h('ul', null, wrong.map(finding)) : '',
+    h('details', { open: opened }, h('summary', null, fine.length === 1 ? '1 thing is fine' : `${fine.length} things are fine`),
+      h('ul', null, fine.map(finding))));
+}

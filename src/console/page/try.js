@@ -1,0 +1,290 @@
+// Trying a model: a photograph, a document, a text, rows or tensors go in, and the answer is drawn. Nothing is stored.
+
+import { get, post, send } from './api.js';
+import { commands } from './commands.js';
+import { failure, h, runtime } from './dom.js';
+import * as drawing from './drawing.js';
+import { ask, caller, may } from './key.js';
+
+const NUMBERS_MAX = 4096;
+const JSON_SHOWN = 20_000;
+
+const select = h('select', { id: 'try-model' });
+const about = h('p', { class: 'quiet' });
+const input = h('div', { class: 'input' });
+const result = h('div', { class: 'result', role: 'region', 'aria-label': 'Answer' });
+// Read aloud: the answer itself is long.
+const said = h('p', { class: 'unseen', role: 'status' });
+let model = null;
+// The caller whose models are listed; `undefined` before the first.
+let loaded;
+let camera = null;
+let pictureUrl = null;
+
+export function build(section) {
+  select.addEventListener('change', () => choose(select.value));
+  section.append(
+    h('div', { class: 'section-head' }, h('h1', { id: 'try-title' }, 'Try'),
+      h('p', { class: 'quiet' }, 'What you send goes to this box and is not stored.')),
+    h('div', { class: 'panes' },
+      h('div', { class: 'pane' }, h('label', { for: 'try-model' }, 'Model'), select, about, input),
+      h('div', { class: 'pane' }, said, result)));
+}
+
+export async function show() {
+  const [, wanted] = location.hash.slice(1).split('/');
+  const name = wanted && decodeURIComponent(wanted);
+  if (loaded !== caller) await list();
+  if (name && name !== model?.name && [...select.options].some((option) => option.value === name)) {
+    select.value = name;
+    await choose(name);
+  }
+}
+
+export function hide() {
+  stopCamera();
+}
+
+export function changed() {
+  loaded = undefined;
+}
+
+/** Fills the list of models. */
+async function list() {
+  loaded = caller;
+  if (!may('infer')) {
+    result.replaceChildren(failure({ status: 401, message: 'Asking a model needs the role infer or admin.' }, () => ask()));
+  } else {
+    result.replaceChildren(h('p', { class: 'empty' }, 'The answer appears here.'));
+  }
+  let names = caller?.models ?? [];
+  try {
+    if (may('view')) {
+      const index = await post('/v2/repository/index', { ready: true });
+      names = [...new Set(index.map((row) => row.name))];
+    }
+  } catch (error) {
+    result.replaceChildren(failure(error, () => ask()));
+  }
+  const before = select.value;
+  select.replaceChildren(...names.map((name) => h('option', { value: name }, name)));
+  select.disabled = names.length === 0;
+  if (!names.length) {
+    about.textContent = 'No model is ready.';
+    input.replaceChildren();
+    model = null;
+    return;
+  }
+  if (names.includes(before)) select.value = before;
+  await choose(select.value);
+}
+
+async function choose(name) {
+  stopCamera();
+  result.replaceChildren(h('p', { class: 'empty' }, 'The answer appears here.'));
+  try {
+    model = await get(`/v2/models/${encodeURIComponent(name)}`);
+  } catch (error) {
+    model = null;
+    input.replaceChildren();
+    about.textContent = '';
+    result.replaceChildren(failure(error, () => ask()));
+    return;
+  }
+  const kind = model.properties?.pipeline;
+  const form = FORMS[kind] ?? tensorForm;
+  about.textContent = `${kind ? kind.replaceAll('_', ' ') : 'tensors'} · version ${model.versions?.join(', ') ?? ''} · ${runtime(model.platform)}`;
+  input.replaceChildren(...form().flat().filter(Boolean));
+}
+
+const FORMS = {
+  image_classification: photographForm,
+  object_detection: photographForm,
+  document_reading: documentForm,
+  text_embedding: textForm,
+  table: tableForm,
+};
+
+function path() {
+  return `/v2/models/${encodeURIComponent(model.name)}/infer`;
+}
+
+function topic() {
+  return `ledge/v1/${caller?.device ?? 'BOX'}/infer/${model.name}`;
+}
+
+// Files
+
+function fileForm(words, accept, run) {
+  const field = h('input', { type: 'file', id: 'try-file', class: 'file', accept });
+  field.addEventListener('change', () => { if (field.files[0]) run(field.files[0]); });
+  const zone = h('label', { class: 'drop', for: 'try-file' }, h('strong', null, words), h('span', null, 'Drop a file here, or choose one'), field);
+  zone.addEventListener('dragover', (event) => {
+    event.preventDefault();
+    zone.classList.add('over-it');
+  });
+  zone.addEventListener('dragleave', () => zone.classList.remove('over-it'));
+  zone.addEventListener('drop', (event) => {
+    event.preventDefault();
+    zone.classList.remove('over-it');
+    const [file] = event.dataTransfer.files;
+    if (file) run(file);
+  });
+  return zone;
+}
+
+function typeOf(file) {
+  const [, ending] = /\.(\w+)$/.exec(file.name.toLowerCase()) ?? [];
+  return file.type || { tif: 'image/tiff', tiff: 'image/tiff', pdf: 'application/pdf', csv: 'text/csv' }[ending] || 'application/octet-stream';
+}
+
+function photographForm() {
+  return [fileForm('A photograph', 'image/jpeg,image/png,image/webp', photograph), cameraButton()];
+}
+
+function documentForm() {
+  return [fileForm('A receipt, an invoice or another document', 'image/jpeg,image/png,image/webp,application/pdf,image/tiff', photograph), cameraButton()];
+}
+
+/** Sends a photograph or a document. */
+async function photograph(file) {
+  const type = typeOf(file);
+  await run({ body: file, type, file: file.name }, async (answer) => {
+    if (pictureUrl) URL.revokeObjectURL(pictureUrl);
+    pictureUrl = URL.createObjectURL(file);
+    const picture = await drawing.pictureOf(pictureUrl, 'The picture that was sent');
+    if (answer.detections && picture) return drawing.detections(answer.detections, picture);
+    if (answer.labels) return drawing.classes(answer.labels, picture);
+    if (answer.document) return drawing.pagesOf(answer.document, picture);
+    return [];
+  });
+}
+
+// The camera
+
+function cameraButton() {
+  const place = h('div', { class: 'camera' });
+  const isThere = window.isSecureContext && navigator.mediaDevices?.getUserMedia;
+  const button = h('button', { type: 'button', disabled: !isThere }, 'Use the camera of this device');
+  button.addEventListener('click', () => startCamera(place));
+  return h('div', null, button, !isThere && h('p', { class: 'hint' }, 'Browsers give the camera only to pages at https:// or on localhost.'), place);
+}
+
+async function startCamera(place) {
+  stopCamera();
+  try {
+    camera = await navigator.mediaDevices.getUserMedia({ video: { facingMode: 'environment' }, audio: false });
+  } catch (error) {
+    place.replaceChildren(failure({ message: `The browser does not give the camera: ${error.message}` }));
+    return;
+  }
+  const video = h('video', { autoplay: true, playsinline: true, 'aria-label': 'The camera' });
+  video.muted = true;
+  video.srcObject = camera;
+  place.replaceChildren(video, h('div', { class: 'row' },
+    h('button', { type: 'button', class: 'primary', on: { click: () => shoot(video) } }, 'Take a photograph'),
+    h('button', { type: 'button', on: { click: () => { stopCamera(); place.replaceChildren(); } } }, 'Turn it off')));
+}
+
+function shoot(video) {
+  const canvas = document.createElement('canvas');
+  [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+  canvas.getContext('2d').drawImage(video, 0, 0);
+  canvas.toBlob((blob) => { if (blob) photograph(new File([blob], 'camera.jpg', { type: 'image/jpeg' })); }, 'image/jpeg', 0.92);
+}
+
+function stopCamera() {
+  for (const track of camera?.getTracks() ?? []) track.stop();
+  camera = null;
+}
+
+// Texts
+
+function textForm() {
+  const area = (id, text, value) => [h('label', { for: id }, text), h('textarea', { id, rows: 3 }, value)];
+  const [first, second] = [area('text-1', 'Text', 'How do I return shoes?'), area('text-2', 'Another text, to compare (may be empty)', 'Giving back footwear')];
+  const button = h('button', { type: 'button', class: 'primary' }, 'Make vectors');
+  button.addEventListener('click', () => texts([first[1].value, second[1].value].filter((text) => text.trim())));
+  return [first, second, button];
+}
+
+async function texts(all) {
+  if (!all.length) return;
+  await run({ body: all[0], type: 'text/plain', text: all[0] }, async (answer) => {
+    const others = await Promise.all(all.slice(1).map(async (text) => {
+      const response = await send(path(), { method: 'POST', headers: { 'content-type': 'text/plain' }, body: text });
+      return (await response.json()).embeddings[0];
+    }));
+    return drawing.vectors([answer.embeddings[0], ...others]);
+  });
+}
+
+// Rows
+
+function tableForm() {
+  const area = h('textarea', { id: 'rows', rows: 8, class: 'code', spellcheck: 'false', placeholder: 'month,weekday,hour\nJul,Fri,17' });
+  const button = h('button', { type: 'button', class: 'primary' }, 'Ask about the rows');
+  button.addEventListener('click', () => table(area.value, null));
+  const file = fileForm('A CSV file', '.csv,text/csv', async (chosen) => {
+    const text = await chosen.text();
+    area.value = text.length < 100_000 ? text : '';
+    await table(text, chosen.name);
+  });
+  return [file, h('label', { for: 'rows' }, 'Or CSV here: the first line names the columns'), area, button];
+}
+
+async function table(text, file) {
+  if (!text.trim()) return;
+  const [head, ...records] = drawing.recordsOf(text);
+  const isSmall = records.length <= 20;
+  const asObject = (record) => Object.fromEntries(head.map((name, index) => [name, record[index] ?? '']).filter(([, cell]) => cell !== ''));
+  const value = (cell) => ({ true: true, false: false }[cell.toLowerCase()] ?? (Number.isNaN(Number(cell)) ? cell : Number(cell)));
+  const values = (record) => Object.fromEntries(Object.entries(asObject(record)).map(([name, cell]) => [name, value(cell)]));
+  await run({ body: text, type: 'text/csv', text, file, mqtt: isSmall ? JSON.stringify(records.map(values)) : null, isText: true },
+    (answer) => drawing.rows(text, answer));
+}
+
+// Tensors
+
+function tensorForm() {
+  const sizes = model.inputs.map(({ shape }) => shape.map((side) => (side < 1 ? 1 : side)));
+  const elements = sizes.map((shape) => shape.reduce((product, side) => product * side, 1));
+  const isSmall = elements.reduce((sum, count) => sum + count, 0) <= NUMBERS_MAX;
+  const element = (datatype) => ({ BYTES: 'text', BOOL: true }[datatype] ?? 1);
+  const inputs = model.inputs.map(({ name, datatype }, index) => ({
+    name, datatype, shape: sizes[index], data: isSmall ? Array(elements[index]).fill(element(datatype)) : [] }));
+  const text = `{"inputs": [\n${inputs.map((one) => `  ${JSON.stringify(one)}`).join(',\n')}\n]}`;
+  const area = h('textarea', { id: 'request', rows: 10, class: 'code', spellcheck: 'false' }, text);
+  const button = h('button', { type: 'button', class: 'primary' }, 'Ask');
+  button.addEventListener('click', () => run({ body: area.value, type: 'application/json', text: area.value },
+    (answer) => drawing.tensors(answer.outputs ?? [])));
+  return [h('label', { for: 'request' }, 'A request of the Open Inference Protocol'), area,
+    !isSmall && h('p', { class: 'hint' }, `The inputs have ${Math.max(...elements).toLocaleString('en')} numbers, too many to begin with here: put them into data.`), button];
+}
+
+/** Sends a request, and draws its answer with its time and the commands that do the same. */
+async function run(request, draw) {
+  result.setAttribute('aria-busy', 'true');
+  result.replaceChildren(h('p', { class: 'empty' }, 'Asking …'));
+  said.textContent = 'Asking';
+  const began = performance.now();
+  try {
+    const response = await send(path(), { method: 'POST', headers: { 'content-type': request.type }, body: request.body });
+    const answer = request.isText ? await response.text() : await response.json();
+    const measured = performance.now() - began;
+    const drawn = await draw(answer);
+    const raw = request.isText ? answer : JSON.stringify(answer, null, 1);
+    result.replaceChildren(...[
+      h('h2', null, 'Answer'), ...drawn,
+      drawing.times(measured, answer.time_ms),
+      h('details', null, h('summary', null, request.isText ? 'As CSV' : 'As JSON'), h('pre', { tabindex: '0', 'aria-label': 'The answer as it came' },
+        raw.length > JSON_SHOWN ? `${raw.slice(0, JSON_SHOWN)}\n… ${(raw.length - JSON_SHOWN).toLocaleString('en')} characters more` : raw)),
+      commands({ ...request, path: path(), topic: topic() }),
+    ].flat(Infinity).filter(Boolean));
+    said.textContent = `The answer is here. ${result.querySelector('.sum')?.textContent ?? ''}`;
+  } catch (error) {
+    said.textContent = '';
+    result.replaceChildren(failure(error, () => ask()), commands({ ...request, path: path(), topic: topic() }));
+  }
+  result.removeAttribute('aria-busy');
+}

@@ -1,0 +1,48 @@
+//! The findings about this box that `ledge doctor` and the daemon share.
+//!
+//! Files of `findings/`:
+//! * `machine.rs` - the CPU, the limits on this process, memory and disk
+//! * `access.rs` - a way in for at least one caller, and the store of API keys
+//! * `cameras.rs` - the models that cameras need
+//!
+//! The findings of a part are in its own crate.
+
+mod access;
+mod cameras;
+mod machine;
+
+use std::path::Path;
+
+use ledge_part::check::Check;
+use ledge_part::section::DoctorContext;
+use serde_json::Value;
+
+use crate::config::Config;
+
+/// The process that looks for findings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seeker {
+    /// A command, next to the daemon or without one.
+    Command,
+    /// The daemon itself. It opens no connections to find something: a caller who only looks must not make a box send, and
+    /// its own connections report what is wrong with them.
+    Daemon,
+}
+
+/// The findings about the machine, access and every section. `ask_daemon` returns the answer of the daemon to a GET of a
+/// path.
+pub fn findings(config: &Config, seeker: Seeker, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Vec<Check> {
+    let site = DoctorContext {
+        state: &config.state.path,
+        device: &config.device,
+        encryption: &config.encryption,
+        egress: &config.egress,
+        may_connect: seeker == Seeker::Command,
+        ask_daemon,
+    };
+    let mut checks = machine::checks(config, Path::new("/"));
+    checks.push(access::check(config));
+    checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
+    checks.extend(cameras::checks(config, ask_daemon));
+    checks
+}

@@ -1,0 +1,133 @@
+//! The console in a real Chromium.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::access_mqtt::key;
+use crate::browser::Browser;
+use crate::daemon::TestRoot;
+use crate::page::commands;
+use crate::tools::run;
+
+/// A photograph with cows.
+fn cows() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/photos/cows.jpg").display().to_string()
+}
+
+#[test]
+fn a_first_look_without_a_key_shows_figures_findings_and_models() {
+    let daemon = TestRoot::closed().models(&["add_sub", "broken_cut"]).start();
+    let browser = Browser::start();
+    browser.go(&format!("http://{}/", daemon.address));
+    browser.wait_for("document.querySelector('.findings h2')");
+    assert!(browser.text("#caller").starts_with("ip:127.0.0.1"), "{}", browser.text("#caller"));
+    let findings = browser.text(".findings");
+    assert!(findings.contains("model broken_cut") && findings.contains("cut off"), "{findings}");
+    // The first live sample draws the first lines.
+    browser.wait_for("document.querySelectorAll('.plot polyline, .plot circle').length > 3");
+    assert_eq!(browser.text("#now .live"), "live");
+
+    browser.click("#to-models");
+    browser.wait_for("document.querySelectorAll('table.models tbody tr').length === 2");
+    let models = browser.text("table.models");
+    assert!(models.contains("add_sub") && models.contains("ready") && models.contains("unavailable"), "{models}");
+    let is_disabled = "[...document.querySelectorAll('.actions button')].every((button) => button.disabled)";
+    assert_eq!(browser.value(is_disabled), json!(true), "this machine may not load models");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_photograph_gets_boxes_and_the_commands_that_ask_the_same() {
+    let daemon = TestRoot::closed().models(&["coco_detector"]).start();
+    let browser = Browser::start();
+    browser.go(&format!("http://{}/#try/coco_detector", daemon.address));
+    browser.wait_for("document.querySelector('#try-file')");
+    browser.type_into("#try-file", &cows());
+    browser.wait_for("document.querySelectorAll('.mark .box').length > 2");
+    let answer = browser.text(".result");
+    assert!(answer.contains("cow") && answer.contains("compute"), "{answer}");
+
+    // Boxes lie over the picture, which is shown in its own proportions.
+    let inside = "(() => { const [picture, box] = [document.querySelector('.picture img'), document.querySelector('.mark .box')]\
+                  .map((one) => one.getBoundingClientRect()); return box.left >= picture.left - 1 && box.right <= picture.right + 1 \
+                  && box.top >= picture.top - 1 && box.bottom <= picture.bottom + 1 && box.width > 5; })()";
+    assert_eq!(browser.value(inside), json!(true));
+    let curl = browser.text(".command pre").replace("@cows.jpg", &format!("@{}", cows()));
+    let told = run(Command::new("sh").args(["-c", &curl]));
+    assert!(told.contains("\"label\":\"cow\""), "{told}");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_key_is_asked_for_a_wrong_one_is_told_and_a_right_one_is_forgotten() {
+    let root = TestRoot::closed().models(&["add_sub"]).set("access.loopback=[]");
+    let operator = key(&root, &["desk", "--role", "operator", "--role", "infer"]);
+    let daemon = root.start();
+    let browser = Browser::start();
+    browser.go(&format!("http://{}/#models", daemon.address));
+    browser.wait_for("document.querySelector('#key-dialog').open");
+    assert!(browser.text("#key-reason").contains("needs the role"), "{}", browser.text("#key-reason"));
+    browser.type_into("#key-field", "ledge_00000000_wrong");
+    browser.click("#key-form button.primary");
+    browser.wait_for("document.querySelector('#key-reason').innerText.includes('malformed')");
+
+    browser.value("document.querySelector('#key-field').value = ''");
+    browser.type_into("#key-field", &operator);
+    browser.click("#key-form button.primary");
+    browser.wait_for("document.querySelector('table.models')");
+    assert!(browser.text("#caller").starts_with("key:desk"), "{}", browser.text("#caller"));
+    browser.click("button[data-action='add_sub unload']");
+    browser.wait_for("document.querySelector('table.models').innerText.includes('unloaded')");
+    browser.click("button[data-action='add_sub load']");
+    browser.wait_for("document.querySelector('table.models .badge.ok')");
+
+    // The commands name a variable in place of the key, and the page keeps the key nowhere.
+    browser.click("#to-try");
+    browser.wait_for("document.querySelector('#request')");
+    browser.click(".input button.primary");
+    browser.wait_for("document.querySelector('.commands')");
+    assert!(browser.text(".commands").contains("$LEDGE_KEY"));
+    let kept = "document.documentElement.outerHTML + document.cookie + location.href + JSON.stringify({...localStorage}) \
+                + JSON.stringify({...sessionStorage})";
+    assert!(!browser.value(kept).as_str().unwrap().contains(&operator[..20]));
+    browser.click("#forget-key");
+    browser.wait_for("document.querySelector('#caller').innerText === 'not let in'");
+    assert_eq!(browser.value("document.querySelectorAll('table.models tbody tr').length"), json!(0));
+}
+
+#[test]
+fn a_page_of_another_server_on_this_machine_reads_and_changes_nothing() {
+    let daemon = TestRoot::new().models(&["add_sub"]).start();
+    let other = TestRoot::closed().start();
+    let browser = Browser::start();
+    browser.go(&format!("http://{}/openapi.json", other.address));
+    let box_ = daemon.address;
+    for path in ["/figures", "/findings", "/v2/models/add_sub", "/access"] {
+        let read = browser.promised(&format!("fetch('http://{box_}{path}').then((answer) => answer.text())"));
+        assert!(read.as_str().unwrap().starts_with("error"), "{path}: {read}");
+    }
+    // A form needs no leave of the other side, and its answer cannot be read.
+    let unload =
+        format!("fetch('http://{box_}/v2/repository/models/add_sub/unload', {{method: 'POST', mode: 'no-cors'}})");
+    browser.promised(&format!("{unload}.then(() => 'sent')"));
+    assert_eq!(daemon.client().get("/v2/models/add_sub/ready").status, 200);
+    assert!(daemon.client().get("/metrics").status == 200, "programs of this machine still may");
+}
+
+#[test]
+fn the_commands_of_the_page_work() {
+    let page = include_str!("../../docs/console.md");
+    let lines = |heading: &str| commands(page, heading).into_iter().flatten().map(|line| line.text).collect::<Vec<_>>();
+    let root = TestRoot::new();
+    for line in lines("## Who may see it") {
+        let words: Vec<_> = line.strip_prefix("sudo ledge ").unwrap().split(' ').collect();
+        assert!(run(&mut root.command(&words)).starts_with("ledge_"), "{line}");
+    }
+    let daemon = root.start();
+    let [listen] = &lines("## The calls behind it")[..] else { panic!("one command") };
+    let listen = listen.replace("127.0.0.1:8000", &daemon.address.to_string());
+    let told = run(Command::new("sh").args(["-c", &listen]));
+    assert!(told.starts_with(": one event") && told.contains("\"calls_per_s\":0.0"), "{told}");
+}
