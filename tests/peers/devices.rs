@@ -1,4 +1,4 @@
-//! What Tasmota, ESPHome, Homie and Zigbee2MQTT publish, with the bindings of docs/mqtt.md.
+//! What Tasmota, ESPHome, Homie and `Zigbee2MQTT` publish, with the bindings of docs/mqtt.md.
 
 use std::process::Command;
 
@@ -118,7 +118,7 @@ fn devices_that_know_nothing_of_ledge_make_features_and_nothing_else_makes_a_war
     let expected = json!([21.4_f32, 48.2_f32, true, false, -3.5_f32, true, 21.34_f32, 20.5_f32]);
     wait_until("the last feature", || values()[7] != Value::Null);
     wait_until("the features", || values().iter().all(|value| !value.is_null()));
-    // Single precision, as the views declare it.
+    #[expect(clippy::cast_possible_truncation, reason = "single precision, as the views declare it")]
     let single = |value: Value| value.as_f64().map_or(value, |number| json!(number as f32));
     assert_eq!(json!(values().map(single)), expected);
     // A local time, one of UTC, and the arrival.

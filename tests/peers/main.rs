@@ -68,7 +68,6 @@ mod sealed_updates;
 mod security;
 mod soak;
 mod systemd;
-#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/table_golden.rs"]
 mod table_golden;
 #[path = "../it/table_rows.rs"]
