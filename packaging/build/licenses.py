@@ -38,7 +38,7 @@ def copyright_file(checkout, metadata, models):
     add("ledge", (checkout / "LICENSE").read_text())
     for crate in crates:
         name, license = f"{crate['name']} {crate['version']}", crate["license"]
-        files = [path.read_text(errors="replace") for path in text_files(Path(crate["manifest_path"]).parent)]
+        files = own_texts(crate) or [text for twin in crates if is_twin(crate, twin) for text in own_texts(twin)]
         if not files and "MIT" in re.split(r" OR |/", license or "") and crate["authors"]:
             # It only names the licence, whose text is always the same; the notice is that of its authors.
             notice = ", ".join(re.sub(r" <.*?>", "", author) for author in crate["authors"])
@@ -58,6 +58,18 @@ def copyright_file(checkout, metadata, models):
         body = "\n".join(" " + (line.rstrip() or ".") for line in text.strip().splitlines())
         lines += ["", "License: of " + ", ".join(sorted(set(names))), body]
     return "\n".join(lines) + "\n"
+
+
+def own_texts(crate):
+    return [path.read_text(errors="replace") for path in text_files(Path(crate["manifest_path"]).parent)]
+
+
+def is_twin(crate, other):
+    """Whether both are published from one repository, by the same authors under the same licence: one has the text of both."""
+    def facts(crate):
+        return [crate[key] for key in ("repository", "authors", "license")]
+
+    return crate["repository"] is not None and facts(crate) == facts(other)
 
 
 def linked(metadata):
