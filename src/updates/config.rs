@@ -116,6 +116,27 @@ impl RepositoryAddress {
     pub fn is_exposed(&self) -> bool {
         matches!(self, Self::Http { tls: false, at, .. } if !at.host.is_loopback())
     }
+
+    /// Returns it as a destination, unless it is a folder. `key` is its key in the section, and `shown` what requests to
+    /// it show without encryption.
+    pub(crate) fn destination(
+        &self,
+        key: &str,
+        proxy: Option<&HostPort>,
+        shown: &str,
+    ) -> Option<ConfiguredDestination> {
+        let Self::Http { tls, at, .. } = self else { return None };
+        let problem = format!("is not encrypted: anybody on the network can see {shown}; use https://");
+        Some(ConfiguredDestination {
+            key: key.into(),
+            at: at.clone(),
+            proxy: proxy.map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
+            is_encrypted: *tls,
+            plaintext_problem: Some(problem),
+            address_keys: Vec::new(),
+            encryption_key: None,
+        })
+    }
 }
 
 impl UpdatesConfig {
@@ -138,17 +159,9 @@ impl Section for UpdatesConfig {
     }
 
     fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let Some(RepositoryAddress::Http { tls, at, .. }) = &self.repository else { return Vec::new() };
-        let problem = "is not encrypted: anybody on the network can see what this box runs; use https://";
-        vec![ConfiguredDestination {
-            key: "repository".into(),
-            at: at.clone(),
-            proxy: self.proxy.as_ref().map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
-            is_encrypted: *tls,
-            plaintext_problem: Some(problem.into()),
-            address_keys: Vec::new(),
-            encryption_key: None,
-        }]
+        let destination =
+            |address: &RepositoryAddress| address.destination("repository", self.proxy.as_ref(), "what this box runs");
+        self.repository.as_ref().and_then(destination).into_iter().collect()
     }
 
     fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
 use ledge_base::toml_check::{Problem, empty_if_none, none_if_empty};
-use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles};
+use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
 use serde::{Deserialize, Serialize};
@@ -55,17 +55,10 @@ impl Section for CatalogueConfig {
     }
 
     fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let Some(RepositoryAddress::Http { tls, at, .. }) = &self.address else { return Vec::new() };
-        let problem = "is not encrypted: anybody on the network can see which models this box fetches; use https://";
-        vec![ConfiguredDestination {
-            key: "address".into(),
-            at: at.clone(),
-            proxy: self.proxy.as_ref().map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
-            is_encrypted: *tls,
-            plaintext_problem: Some(problem.into()),
-            address_keys: Vec::new(),
-            encryption_key: None,
-        }]
+        let destination = |address: &RepositoryAddress| {
+            address.destination("address", self.proxy.as_ref(), "which models this box fetches")
+        };
+        self.address.as_ref().and_then(destination).into_iter().collect()
     }
 
     fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
