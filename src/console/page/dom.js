@@ -32,7 +32,7 @@ export function byId(id) {
 /** A number for people: four digits, and no more than it has. */
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return '–';
-  if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(1);
+  if (value !== 0 && Math.abs(value) < 0.001) return digits > 3 || value < 0 ? value.toExponential(1) : '< 0.001';
   const whole = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : digits - 1;
   return value.toLocaleString('en', { maximumFractionDigits: whole });
 }
