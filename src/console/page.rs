@@ -22,14 +22,21 @@ const FILES: &[(&str, &str, &str)] = &[
     ("icon.svg", SVG, include_str!("page/icon.svg")),
     ("api.js", JAVASCRIPT, include_str!("page/api.js")),
     ("app.js", JAVASCRIPT, include_str!("page/app.js")),
+    ("audit.js", JAVASCRIPT, include_str!("page/audit.js")),
+    ("cameras.js", JAVASCRIPT, include_str!("page/cameras.js")),
     ("commands.js", JAVASCRIPT, include_str!("page/commands.js")),
     ("dom.js", JAVASCRIPT, include_str!("page/dom.js")),
     ("drawing.js", JAVASCRIPT, include_str!("page/drawing.js")),
+    ("features.js", JAVASCRIPT, include_str!("page/features.js")),
     ("key.js", JAVASCRIPT, include_str!("page/key.js")),
+    ("keys.js", JAVASCRIPT, include_str!("page/keys.js")),
     ("models.js", JAVASCRIPT, include_str!("page/models.js")),
     ("now.js", JAVASCRIPT, include_str!("page/now.js")),
+    ("parts.js", JAVASCRIPT, include_str!("page/parts.js")),
     ("plot.js", JAVASCRIPT, include_str!("page/plot.js")),
+    ("table.js", JAVASCRIPT, include_str!("page/table.js")),
     ("try.js", JAVASCRIPT, include_str!("page/try.js")),
+    ("updates.js", JAVASCRIPT, include_str!("page/updates.js")),
 ];
 
 /// The headers of every file. Scripts and styles come only from this box, nothing turns text into markup, and no other

@@ -30,8 +30,8 @@ fn a_first_look_without_a_key_shows_figures_findings_and_models() {
     assert_eq!(browser.text("#now .live"), "live");
 
     browser.click("#to-models");
-    browser.wait_for("document.querySelectorAll('table.models tbody tr').length === 2");
-    let models = browser.text("table.models");
+    browser.wait_for("document.querySelectorAll('table.list tbody tr').length === 2");
+    let models = browser.text("table.list");
     assert!(models.contains("add_sub") && models.contains("ready") && models.contains("unavailable"), "{models}");
     let is_disabled = "[...document.querySelectorAll('.actions button')].every((button) => button.disabled)";
     assert_eq!(browser.value(is_disabled), json!(true), "this machine may not load models");
@@ -76,12 +76,12 @@ fn a_key_is_asked_for_a_wrong_one_is_told_and_a_right_one_is_forgotten() {
     browser.value("document.querySelector('#key-field').value = ''");
     browser.type_into("#key-field", &operator);
     browser.click("#key-form button.primary");
-    browser.wait_for("document.querySelector('table.models')");
+    browser.wait_for("document.querySelector('table.list')");
     assert!(browser.text("#caller").starts_with("key:desk"), "{}", browser.text("#caller"));
     browser.click("button[data-action='add_sub unload']");
-    browser.wait_for("document.querySelector('table.models').innerText.includes('unloaded')");
+    browser.wait_for("document.querySelector('table.list').innerText.includes('unloaded')");
     browser.click("button[data-action='add_sub load']");
-    browser.wait_for("document.querySelector('table.models .badge.ok')");
+    browser.wait_for("document.querySelector('table.list .badge.ok')");
 
     // The commands name a variable in place of the key, and the page keeps the key nowhere.
     browser.click("#to-try");
@@ -94,7 +94,7 @@ fn a_key_is_asked_for_a_wrong_one_is_told_and_a_right_one_is_forgotten() {
     assert!(!browser.value(kept).as_str().unwrap().contains(&operator[..20]));
     browser.click("#forget-key");
     browser.wait_for("document.querySelector('#caller').innerText === 'not let in'");
-    assert_eq!(browser.value("document.querySelectorAll('table.models tbody tr').length"), json!(0));
+    assert_eq!(browser.value("document.querySelectorAll('table.list tbody tr').length"), json!(0));
 }
 
 #[test]

@@ -1,31 +1,54 @@
-// The page: one section at a time, by the fragment of the address.
+// The page: one section at a time, by the fragment of the address. A section's module is loaded at the first look at it.
 
-import { byId } from './dom.js';
-import { identify, start } from './key.js';
-import * as models from './models.js';
-import * as now from './now.js';
-import * as tries from './try.js';
+import { byId, failure } from './dom.js';
+import { ask, identify, start } from './key.js';
 
-const SECTIONS = { now, try: tries, models };
+const MODULES = {
+  now: () => import('./now.js'),
+  try: () => import('./try.js'),
+  models: () => import('./models.js'),
+  cameras: () => import('./cameras.js'),
+  features: () => import('./features.js'),
+  updates: () => import('./updates.js'),
+  audit: () => import('./audit.js'),
+  keys: () => import('./keys.js'),
+};
+
+/** The sections that were looked at, by name. */
+const built = new Map();
 
 function current() {
   const [name] = location.hash.slice(1).split('/');
-  return name in SECTIONS ? name : 'now';
+  return Object.hasOwn(MODULES, name) ? name : 'now';
 }
 
-function show() {
-  for (const [name, section] of Object.entries(SECTIONS)) {
-    const isShown = name === current();
+async function show() {
+  const wanted = current();
+  for (const name of Object.keys(MODULES)) {
+    const isShown = name === wanted;
     byId(name).hidden = !isShown;
     const link = byId(`to-${name}`);
     if (isShown) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
-    if (isShown) section.show();
-    else section.hide();
+    if (!isShown) built.get(name)?.hide();
+  }
+  byId(`to-${wanted}`).scrollIntoView({ block: 'nearest', inline: 'nearest' });
+
+  try {
+    const section = await MODULES[wanted]();
+    if (!built.has(wanted)) {
+      built.set(wanted, section);
+      byId(wanted).replaceChildren();
+      section.build(byId(wanted));
+    }
+    if (wanted === current()) section.show();
+  } catch (error) {
+    if (built.has(wanted)) throw error;
+    const message = 'A file of this page did not come: the box may be restarting, or the network is down. Reload the page.';
+    byId(wanted).replaceChildren(failure({ message }, () => ask()));
   }
 }
 
-for (const [name, section] of Object.entries(SECTIONS)) section.build(byId(name));
 document.querySelector('.skip').addEventListener('click', (event) => {
   // The fragment names the section.
   event.preventDefault();
@@ -36,7 +59,7 @@ window.addEventListener('hashchange', () => {
   window.scrollTo(0, 0);
 });
 start(() => {
-  for (const section of Object.values(SECTIONS)) section.changed();
+  for (const section of built.values()) section.changed();
   show();
 });
 identify();

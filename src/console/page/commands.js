@@ -2,6 +2,7 @@
 
 import { hasKey } from './api.js';
 import { h } from './dom.js';
+import { copyable } from './parts.js';
 
 /** A text as one word of a shell. */
 export function quoted(text) {
@@ -47,27 +48,6 @@ function mosquitto({ topic, type, file, text, mqtt }) {
     ].join('\n');
   }
   return `mosquitto_rr -V 5 -q 1 -t ${quoted(topic)} -e answers/ledge${kind}${key} \\\n    -m ${quoted(mqtt ?? text)}`;
-}
-
-function copyable(name, text) {
-  const code = h('pre', { tabindex: '0', 'aria-label': name }, h('code', null, text));
-  const button = h('button', { type: 'button', class: 'small copy' }, 'Copy');
-  button.setAttribute('aria-label', `Copy: ${name}`);
-  button.addEventListener('click', async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = 'Copied';
-    } catch {
-      // Only a page at https:// or on this machine may write there.
-      const range = document.createRange();
-      range.selectNodeContents(code);
-      getSelection().removeAllRanges();
-      getSelection().addRange(range);
-      button.textContent = 'Marked: press Ctrl+C';
-    }
-    setTimeout(() => { button.textContent = 'Copy'; }, 2500);
-  });
-  return h('div', { class: 'command' }, h('div', { class: 'row' }, h('h4', null, name), button), code);
 }
 
 /**

@@ -1,6 +1,7 @@
 // Answers, drawn: boxes over pictures, bars of scores, text over pages, tables.
 
 import { h, number, svg } from './dom.js';
+import { heads, scrolled } from './table.js';
 
 const COLOURS = 6;
 
@@ -190,14 +191,4 @@ export function times(measured, told) {
     (value && typeof value === 'object' ? flat(value, '') : [[prefix + name, value]]));
   const all = [...flat(told), ['seen from this page', measured]];
   return h('dl', { class: 'times', 'aria-label': 'Time' }, all.map(([name, value]) => h('div', null, h('dt', null, name.replaceAll('_', ' ')), h('dd', null, `${number(value)} ms`))));
-}
-
-/** The head of a table: names of texts, of figures, and of texts again. */
-function heads(texts, figures = [], more = []) {
-  return h('thead', null, h('tr', null, texts.map((name) => h('th', { scope: 'col' }, name)),
-    figures.map((name) => h('th', { scope: 'col', class: 'figure' }, name)), more.map((name) => h('th', { scope: 'col' }, name))));
-}
-
-function scrolled(table) {
-  return h('div', { class: 'scrolled', tabindex: '0', role: 'region', 'aria-label': table.querySelector('caption')?.textContent ?? 'Table' }, table);
 }

@@ -2,31 +2,21 @@
 
 import { get, post } from './api.js';
 import { bytes, failure, h, number, runtime, time } from './dom.js';
-import { ask, may } from './key.js';
+import { ask } from './key.js';
+import { action, refreshed, refusal, replace } from './parts.js';
+import { actions, cell, figure, list, row, title } from './table.js';
 
-const REFRESH_MS = 10_000;
-
-let timer = null;
 let busy = null;
 const told = h('div', { role: 'status', 'aria-live': 'polite' });
 const place = h('div');
+
+export const { show, hide } = refreshed(10_000, () => { if (!busy) load(); });
 
 export function build(section) {
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'models-title' }, 'Models'),
       h('button', { type: 'button', class: 'small', on: { click: () => load() } }, 'Refresh')),
     told, place);
-}
-
-export function show() {
-  if (timer) return;
-  load();
-  timer = setInterval(() => { if (!document.hidden && !busy) load(); }, REFRESH_MS);
-}
-
-export function hide() {
-  clearInterval(timer);
-  timer = null;
 }
 
 export function changed() {
@@ -36,15 +26,15 @@ export function changed() {
 }
 
 async function load() {
-  if (!may('view')) {
-    const error = { status: 401, message: 'The list of models needs the role viewer, operator, auditor or admin.' };
-    place.replaceChildren(failure(error, () => ask()));
+  const refused = refusal('view', 'The list of models needs the role viewer, operator, auditor or admin.');
+  if (refused) {
+    place.replaceChildren(refused);
     return;
   }
   try {
     const [index, { model_stats: statistics }] = await Promise.all([
       post('/v2/repository/index'), get('/v2/models/stats', { quiet: true })]);
-    const ready = [...new Set(index.filter((row) => row.state === 'READY').map((row) => row.name))];
+    const ready = [...new Set(index.filter((one) => one.state === 'READY').map((one) => one.name))];
     const metadata = await Promise.all(ready.map((name) => get(`/v2/models/${encodeURIComponent(name)}`, { quiet: true }).catch(() => null)));
     const known = new Map(metadata.filter(Boolean).map((one) => [one.name, one]));
     // A button that is being used stays where it is.
@@ -55,59 +45,40 @@ async function load() {
 }
 
 const COLUMNS = ['Model', 'Version', 'State', 'Runtime', 'Calls', 'Failed', 'Mean time', 'Memory', ''];
+const FIGURES = ['Version', 'Calls', 'Failed', 'Mean time', 'Memory'];
 
 function render(index, statistics, known) {
   if (!index.length) {
     place.replaceChildren(h('p', { class: 'notice' }, 'There is no model in the repository.'));
     return;
   }
-  const focused = document.activeElement?.dataset?.action;
-  const rows = index.map((row) => {
-    const of = statistics.find((one) => one.name === row.name && one.version === row.version);
-    return modelRow(row, of, known.get(row.name));
+  const rows = index.map((one) => {
+    const of = statistics.find((other) => other.name === one.name && other.version === one.version);
+    return modelRow(one, of, known.get(one.name));
   });
-  place.replaceChildren(h('table', { class: 'models', role: 'table' },
-    h('caption', { class: 'unseen' }, 'Every model and version that the box knows'),
-    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, COLUMNS.map((name) =>
-      h('th', { scope: 'col', role: 'columnheader' }, name || h('span', { class: 'unseen' }, 'Actions'))))),
-    h('tbody', { role: 'rowgroup' }, rows)));
-  if (focused) [...place.querySelectorAll('button')].find((one) => one.dataset.action === focused)?.focus();
+  replace(place, list('Every model and version that the box knows', COLUMNS, rows, { figures: FIGURES }));
 }
 
-function modelRow(row, statistics, metadata) {
+function modelRow(one, statistics, metadata) {
   const calls = statistics?.inference_stats;
   const mean = calls?.success.count ? calls.success.ns / calls.success.count / 1e9 : null;
   const memory = statistics?.memory_usage?.[0]?.byte_size;
-  const isReady = row.state === 'READY';
+  const isReady = one.state === 'READY';
   const kind = metadata?.properties?.pipeline;
-  const cell = (label, ...children) => h('td', { role: 'cell', 'data-label': label }, children);
-  const figure = (label, text) => h('td', { role: 'cell', 'data-label': label, class: 'figure' }, text);
-  const state = { READY: 'ok', LOADING: 'warn', UNLOADING: 'warn', UNAVAILABLE: row.reason === 'unloaded' ? 'off' : 'fail' }[row.state] ?? 'off';
-  return h('tr', { role: 'row' },
-    h('th', { scope: 'row', role: 'rowheader' }, h('span', { class: 'model-name' }, row.name),
-      kind && h('span', { class: 'quiet' }, kind.replaceAll('_', ' ')),
-      row.reason && row.reason !== 'unloaded' && h('p', { class: isReady ? 'note' : 'reason' }, row.reason)),
-    figure('Version', row.version ?? '–'),
-    cell('State', h('span', { class: `badge ${state}` }, row.reason === 'unloaded' ? 'unloaded' : row.state.toLowerCase())),
+  const state = { READY: 'ok', LOADING: 'warn', UNLOADING: 'warn', UNAVAILABLE: one.reason === 'unloaded' ? 'off' : 'fail' }[one.state] ?? 'off';
+  const verb = isReady ? 'Unload' : 'Load';
+  return row(
+    title(one.name, kind && h('span', { class: 'quiet' }, kind.replaceAll('_', ' ')),
+      one.reason && one.reason !== 'unloaded' && h('p', { class: isReady ? 'note' : 'reason' }, one.reason)),
+    figure('Version', one.version ?? '–'),
+    cell('State', h('span', { class: `badge ${state}` }, one.reason === 'unloaded' ? 'unloaded' : one.state.toLowerCase())),
     cell('Runtime', metadata && isReady ? h('span', { class: 'unbroken' }, runtime(metadata.platform)) : '–'),
     figure('Calls', calls ? number(calls.success.count + calls.fail.count) : '–'),
     figure('Failed', calls ? number(calls.fail.count) : '–'),
     figure('Mean time', time(mean)),
     figure('Memory', memory ? bytes(memory) : '–'),
-    h('td', { role: 'cell', class: 'actions' },
-      isReady && h('a', { class: 'button small', href: `#try/${encodeURIComponent(row.name)}` }, 'Try'),
-      isReady ? action(row.name, 'unload') : action(row.name, 'load')));
-}
-
-function action(name, verb) {
-  const isAllowed = may('operate');
-  const reason = 'needs the role operator or admin';
-  const title = verb === 'load' ? 'Load' : 'Unload';
-  return h('button', {
-    type: 'button', class: 'small', disabled: !isAllowed, title: isAllowed ? null : `${title} ${reason}`,
-    'aria-label': `${title} ${name}${isAllowed ? '' : `, ${reason}`}`, 'data-action': `${name} ${verb}`,
-    on: { click: (event) => change(event.currentTarget, name, verb) },
-  }, title);
+    actions(isReady && h('a', { class: 'button small', href: `#try/${encodeURIComponent(one.name)}` }, 'Try'),
+      action(verb, one.name, 'operate', 'operator or admin', (button) => change(button, one.name, verb.toLowerCase()))));
 }
 
 async function change(button, name, verb) {
