@@ -60,6 +60,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("manifest", ledge::rollout::fuzz::fuzz_manifest),
     ("release_description", ledge::updates::package::fuzz_release_description),
     ("catalogue", ledge::updates::catalogue::fuzz_catalogue),
+    ("upload", ledge::updates::catalogue::fuzz_upload),
     ("proxy_answer", ledge::egress::fuzz_proxy_answer),
     ("audit_bundle", ledge::audit::fuzz::fuzz_audit_bundle),
     ("audit_record", ledge::audit::fuzz::fuzz_audit_record),

@@ -330,6 +330,7 @@ impl App {
             Arc::new(cameras.clone()),
             Arc::new(self.serving.features().clone()),
             Arc::new(self.updates.part(&self.config.updates.path)),
+            Arc::new(updates::catalogue(&self.config, self.serving.repository(), &self.environment)),
             Arc::new(audit),
             Arc::new(self.serving.clone()),
         ];

@@ -20,6 +20,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("index.html", HTML, include_str!("page/index.html")),
     ("console.css", CSS, include_str!("page/console.css")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
+    ("adding.js", JAVASCRIPT, include_str!("page/adding.js")),
     ("api.js", JAVASCRIPT, include_str!("page/api.js")),
     ("app.js", JAVASCRIPT, include_str!("page/app.js")),
     ("audit.js", JAVASCRIPT, include_str!("page/audit.js")),

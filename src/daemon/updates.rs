@@ -11,6 +11,7 @@ use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_models::repository::{ManagedVersion, Repository};
 use ledge_part::Environment;
 use ledge_updates::Updates;
+use ledge_updates::catalogue::part::CataloguePart;
 use ledge_updates::config::RepositoryAddress;
 use ledge_updates::download::DownloadLimits;
 use ledge_updates::handle::UpdaterInbox;
@@ -143,6 +144,13 @@ impl PreparedUpdates {
             }
         });
     }
+}
+
+/// The catalogue, for callers that add models.
+pub fn catalogue(config: &Config, repository: &Repository, environment: &Environment) -> CataloguePart {
+    let Environment { egress, shutdown, .. } = environment;
+    let limits = DownloadLimits::new(&config.updates);
+    CataloguePart::new(config.catalogue.clone(), limits, egress.clone(), repository.clone(), shutdown.clone())
 }
 
 /// The servers that the configuration names.

@@ -85,6 +85,12 @@ fn properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
     if let Some(pipeline) = &model.pipeline {
         properties.insert("pipeline".into(), pipeline.kind().name.to_owned());
     }
+    let scale = model.scale();
+    properties.insert("threads".into(), scale.threads.to_string());
+    properties.insert("instances".into(), scale.max.to_string());
+    if let Some(profile) = &model.profile {
+        properties.insert("profile".into(), profile.to_string());
+    }
     properties
 }
 

@@ -284,7 +284,8 @@ pub enum AuditEvent {
     },
     /// A caller requested maintenance that leaves no other record.
     MaintenanceRequested {
-        /// The maintenance: `feature_snapshot`, `feature_compaction` or `update_check`.
+        /// The request: `feature_snapshot`, `feature_compaction`, `update_check`, `catalogue_refresh`, `catalogue_add`,
+        /// `model_upload` or `model_remove`.
         what: Word,
     },
     /// A caller lacked the permission for a request.

@@ -58,8 +58,8 @@
 //! * `report/` - its parts: `updates.rs`, and `audit.rs` with the head of the audit log
 //! * `configuration.rs` - signed settings from a closed set, read at the start
 //! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start
-//! * `catalogue/` - models that an owner adds by a command: the signed list, the download, the folders (`folder.rs`), and
-//!   `[catalogue]` (`config.rs`)
+//! * `catalogue/` - models that a person adds: the signed list and the download (`mod.rs`), the folders (`folder.rs`), uploads
+//!   (`upload.rs`), the part of the daemon (`part.rs`), its routes (`api.rs`) and `[catalogue]` (`config.rs`)
 //! * `config.rs` - `[updates]`
 //! * `part.rs` - updates as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are their routes, metrics and
 //!   findings

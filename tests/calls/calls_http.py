@@ -54,6 +54,11 @@ GET /updates
 POST /updates/check
 POST /updates/trust/reset
 POST /updates/{kind}/{name}/{order}
+GET /catalogue
+POST /catalogue/refresh
+POST /catalogue/models/{name}/add
+POST /catalogue/models/{name}/remove
+POST /catalogue/models/{name}/upload
 GET /audit/status
 GET /audit/logs/{generation}/checkpoint
 GET /audit/logs/{generation}/tile/{path}

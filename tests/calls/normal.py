@@ -34,6 +34,7 @@ RULES = [
     ("/audit/status|/reported", "body", r'"(size|bytes)":\d+', r'"\1":<records>',
         "a record more when a minute ends meanwhile"),
     ("GET /figures", "body", r'("columns":)\{[^}]*\}', r"\1<figures>", "the machine and the time"),
+    ("/v2/models/", "body", r'"profile":("[^"]*"|\{"string_value":"[^"]*"\})', '"profile":<profile>', "measured times"),
     ("GET /findings", "body", r'"checks":\[.*\]', '"checks":<checks>', "the machine"),
     ("GET /audit/logs/1/checkpoint", "body", r"(?s)^(ledge.audit/box/1\n).+", r"\1<checkpoint>", "as above"),
     ("GET /audit/logs/1/tile/.* with all records", "body", r'(?s)^(?!\{"error":).+', "<tile>",

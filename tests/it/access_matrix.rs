@@ -142,7 +142,8 @@ pub fn routes() -> Vec<RouteRule> {
         table.iter().map(|route| route.rule)
     }
     let parts = rules(features::http::ROUTES).chain(rules(updates::http::ROUTES)).chain(rules(audit::http::ROUTES));
-    rules(http::routes::ROUTES).chain(parts).chain(rules(console::http::ROUTES)).collect()
+    let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(console::http::ROUTES));
+    rules(http::routes::ROUTES).chain(parts).collect()
 }
 
 #[test]

@@ -21,6 +21,9 @@ pub enum Duty {
     Read,
     Push,
     Load,
+    Add,
+    Catalogue,
+    Upload,
     Orders,
     Maintain,
     Log,
@@ -29,8 +32,8 @@ pub enum Duty {
 }
 
 use Duty::{
-    Anybody, Ask, Backup, Declared, Figures, Load, Log, Maintain, Metrics, Models, Orders, Push, Read, States,
-    Statistics, Trust,
+    Add, Anybody, Ask, Backup, Catalogue, Declared, Figures, Load, Log, Maintain, Metrics, Models, Orders, Push, Read,
+    States, Statistics, Trust, Upload,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
@@ -47,6 +50,9 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("read them", &[Read]),
     ("see what is declared", &[Declared]),
     ("load and unload models", &[Load]),
+    ("add models of the catalogue", &[Add]),
+    ("the catalogue", &[Catalogue]),
+    ("upload and remove models", &[Upload]),
     ("check for, pin, roll back and cancel updates", &[Orders]),
     ("compact and snapshot the feature store", &[Maintain]),
     ("read the audit log", &[Log]),
@@ -195,6 +201,18 @@ pub const CALLS: &[Call] = &[
         .model()
         .status(409)
         .path("/updates/models/{model}/rollback"),
+    get("/catalogue", &[Catalogue]).whole_box(),
+    // No catalogue and no uploads are configured.
+    post("/catalogue/refresh", &[Add], nothing).whole_box().status(409),
+    post("/catalogue/models/{name}/add", &[Add], nothing).whole_box().status(409).path("/catalogue/models/x/add"),
+    post("/catalogue/models/{name}/remove", &[Upload], nothing)
+        .whole_box()
+        .status(404)
+        .path("/catalogue/models/x/remove"),
+    post("/catalogue/models/{name}/upload", &[Upload], nothing)
+        .whole_box()
+        .status(409)
+        .path("/catalogue/models/x/upload"),
     get("/audit/status", &[States]),
     get("/audit/logs/{generation}/checkpoint", &[Log]).whole_box().path("/audit/logs/1/checkpoint"),
     // A log this young has no full tile.

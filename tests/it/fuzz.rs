@@ -101,6 +101,7 @@ fuzzed! {
     a_manifest_stays_within_its_bounds: manifest, cut Refused, changed Mixed, 20_000;
     a_release_names_its_files_once_and_in_its_folder: release_description, cut Refused, changed Mixed, 20_000;
     a_model_of_a_catalogue_stays_in_its_folder: catalogue, cut Refused, changed Mixed, 20_000;
+    an_uploaded_archive_leads_out_of_no_folder: upload, cut Mixed, changed Mixed, 20_000;
     only_an_answer_of_2xx_opens_a_way_through_a_proxy: proxy_answer, cut Mixed, changed Mixed, 20_000;
     a_bundle_is_written_as_it_was_read: audit_bundle, cut Mixed, changed Mixed, 20_000;
     a_record_is_written_as_it_was_read: audit_record, cut Refused, changed Mixed, 20_000;

@@ -77,4 +77,5 @@ mod top;
 mod update_faults;
 mod trial;
 mod updates_api;
+mod uploads;
 mod vision;

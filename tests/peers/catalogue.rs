@@ -24,14 +24,14 @@ const SLOW: &str = "limit_rate 1m;";
 const BEGIN_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A folder of models, and the catalogue that is made of them.
-struct Kit {
+pub struct Kit {
     folder: TempDir,
     platform: Platform,
 }
 
 impl Kit {
     /// A catalogue of `wine_mlp`, and of a large model that nobody loads.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let kit = Self { folder: tempfile::tempdir().unwrap(), platform: Platform::new() };
         copy(&model_folder("wine_mlp"), &kit.models().join("wine_mlp"));
         let weights: Vec<u8> = (0..WEIGHTS_BYTES).map(|at| at.to_le_bytes()[at % 3]).collect();
@@ -65,7 +65,7 @@ impl Kit {
     }
 
     /// A box that adds from the folder itself.
-    fn box_at_folder(&self) -> TestRoot {
+    pub fn box_at_folder(&self) -> TestRoot {
         self.enrol(TestRoot::new()).set(&format!("catalogue.address=\"file://{}\"", self.catalogue().display()))
     }
 

@@ -1,6 +1,7 @@
 //! `ledge models catalogue | add | remove`: signed models that the owner of the box adds.
 
 use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
 
 use anyhow::{Context as _, bail};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
@@ -87,15 +88,15 @@ pub fn add(
     let mut catalogue = open(config, from)?;
     let added = block_on(async {
         let models = catalogue.models().await?;
-        let Some(model) = models.iter().find(|model| model.name == *name) else {
-            let known: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(CatalogueError::Unknown { name: name.clone(), known });
-        };
+        let model = catalogue::find(&models, name)?;
         let bar = progress_bar(model);
-        catalogue.fetch(model, |bytes| bar.inc(bytes)).await?;
+        let advance = |bytes| {
+            bar.inc(bytes);
+            ControlFlow::Continue(())
+        };
+        catalogue.fetch(model, advance).await?;
         bar.finish_and_clear();
-        Ok(model.clone())
+        Ok::<_, CatalogueError>(model.clone())
     })??;
 
     let folder = catalogue.install(&added, repository)?;

@@ -1,8 +1,9 @@
-// The models: versions, states, statistics, load and unload.
+// The models: versions, states, statistics, load and unload; `adding.js` has what adds them.
 
+import * as adding from './adding.js';
 import { get, post } from './api.js';
 import { bytes, failure, h, number, runtime, time } from './dom.js';
-import { ask } from './key.js';
+import { ask, may } from './key.js';
 import { action, refreshed, refusal, replace } from './parts.js';
 import { actions, cell, figure, list, row, title } from './table.js';
 
@@ -10,17 +11,28 @@ let busy = null;
 const told = h('div', { role: 'status', 'aria-live': 'polite' });
 const place = h('div');
 
-export const { show, hide } = refreshed(10_000, () => { if (!busy) load(); });
+const models = refreshed(10_000, () => { if (!busy) load(); });
+
+export function show() {
+  models.show();
+  if (may('view')) adding.load();
+}
+
+export function hide() {
+  models.hide();
+  adding.hide();
+}
 
 export function build(section) {
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'models-title' }, 'Models'),
       h('button', { type: 'button', class: 'small', on: { click: () => load() } }, 'Refresh')),
-    told, place);
+    told, place, adding.build(() => load()));
 }
 
 export function changed() {
   hide();
+  adding.changed();
   told.replaceChildren();
   place.replaceChildren();
 }
@@ -69,7 +81,8 @@ function modelRow(one, statistics, metadata) {
   const verb = isReady ? 'Unload' : 'Load';
   return row(
     title(one.name, kind && h('span', { class: 'quiet' }, kind.replaceAll('_', ' ')),
-      one.reason && one.reason !== 'unloaded' && h('p', { class: isReady ? 'note' : 'reason' }, one.reason)),
+      one.reason && one.reason !== 'unloaded' && h('p', { class: isReady ? 'note' : 'reason' }, one.reason),
+      metadata && isReady && profile(metadata, one.name)),
     figure('Version', one.version ?? '–'),
     cell('State', h('span', { class: `badge ${state}` }, one.reason === 'unloaded' ? 'unloaded' : one.state.toLowerCase())),
     cell('Runtime', metadata && isReady ? h('span', { class: 'unbroken' }, runtime(metadata.platform)) : '–'),
@@ -78,7 +91,19 @@ function modelRow(one, statistics, metadata) {
     figure('Mean time', time(mean)),
     figure('Memory', memory ? bytes(memory) : '–'),
     actions(isReady && h('a', { class: 'button small', href: `#try/${encodeURIComponent(one.name)}` }, 'Try'),
-      action(verb, one.name, 'operate', 'operator or admin', (button) => change(button, one.name, verb.toLowerCase()))));
+      action(verb, one.name, 'operate', 'operator or admin', (button) => change(button, one.name, verb.toLowerCase())),
+      adding.mayRemove(one.name) && action('Remove', one.name, 'administer', 'admin', () => adding.remove(one.name))));
+}
+
+/** How a model runs, and why so. */
+function profile({ inputs, outputs, properties = {} }, name) {
+  const shape = (port) => `${port.name} ${port.datatype} [${port.shape.join(', ')}]`;
+  const facts = [
+    ['Inputs', inputs.map(shape).join('; ')], ['Outputs', outputs.map(shape).join('; ')],
+    ['Cores of a run', properties.threads], ['Runs at a time', properties.instances],
+    ['Choice of the runtime', properties.profile ?? 'not measured: one runtime runs it, or the configuration names one']];
+  return h('details', { 'data-action': `${name} profile` }, h('summary', null, 'Profile'),
+    h('dl', { class: 'facts' }, facts.filter(([, text]) => text).map(([term, text]) => h('div', null, h('dt', null, term), h('dd', null, text)))));
 }
 
 async function change(button, name, verb) {

@@ -25,7 +25,7 @@ use ledge_service::off_thread::off_thread;
 use super::chain;
 use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
-use super::profile::Profiles;
+use super::profile::{Profile, Profiles};
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances, Prepare};
@@ -72,6 +72,8 @@ pub struct LoadedModel {
     /// The runtimes and files that were tried first and answered golden inputs wrong; empty for a model that runs as it
     /// should.
     pub passed_over: Vec<RuntimeRefusal>,
+    /// The profile that it runs by; `None` for one that was never measured here.
+    pub profile: Option<Profile>,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
     pub config: ModelConfig,

@@ -228,6 +228,9 @@ pub(super) fn load_read<'a>(
             tracing::info!(model = %source.name, version = %source.version, %reason, "a runtime cannot run this version and is not used");
         }
         model.passed_over = refusals.into_iter().filter(RuntimeRefusal::is_wrong).collect();
+        if model.profile.is_none() && !model.is_fallback {
+            model.profile = profile.filter(|known| known.choice.runtime == model.runtime());
+        }
         if let Some(stand_in) = model.stand_in() {
             tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
         }
@@ -247,7 +250,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Optio
     let figure =
         |(model, time): (&LoadedModel, &Duration)| format!("{} {:.3} ms", model.runtime(), time.as_secs_f64() * 1e3);
     let measured = loaded.iter().zip(&times).map(figure).collect::<Vec<_>>().join(", ");
-    let model = loaded.swap_remove(best);
+    let mut model = loaded.swap_remove(best);
     for other in loaded {
         end(other).await;
     }
@@ -258,6 +261,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Optio
     if let Err(error) = defaults.profiles.put(&model.digest, &profile) {
         tracing::warn!(model = %model.name, %error, "cannot save the choice of a runtime; the next load measures again");
     }
+    model.profile = Some(profile);
     Some(model)
 }
 
@@ -389,6 +393,7 @@ impl Loading<'_> {
         let mut model = LoadedModel {
             name: self.source.name.clone(),
             version: self.source.version,
+            profile: None,
             digest: self.digest.to_owned(),
             file: file_name(&self.model.files),
             is_fallback: self.is_fallback,

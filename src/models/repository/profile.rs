@@ -2,6 +2,7 @@
 //! profile holds for one CPU, one content of the model and one pair of runtime versions; anything else has another
 //! profile.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -44,6 +45,16 @@ pub struct Profile {
     pub goal: String,
     /// The measured figures, for people.
     pub measured: String,
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.effort {
+            ProfileSource::Quick => "compared at a load",
+            ProfileSource::Tuned => "tuned",
+        };
+        write!(f, "{how} for {}: {}", self.goal, self.measured)
+    }
 }
 
 impl Profile {

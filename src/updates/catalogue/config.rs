@@ -26,6 +26,8 @@ pub struct CatalogueConfig {
     /// A proxy that is asked to connect (HTTP CONNECT).
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub proxy: Option<HostPort>,
+    /// The largest model that may be uploaded, in MiB; 0: no uploads.
+    pub upload_max_mb: u64,
     /// The section `[catalogue.tls]`.
     pub tls: TlsFiles,
 }
@@ -37,6 +39,7 @@ impl Default for CatalogueConfig {
             address: None,
             root_file: "catalogue-root.json".into(),
             proxy: None,
+            upload_max_mb: 0,
             tls: TlsFiles::default(),
         }
     }

@@ -1,7 +1,7 @@
 //! The folders of added models in the model repository.
 //!
-//! `NAME/.catalogue.sha256` lists the files that the catalogue brought, as `sha256sum` does. A folder under a name
-//! without a dot is whole: it appears by a rename, after everything in it was fsynced.
+//! `NAME/.catalogue.sha256` lists the files that the catalogue or an upload brought, as `sha256sum` does. A folder under a
+//! name without a dot is whole: it appears by a rename, after everything in it was fsynced.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,10 @@ use ledge_base::names::ModelName;
 use super::{CatalogueError, CatalogueModel};
 use crate::store::BlobStore;
 
-/// The list of the files that the catalogue brought, in the folder of a model.
+/// The SHA-256 of files, by their paths below the folder of a model.
+pub(super) type FileDigests = BTreeMap<String, String>;
+
+/// The list of the files that were brought, in the folder of a model.
 const LIST_FILE: &str = ".catalogue.sha256";
 
 /// Bytes of one read.
@@ -57,17 +60,26 @@ pub(super) fn presence(model: &CatalogueModel, repository: &Path) -> Presence {
     }
 }
 
-/// Makes the folder of a model from the files of `store`.
-pub(super) fn make(store: &BlobStore, model: &CatalogueModel, repository: &Path) -> Result<PathBuf, CatalogueError> {
-    let (folder, new) = (repository.join(model.name.as_str()), hidden(repository, &model.name, "new"));
+/// Makes the folder of a model, whole or not at all. `fill` puts files into a hidden folder and returns their digests.
+pub(super) fn make<E: From<CatalogueError>>(
+    repository: &Path,
+    name: &ModelName,
+    fill: impl FnOnce(&Path) -> Result<FileDigests, E>,
+) -> Result<PathBuf, E> {
+    let (folder, new) = (repository.join(name.as_str()), hidden(repository, name, "new"));
     if folder.symlink_metadata().is_ok() {
-        return Err(CatalogueError::Exists { folder });
+        return Err(CatalogueError::Exists { folder }.into());
     }
     durable::create_folder(repository).map_err(CatalogueError::at("create", repository))?;
     remove_if_there(&new)?;
 
-    let filled = fill(store, model, &new)
-        .and_then(|()| durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new)));
+    let filled = durable::create_folder(&new)
+        .map_err(|error| CatalogueError::at("create", &new)(error).into())
+        .and_then(|()| fill(&new))
+        .and_then(|files| {
+            finish(&new, &files)?;
+            Ok(durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new))?)
+        });
     if let Err(error) = filled {
         // What stays is removed by the next attempt.
         let _ = remove_if_there(&new);
@@ -76,33 +88,48 @@ pub(super) fn make(store: &BlobStore, model: &CatalogueModel, repository: &Path)
     Ok(folder)
 }
 
-fn fill(store: &BlobStore, model: &CatalogueModel, folder: &Path) -> Result<(), CatalogueError> {
-    durable::create_folder(folder).map_err(CatalogueError::at("create", folder))?;
+/// Copies the files of a model from `store` into a folder.
+pub(super) fn copy_files(
+    store: &BlobStore,
+    model: &CatalogueModel,
+    folder: &Path,
+) -> Result<FileDigests, CatalogueError> {
     for (path, target) in &model.files {
         let blob = store.blob(&target.sha256).map_err(CatalogueError::Store)?;
-        let file = folder.join(path);
-        if let Some(parent) = file.parent() {
-            durable::create_folder(parent).map_err(CatalogueError::at("create", parent))?;
-        }
-        let digest = copy(&blob, &file).map_err(CatalogueError::at("write", &file))?;
+        let mut new = new_file(folder, path)?;
+        let digest = File::open(&blob)
+            .and_then(|mut from| copy(&mut from, &mut new))
+            .map_err(CatalogueError::at("write", &folder.join(path)))?;
         if digest != target.sha256 {
             // It would be copied again otherwise.
             let _ = fs::remove_file(&blob);
             return Err(CatalogueError::Changed { file: blob });
         }
     }
+    Ok(list_of(model))
+}
 
+/// Creates the file at a path below the folder of a model, with the folders on its way.
+pub(super) fn new_file(folder: &Path, path: &str) -> Result<File, CatalogueError> {
+    let file = folder.join(path);
+    if let Some(parent) = file.parent() {
+        durable::create_folder(parent).map_err(CatalogueError::at("create", parent))?;
+    }
+    File::create_new(&file).map_err(CatalogueError::at("create", &file))
+}
+
+/// Writes the list of files, and waits until all folders are on the disk.
+fn finish(folder: &Path, files: &FileDigests) -> Result<(), CatalogueError> {
     let list = folder.join(LIST_FILE);
-    let lines: Vec<String> = list_of(model).iter().map(|(path, sha256)| format!("{sha256}  {path}\n")).collect();
+    let lines: Vec<String> = files.iter().map(|(path, sha256)| format!("{sha256}  {path}\n")).collect();
     durable::replace(&list, lines.concat().as_bytes()).map_err(CatalogueError::at("write", &list))?;
 
-    let mut folders: Vec<PathBuf> =
-        model.files.keys().filter_map(|path| Some(folder.join(path).parent()?.into())).collect();
+    let mut folders: Vec<PathBuf> = files.keys().filter_map(|path| Some(folder.join(path).parent()?.into())).collect();
     folders.dedup();
     folders.iter().try_for_each(|folder| durable::sync_folder(folder).map_err(CatalogueError::at("write", folder)))
 }
 
-/// Removes a model that a catalogue brought; with `force` also one with files that none has.
+/// Removes a model that a catalogue or an upload brought; with `force` also one with files that none has.
 pub fn remove(repository: &Path, name: &ModelName, force: bool) -> Result<(), CatalogueError> {
     let (folder, old) = (repository.join(name.as_str()), hidden(repository, name, "removed"));
     match folder.symlink_metadata() {
@@ -122,9 +149,9 @@ pub fn remove(repository: &Path, name: &ModelName, force: bool) -> Result<(), Ca
     remove_if_there(&old)
 }
 
-/// Returns a description of what a folder has beside the files of the catalogue, if it has anything.
+/// Returns a description of what a folder has besides the files that were brought, if it has anything.
 fn own_content(folder: &Path) -> Result<Option<String>, CatalogueError> {
-    let Some(list) = read_list(folder) else { return Ok(Some("no catalogue brought it".to_owned())) };
+    let Some(list) = read_list(folder) else { return Ok(Some("no catalogue and no upload brought it".to_owned())) };
     let mut waiting = vec![folder.to_owned()];
     while let Some(within) = waiting.pop() {
         let entries = fs::read_dir(&within).map_err(CatalogueError::at("read", &within))?;
@@ -159,32 +186,31 @@ fn remove_if_there(folder: &Path) -> Result<(), CatalogueError> {
 }
 
 /// Returns the SHA-256 of each file of a model, by its path.
-fn list_of(model: &CatalogueModel) -> BTreeMap<String, String> {
+fn list_of(model: &CatalogueModel) -> FileDigests {
     model.files.iter().map(|(path, target)| (path.clone(), target.sha256.clone())).collect()
 }
 
-fn read_list(folder: &Path) -> Option<BTreeMap<String, String>> {
+fn read_list(folder: &Path) -> Option<FileDigests> {
     let text = fs::read_to_string(folder.join(LIST_FILE)).ok()?;
     let entry = |line: &str| line.split_once("  ").map(|(sha256, path)| (path.to_owned(), sha256.to_owned()));
     text.lines().map(entry).collect()
 }
 
-/// Copies a file to a new one, which is on the disk afterwards; returns the SHA-256 of the copied bytes.
-fn copy(from: &Path, to: &Path) -> io::Result<String> {
-    let mut new = File::create_new(to)?;
+/// Copies to a new file, which is on the disk afterwards; returns the SHA-256 of the copied bytes.
+pub(super) fn copy(from: &mut (impl Read + ?Sized), new: &mut File) -> io::Result<String> {
     let digest = read_hashed(from, |bytes| new.write_all(bytes))?;
     new.sync_all()?;
     Ok(digest)
 }
 
 fn digest(path: &Path) -> io::Result<String> {
-    read_hashed(path, |_| Ok(()))
+    read_hashed(&mut File::open(path)?, |_| Ok(()))
 }
 
-fn read_hashed(path: &Path, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<String> {
-    let (mut file, mut context, mut block) = (File::open(path)?, Context::new(&SHA256), vec![0; READ_BLOCK_BYTES]);
+fn read_hashed(from: &mut (impl Read + ?Sized), mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<String> {
+    let (mut context, mut block) = (Context::new(&SHA256), vec![0; READ_BLOCK_BYTES]);
     loop {
-        let count = match file.read(&mut block) {
+        let count = match from.read(&mut block) {
             Ok(0) => return Ok(hex::encode(context.finish())),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

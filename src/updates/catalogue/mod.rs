@@ -4,12 +4,16 @@
 //! as `NAME/model.toml` and `NAME/1/model.onnx`, so nothing is unpacked. The custom data of `NAME/model.toml` describes
 //! the model. `ledge-platform catalogue` makes one.
 //!
-//! Only commands read a catalogue, never the daemon: no model is added that a person did not ask for.
+//! A catalogue is read when a person asks for it, by a command or by a call of the API, and at no other time: no model is
+//! added that nobody asked for. An upload is the same without a catalogue: a model's folder in the body of a call.
 
+mod api;
 pub mod config;
 mod folder;
+pub mod part;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -27,8 +31,10 @@ use crate::source::{self, Source};
 use crate::store::{BlobStore, StoreError};
 use crate::subject::FileName;
 use crate::trust::{Target, Trust, TrustError};
+pub use api::ROUTES;
 use config::CatalogueConfig;
 pub use folder::{Presence, remove};
+pub use upload::fuzz_upload;
 
 /// The most files of a model.
 const FILES_MAX: usize = 1_000;
@@ -97,10 +103,12 @@ pub enum CatalogueError {
     Damaged { reason: String, folder: PathBuf },
     #[error("the catalogue at {address}: {error}")]
     Trust { address: String, error: TrustError },
-    #[error("another command uses the catalogue's folder {folder}: wait for its end", folder = folder.display())]
+    #[error("another command or call uses the catalogue's folder {folder}: wait for its end", folder = folder.display())]
     Busy { folder: PathBuf },
     #[error(transparent)]
     Store(StoreError),
+    #[error("no catalogue is configured: set `[catalogue] address`")]
+    NoCatalogue,
     #[error("the catalogue has no model {name}: it has {known}")]
     Unknown { name: ModelName, known: String },
     #[error("{name} cannot be added: {problem}")]
@@ -123,7 +131,7 @@ pub enum CatalogueError {
 
 /// A path of the catalogue that is not `MODEL/FILE` or below.
 #[derive(Debug, thiserror::Error)]
-enum InvalidPath {
+pub enum InvalidPath {
     #[error("is not in the folder of a model")]
     NoFolder,
     #[error("has more than {LEVELS_MAX} levels below the folder of the model")]
@@ -161,17 +169,17 @@ impl Catalogue {
         Ok(models_of(targets))
     }
 
-    /// Fetches the files of a model. `progress` is called with the bytes since its last call.
-    pub async fn fetch(&self, model: &CatalogueModel, mut progress: impl FnMut(u64)) -> Result<(), CatalogueError> {
+    /// Fetches the files of a model. `progress` is called with the bytes since its last call, and can end the transfer.
+    pub async fn fetch(
+        &self,
+        model: &CatalogueModel,
+        mut progress: impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(), CatalogueError> {
         if let Some(problem) = &model.problem {
             return Err(CatalogueError::Unusable { name: model.name.clone(), problem: problem.clone() });
         }
         for (file, target) in &model.files {
-            let advance = |bytes| {
-                progress(bytes);
-                ControlFlow::Continue(())
-            };
-            let fetched = fetch(&self.store, &self.source, target, &self.limits, advance).await;
+            let fetched = fetch(&self.store, &self.source, target, &self.limits, &mut progress).await;
             fetched.map_err(|failure| CatalogueError::Fetch { file: file.clone(), failure })?;
         }
         Ok(())
@@ -179,7 +187,7 @@ impl Catalogue {
 
     /// Makes the folder of a fetched model in `repository`, whole or not at all, and removes the downloads.
     pub fn install(&self, model: &CatalogueModel, repository: &Path) -> Result<PathBuf, CatalogueError> {
-        let made = folder::make(&self.store, model, repository)?;
+        let made = folder::make(repository, &model.name, |folder| folder::copy_files(&self.store, model, folder))?;
         for target in model.files.values() {
             let blob = self.store.blob(&target.sha256).map_err(CatalogueError::Store)?;
             // A file of this content may be in the folder twice. What stays is removed with the next list.
@@ -218,6 +226,15 @@ impl CatalogueError {
     }
 }
 
+/// Returns the model of this name.
+pub fn find<'a>(models: &'a [CatalogueModel], name: &ModelName) -> Result<&'a CatalogueModel, CatalogueError> {
+    models.iter().find(|model| model.name == *name).ok_or_else(|| {
+        let known: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        CatalogueError::Unknown { name: name.clone(), known }
+    })
+}
+
 /// Groups the files of a catalogue by their models. A model with a path that may lead elsewhere cannot be added; one
 /// whose name is none is left out.
 fn models_of(targets: Vec<Target>) -> Vec<CatalogueModel> {
@@ -249,13 +266,19 @@ fn models_of(targets: Vec<Target>) -> Vec<CatalogueModel> {
 /// Returns the path of a target below the folder of its model, once it leads nowhere else.
 fn path_in_folder(path: &str) -> Result<&str, InvalidPath> {
     let (_, inside) = path.split_once('/').ok_or(InvalidPath::NoFolder)?;
+    path_below(inside)?;
+    Ok(inside)
+}
+
+/// Checks a path below the folder of a model: it leads nowhere else.
+fn path_below(inside: &str) -> Result<(), InvalidPath> {
     if inside.split('/').count() > LEVELS_MAX {
         return Err(InvalidPath::Levels);
     }
     for part in inside.split('/') {
         part.parse::<FileName>()?;
     }
-    Ok(inside)
+    Ok(())
 }
 
 impl Description {

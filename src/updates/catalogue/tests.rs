@@ -46,7 +46,7 @@ impl Fixture {
         let mut catalogue = self.open();
         let models = catalogue.models().await?;
         let model = models.first().unwrap();
-        catalogue.fetch(model, |_| {}).await?;
+        catalogue.fetch(model, |_| ControlFlow::Continue(())).await?;
         catalogue.install(model, &self.repository())
     }
 }
@@ -125,7 +125,7 @@ async fn only_what_the_catalogue_brought_is_removed_without_force() {
     assert_eq!(names(&fixture.repository()), [""; 0]);
 
     fs::create_dir(&folder).unwrap();
-    own("no catalogue brought it");
+    own("no catalogue and no upload brought it");
     remove(true).unwrap();
     std::os::unix::fs::symlink("/", &folder).unwrap();
     assert!(matches!(remove(true), Err(CatalogueError::Link { .. })));

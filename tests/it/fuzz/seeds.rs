@@ -429,6 +429,28 @@ pub fn catalogue() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Archives of a model's folder: with one file, and with a folder and two files.
+pub fn upload() -> Vec<Vec<u8>> {
+    let record = |path: &str, kind: u8, content: &[u8]| {
+        let mut header = [0; 512];
+        header[..path.len()].copy_from_slice(path.as_bytes());
+        header[124..135].copy_from_slice(format!("{:011o}", content.len()).as_bytes());
+        header[156] = kind;
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        header[148..156].fill(b' ');
+        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        let padding = vec![0; content.len().next_multiple_of(512) - content.len()];
+        [&header[..], content, &padding].concat()
+    };
+    let end = vec![0; 1024];
+    vec![
+        [record("1/model.onnx", b'0', b"weights"), end.clone()].concat(),
+        [record("./", b'5', b""), record("model.toml", b'0', b""), record("./1/model.onnx", b'0', &[7; 600]), end]
+            .concat(),
+    ]
+}
+
 /// Answers that open a way, one of them with bytes of the destination behind it.
 pub fn proxy_answer() -> Vec<Vec<u8>> {
     all(&[b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n", b"HTTP/1.0 200\r\n\r\n\x16\x03\x01\x02\0\r\n\r\n"])

@@ -1,0 +1,121 @@
+//! Models that a caller uploads as the folder of a model repository, in a tar archive.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::client::{Client, Response};
+use crate::daemon::{TestDaemon, TestRoot, model_folder, write};
+
+/// The archive of a folder, as the program `tar` makes it.
+fn archive(folder: &Path) -> Vec<u8> {
+    let output = Command::new("tar").arg("-C").arg(folder).args(["-c", "."]).output().unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
+fn root() -> TestRoot {
+    TestRoot::new().set("catalogue.upload_max_mb=1").set("updates.min_free_mb=0")
+}
+
+fn upload(client: &mut Client, name: &str, archive: &[u8]) -> Response {
+    client.post(&format!("/catalogue/models/{name}/upload"), &[("content-type", "application/x-tar")], archive)
+}
+
+/// The names in the owner's repository, hidden ones included.
+fn folders(daemon: &TestDaemon) -> Vec<String> {
+    let entries = std::fs::read_dir(daemon.root.folder.path().join("models")).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_uploaded_model_serves_with_the_answer_until_it_is_removed() {
+    let daemon = root().start();
+    let mut client = daemon.client();
+    let answer = upload(&mut client, "sums", &archive(&model_folder("add_sub")));
+    assert_eq!((answer.status, &answer.json()["name"]), (201, &json!("sums")), "{answer:?}");
+    let input = |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
+    let asked = json!({"inputs": [input("INPUT0"), input("INPUT1")]});
+    let answer = client.post_json("/v2/models/sums/infer", &asked);
+    assert_eq!(answer.json()["outputs"][0]["data"][3], json!(2.0));
+    let profile = client.get("/v2/models/sums").json()["properties"].clone();
+    assert!(profile["threads"].is_string() && profile["instances"].is_string(), "{profile}");
+
+    let again = upload(&mut client, "sums", &archive(&model_folder("add_sub")));
+    assert_eq!(again.status, 409, "{again:?}");
+    assert!(again.error().contains("exists already"), "{}", again.error());
+
+    // A file that the owner puts there later is not lost.
+    let own = daemon.root.model("sums").join("notes.txt");
+    write(&own, b"mine");
+    let refused = client.post("/catalogue/models/sums/remove", &[], b"");
+    assert_eq!(refused.status, 409);
+    assert!(refused.error().contains("notes.txt was added"), "{}", refused.error());
+    std::fs::remove_file(&own).unwrap();
+    assert_eq!(client.post("/catalogue/models/sums/remove", &[], b"").status, 200);
+    assert_eq!(client.post_json("/v2/models/sums/infer", &asked).status, 404);
+    assert_eq!(folders(&daemon), [""; 0]);
+}
+
+#[test]
+fn an_upload_that_does_not_load_or_is_too_much_leaves_nothing() {
+    let daemon = root().models(&["add_sub"]).start();
+    for (name, archive, status, reason) in [
+        ("cut", archive(&model_folder("broken_cut")), 422, "cut off"),
+        ("none", vec![0; 1024], 400, "no files"),
+        ("text", b"GIF89a".repeat(200), 400, "not a whole tar archive"),
+        ("../x", archive(&model_folder("add_sub")), 404, ""),
+        ("big", large(), 413, "upload_max_mb"),
+    ] {
+        let refused = upload(&mut daemon.client(), name, &archive);
+        assert_eq!(refused.status, status, "{name}: {refused:?}");
+        assert!(refused.error().contains(reason), "{name}: {}", refused.error());
+    }
+    assert_eq!(folders(&daemon), ["add_sub"]);
+
+    // A caller that hangs up within the file, which begins after three headers.
+    let whole = archive(&model_folder("add_sub"));
+    let mut other = daemon.client();
+    let head = format!(
+        "POST /catalogue/models/half/upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+        whole.len()
+    );
+    other.send(head.as_bytes());
+    other.send(&whole[..1600]);
+    drop(other);
+    // The turn is free, and the same name too, once the half is gone.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let answer = upload(&mut daemon.client(), "half", &whole);
+        if answer.status == 201 {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "the half of an upload stays: {answer:?}");
+        std::thread::yield_now();
+    }
+    assert_eq!(folders(&daemon), ["add_sub", "half"]);
+}
+
+/// An archive with a file of two megabytes.
+fn large() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("1/model.onnx"), &vec![7; 2 << 20]);
+    archive(folder.path())
+}
+
+#[test]
+fn a_box_takes_no_upload_unless_it_is_configured() {
+    let daemon = TestRoot::new().start();
+    let mut client = daemon.client();
+    let refused = upload(&mut client, "sums", &archive(&model_folder("add_sub")));
+    assert_eq!(refused.status, 409);
+    assert!(refused.error().contains("[catalogue] upload_max_mb"), "{}", refused.error());
+    let state = client.get("/catalogue").json();
+    assert_eq!((&state["upload_max_bytes"], &state["address"]), (&json!(0), &json!(null)));
+    let refused = client.post("/catalogue/models/x/add", &[], b"");
+    assert_eq!(refused.status, 409);
+    assert!(refused.error().contains("[catalogue] address"), "{}", refused.error());
+}
