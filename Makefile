@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-platform catalogue build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -64,10 +64,13 @@ setup-schemathesis: setup-test ## install Schemathesis, which fuzzes by /openapi
 setup-homeassistant: setup-test ## install Home Assistant's schemas of MQTT discovery into .ledge/peers/homeassistant (once), for test-peers-all
 	$(PYTHON) benches/peers/fetch.py homeassistant
 
+setup-axe: setup-test ## install axe-core, which looks for what keeps people out of a page, into .ledge/peers/axe (once), for test-peers-all
+	$(PYTHON) benches/peers/fetch.py axe
+
 test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai test-platform ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
 	$(nextest) --test peers --profile short
 
-test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant test-quantize test-platform ## the same with every client, CPU, attack and package (before a release)
+test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe test-quantize test-platform ## the same with every client, CPU, attack and package (before a release)
 	$(nextest) --test peers
 
 soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables (SOAK_REQUESTS=N, FAULT_SEED=N)

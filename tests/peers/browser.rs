@@ -87,6 +87,18 @@ impl Browser {
         self.command("execute/async", &json!({"script": script, "args": []}))
     }
 
+    /// Runs a script in the page.
+    #[track_caller]
+    pub fn run(&self, script: &str) {
+        self.command("execute/sync", &json!({"script": script, "args": []}));
+    }
+
+    /// A command of the Chrome DevTools Protocol.
+    #[track_caller]
+    pub fn devtools(&self, command: &str, parameters: &Value) {
+        self.command("goog/cdp/execute", &json!({"cmd": command, "params": parameters}));
+    }
+
     /// Waits until an expression in the page is true.
     #[track_caller]
     pub fn wait_for(&self, expression: &str) {

@@ -32,7 +32,6 @@ async function show() {
     else link.removeAttribute('aria-current');
     if (!isShown) built.get(name)?.hide();
   }
-  byId(`to-${wanted}`).scrollIntoView({ block: 'nearest', inline: 'nearest' });
 
   try {
     const section = await MODULES[wanted]();
