@@ -6,6 +6,8 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::access_mqtt::key;
+use crate::boxes::{self, start};
+use crate::broker::Broker;
 use crate::browser::Browser;
 use crate::daemon::TestRoot;
 use crate::page::commands;
@@ -57,6 +59,48 @@ fn a_photograph_gets_boxes_and_the_commands_that_ask_the_same() {
     let curl = browser.text(".command pre").replace("@cows.jpg", &format!("@{}", cows()));
     let told = run(Command::new("sh").args(["-c", &curl]));
     assert!(told.contains("\"label\":\"cow\""), "{told}");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn every_command_of_the_page_asks_what_was_tried() {
+    let broker = Broker::new();
+    let daemon = start(boxes::root(&broker).models(&["coco_detector", "all_minilm_l6_v2", "bike_demand", "add_sub"]));
+    let browser = Browser::start();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(cows(), folder.path().join("cows.jpg")).unwrap();
+    let row = "month,weekday,weather,hour,day_off,temperature\nJul,Fri,clear,17,false,29\n";
+    for (model, shown, said) in [
+        ("coco_detector", "#try-file", "cow"),
+        ("all_minilm_l6_v2", "#text-1", "embedding"),
+        ("bike_demand", "#rows", "value"),
+        ("add_sub", "#request", "OUTPUT0"),
+    ] {
+        browser.go(&format!("http://{}/", daemon.address));
+        browser.go(&format!("http://{}/#try/{model}", daemon.address));
+        browser.wait_for(&format!(
+            "document.querySelector('{shown}') && document.querySelector('#try-model').value === '{model}'"
+        ));
+        match shown {
+            "#try-file" => browser.type_into(shown, &cows()),
+            "#rows" => {
+                browser.type_into(shown, row);
+                browser.click(".input button.primary");
+            }
+            _ => browser.click(".input button.primary"),
+        }
+        browser.wait_for("document.querySelectorAll('.command').length === 3");
+        let texts = browser.value("[...document.querySelectorAll('.command pre')].map((one) => one.textContent)");
+        for (program, text) in ["sh", "python3", "sh"].iter().zip(texts.as_array().unwrap()) {
+            let text = text.as_str().unwrap();
+            let text = ["rr -W 30", "sub -W 30", "pub"].iter().fold(text.to_owned(), |text, program| {
+                let usual = format!("mosquitto_{} ", program.split(' ').next().unwrap());
+                text.replace(&usual, &format!("mosquitto_{program} -p {} ", broker.port))
+            });
+            let told = run(Command::new(program).args(["-c", &text]).current_dir(folder.path()));
+            assert!(told.contains(said), "{text}: {told}");
+        }
+    }
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

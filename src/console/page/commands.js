@@ -42,9 +42,11 @@ function mosquitto({ topic, type, file, text, mqtt }) {
   const key = hasKey() ? ' \\\n    -D publish user-property authorization "Bearer $LEDGE_KEY"' : '';
   const kind = type === 'text/plain' ? ' \\\n    -D publish content-type text/plain' : '';
   if (file && mqtt === undefined) {
+    // mosquitto_rr sends no files.
     return [
-      'mosquitto_sub -V 5 -C 1 -t answers/ledge &',
+      'mosquitto_sub -V 5 -C 1 -t answers/ledge & sleep 1',
       `mosquitto_pub -V 5 -q 1 -t ${quoted(topic)} -f ${quoted(file)} \\\n    -D publish response-topic answers/ledge${key}`,
+      'wait',
     ].join('\n');
   }
   return `mosquitto_rr -V 5 -q 1 -t ${quoted(topic)} -e answers/ledge${kind}${key} \\\n    -m ${quoted(mqtt ?? text)}`;
