@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from . import moments
 from .errors import Failure
 
+MOST_BYTES = 262_144  # a report is at most 128 KiB
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -41,21 +43,24 @@ class Device:
     verifier_key: str | None = None  # of its audit log
     metadata: dict = field(default_factory=dict)
     subjects: list = field(default_factory=list)
+    document: dict = field(default_factory=dict, repr=False)  # all of the last report, as the box wrote it
     online: bool | None = None
     offline_since: float | None = None  # by the clock of whoever watches
 
     def apply(self, document):
         """Takes in a reported document."""
         updates = document.get("updates") or {}
-        self.fleet, self.group = document.get("fleet") or "default", document.get("group")
+        self.fleet, self.group = text(document.get("fleet")) or "default", text(document.get("group"))
         self.ledge_version, self.health, self.at = (
-            document.get("ledge_version"),
-            document.get("health"),
-            document.get("at"),
+            text(document.get("ledge_version")),
+            text(document.get("health")),
+            text(document.get("at")),
         )
-        self.error, self.metadata = updates.get("error"), updates.get("metadata") or {}
-        self.verifier_key = (document.get("audit") or {}).get("verifier_key")
+        self.error = text(updates.get("error"))
+        self.metadata = {role: whole(version) for role, version in (updates.get("metadata") or {}).items()}
+        self.verifier_key = text((document.get("audit") or {}).get("verifier_key"))
         self.subjects = [subject(entry) for entry in updates.get("subjects", [])]
+        self.document = document
 
     def set_online(self, online, now_s):
         if online:
@@ -67,27 +72,46 @@ class Device:
 
 def subject(entry):
     trial, last = entry.get("trial") or {}, entry.get("last") or {}
+    if not isinstance(entry["subject"], str):
+        raise TypeError("a subject has no name")
     return Subject(
-        entry["subject"],
-        entry.get("version"),
-        entry.get("digest"),
+        text(entry["subject"]),
+        whole(entry.get("version")),
+        text(entry.get("digest")),
         bool(entry.get("pinned")),
-        entry.get("stage", "idle"),
-        trial.get("rollout"),
-        trial.get("version"),
+        text(entry.get("stage", "idle")),
+        text(trial.get("rollout")),
+        whole(trial.get("version")),
         bool(trial.get("held")),
-        entry.get("error"),
-        last.get("rollout"),
-        last.get("version"),
-        last.get("result"),
-        last.get("stage"),
-        last.get("cause"),
-        last.get("detail"),
+        text(entry.get("error")),
+        text(last.get("rollout")),
+        whole(last.get("version")),
+        text(last.get("result")),
+        text(last.get("stage")),
+        text(last.get("cause")),
+        text(last.get("detail")),
     )
+
+
+def text(value):
+    """VALUE, a text or nothing. Boxes are not trusted: another type would end a verb later, where nobody expects it."""
+    if value is not None:
+        if not isinstance(value, str):
+            raise TypeError(f"{str(value)[:40]!r} is no text")
+        value.encode()  # half of a surrogate pair could not be printed
+    return value
+
+
+def whole(value):
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TypeError(f"{str(value)[:40]!r} is no whole number")
+    return value
 
 
 def parse(payload):
     """A document, or why it is none."""
+    if len(payload) > MOST_BYTES:
+        raise Failure(f"it has {len(payload)} bytes, {MOST_BYTES} at most")
     try:
         document = json.loads(payload)
         if not isinstance(document, dict) or document.get("schema") != 1:
@@ -95,7 +119,7 @@ def parse(payload):
         Device("-").apply(document)  # a form that is not known fails here and not later
     except Failure:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Failure(f"it cannot be read ({type(error).__name__}: {error})") from None
     return document
 
@@ -146,11 +170,16 @@ def age(at, now):
 
 def table(head, lines):
     """Columns as wide as their texts; the last is not padded."""
-    printable = [["".join(c if c.isprintable() else "?" for c in str(cell)) for cell in line] for line in lines]
-    widths = [max(len(str(line[column])) for line in [head, *printable]) for column in range(len(head))]
+    shown = [[printable(str(cell)) for cell in line] for line in lines]
+    widths = [max(len(str(line[column])) for line in [head, *shown]) for column in range(len(head))]
     return "\n".join(
-        "  ".join(str(cell).ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [head, *printable]
+        "  ".join(str(cell).ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [head, *shown]
     )
+
+
+def printable(text):
+    """TEXT without what would move the cursor, or turn the direction of writing."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def as_json(device):

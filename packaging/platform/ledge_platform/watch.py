@@ -9,6 +9,7 @@ among 1,000. Boxes that fall silent during a trial are judged in the same way, w
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 # The platform or the owner of a box ended it: this says nothing about the release.
 NO_FAULT = {"superseded", "withdrawn", "revoked", "operator"}
@@ -57,8 +58,7 @@ def decide(devices, policy, now_s):
                 count_trial(decision, device, entry, policy, now_s)
             elif entry.last_rollout == policy.rollout:
                 count_end(decision, device, entry)
-    if decision.tried >= policy.min_reports:
-        judge(decision, policy)
+    judge(decision, policy)
     return decision
 
 
@@ -94,16 +94,23 @@ def judge(decision, policy):
         ("failed", decision.failed, policy.max_failures),
         ("fell silent", decision.silent, policy.max_silent),
     ):
-        if count < policy.min_failures or count <= limit * decision.tried:
-            continue
-        chance = tail(decision.tried, count, limit)
-        if chance <= policy.alpha:
+        least = bound(decision.tried, limit, policy)
+        if least is not None and count >= least:
             decision.pause = True
             decision.reason = (
                 f"{count} of {decision.tried} boxes that tried it {what} ({100 * count / decision.tried:.1f} %, "
                 f"limit {100 * limit:g} %)"
             )
             return
+
+
+@lru_cache(4_096)
+def bound(tried, limit, policy):
+    """The number of boxes at which a rollout that so many have tried is paused; None while no number would do it."""
+    if tried < policy.min_reports:
+        return None
+    least = max(policy.min_failures, math.floor(limit * tried) + 1)
+    return next((count for count in range(least, tried + 1) if tail(tried, count, limit) <= policy.alpha), None)
 
 
 def tail(tries, hits, rate):

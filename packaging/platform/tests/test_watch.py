@@ -106,6 +106,15 @@ class Decisions(unittest.TestCase):
                 at.append(tried)
             self.assertLessEqual(sorted(at)[190], 98, rate)  # 98 boxes: the first wave of 10,000
 
+    def test_the_bound_is_the_number_of_boxes_that_pauses(self):
+        for tried in (*range(0, 60), 300, 1_000):
+            bound = watch.bound(tried, POLICY.max_failures, POLICY)
+            for failed in range(0, min(tried, 40) + 1):
+                decision = watch.Decision(tried=tried, failed=failed)
+                watch.judge(decision, POLICY)
+                self.assertEqual(decision.pause, bound is not None and failed >= bound, (tried, failed))
+        self.assertEqual([watch.bound(tried, 0.02, POLICY) for tried in (2, 3, 41, 100, 1_000)], [None, 3, 3, 6, 29])
+
     def test_the_tail_is_that_of_a_binomial_distribution(self):
         self.assertAlmostEqual(watch.tail(3, 2, 0.5), 0.5)
         self.assertAlmostEqual(watch.tail(10, 1, 0.1), 1 - 0.9 ** 10)
@@ -128,8 +137,16 @@ class Reports(unittest.TestCase):
             b'{"schema": 1, "updates": {"subjects": [{}]}}',
             b'{"schema": 1, "updates": 5}',
             b"\xff",
+            b'{"schema": 1, "device": "box-1", "at": 5}',
+            b'{"schema": 1, "fleet": ["default"]}',
+            b'{"schema": 1, "health": "\\ud800"}',
+            b'{"schema": 1, "updates": {"subjects": [{"subject": "models/a", "last": {"cause": []}}]}}',
+            b'{"schema": 1, "updates": {"subjects": [{"subject": "models/a", "version": "2"}]}}',
+            b'{"schema": 1, "updates": {"subjects": [{"subject": null}]}}',
+            b'{"schema": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            b'{"schema": 1, "x": "' + b"x" * reports.MOST_BYTES + b'"}',
         ):
-            with self.assertRaises(Failure, msg=payload):
+            with self.assertRaises(Failure, msg=payload[:200]):
                 reports.parse(payload)
 
     def test_the_table_has_a_row_for_each_subject(self):
