@@ -8,7 +8,8 @@ const RIGHT = 10;
 const TOP = 8;
 const BOTTOM = 20;
 /** The minutes between two times of the axis. */
-const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360];
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10080];
+const DAY_MINUTES = 1440;
 
 /** Round steps that divide 0 to `most` into about three. */
 function step(most) {
@@ -41,6 +42,10 @@ function logarithmic(known, least) {
 
 function clock(date) {
   return date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hour12: false });
+}
+
+function day(date) {
+  return date.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
 }
 
 /**
@@ -77,7 +82,16 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
     series.forEach((one, place) => {
       values[place].textContent = format(column(one)[index] ?? null);
     });
-    moment.textContent = pointed === null ? '' : clock(dateOf(pointed));
+    const date = pointed === null ? null : dateOf(pointed);
+    moment.textContent = date ? `${isLong() ? `${day(date)} ` : ''}${clock(date)}` : '';
+  }
+
+  function minutesShown() {
+    return (data.rows * data.interval) / 60;
+  }
+
+  function isLong() {
+    return minutesShown() > DAY_MINUTES;
   }
 
   function dateOf(index) {
@@ -122,8 +136,7 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
   function timeLabels() {
     const parts = [];
     const first = new Date(data.end - (data.rows - 1) * data.interval * 1000);
-    const shown = (data.rows * data.interval) / 60;
-    const minutes = TIME_STEPS.find((one) => shown / one <= 5) ?? TIME_STEPS.at(-1);
+    const minutes = TIME_STEPS.find((one) => minutesShown() / one <= 5) ?? TIME_STEPS.at(-1);
     const mark = new Date(first);
     // Round in the time of this place.
     mark.setHours(0, 0, 0, 0);
@@ -133,7 +146,8 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
       const x = xOf(index);
       if (x < LEFT + 12 || x > width() - RIGHT - 14) continue;
       parts.push(svg('line', { class: 'grid', x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM }));
-      parts.push(svg('text', { class: 'label', x, y: HEIGHT - 5, 'text-anchor': 'middle' }, clock(mark)));
+      parts.push(svg('text', { class: 'label', x, y: HEIGHT - 5, 'text-anchor': 'middle' },
+        isLong() && mark.getHours() === 0 ? day(mark) : clock(mark)));
     }
     return parts;
   }
