@@ -73,6 +73,8 @@ class Verification:
         report.findings = [replace(finding, acknowledged=box.is_acknowledged(finding))
                            for finding in dict.fromkeys(found)]
         box.findings = report.findings
+        if not any(finding.kind == FAILED for finding in found):
+            box.verified = moments.text(moments.now())
         self.store.save(box)
         return report
 

@@ -69,12 +69,14 @@ class Box:
     logs: dict = field(default_factory=dict)
     findings: list = field(default_factory=list)  # of the last run
     acknowledged: list = field(default_factory=list)
+    verified: str | None = None  # when the last run read its logs, whatever it found
 
     def to_json(self):
         return {
             "format": FORMAT, "device": self.device, "key": str(self.key), "enrolled": self.enrolled,
             "replaced": self.replaced, "logs": {str(number): log.to_json() for number, log in self.logs.items()},
             "findings": [finding.as_json() for finding in self.findings], "acknowledged": self.acknowledged,
+            "verified": self.verified,
         }
 
     @classmethod
@@ -85,7 +87,8 @@ class Box:
         findings = [Finding(one["kind"], one["text"], one["generation"], one["acknowledged"])
                     for one in found["findings"]]
         return cls(found["device"], VerifierKey.of(found["device"], found["key"]), found["enrolled"],
-                   found["replaced"], logs, findings, found["acknowledged"])
+                   found["replaced"], logs, findings, found["acknowledged"],
+                   found.get("verified"))
 
     def is_acknowledged(self, finding):
         return any((known["kind"], known["generation"], known["text"])
