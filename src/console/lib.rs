@@ -6,7 +6,8 @@
 //! * `config.rs` - `[console]`
 //! * `part.rs` - the console as a part of the daemon
 //! * `http.rs` - `ROUTES`, the table of the routes of this crate
-//! * `page.rs`, `page/` - the files of the page, in the binary, and the headers that confine them
+//! * `page.rs`, `page/` - the files of the page, in the binary, and the headers that confine them. The fleet page in
+//!   `packaging/platform/` uses `console.css`, `dom.js`, `plot.js`, `table.js` and `icon.svg`
 //! * `access.rs` - the identity and the permissions of a caller
 //! * `figures.rs` - figures of the last hour and the last day; `ring.rs` the samples of one of these, `readings.rs` what
 //!   they are made of

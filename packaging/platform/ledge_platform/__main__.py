@@ -14,6 +14,7 @@ from . import (
     manifest,
     moments,
     names,
+    page,
     ports,
     publish,
     release,
@@ -410,8 +411,18 @@ def hint(given):
 
 def watch_verb(given):
     repository, ring = opened(given)
+    shown = page.Page(given.page, repository, given.state, given.late_after) if given.page else None
     with connect(given) as broker:
-        return watching.run(given, repository, ring, broker)
+        return watching.run(given, repository, ring, broker, shown)
+
+
+def page_verb(given):
+    shown = page.Page(given.folder, Repository.open(given.repository), given.state, given.late_after)
+    with connect(given) as broker:
+        broker.gather()
+        boxes = shown.write(broker)
+    if not given.quiet:
+        tell(f"{shown.folder / 'index.html'} shows {boxes} boxes")
 
 
 VERBS = {
@@ -438,6 +449,7 @@ VERBS = {
     "fleet status": fleet_status,
     "hint": hint,
     "watch": watch_verb,
+    "page": page_verb,
     "model add": model_add,
     "configuration add": configuration_add,
     "runtime add": runtime_add,

@@ -493,6 +493,26 @@ def outward(verbs):
     )
     add("--endpoint", metavar="URL", help="of an S3 that is not Amazon's")
     add("--once", action="store_true", help="judge once and end, for a cron line: 0 goes on, 1 paused")
+    add("--page", type=Path, metavar="FOLDER", help="write the fleet page there once a minute, as `page` does")
+    shown(watching)
+    paging = verb(verbs, "page", "write a folder of static files that shows all boxes and rollouts in a browser")
+    paging.add_argument("folder", type=Path, metavar="FOLDER")
+    broker(paging)
+    shown(paging)
+    paging.add_argument("--quiet", action="store_true", help="say nothing when it is written, for a cron line")
+
+
+def shown(added):
+    """What a fleet page is made with."""
+    add = added.add_argument
+    add("--state", type=Path, default=STATE, metavar="DIR", help=f"where `audit verify` keeps what it found ({STATE})")
+    add(
+        "--late-after",
+        type=checked(moments.duration),
+        default="15m",
+        metavar="DURATION",
+        help="a box is late when its last report is older (15m)",
+    )
 
 
 def audit(verbs):

@@ -45,3 +45,8 @@ def spoken(seconds):
 
 def after(moment, seconds):
     return moment + timedelta(seconds=seconds)
+
+
+def at(seconds):
+    """The moment so many seconds after 1970."""
+    return datetime.fromtimestamp(seconds, timezone.utc)

@@ -66,6 +66,8 @@ class Files(unittest.TestCase):
             time.sleep(0.01)
         cls.root("ip", "link", "set", "lo", "up")
         cls.root("cp", "-a", "/etc", cls.scratch / "etc")
+        with open(cls.scratch / "etc" / "hosts", "a") as hosts:
+            hosts.write("\n127.0.0.1 updates.example.com\n")
         cls.root("mount", "--bind", cls.scratch / "etc", "/etc")
         for place in REPLACED:
             cls.root("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place)
@@ -167,18 +169,21 @@ class Files(unittest.TestCase):
         owner = "stat", "-c", "%U %a", "/srv/ledge-boxes/audit/box-1/1/checkpoint"
         self.assertEqual(self.root(*owner), "www-data 640\n")
 
+        # The broker drops root before it reads its key; `watch` and its like read theirs as the platform's user.
+        self.root("install", "-m", "0644", EXAMPLES / "ledge.acl", "/etc/mosquitto/ledge.acl")
+        self.serve(8883, installed("mosquitto"), "-c", EXAMPLES / "mosquitto.conf")
+
         # Every line of the crontab is silent while all is well.
         crontab = (EXAMPLES / "crontab").read_text()
         found = jobs(crontab)
-        self.assertGreaterEqual(len(found), 6)
+        self.assertGreaterEqual(len(found), 7)
         for user, command in found:
             done = self.as_user(user, ["/bin/sh", "-c", command], {**assignments(crontab), "HOME": "/", "LOGNAME": user})
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""), command)
         self.assertIn("box-1: whole", self.kit("audit", "verify", "/srv/ledge-boxes/audit"))
 
-        # The broker drops root before it reads its key; `watch` and its like read theirs as the platform's user.
-        self.root("install", "-m", "0644", EXAMPLES / "ledge.acl", "/etc/mosquitto/ledge.acl")
-        self.serve(8883, installed("mosquitto"), "-c", EXAMPLES / "mosquitto.conf")
+        page = "stat", "-c", "%U %a", "/srv/ledge-fleet/index.html"
+        self.assertEqual(self.root(*page), "ledge-platform 644\n")
         unit = (EXAMPLES / "ledge-watch@.service").read_text()
         options = re.search(r"--ca \S+ --certificate \S+ --key \S+", unit)[0].split()
         listed = self.kit("fleet", "status", "--broker", "mqtts://127.0.0.1", *options)

@@ -355,6 +355,51 @@ class BrokerAndFleet(Platform):
         self.assertIn("nothing to watch", self.done(*watch))
         self.assertIn("(paused)", self.done("verify", served))
 
+    def test_the_page_is_written_by_hand_and_by_the_watcher_until_it_pauses(self):
+        self.add(1)
+        self.start("r-42")
+        page, state = self.folder / "page", ("--state", self.folder / "audit")
+        boxes = {f"box-{number}": self.box(f"box-{number}") for number in range(3)}
+        for name in boxes:
+            self.report(boxes[name][0], name, "r-42", stage="canary")
+        boxes["box-0"][0].publish("ledge/v1/box-0/reported", b"nonsense", 1, True).wait_for_publish(10)
+
+        def shown():
+            return json.loads((page / "fleet.json").read_text())
+
+        text = self.done("page", self.repo, page, *self.broker, *state)
+        self.assertEqual(text, f"{page / 'index.html'} shows 3 boxes\n")
+        self.assertEqual(shown()["by"], "hand")
+        told = {box["device"]: [finding["text"] for finding in box["findings"]] for box in shown()["boxes"]}
+        self.assertIn("its last report is left out", told["box-0"][0])
+        self.assertEqual(shown()["rollouts"][0]["counts"]["tried"], 2)
+        self.assertEqual(self.done("page", self.repo, page, *self.broker, *state, "--quiet"), "")
+
+        watch = ("watch", self.repo, "--rollout", "r-42", "--keys", self.online, *self.broker, "--page", page, *state)
+        self.done(*watch, "--once")
+        self.assertEqual((shown()["by"], shown()["rollouts"][0]["state"]), ("watch", "running"))
+        for name in boxes:
+            self.report(boxes[name][0], name, "r-42", cause="golden")
+        status, text = self.run_verb(*watch)
+        self.assertEqual(status, 1, text)
+        rollout, = shown()["rollouts"]
+        self.assertEqual((rollout["state"], rollout["counts"]["failed"]), ("paused", 3))
+        self.assertIn("3 of 3 boxes that tried it failed", rollout["reason"])
+
+    def test_a_page_that_cannot_be_written_keeps_no_rollout_from_being_paused(self):
+        self.add(1)
+        self.start("r-42")
+        for number in range(3):
+            client, _ = self.box(f"box-{number}")
+            self.report(client, f"box-{number}", "r-42", cause="golden")
+        page = self.folder / "page"
+        page.write_text("a file in the place of the folder")
+        status, text = self.run_verb(
+            "watch", self.repo, "--rollout", "r-42", "--keys", self.online, *self.broker, "--page", page)
+        self.assertEqual(status, 1, text)
+        self.assertIn("the page cannot be written: FileExistsError", text)
+        self.assertIn("PAUSED rollout r-42", text)
+
     def test_boxes_that_die_during_the_trial_pause_the_rollout(self):
         self.add(1)
         self.start("r-42")

@@ -1,0 +1,1 @@
+../../../../../src/console/page/dom.js

@@ -1,0 +1,1 @@
+../../../../../src/console/page/plot.js

@@ -1,0 +1,579 @@
+"""The fleet page: what it shows, that boxes cannot write into it, and how it is in a real Chromium."""
+import functools
+import html.parser
+import http.server
+import importlib.machinery
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from datetime import timedelta
+from unittest import mock
+
+from browser import Browser
+from simulated import Fleet
+from support import HERE, Kit, document, moments
+from ledge_platform import reports, watch, waves
+from ledge_platform.audit.findings import GAP, STALE, Finding
+from ledge_platform.audit.notes import VerifierKey
+from ledge_platform.audit.store import Box, Log, Store
+from ledge_platform.broker import Broker
+from ledge_platform.errors import Failure
+from ledge_platform.page import Page, Watched, boxes, history, rollouts, script
+from logs import Signer
+
+NOW = moments.parse("2026-11-20T12:00:00Z")
+FILES = {".lock", "console.css", "fleet.css", "fleet.js", "fleet.json", "history.json", "icon.svg", "index.html"}
+HOSTILE = (
+    "<img src=x onerror=document.title=1>", "</script><script>document.title=2</script>", "..%2f..%2fetc%2fpasswd", "..",
+    "\u202egnp.exe", "<!--", "javascript:document.title=3", "fleet.json", '"\'&amp;', "constructor", "a" * 5_000)
+
+
+class Shown(Kit):
+    """A page of boxes that report at NOW what a test makes them."""
+
+    def setUp(self):
+        super().setUp()
+        self.shown, self.state = self.folder / "page", self.folder / "audit"
+        self.broker = Broker("mqtt://localhost", clock=mock.Mock(return_value=0.0))
+        self.now = NOW
+        clock = mock.patch("ledge_platform.moments.now", side_effect=lambda: self.now)
+        clock.start()
+        self.addCleanup(clock.stop)
+
+    def take(self, name, *words, online=b"online", **fields):
+        """A box reports a minute before; `change` is what its report has besides."""
+        report = {**document(name, *words, **fields), "at": moments.text(self.now - timedelta(minutes=1))}
+        report.update(fields.get("change", {}))
+        self.broker.take(name, "reported", json.dumps(report).encode())
+        self.broker.take(name, "online", online)
+
+    def write(self, watched=None, **options):
+        Page(self.shown, self.repository, self.state, **options).write(self.broker, watched)
+        return json.loads((self.shown / "fleet.json").read_text())
+
+    def watched(self, **limits):
+        return Watched("default", watch.Policy("r-42", **limits))
+
+    def keep_log(self, name, size=500, hours=1, findings=()):
+        key = Signer(name).verifier_key
+        log = {1: Log(key, size, bytes(32), "")} if size else {}
+        Store(self.state).save(Box(name, VerifierKey.of(name, key), moments.text(NOW), logs=log, findings=list(findings),
+                                   verified=moments.text(NOW - timedelta(hours=hours)) if size else None))
+
+    def begin(self, days, *more):
+        """The rollout r-42 of version 2, that began so many days ago."""
+        self.add(2)
+        self.start("r-42", "models/wine/2", "--start", moments.text(self.now - timedelta(days=days)), *more)
+
+
+class Findings(Shown):
+    def found(self, name="box-1", **options):
+        box, = [box for box in self.write(**options)["boxes"] if box["device"] == name]
+        return [(finding["kind"], finding["level"], finding["text"]) for finding in box["findings"]]
+
+    def test_a_box_that_is_well_has_none(self):
+        self.take("box-1")
+        self.assertEqual(self.found(), [])
+
+    def test_a_box_that_is_not_seen_is_late(self):
+        for ago, online, level, text in (
+            ({"minutes": 20}, b"offline", "warn", "not connected; its last report came 20 min ago"),
+            ({"minutes": 20}, b"online", "warn", "its last report is 20 min old, though it is connected"),
+            ({"days": 3}, b"offline", "fail", "not connected; its last report came 3 d ago"),
+            ({"hours": -2}, b"online", "warn", "its clock is 2 h ahead"),
+        ):
+            self.take("box-1", online=online, change={"at": moments.text(NOW - timedelta(**ago))})
+            self.assertEqual(self.found(), [("seen", level, text)])
+        self.take("box-1", online=b"offline", change={"at": moments.text(NOW - timedelta(minutes=20))})
+        self.assertEqual(self.found(late_s=3_600), [])
+
+    def test_a_box_without_a_report_is_told(self):
+        self.broker.take("box-1", "online", b"online")
+        self.assertEqual(self.found(), [("seen", "warn", "it is known to the broker, and has not reported yet")])
+        self.broker.take("box-1", "reported", b"[]")
+        self.assertEqual(self.found(), [("seen", "fail", "its last report is left out: it is not of schema 1")])
+        self.keep_log("box-2")
+        self.assertEqual(self.found("box-2")[0], ("seen", "warn", "it has never reported, and its log is verified here"))
+
+    def test_a_release_that_is_not_committed_a_day_after_its_wave_is_late(self):
+        self.begin(2, "--waves", "all")
+        late = "models/wine 2 is not committed a day after its wave"
+        self.take("box-1")
+        self.assertEqual(self.found(), [("release", "warn", f"{late}, and the box has not begun")])
+        self.take("box-1", "r-42", stage="canary")
+        self.assertEqual(self.found(), [("release", "warn", late)])
+        self.take("box-1", "r-42")
+        self.assertEqual(self.found(), [])
+        self.take("box-1", "r-42", cause="golden")
+        self.assertEqual(self.found(), [
+            ("release", "fail", "r-42 was rolled back: golden at staged: 2 of 6 golden inputs answered right")])
+        self.take("box-1", "r-42", cause="operator")
+        self.assertEqual(self.found(), [])
+        self.take("box-1")
+        self.now = NOW - timedelta(hours=30)
+        self.assertEqual(self.found(late_s=1e9), [("seen", "warn", "its clock is 29 h ahead")])
+
+    def test_a_box_that_waits_says_for_what(self):
+        self.begin(2, "--waves", "all")
+        report = document("box-1")
+        report["updates"]["subjects"][0]["waiting"] = {"rollout": "r-42", "version": 2, "reason": "needs Ledge 9.0.0"}
+        self.take("box-1", change={"updates": report["updates"]})
+        self.assertIn("not committed a day after its wave: needs Ledge 9.0.0", self.found()[0][2])
+
+    def test_a_paused_rollout_and_a_pinned_box_are_not_late(self):
+        self.begin(2, "--waves", "all")
+        self.take("box-1")
+        self.steer("pause", "--id", "r-42")
+        self.assertEqual(self.found(), [])
+        self.steer("resume", "--id", "r-42")
+        self.steer("pin", "box-1", "models/wine", "1")
+        self.assertEqual(self.found(), [])
+
+    def test_an_audit_log_that_lags_or_is_not_whole_is_told(self):
+        audit = {"log": "ledge.audit/box-1/1", "size": 40_000, "synced": 39_990, "lost": {"calls": 0, "events": 0}}
+        self.take("box-1", change={"audit": audit})
+        self.assertEqual(self.found(), [], "no log is verified on this machine")
+        self.keep_log("box-2")
+        self.assertEqual(self.found(), [("audit", "warn", "its audit log is not verified: its key is not pinned")])
+        self.keep_log("box-1")
+        self.assertEqual(self.found(), [])
+        self.keep_log("box-1", hours=60)
+        self.assertEqual(self.found(), [("audit", "warn", "its audit log was last verified 2 d ago")])
+        self.keep_log("box-1", findings=[Finding(GAP, "records are gone", 1), Finding(STALE, "silent"),
+                                         Finding(GAP, "known", 1, acknowledged=True)])
+        self.assertEqual(self.found(), [("audit", "fail", "its audit log: gap: log 1: records are gone"),
+                                        ("audit", "warn", "its audit log: stale: silent")])
+        self.keep_log("box-1", size=0)
+        self.assertEqual(self.found(), [("audit", "warn", "its audit log was never verified")])
+        self.keep_log("box-1")
+        (self.state / "box-1.json").write_text("{")
+        self.assertIn("cannot be read", self.found()[0][2])
+        self.keep_log("box-1")
+        self.take("box-1", change={"audit": {**audit, "synced": 5, "alarm": "the disk has another log", "lost": {"calls": 7}}})
+        self.assertEqual([text for _, _, text in self.found()], [
+            "its audit log: the disk has another log", "its audit log lost 7 records",
+            "39,995 of its 40,000 records are not copied to the platform yet"])
+
+    def test_the_time_of_a_run_of_verify_is_kept(self):
+        from ledge_platform.audit.fleet import Verification
+        self.keep_log("box-1", hours=60)
+        source = mock.Mock()
+        source.generations.side_effect = Failure("the server does not answer")
+        Verification(source, Store(self.state)).verify("box-1")
+        self.assertEqual(Store(self.state).load("box-1").verified, moments.text(NOW - timedelta(hours=60)))
+        source = mock.Mock(**{"generations.return_value": [1], "read.return_value": None, "modified.return_value": None})
+        Verification(source, Store(self.state)).verify("box-1")
+        self.assertEqual(Store(self.state).load("box-1").verified, moments.text(NOW))
+
+    def test_a_degraded_box_names_its_model(self):
+        versions = [{"version": 1, "state": "UNAVAILABLE", "reason": "unloaded"},
+                    {"version": 2, "state": "UNAVAILABLE", "reason": "no such operator"}]
+        self.take("box-1", change={"health": "degraded", "models": [{"name": "wine", "versions": versions}]})
+        self.assertEqual(self.found(), [("health", "fail", "wine 2: no such operator")])
+
+
+class Rollouts(Shown):
+    def test_a_rollout_is_shown_with_its_counts_over_time_and_the_limits_of_its_watcher(self):
+        self.begin(0, "--waves", "50%@0s,100%@2h")
+        for number in range(200):
+            self.take(f"box-{number}")
+        names = sorted((f"box-{number}" for number in range(200)), key=lambda name: waves.seed(name, "r-42"))
+        self.write(self.watched())
+        for number, name in enumerate(names[:90]):
+            self.take(name, "r-42", **({"cause": "golden"} if number < 3 else {}))
+        self.now = NOW + timedelta(minutes=5)
+        self.write(self.watched())
+        self.now = NOW + timedelta(minutes=10)
+        rollout, = self.write(self.watched())["rollouts"]
+        below_half = sum(waves.seed(name, "r-42") < 1_024 for name in names)
+        self.assertEqual(rollout["counts"], {"meant": below_half, "under_way": 0, "tried": 90, "committed": 87, "failed": 3,
+                                             "silent": 0})
+        self.assertEqual(rollout["causes"][0]["count"], 3)
+        self.assertEqual([wave["reached"] for wave in rollout["waves"]], [True, False])
+        plot = rollout["plot"]
+        self.assertEqual((plot["interval"], plot["length"], plot["end"]), (60, 11, "2026-11-20T12:10:00Z"))
+        self.assertEqual(plot["columns"]["tried"], [0] * 5 + [90] * 6)
+        self.assertEqual(plot["columns"]["failed"], [0] * 5 + [3] * 6)
+        limit = watch.bound(90, 0.02, watch.Policy("r-42"))
+        self.assertEqual(plot["columns"]["failed_limit"], [None] * 5 + [limit] * 6)
+
+    def test_the_limits_of_the_watcher_stay_when_the_page_is_written_by_hand(self):
+        self.begin(1)
+        self.write(self.watched(max_failures=0.1, min_failures=7))
+        rollout, = self.write()["rollouts"]
+        self.assertEqual((rollout["pauses"]["failures"], rollout["pauses"]["least"]), (0.1, 7))
+        self.assertIsNone(rollout["counts"]["silent"], "nobody has waited for a box to be silent")
+
+    def test_a_time_without_samples_is_a_gap(self):
+        self.begin(1)
+        self.write()
+        self.now = NOW + timedelta(hours=3)
+        plot = self.write()["rollouts"][0]["plot"]
+        self.assertEqual(plot["columns"]["tried"][0], 0)
+        self.assertEqual(plot["columns"]["tried"][-1], 0)
+        self.assertIn(None, plot["columns"]["tried"])
+
+    def test_the_reason_of_a_pause_is_kept_until_it_goes_on(self):
+        self.begin(1)
+        self.steer("pause", "--id", "r-42")
+        self.write(Watched("default", watch.Policy("r-42"), "3 of 3 boxes failed"))
+        rollout, = self.write()["rollouts"]
+        self.assertEqual((rollout["state"], rollout["reason"]), ("paused", "3 of 3 boxes failed"))
+        self.steer("resume", "--id", "r-42")
+        self.assertIsNone(self.write()["rollouts"][0]["reason"])
+
+    def test_a_rollout_that_is_gone_is_kept_as_it_was(self):
+        self.begin(1)
+        self.take("box-1", "r-42")
+        self.write()
+        self.steer("stop", "--id", "r-42")
+        self.now = NOW + timedelta(hours=5)
+        rollout, = self.write()["rollouts"]
+        self.assertEqual((rollout["state"], rollout["since"]), ("ended", "2026-11-20T17:00:00Z"))
+        self.assertEqual((rollout["counts"]["committed"], rollout["plot"]["end"]), (1, "2026-11-20T12:00:00Z"))
+
+    def test_a_history_that_cannot_be_read_begins_again(self):
+        self.begin(1)
+        for content in (b"{", b"[]", b'{"form": 1, "rollouts": [{"fleet": 5}]}', b'{"form": 9}'):
+            self.write()
+            (self.shown / "history.json").write_bytes(content)
+            self.assertEqual(self.write()["rollouts"][0]["plot"]["length"], 1, content)
+
+    def test_a_rollout_of_three_months_has_some_thousand_samples(self):
+        entry = history.Entry("default", "r-42", "models/wine/2/model.onnx", moments.text(NOW), watch.Policy("r-42"))
+        decision = watch.Decision(tried=500)
+        for minute in range(0, 90 * 1_440):
+            entry.add(NOW + timedelta(minutes=minute), decision, 500)
+        self.assertLess(len(entry.samples), 7_000)
+        end = entry.samples[-1][0]
+        plot = rollouts.plot(entry, end)
+        self.assertEqual(end, int((NOW + timedelta(minutes=90 * 1_440 - 1)).timestamp()))
+        self.assertNotIn(None, plot["columns"]["tried"][1:])
+        self.assertLessEqual(plot["length"], rollouts.PLOT_ROWS)
+
+    def test_a_box_stands_where_its_seed_its_group_and_its_pins_put_it(self):
+        self.begin(0.5, "--waves", "1%@0s,100%@1d", "--groups", "kitchen")
+        names = sorted((f"box-{number}" for number in range(300)), key=lambda name: waves.seed(name, "r-42"))
+        for name in names:
+            self.take(name, group="kitchen" if name != names[1] else "office")
+        self.steer("pin", names[-1], "models/wine", "2")
+        shown = {box["device"]: box["rollouts"] for box in self.write()["boxes"]}
+        self.assertEqual([(one["state"], one["wave"]) for one in shown[names[0]]], [("nothing", 1)])
+        self.assertEqual(shown[names[1]], [])
+        self.assertEqual([(one["state"], one["wave"]) for one in shown[names[150]]], [("later", 2)])
+        self.assertEqual([(one["state"], one["wave"]) for one in shown[names[-1]]], [("nothing", 1)])
+
+
+class Parser(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.elements = []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+
+class Files(Shown):
+    def test_a_hostile_box_adds_no_file_and_no_element(self):
+        self.take("box-1")
+        self.write()
+        clean = self.elements()
+        self.begin(2, "--waves", "all")
+        for name in HOSTILE:
+            report = document("x", "r-42", cause=name[:80])
+            report["updates"]["subjects"][0]["last"]["detail"] = name
+            versions = [{"version": 1, "state": "UNAVAILABLE", "reason": name}]
+            self.take(name, group=name, change={"health": name, "ledge_version": name, "updates": report["updates"],
+                                                "models": [{"name": name, "versions": versions}],
+                                                "audit": {"log": name, "alarm": name, "error": name}})
+        data = self.write()
+        self.assertEqual({path.name for path in self.shown.iterdir()}, FILES)
+        self.assertEqual({path.name for path in self.folder.iterdir()} & {"etc", "passwd"}, set())
+        self.assertEqual(self.elements(), clean)
+        self.assertEqual({box["device"] for box in data["boxes"]}, {"box-1", *HOSTILE})
+        for path in self.shown.iterdir():
+            self.assertNotIn("\u202e", path.read_text(), path)
+        box = next(box for box in data["boxes"] if box["device"].startswith("\u202e"))
+        self.assertEqual(box["name"], "?gnp.exe")
+        self.assertLessEqual(max(len(finding["text"]) for box in data["boxes"] for finding in box["findings"]), 300)
+
+    def elements(self):
+        parser = Parser()
+        parser.feed((self.shown / "index.html").read_text())
+        return parser.elements
+
+    def test_what_is_of_another_type_is_left_out(self):
+        for odd in (5, [], {}, "x", None, True, 1e308, [[]], [{"name": [], "versions": [{"version": {}}, 7]}]):
+            self.take("box-1", change={"models": odd, "load": odd, "requests": odd, "started": odd,
+                                       "audit": {"size": odd, "synced": 3, "lost": {"calls": "9"}}, "versions_left_out": odd})
+            box, = self.write()["boxes"]
+            self.assertEqual(box["requests"], {"ok": None, "failed": None, "refused": None})
+
+    def test_the_folder_has_no_key(self):
+        self.begin(1)
+        key = Signer("box-1").verifier_key
+        self.take("box-1", change={"audit": {"log": "ledge.audit/box-1/1", "verifier_key": key, "checkpoint": "HEAD"}})
+        self.keep_log("box-1")
+        self.write()
+        for path in self.shown.iterdir():
+            content = path.read_text()
+            for secret in (key, key.rpartition("+")[2], "HEAD", "PRIVATE KEY", str(self.online), str(self.state)):
+                self.assertNotIn(secret, content, path)
+
+    def test_only_a_folder_of_its_own_is_written(self):
+        self.take("box-1")
+        with self.assertRaisesRegex(Failure, "every box may read"):
+            Page(self.repo / "page", self.repository, self.state)
+        self.shown.mkdir()
+        (self.shown / "index.html").write_text("somebody's")
+        with self.assertRaisesRegex(Failure, "not of this page"):
+            self.write()
+        self.assertEqual((self.shown / "index.html").read_text(), "somebody's")
+
+    def test_a_file_that_has_not_changed_is_not_written_again(self):
+        self.write()
+        before = {path.name: path.stat().st_ino for path in self.shown.iterdir()}
+        self.now = NOW + timedelta(minutes=1)
+        self.write()
+        after = {path.name: path.stat().st_ino for path in self.shown.iterdir()}
+        self.assertEqual({name for name in FILES if before[name] != after[name]}, {"fleet.json", "index.html"})
+
+    def test_the_page_names_no_address_and_has_no_markup_in_its_code(self):
+        self.write()
+        for name in ("fleet.js", "fleet.css", "console.css"):
+            content = (self.shown / name).read_text().replace("http://www.w3.org/2000/svg", "")
+            for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http:", "https:",
+                              "localStorage", "document.cookie", "@import"):
+                self.assertNotIn(forbidden, content, name)
+
+    def test_an_installed_copy_has_the_files_of_the_console(self):
+        loader = importlib.machinery.SourceFileLoader("setup_of_platform", str(HERE.parent / "setup"))
+        setup = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+        loader.exec_module(setup)
+        place = self.folder / "installed"
+        libraries = place / "lib" / "python3.x" / "site-packages"
+        libraries.mkdir(parents=True)
+        (place / "bin").mkdir()
+        setup.install_package(place)
+        self.assertFalse([path for path in libraries.rglob("*") if path.is_symlink()])
+        program = (f"import sys; sys.path.insert(0, {str(libraries)!r}); from ledge_platform import page; "
+                   "print(len(page.script.bundle(page.read, 'app.js')), len(page.read('console.css')), page.__file__)")
+        said = subprocess.run([sys.executable, "-IBc", program], capture_output=True, text=True, check=True).stdout.split()
+        self.assertGreater(int(said[0]), 20_000)
+        self.assertEqual(int(said[1]), (HERE.parents[2] / "src/console/page/console.css").stat().st_size)
+        self.assertTrue(said[2].startswith(str(libraries)), said)
+
+    def test_a_module_in_a_form_that_is_not_known_is_an_error(self):
+        files = {"a.js": b"import { b as c } from './b.js';\nc();\n", "b.js": b"export function b() {}\nexport const d = 1;\n"}
+        text = script.bundle(files.__getitem__, "a.js")
+        self.assertLess(text.index("return { b, d };"), text.index("const { b: c } = modules['b.js'];"))
+        for odd in (b"export default 5;\n", b"import * as b from './b.js';\n", b"export { b };\n", b"import('./b.js');\n",
+                    b"import { a } from './a.js';\n"):
+            with self.assertRaises(Failure, msg=odd):
+                script.bundle({"a.js": odd, "b.js": b""}.__getitem__, "a.js")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+# Notes when a table of all rows was painted.
+OBSERVED = """
+new MutationObserver((_, observer) => {
+  if (document.querySelectorAll('#view-boxes tbody tr').length < 1000) return;
+  observer.disconnect();
+  requestAnimationFrame(() => setTimeout(() => { window.paintedAt = performance.now(); }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+class InChromium(Shown):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        super().setUp()
+        self.now = self.real = moments.at(int(time.time()))  # the page compares its age with the clock of the browser
+        self.browser.complaints()  # those of the test before
+
+    def go(self, fragment="", base=None):
+        self.browser.go("about:blank")  # else another fragment would only move within the page
+        self.browser.go(f"{base or (self.shown / 'index.html').as_uri()}{fragment}")
+
+    def serve(self):
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Quiet, directory=str(self.shown)))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    def names(self):
+        self.browser.wait_for("document.querySelector('#view-boxes [aria-busy=false]')")
+        return self.browser.texts("#view-boxes tbody th a")
+
+    def thousand(self):
+        """1,000 boxes of which many are in the middle of a rollout, and the real code takes in what they report."""
+        self.add(7)
+        fleet = Fleet(1_000, self.real - timedelta(days=3))
+        self.now = fleet.start
+        self.start("wine-7", "models/wine/7", "--waves", "default")
+        fleet.keep_logs(self.state, self.real)
+        for hour in (20, 50, 72):
+            self.now = fleet.start + timedelta(hours=hour)
+            fleet.tell(self.broker, self.now)
+            self.write(Watched("default", watch.Policy("wine-7")))
+        self.assertEqual(self.broker.complaints, {})
+        return fleet
+
+    def test_a_thousand_boxes_are_shown_searched_and_sorted(self):
+        self.thousand()
+        self.browser.size(1280, 900)
+        marker = self.browser.devtools("Page.addScriptToEvaluateOnNewDocument", source=OBSERVED)["identifier"]
+        for name, base in (("the disk", None), ("a web server", self.serve())):
+            times = []
+            for _ in range(3):
+                self.go(base=base)
+                self.browser.wait_for("window.paintedAt")
+                times.append(f"{self.browser.value('window.paintedAt'):.0f}")
+            shown = ", ".join(times)
+            print(f"\n1,000 boxes from {name}: navigation to the painted table in {shown} ms", file=sys.stderr)
+        self.browser.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=marker)
+        self.assertEqual(len(self.names()), 1_000)
+        self.assertEqual(self.browser.text("#view-boxes [role=status]"), "1,000 boxes")
+
+        # The worst are at the top.
+        self.assertEqual(self.browser.text("#view-boxes tbody .badge"), "failure")
+        self.browser.click("#view-boxes thead th:nth-child(1) button")
+        self.assertEqual(self.names()[:3], ["box-0000", "box-0001", "box-0002"])
+        self.browser.click("#view-boxes thead th:nth-child(1) button")
+        self.assertEqual(self.names()[0], "box-0999")
+        self.assertEqual(self.browser.value("document.querySelector('th[aria-sort]').innerText.trim()"), "Box")
+
+        # What is typed is searched in names, groups, versions and reasons; the address has it.
+        self.browser.type_into("#search", "kitchen 3 dimensions")
+        found = self.names()
+        self.assertTrue(0 < len(found) < 20, found)
+        self.assertIn("q=kitchen+3+dimensions", self.browser.value("location.hash"))
+        self.browser.click("label[for=show-audit]")
+        self.assertLess(len(self.names()), len(found))
+
+        # A box and back: the choice is still there.
+        self.go("#boxes?show=health&sort=name")
+        names = self.names()
+        self.assertEqual(len(names), 12)
+        self.browser.click("#view-boxes tbody th a")
+        self.browser.wait_for("!document.querySelector('#view-box').hidden")
+        self.assertEqual(self.browser.text("#box-title"), names[0])
+        self.assertEqual(self.browser.value("document.activeElement.id"), "box-title")
+        self.assertIn("the output `scores` has 3 dimensions", self.browser.text("#view-box"))
+        self.assertIn("log 1 up to record", self.browser.text("#view-box"))
+        self.browser.click(".back a")
+        self.browser.wait_for("!document.querySelector('#view-boxes').hidden")
+        self.assertEqual(self.names(), names)
+
+        # The boxes of a rollout by their state.
+        self.go("#boxes?rollout=default%2Fwine-7%3Acommitted")
+        committed = len(self.names())
+        self.browser.click("#to-rollouts")
+        self.browser.wait_for("document.querySelector('#view-rollouts .card')")
+        self.assertRegex(self.browser.text("#view-rollouts .legend"), rf"committed\s+{committed}\b")
+        self.assertEqual(len(self.browser.texts("#view-rollouts .waves li.reached")), 4)
+        spoken = self.browser.value("[...document.querySelectorAll('svg.plot')].map((one) => one.getAttribute('aria-label'))")
+        self.assertRegex(spoken[1], r"^Failed in boxes, from .*rolled back: now \d+, .*pauses at: now \d+")
+        self.assertEqual(self.browser.complaints(), [])
+        for width in (390, 1280):
+            self.browser.size(width, 844)
+            for fragment in ("#boxes", "#box/box-0583", "#rollouts"):
+                self.go(fragment)
+                self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), width, fragment)
+                self.assertEqual(self.browser.value("scrollY"), 0, fragment)
+
+    def test_what_a_box_says_stays_text(self):
+        self.begin(2, "--waves", "all")
+        for name in HOSTILE:
+            report = document("x", "r-42", cause="golden")
+            report["updates"]["subjects"][0]["last"]["detail"] = name
+            self.take(name, group=name, change={"health": name, "ledge_version": name, "updates": report["updates"],
+                                                "models": [{"name": name, "versions": [{"version": 1, "state": name}]}]})
+        self.write()
+        self.browser.size(390, 844)
+        self.go("#boxes?sort=name")
+        self.assertEqual(len(self.names()), len(HOSTILE))
+        for name in HOSTILE:
+            at = self.browser.value("[...document.querySelectorAll('#view-boxes tbody th a')].findIndex((one) => "
+                                    "decodeURIComponent(one.hash.slice(5)) === arguments[0])", name)
+            self.assertGreaterEqual(at, 0, name)
+            self.browser.value("document.querySelectorAll('#view-boxes tbody th a')[arguments[0]].click()", at)
+            self.browser.wait_for("!document.querySelector('#view-box').hidden")
+            self.assertEqual(self.browser.text("#box-title"), reports.printable(boxes.clean.line(name)))
+            self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), 390, name)
+            self.browser.value("history.back()")
+            self.browser.wait_for("!document.querySelector('#view-boxes').hidden")
+        self.go("#rollouts")
+        self.browser.wait_for("document.querySelector('#view-rollouts .card')")
+        self.assertEqual(self.browser.value("document.title"), "Fleet: Ledge")
+        self.assertEqual(self.browser.value("document.querySelectorAll('main img, main script, main iframe').length"), 0)
+        self.assertEqual(self.browser.complaints(), [])
+        tried = "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'done'; } catch { return 'refused'; } })()"
+        self.assertEqual(self.browser.value(tried), "refused")
+
+    def test_a_page_of_a_server_gets_new_data_and_keeps_the_focus(self):
+        for number in range(3):
+            self.take(f"box-{number}")
+        self.write(self.watched())
+        self.go("#boxes?sort=name", self.serve())
+        self.browser.value("document.querySelectorAll('#view-boxes tbody a')[1].focus()")
+        self.now += timedelta(seconds=5)
+        self.take("box-3", change={"health": "degraded"})
+        self.write(self.watched())
+        self.browser.value("document.dispatchEvent(new Event('visibilitychange'))")
+        self.browser.wait_for("document.querySelectorAll('#view-boxes tbody tr').length === 4")
+        self.assertEqual(self.browser.value("document.activeElement.innerText"), "box-1")
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_an_old_page_says_so(self):
+        self.take("box-1")
+        self.write(self.watched())
+        self.go()
+        self.assertEqual(self.browser.text("#stale"), "")
+        self.assertRegex(self.browser.text("#age"), r"^as of .*, \d+ s old$")
+        self.now = self.real - timedelta(hours=3)
+        self.take("box-1")
+        self.write(self.watched())
+        self.go()
+        self.assertIn("This page is 3 h old: no watcher has written it since.", self.browser.text("#stale"))
+        self.assertIn("60 s ago", self.browser.text("#view-boxes tbody"), "the times are those of the page")
+        self.write()
+        self.go()
+        self.assertIn("it was written by hand", self.browser.text("#stale"))
+
+    def test_a_fleet_without_boxes_says_what_to_do(self):
+        self.write()
+        self.go()
+        self.assertIn("No box has reported yet.", self.browser.text("#view-boxes"))
+        self.assertFalse(self.browser.value("document.querySelector('#search').checkVisibility()"))
+        self.go("#rollouts")
+        self.assertIn("No rollout runs.", self.browser.text("#view-rollouts"))
+        self.begin(0)
+        self.take("box-1")
+        self.write()
+        self.go("#boxes?q=nonesuch")
+        self.assertIn("No box fits.", self.browser.text("#view-boxes"))
+        self.go("#box/nonesuch")
+        self.assertIn("No box of this name is known.", self.browser.text("#view-box"))
+        self.go("#box/%E0%A4%A")
+        self.assertIn("No box of this name is known.", self.browser.text("#view-box"))
+        self.assertEqual(self.browser.complaints(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
