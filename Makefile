@@ -64,7 +64,7 @@ setup-schemathesis: setup-test ## install Schemathesis, which fuzzes by /openapi
 setup-homeassistant: setup-test ## install Home Assistant's schemas of MQTT discovery into .ledge/peers/homeassistant (once), for test-peers-all
 	$(PYTHON) benches/peers/fetch.py homeassistant
 
-setup-axe: setup-test ## install axe-core, which looks for what keeps people out of a page, into .ledge/peers/axe (once), for test-peers-all
+setup-axe: setup-test ## install axe-core, which looks for what keeps people out of a page, into .ledge/peers/axe (once), for test-platform and test-peers-all
 	$(PYTHON) benches/peers/fetch.py axe
 
 test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai test-platform ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
@@ -93,7 +93,7 @@ setup-platform: ## install ledge-platform, which signs models and steers rollout
 catalogue: setup setup-platform ## sign the models of the set-up as a catalogue for `ledge models add`, target/catalogue; its keys are in .ledge/catalogue-keys
 	PYTHONPATH=packaging/platform .ledge/platform/bin/python3 -B -m ledge_platform catalogue .ledge/models target/catalogue --keys .ledge/catalogue-keys
 
-test-platform: setup-peers ## test ledge-platform with python-tuf's client, nginx, mosquitto and an S3 server
+test-platform: setup-peers setup-axe ## test ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server and Chromium
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --test
 	.ledge/platform/bin/python3 -B -m unittest discover -s packaging/platform/tests

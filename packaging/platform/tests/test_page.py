@@ -5,17 +5,19 @@ import http.server
 import importlib.machinery
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 import unittest
 from datetime import timedelta
+from pathlib import Path
 from unittest import mock
 
 from browser import Browser
 from simulated import Fleet
-from support import HERE, Kit, document, moments
+from support import HERE, REPOSITORY, Kit, document, moments
 from ledge_platform import reports, watch, waves
 from ledge_platform.audit.findings import GAP, STALE, Finding
 from ledge_platform.audit.notes import VerifierKey
@@ -382,6 +384,15 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def axe():
+    """The script of axe-core, which `make setup-axe` gets."""
+    root = Path(os.environ.get("LEDGE_TEST_ROOT") or REPOSITORY / ".ledge") / "peers" / "axe" / "lib"
+    found = [*root.glob("python*/site-packages/axe_playwright_python/axe.min.js")]
+    if not found:
+        raise AssertionError(f"axe-core is missing in {root}: `make setup-axe` gets it")
+    return found[0].read_text()
+
+
 # Notes when a table of all rows was painted.
 OBSERVED = """
 new MutationObserver((_, observer) => {
@@ -525,6 +536,32 @@ class InChromium(Shown):
         self.assertEqual(self.browser.complaints(), [])
         tried = "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'done'; } catch { return 'refused'; } })()"
         self.assertEqual(self.browser.value(tried), "refused")
+
+    def test_no_view_has_a_fault_that_keeps_people_out(self):
+        self.now -= timedelta(hours=1)  # with the notice that it is old
+        self.begin(0, "--waves", "1%@0s,50%@1h,100%@1d")
+        for number in range(30):
+            states = ({"cause": "golden"}, {"stage": "canary"}, {})
+            self.take(f"box-{number}", *(["r-42"] if number < 20 else []), **states[number % 3])
+        self.keep_log("box-1", findings=[Finding(GAP, "records are gone", 1)])
+        self.write(self.watched())
+        self.steer("pause", "--id", "r-42")
+        self.write(Watched("default", watch.Policy("r-42"), "7 of 20 boxes failed"))
+        script, found = axe(), []
+        for width in (1280, 390):
+            self.browser.size(width, 900)
+            for scheme in ("light", "dark"):
+                self.browser.scheme(scheme)
+                for fragment in ("#boxes", "#boxes?q=nonesuch", "#box/box-1", "#box/nonesuch", "#rollouts"):
+                    self.go(fragment)
+                    self.browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+                    self.browser.command("execute/sync", {"script": f"{script}; window.axe = axe;", "args": []})
+                    faults = self.browser.promised(
+                        "axe.run(document).then(({ violations, passes }) => [passes.length, violations.map(({ id, nodes }) => "
+                        "`${id}: ${nodes[0].html}`)])")
+                    self.assertGreater(faults[0], 20)
+                    found += [(width, scheme, fragment, fault) for fault in faults[1]]
+        self.assertEqual(found, [])
 
     def test_a_page_of_a_server_gets_new_data_and_keeps_the_focus(self):
         for number in range(3):
