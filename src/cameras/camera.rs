@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use ledge_base::clock;
+use ledge_base::principal::Principal;
+use ledge_engine::pipeline::annotation::ZoneOutline;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_service::audit_event::AuditSink;
 
@@ -16,8 +18,9 @@ use crate::messages::{
     CameraCounts, CameraEvent, CameraMessage, CameraTopics, EventObject, MessageKind, OFFLINE, ONLINE, Publish,
 };
 use crate::metrics::CameraCounters;
-use crate::pictures_audit::PublishedPictures;
+use crate::pictures_audit::{PublishedPictures, SeenPictures};
 use crate::presence::{Change, Look, Presence, Subject};
+use crate::recent::{PastEvent, Recent};
 use crate::zones::Point;
 
 /// The time in milliseconds after which the model is asked about a picture that shows nothing new: what changes little by
@@ -49,6 +52,7 @@ impl Moment {
 pub struct Camera {
     pub config: CameraConfig,
     pub counters: CameraCounters,
+    pub recent: Recent,
     topics: CameraTopics,
     mask: Mask,
     publisher: Arc<dyn Publish>,
@@ -75,7 +79,11 @@ struct State {
     /// The time of the last picture that came with a call.
     last_seen_ms: u64,
     published: PublishedPictures,
+    seen: SeenPictures,
 }
+
+/// Counts by zone and label.
+pub type CountsByZone<'a> = BTreeMap<&'a str, BTreeMap<String, usize>>;
 
 /// A picture that the model was asked about.
 #[derive(Debug)]
@@ -123,11 +131,13 @@ impl Camera {
             last_picture_ms: None,
             last_seen_ms: 0,
             published: PublishedPictures::default(),
+            seen: SeenPictures::default(),
         };
         Self {
             topics: CameraTopics::new(all, &config.name),
             mask: Mask::new(&config.mask),
             counters: CameraCounters::default(),
+            recent: Recent::default(),
             publisher,
             audit,
             state: Mutex::new(state),
@@ -214,13 +224,16 @@ impl Camera {
         self.set_online(&mut state, false)
     }
 
-    /// Notes that the model did not answer. Nothing is gone because it is away, as with the camera itself.
-    pub fn unanswered(&self) {
+    /// Notes that the model did not answer. Nothing is gone because it is away, as with the camera itself. True if it is
+    /// away.
+    pub fn unanswered(&self) -> bool {
         let mut state = self.lock();
         state.unanswered = state.unanswered.saturating_add(1);
-        if state.unanswered >= FAILURES_UNTIL_AWAY {
+        let is_away = state.unanswered >= FAILURES_UNTIL_AWAY;
+        if is_away {
             state.presence.away();
         }
+        is_away
     }
 
     /// Notes that the time of a camera without an address has passed without a picture.
@@ -259,11 +272,38 @@ impl Camera {
         }
     }
 
-    /// Records the published pictures that no record counts yet, at the end.
-    pub fn record_published(&self) {
-        if let Some(event) = self.lock().published.rest(&self.config.name) {
+    /// Notes that a caller gets a picture.
+    pub fn seen_by(&self, caller: &Principal, now: Moment) {
+        let records = self.lock().seen.count(&self.config.name, caller, now.steady_ms);
+        for (caller, event) in records {
+            self.audit.record(&caller, event);
+        }
+    }
+
+    /// Records the published pictures and those that callers saw that no record counts yet, at the end.
+    pub fn record_pictures(&self) {
+        let mut state = self.lock();
+        if let Some(event) = state.published.rest(&self.config.name) {
             self.audit.record_own(event);
         }
+        for (caller, event) in state.seen.rest(&self.config.name) {
+            self.audit.record(&caller, event);
+        }
+    }
+
+    /// The zones, as outlines on a picture of `size`.
+    pub fn outlines(&self, size: (u32, u32)) -> Vec<ZoneOutline> {
+        let outline = |zone: &ZoneConfig| {
+            let corners = zone.points.corners().iter().map(|corner| corner.pixels(size)).collect();
+            ZoneOutline { name: zone.name.as_str().to_owned(), corners }
+        };
+        self.config.zones.iter().map(outline).collect()
+    }
+
+    /// The counts as they were published last; `None` before the first ones are known.
+    pub fn counts(&self) -> Option<CountsByZone<'_>> {
+        let counts = self.lock().counts.clone();
+        counts.map(|counts| self.by_zone(&counts))
     }
 
     /// The detections that count somewhere.
@@ -277,6 +317,7 @@ impl Camera {
         let look = self.look_of(&state.shown);
         let changes = state.presence.look(&look, now.steady_ms);
         for change in &changes {
+            self.recent.note(PastEvent::new(change, now.unix_ms));
             if change.is_appearance() || change.is_end() {
                 self.publish_event(change, &state.shown, now);
             }
@@ -323,7 +364,8 @@ impl Camera {
         std::iter::once(0).chain(zones).filter(move |_| !is_hidden)
     }
 
-    fn zone_name(&self, zone: usize) -> &str {
+    /// The name of a zone by its place in the configuration.
+    pub fn zone_name(&self, zone: usize) -> &str {
         let zone = zone.checked_sub(1).and_then(|index| self.config.zones.get(index));
         zone.map_or(WHOLE_PICTURE, |zone| zone.name.as_str())
     }
@@ -352,19 +394,24 @@ impl Camera {
     }
 
     fn publish_counts(&self, counts: &BTreeMap<Subject, usize>, now: Moment) {
-        let mut zones: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+        let zones = self.by_zone(counts);
+        let content = CameraCounts { camera: self.config.name.as_str(), at: now.text(), zones };
+        self.publisher.publish(CameraMessage::json(self.topics.counts(), &content, true));
+    }
+
+    fn by_zone(&self, counts: &BTreeMap<Subject, usize>) -> CountsByZone<'_> {
+        let mut zones = CountsByZone::new();
         let config = &self.config;
         // The labels of the configuration are there before they are seen.
-        zones.insert(WHOLE_PICTURE, config.labels.iter().map(|label| (label.as_str(), 0)).collect());
+        zones.insert(WHOLE_PICTURE, config.labels.iter().map(|label| (label.clone(), 0)).collect());
         for zone in &config.zones {
-            let labels = config.labels_of(zone).iter().map(|label| (label.as_str(), 0));
+            let labels = config.labels_of(zone).iter().map(|label| (label.clone(), 0));
             zones.insert(zone.name.as_str(), labels.collect());
         }
         for (subject, count) in counts {
-            zones.entry(self.zone_name(subject.zone)).or_default().insert(&subject.label, *count);
+            zones.entry(self.zone_name(subject.zone)).or_default().insert(subject.label.to_string(), *count);
         }
-        let content = CameraCounts { camera: config.name.as_str(), at: now.text(), zones };
-        self.publisher.publish(CameraMessage::json(self.topics.counts(), &content, true));
+        zones
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,20 +14,24 @@ use ledge_identity::access::Access;
 use ledge_models::serving::Serving;
 use ledge_models::serving::sightings::Sightings;
 use ledge_part::Part;
+use ledge_part::handler_context::HandlerContext;
+use ledge_part::route::{BoundRoute, bind};
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::blocking;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use prometheus_client::encoding::DescriptorEncoder;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::camera::Camera;
 use crate::config::{CamerasConfig, HomeAssistantConfig};
 use crate::discovery::{self, Announcements, Site};
 use crate::fetch::Fetcher;
+use crate::http::ROUTES;
 use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
 use crate::metrics;
-use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
+use crate::picture_memory::{KEPT_BYTES_MAX, PICTURES_BYTES_MAX, PictureMemory};
+use crate::render::Renderer;
 use crate::retained;
 use crate::watch::{GivenPicture, Watcher, Watching};
 
@@ -66,6 +69,7 @@ struct CamerasState {
     cameras: Vec<Arc<Camera>>,
     /// Takes the pictures of cameras without an address.
     given: BTreeMap<CameraName, mpsc::Sender<GivenPicture>>,
+    watching: Watching,
     publisher: Option<Arc<dyn Publish>>,
     cameras_topic: String,
     announcements: Announcements,
@@ -124,10 +128,23 @@ impl Cameras {
         } else {
             Announcements::new()
         };
+        let watching = Watching {
+            renderer: Renderer::new(services.serving.clone(), services.faces.clone()),
+            kept: PictureMemory::new(KEPT_BYTES_MAX),
+            started: Instant::now(),
+        };
         let (publisher, cameras_topic) = (services.publisher.clone(), services.cameras_topic.clone());
-        let state = CamerasState { cameras, given: senders, publisher, cameras_topic, announcements };
+        let state = CamerasState { cameras, given: senders, watching, publisher, cameras_topic, announcements };
         let cameras = Self(Arc::new(state));
         (cameras.clone(), CameraTasks { cameras, services, given, home_assistant })
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Camera>] {
+        &self.0.cameras
+    }
+
+    pub(crate) fn watching(&self) -> &Watching {
+        &self.0.watching
     }
 
     /// The topics for which the broker keeps a message.
@@ -164,14 +181,7 @@ impl CameraTasks {
     /// Starts the tasks, which wait until the models are loaded and end with the shutdown.
     pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
         let Self { cameras, services, given, mut home_assistant } = self;
-        let CamerasState { cameras: all, announcements, .. } = &*cameras.0;
-        let cores = available_parallelism().map_or(1, usize::from);
-        let watching = Watching {
-            serving: services.serving.clone(),
-            faces: services.faces.clone(),
-            turns: Arc::new(Semaphore::new(cores)),
-            started: Instant::now(),
-        };
+        let CamerasState { cameras: all, announcements, watching, .. } = &*cameras.0;
         let spawn = |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
             let (ready, stop) = (readiness.clone(), shutdown.clone());
             shutdown.spawn(async move {
@@ -202,7 +212,7 @@ impl CameraTasks {
         let (ended, stop) = (cameras.clone(), shutdown.clone());
         shutdown.spawn(async move {
             stop.requested().await;
-            ended.0.cameras.iter().for_each(|camera| camera.record_published());
+            ended.0.cameras.iter().for_each(|camera| camera.record_pictures());
         });
 
         let has_entities = !announcements.is_empty();
@@ -236,6 +246,10 @@ impl Sightings for Cameras {
 impl Part for Cameras {
     fn name(&self) -> &'static str {
         "cameras"
+    }
+
+    fn routes(&self, _context: &HandlerContext) -> Vec<BoundRoute> {
+        bind(ROUTES, self)
     }
 
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {

@@ -1,5 +1,5 @@
 //! Cameras without other software: this box fetches their pictures, finds objects in those that changed, and publishes
-//! events.
+//! events. Who may, sees the last ones.
 //!
 //! Files, in reading order:
 //! * `config.rs`, `address.rs` - `[[camera]]` and `[home_assistant]`
@@ -10,18 +10,22 @@
 //! * `camera.rs` - one camera: from pictures and detections to messages
 //! * `login.rs`, `fetch.rs` - pictures from a camera, with basic and digest authentication
 //! * `picture_memory.rs` - the bound of the pictures of all cameras
+//! * `render.rs` - the questions to models, and pictures as they may be shown
+//! * `recent.rs` - the condition, the last picture and the last events of a camera
 //! * `watch.rs` - the task of a camera: fetch, compare, ask the model, back off
 //! * `discovery.rs`, `retained.rs` - entities in Home Assistant, and the memory of what the broker keeps
-//! * `pictures_audit.rs` - the audit records of published pictures
+//! * `pictures_audit.rs` - the audit records of pictures that were published or seen
+//! * `http.rs` - `ROUTES`, the table of the routes of this crate; `status.rs` the documents about cameras and events
 //! * `cameras.rs`, `metrics.rs`, `doctor.rs` - all cameras as a part of the daemon
 //!
 //! Invariants:
-//! * The crate knows neither MQTT nor HTTP: messages leave through `Publish`, pictures come through `egress` or with a
-//!   call.
+//! * The crate does not know MQTT: messages leave through `Publish`, pictures come through `egress` or with a call. Only
+//!   `http.rs` knows HTTP.
 //! * `zones.rs`, `presence.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are passed in.
 //! * A camera that is away, or whose model is, makes no event. A picture that showed nothing new counts as another look at the last one.
-//! * No picture leaves the box without its blurred places.
-//! * A camera has one picture in progress at most, and the fetched pictures of all cameras share one bound.
+//! * No picture leaves the box, and none is shown to anybody, without its blurred places: `render.rs` is the only way.
+//! * A camera has one picture in progress at most, and the fetched pictures of all cameras share one bound. So do those
+//!   that are kept to be shown, of each camera the last one. None is written to a disk.
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -31,6 +35,7 @@ pub mod change;
 pub mod config;
 pub mod discovery;
 mod doctor;
+pub mod http;
 pub mod login;
 pub mod messages;
 mod metrics;
@@ -38,6 +43,9 @@ mod fetch;
 mod picture_memory;
 mod pictures_audit;
 pub mod presence;
+mod recent;
+mod render;
 mod retained;
+mod status;
 mod watch;
 pub mod zones;

@@ -101,7 +101,7 @@ pub struct CameraCounts<'a> {
     /// The time of the last change, in RFC 3339.
     pub at: String,
     /// By zone and label.
-    pub zones: BTreeMap<&'a str, BTreeMap<&'a str, usize>>,
+    pub zones: BTreeMap<&'a str, BTreeMap<String, usize>>,
 }
 
 impl CameraMessage {

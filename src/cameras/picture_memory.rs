@@ -8,6 +8,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The most bytes of all fetched pictures together: 256 cameras with 1 MiB each, or 16 of the largest pictures.
 pub const PICTURES_BYTES_MAX: usize = 256 << 20;
 
+/// The most bytes of the pictures that are kept to be shown, and of their drawings, for all cameras together. A kept
+/// picture that was fetched counts in [`PICTURES_BYTES_MAX`] as well, so most of that is left for pictures on their way.
+pub const KEPT_BYTES_MAX: usize = 64 << 20;
+
 /// The memory of all cameras. Clones share it.
 ///
 /// A camera takes the length of its picture, once it has said it, so a slow one holds that and no more: for the ten
@@ -29,6 +33,12 @@ impl PictureMemory {
     /// Waits for room for `bytes` bytes.
     pub async fn room(&self, bytes: usize) -> Room {
         Room(self.0.clone().acquire_many_owned(kib(bytes)).await.ok())
+    }
+
+    /// Ties room to `picture`; `None` if there is none now.
+    pub fn try_keep(&self, picture: Bytes) -> Option<Bytes> {
+        let permit = self.0.clone().try_acquire_many_owned(kib(picture.len())).ok()?;
+        Some(Room(Some(permit)).keep(picture))
     }
 }
 
@@ -78,6 +88,15 @@ mod tests {
         assert!(room(6 << 10).is_none() && part[..] == [7]);
         drop(part);
         assert_eq!(memory.0.available_permits(), 10);
+    }
+
+    #[test]
+    fn a_picture_is_kept_only_where_there_is_room_now() {
+        let memory = PictureMemory::new(10 << 10);
+        let first = memory.try_keep(vec![7; 6 << 10].into()).unwrap();
+        assert_eq!(memory.try_keep(vec![7; 5 << 10].into()), None);
+        drop(first);
+        assert_eq!(memory.try_keep(vec![7; 10 << 10].into()).map(|kept| kept.len()), Some(10 << 10));
     }
 
     #[tokio::test]

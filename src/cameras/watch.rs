@@ -1,39 +1,28 @@
 //! The task of one camera: fetch, compare, ask the model, and back off while the camera does not answer.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::backoff::{Backoff, random};
 use ledge_base::clock;
-use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelName;
-use ledge_base::principal::Principal;
-use ledge_engine::pipeline::annotation::{
-    Annotation, PictureFormat, annotate, as_faces, blurred_places, blurs_faces, is_face,
-};
-use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::detection::Detection;
-use ledge_engine::pipeline::image::{DecodeLimits, ImageError, ImageFormat};
+use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_engine::pipeline::picture_size::picture_size;
-use ledge_models::serving::request::{ContentRequest, ResultForm};
-use ledge_models::serving::{Serving, ServingError};
-use ledge_service::off_thread::blocking;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::camera::{Camera, FAILURES_UNTIL_AWAY, Moment, Verdict};
 use crate::change::{GrayPicture, gray_thumbnail};
 use crate::fetch::{FetchError, Fetcher};
 use crate::metrics::CameraCounters;
+use crate::picture_memory::PictureMemory;
+use crate::render::{AskError, Examined, RenderError, Renderer};
 
 /// The first and the longest pause after a camera did not answer.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-
-/// The longest time of an inference, waiting included. A picture is old by then.
-const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A camera without an address is away after so many of its intervals, and after a minute at the earliest.
 const MISSED_INTERVALS: u64 = 3;
@@ -42,12 +31,17 @@ const SHORTEST_PATIENCE_MS: u64 = 60_000;
 /// The services that the tasks of all cameras share.
 #[derive(Debug, Clone)]
 pub struct Watching {
-    pub serving: Serving,
-    /// The model that finds faces to blur.
-    pub faces: ModelName,
-    /// Bounds the pictures that are decoded at a time, one for each core.
-    pub turns: Arc<Semaphore>,
+    pub renderer: Renderer,
+    /// The memory of the pictures that are kept to be shown.
+    pub kept: PictureMemory,
     pub started: Instant,
+}
+
+impl Watching {
+    pub fn now(&self) -> Moment {
+        let steady_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Moment { steady_ms, unix_ms: clock::unix_millis() }
+    }
 }
 
 /// A picture that came with a call, and its objects.
@@ -59,20 +53,9 @@ pub struct GivenPicture {
     pub detections: Vec<Detection>,
 }
 
-/// The reason why the model did not answer.
-#[derive(Debug, thiserror::Error)]
-enum AskError {
-    #[error(transparent)]
-    Serving(#[from] ServingError),
-    #[error(transparent)]
-    Picture(#[from] ImageError),
-    #[error("the model does not find objects: its answers have {0:?} and no detections")]
-    NoDetector(&'static str),
-}
-
 /// The result of a first look at a picture.
 #[derive(Debug)]
-enum Examined {
+enum FirstLook {
     Unchanged,
     New { hash: blake3::Hash, gray: Option<GrayPicture>, size: (u32, u32) },
 }
@@ -82,7 +65,6 @@ enum Examined {
 pub struct Watcher {
     camera: Arc<Camera>,
     watching: Watching,
-    principal: Principal,
     /// Set while the model does not answer, to log it once.
     is_unanswered: bool,
     /// The same while no picture is published because something cannot be blurred.
@@ -91,8 +73,7 @@ pub struct Watcher {
 
 impl Watcher {
     pub fn new(camera: Arc<Camera>, watching: Watching) -> Self {
-        let principal = Principal::Camera(camera.config.name.as_str().into());
-        Self { camera, watching, principal, is_unanswered: false, cannot_blur: false }
+        Self { camera, watching, is_unanswered: false, cannot_blur: false }
     }
 
     /// Watches a camera with an address, from `delay` on. It never ends.
@@ -145,7 +126,9 @@ impl Watcher {
                 _ = ticks.tick() => {
                     if self.camera.miss(self.now(), patience_ms) {
                         let camera = self.camera.config.name.as_str();
-                        tracing::warn!(camera, "no picture of the camera came with a call for {} s", patience_ms / 1000);
+                        let reason = format!("no picture came with a call for {} s", patience_ms / 1000);
+                        tracing::warn!(camera, reason, "no pictures of the camera");
+                        self.camera.recent.missed(reason, true, self.now().unix_ms);
                     }
                 }
             }
@@ -153,11 +136,11 @@ impl Watcher {
     }
 
     fn now(&self) -> Moment {
-        let steady_ms = u64::try_from(self.watching.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Moment { steady_ms, unix_ms: clock::unix_millis() }
+        self.watching.now()
     }
 
     fn is_back(&self) {
+        self.camera.recent.came(self.now().unix_ms);
         let was_known = self.camera.is_online().is_some();
         if self.camera.answers(self.now()) {
             let camera = self.camera.config.name.as_str();
@@ -167,6 +150,7 @@ impl Watcher {
     }
 
     fn failed(&self, error: &FetchError, is_away: bool) {
+        self.camera.recent.missed(error.to_string(), is_away, self.now().unix_ms);
         let camera = self.camera.config.name.as_str();
         // A warning once: a camera that is away for a night would fill the log.
         if is_away && self.camera.is_away() {
@@ -184,66 +168,60 @@ impl Watcher {
             Err(error) => return self.unanswered(&error.into()),
         };
         let to_publish = match examined {
-            Examined::Unchanged => {
+            FirstLook::Unchanged => {
                 self.camera.counters.unchanged.inc();
                 self.camera.unchanged(now)
             }
-            Examined::New { hash, gray, size } => match self.ask(&self.camera.config.model, picture.clone()).await {
-                Ok(detections) => {
-                    if std::mem::take(&mut self.is_unanswered) {
-                        tracing::info!(camera = self.camera.config.name.as_str(), "the model answers again");
+            FirstLook::New { hash, gray, size } => {
+                let config = &self.camera.config;
+                match self.watching.renderer.ask(config, &config.model, picture.clone()).await {
+                    Ok(detections) => {
+                        if std::mem::take(&mut self.is_unanswered) {
+                            tracing::info!(camera = config.name.as_str(), "the model answers again");
+                        }
+                        self.camera.counters.inferred.inc();
+                        let seen = self.camera.found(hash, gray, size, &detections, now);
+                        let examined = Examined { photograph: picture.clone(), size, detections };
+                        self.keep(&config.model, examined.clone(), now);
+                        seen.wants_picture.then_some((examined.detections, size))
                     }
-                    self.camera.counters.inferred.inc();
-                    let seen = self.camera.found(hash, gray, size, &detections, now);
-                    seen.wants_picture.then_some((detections, size))
+                    Err(error) => return self.unanswered(&error),
                 }
-                Err(error) => return self.unanswered(&error),
-            },
+            }
         };
         if let Some((detections, size)) = to_publish {
             let model = self.camera.config.model.clone();
-            self.publish(picture, &model, detections, size, now).await;
+            self.publish(&model, Examined { photograph: picture, size, detections }, now).await;
         }
     }
 
     /// The first look at a picture: is it the last one, or like it?
-    async fn examine(&self, picture: Bytes, now: Moment) -> Result<Examined, ImageError> {
-        let (camera, limits) = (self.camera.clone(), self.watching.serving.decode_limits());
-        self.on_a_core(move || {
-            let began = Instant::now();
-            let examined = examine(&camera, &picture, limits, now);
-            CameraCounters::spend(&camera.counters.comparing_us, began.elapsed());
-            examined
-        })
-        .await
+    async fn examine(&self, picture: Bytes, now: Moment) -> Result<FirstLook, ImageError> {
+        let Renderer { serving, .. } = &self.watching.renderer;
+        let (camera, limits) = (self.camera.clone(), serving.decode_limits());
+        self.watching
+            .renderer
+            .on_a_core(move || {
+                let began = Instant::now();
+                let examined = examine(&camera, &picture, limits, now);
+                CameraCounters::spend(&camera.counters.comparing_us, began.elapsed());
+                examined
+            })
+            .await
     }
 
-    /// A label that is to be blurred and that `model` does not have: nobody could tell where such objects are.
-    fn unknown_blur(&self, model: &ModelName) -> Option<&str> {
-        let loaded = self.watching.serving.repository().pin(model, None).ok()?;
-        let has = |label: &str| loaded.labels.values().any(|labels| labels.iter().any(|known| known == label));
-        self.camera.config.blur.iter().map(String::as_str).find(|label| !is_face(label) && !has(label))
-    }
-
-    async fn ask(&self, model: &ModelName, photograph: Bytes) -> Result<Vec<Detection>, AskError> {
-        let config = &self.camera.config;
-        let request = ContentRequest {
-            model: model.clone(),
-            version: None,
-            content: Content::Photograph(photograph),
-            form: ResultForm::Json,
-            deadline: Some(Instant::now() + INFERENCE_TIMEOUT),
-            priority: Some(config.priority.into()),
-            // A camera has one picture in progress at most.
-            account: Account::unlimited(),
-        };
-        let answer = self.watching.serving.infer_content(request, &self.principal).await?;
-        answer.detections().ok_or(AskError::NoDetector(answer.kind.member))
+    /// Keeps a picture that `model` has just answered, for who asks to see it.
+    fn keep(&self, model: &ModelName, examined: Examined, now: Moment) {
+        let recent = &self.camera.recent;
+        recent.answered(now.unix_ms);
+        let blur_fault = self.watching.renderer.blur_fault(&self.camera.config, model);
+        recent.keep(examined, model, blur_fault, now.unix_ms, &self.watching.kept);
     }
 
     fn unanswered(&mut self, error: &AskError) {
         self.camera.counters.failed.inc();
-        self.camera.unanswered();
+        let is_away = self.camera.unanswered();
+        self.camera.recent.unanswered(error.to_string(), is_away, self.now().unix_ms);
         let (camera, model) = (self.camera.config.name.as_str(), self.camera.config.model.as_str());
         if std::mem::replace(&mut self.is_unanswered, true) {
             tracing::debug!(camera, model, %error, "a picture of the camera has no answer");
@@ -254,100 +232,60 @@ impl Watcher {
 
     async fn take_one(&mut self, GivenPicture { model, photograph, detections }: GivenPicture) {
         let now = self.now();
-        let (bytes, hashed) = (photograph.clone(), photograph.clone());
-        let read = self.on_a_core(move || Ok((picture_size(&bytes)?, blake3::hash(&hashed)))).await;
-        let (size, hash) = match read {
+        // The copy does not count as memory of the caller, which has its answer by now.
+        let read =
+            move || Ok((picture_size(&photograph)?, blake3::hash(&photograph), Bytes::copy_from_slice(&photograph)));
+        let (size, hash, photograph) = match self.watching.renderer.on_a_core(read).await {
             Ok(read) => read,
             Err(error) => return self.unanswered(&AskError::Picture(error)),
         };
         self.is_unanswered = false;
         self.camera.counters.inferred.inc();
-        if self.camera.found(hash, None, size, &detections, now).wants_picture {
-            self.publish(photograph, &model, detections, size, now).await;
+        let seen = self.camera.found(hash, None, size, &detections, now);
+        let examined = Examined { photograph, size, detections };
+        self.keep(&model, examined.clone(), now);
+        if seen.wants_picture {
+            self.publish(&model, examined, now).await;
         }
     }
 
     /// Draws the objects that count into a picture, blurs what nobody may see, and publishes it. No picture is published
     /// if one of the labels to blur cannot be looked for.
-    async fn publish(
-        &mut self,
-        picture: Bytes,
-        model: &ModelName,
-        detections: Vec<Detection>,
-        size: (u32, u32),
-        now: Moment,
-    ) {
-        let mut hidden = detections.clone();
-        let cannot_blur = match self.unknown_blur(model) {
-            Some(label) => Some(format!("the model {model} has no label {label:?}")),
-            None if blurs_faces(&self.camera.config.blur) => {
-                match self.ask(&self.watching.faces, picture.clone()).await {
-                    Ok(found) => {
-                        hidden.extend(as_faces(found));
-                        None
-                    }
-                    Err(error) => Some(format!("the model {} does not find faces: {error}", self.watching.faces)),
-                }
-            }
-            None => None,
+    async fn publish(&mut self, model: &ModelName, examined: Examined, now: Moment) {
+        let renderer = &self.watching.renderer;
+        let drawn = match renderer.blur_fault(&self.camera.config, model) {
+            Some(fault) => Err(RenderError::Blur(fault)),
+            None => renderer.draw(&self.camera, examined, Vec::new()).await,
         };
-        if let Some(reason) = cannot_blur {
-            if !std::mem::replace(&mut self.cannot_blur, true) {
-                let message = "no picture of the camera is published: what camera.blur names cannot be looked for";
-                tracing::warn!(camera = self.camera.config.name.as_str(), reason, message);
-            }
-            return;
-        }
-        self.cannot_blur = false;
-        let (camera, limits) = (self.camera.clone(), self.watching.serving.decode_limits());
-        let drawn = self
-            .on_a_core(move || {
-                let counted = camera.counted(&detections, size);
-                let blurred = blurred_places(&camera.config.blur, &hidden);
-                let annotation =
-                    Annotation { detections: &counted, texts: &[], blurred: &blurred, format: PictureFormat::Jpeg };
-                annotate(&picture, &annotation, limits, &mut Account::unlimited().hold())
-            })
-            .await;
+        let cannot_blur = matches!(drawn, Err(RenderError::Blur(_)));
+        let could_not_blur = std::mem::replace(&mut self.cannot_blur, cannot_blur);
         match drawn {
             Ok(picture) => self.camera.publish_picture(picture, now),
+            Err(RenderError::Blur(reason)) => {
+                if !could_not_blur {
+                    let message = "no picture of the camera is published: what camera.blur names cannot be looked for";
+                    tracing::warn!(camera = self.camera.config.name.as_str(), reason, message);
+                }
+            }
             Err(error) => {
                 tracing::debug!(camera = self.camera.config.name.as_str(), %error, "no picture is published");
             }
         }
     }
-
-    /// Runs work of milliseconds outside of the async threads, for as many cameras at a time as there are cores. A panic
-    /// is an error of this picture only: the task of a camera must not end unnoticed.
-    async fn on_a_core<T: Send + 'static, E: From<ImageError> + Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T, E> + Send + 'static,
-    ) -> Result<T, E> {
-        // The semaphore is never closed.
-        let turn = self.watching.turns.clone().acquire_owned().await.ok();
-        blocking(move || {
-            let _turn = turn;
-            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                let reason = "its processing panicked".to_owned();
-                Err(ImageError::Malformed { format: ImageFormat::Jpeg, reason }.into())
-            })
-        })
-        .await
-    }
 }
 
-fn examine(camera: &Camera, picture: &Bytes, limits: DecodeLimits, now: Moment) -> Result<Examined, ImageError> {
+fn examine(camera: &Camera, picture: &Bytes, limits: DecodeLimits, now: Moment) -> Result<FirstLook, ImageError> {
     let hash = blake3::hash(picture);
     let verdict = camera.judge_bytes(&hash, now);
     if verdict == Verdict::Unchanged {
-        return Ok(Examined::Unchanged);
+        return Ok(FirstLook::Unchanged);
     }
     if !camera.compares() {
-        return Ok(Examined::New { hash, gray: None, size: picture_size(picture)? });
+        return Ok(FirstLook::New { hash, gray: None, size: picture_size(picture)? });
     }
     let gray = gray_thumbnail(picture, limits)?;
     if verdict == Verdict::Compare && camera.judge_picture(&gray) == Verdict::Unchanged {
-        return Ok(Examined::Unchanged);
+        return Ok(FirstLook::Unchanged);
     }
-    Ok(Examined::New { hash, size: gray.size, gray: Some(gray) })
+    Ok(FirstLook::New { hash, size: gray.size, gray: Some(gray) })
 }

@@ -76,6 +76,12 @@ impl Point {
         Self(share(area.x + area.width / 2.0, width), share(area.y + area.height, height))
     }
 
+    /// The place in pixels.
+    #[expect(clippy::cast_possible_truncation, reason = "a place within a picture")]
+    pub fn pixels(self, (width, height): (u32, u32)) -> [f32; 2] {
+        [(self.x() * f64::from(width)) as f32, (self.y() * f64::from(height)) as f32]
+    }
+
     fn x(self) -> f64 {
         self.0.get()
     }
@@ -90,14 +96,18 @@ impl Point {
 #[serde(transparent)]
 pub struct Polygon(Vec<Point>);
 
-/// Corners that make no polygon.
+/// Corners that make no polygon. People count them from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPolygon {
     #[error("expected 3 to {CORNERS_MAX} corners, got {0}")]
     Corners(usize),
-    #[error("the corners {0} and {1} are at the same place")]
+    #[error("the corners {} and {} are at the same place", .0 + 1, .1 + 1)]
     Equal(usize, usize),
-    #[error("the edges after the corners {0} and {1} cross or touch: give the corners in their order around the zone")]
+    #[error(
+        "the edges after the corners {} and {} cross or touch: give the corners in their order around the zone",
+        .0 + 1,
+        .1 + 1
+    )]
     Crossing(usize, usize),
     #[error("all corners are on one line")]
     Flat,
@@ -131,6 +141,10 @@ impl Polygon {
             }
         }
         Ok(polygon)
+    }
+
+    pub fn corners(&self) -> &[Point] {
+        &self.0
     }
 
     /// True if a point is inside or on an edge.

@@ -55,7 +55,8 @@ pub struct CreateArgs {
     /// key.
     #[arg(value_name = "NAME")]
     pub name: KeyName,
-    /// A role of the holder: viewer, infer, feature-writer, operator, admin or auditor. Can be repeated.
+    /// A role of the holder: viewer, infer, feature-writer, operator, admin, auditor or
+    /// camera-viewer. Can be repeated.
     #[arg(long, value_name = "ROLE", required = true)]
     pub role: Vec<Role>,
     /// A model that the key is for. Can be repeated [default: all models].

@@ -26,11 +26,13 @@ pub enum Permission {
     Administer,
     /// Reading the audit log itself.
     Audit,
+    /// Seeing the pictures of cameras. Pictures of people are no figures.
+    ViewPictures,
 }
 
 impl Permission {
     /// All values.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Public,
         Self::View,
         Self::Infer,
@@ -39,6 +41,7 @@ impl Permission {
         Self::Operate,
         Self::Administer,
         Self::Audit,
+        Self::ViewPictures,
     ];
 
     /// Its name in messages and in the audit log.
@@ -52,6 +55,7 @@ impl Permission {
             Self::Operate => "operate",
             Self::Administer => "administer",
             Self::Audit => "audit",
+            Self::ViewPictures => "view_pictures",
         }
     }
 }
@@ -68,12 +72,21 @@ pub enum Role {
     Operator,
     Admin,
     Auditor,
+    /// A viewer who also sees the pictures of cameras.
+    CameraViewer,
 }
 
 impl Role {
     /// All values.
-    pub const ALL: [Self; 6] =
-        [Self::Viewer, Self::Infer, Self::FeatureWriter, Self::Operator, Self::Admin, Self::Auditor];
+    pub const ALL: [Self; 7] = [
+        Self::Viewer,
+        Self::Infer,
+        Self::FeatureWriter,
+        Self::Operator,
+        Self::Admin,
+        Self::Auditor,
+        Self::CameraViewer,
+    ];
 
     /// The name in the configuration.
     pub fn as_str(self) -> &'static str {
@@ -84,6 +97,7 @@ impl Role {
             Self::Operator => "operator",
             Self::Admin => "admin",
             Self::Auditor => "auditor",
+            Self::CameraViewer => "camera-viewer",
         }
     }
 
@@ -96,6 +110,7 @@ impl Role {
             Self::Operator => &[Permission::Public, Permission::View, Permission::Operate],
             Self::Admin => &Permission::ALL,
             Self::Auditor => &[Permission::Public, Permission::View, Permission::Audit],
+            Self::CameraViewer => &[Permission::Public, Permission::View, Permission::ViewPictures],
         }
     }
 }
@@ -256,11 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn only_an_admin_administers_and_only_an_auditor_beside_it_reads_the_log() {
+    fn beside_an_admin_only_an_auditor_reads_the_log_and_only_a_camera_viewer_sees_pictures() {
         for role in Role::ALL {
             let access = Access::new([role], None, None);
             assert_eq!(access.allows(Permission::Administer), role == Role::Admin, "{role}");
             assert_eq!(access.allows(Permission::Audit), matches!(role, Role::Admin | Role::Auditor), "{role}");
+            let sees_pictures = access.allows(Permission::ViewPictures);
+            assert_eq!(sees_pictures, matches!(role, Role::Admin | Role::CameraViewer), "{role}");
             assert_eq!(role.as_str().parse(), Ok(role));
         }
         assert!("Admin".parse::<Role>().is_err());

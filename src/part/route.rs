@@ -229,4 +229,5 @@ pub mod needs {
     pub const OPERATE: &[Permission] = &[Permission::Operate];
     pub const ADMINISTER: &[Permission] = &[Permission::Administer];
     pub const AUDIT: &[Permission] = &[Permission::Audit];
+    pub const VIEW_PICTURES: &[Permission] = &[Permission::ViewPictures];
 }

@@ -107,7 +107,7 @@ async fn annotated(
     let (limits, labels, mut hold) = (serving.decode_limits(), blur.labels.clone(), account.hold());
     let picture = off_thread(&account, move || {
         let blurred = blurred_places(&labels, &found);
-        let annotation = Annotation { detections: &detections, texts: &texts, blurred: &blurred, format };
+        let annotation = Annotation { detections: &detections, texts: &texts, zones: &[], blurred: &blurred, format };
         let picture = annotate(&photograph, &annotation, limits, &mut hold)?;
         // The bytes of the answer are left; no more than were counted.
         let _ = hold.resize(picture.len());

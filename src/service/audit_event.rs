@@ -282,6 +282,13 @@ pub enum AuditEvent {
         /// The number of pictures since its last record.
         pictures: u64,
     },
+    /// A caller saw pictures of a camera. There is a record at the first picture that a caller gets, and one an hour.
+    PicturesSeen {
+        /// The camera.
+        camera: CameraName,
+        /// The number of pictures since the last record of this caller and camera.
+        pictures: u64,
+    },
     /// A caller requested maintenance that leaves no other record.
     MaintenanceRequested {
         /// The request: `feature_snapshot`, `feature_compaction`, `update_check`, `catalogue_refresh`, `catalogue_add`,
@@ -480,6 +487,7 @@ actions! {
     ConnectionOpened: "connection_opened",
     ConnectionRefused: "connection_refused",
     PicturesPublished: "pictures_published",
+    PicturesSeen: "pictures_seen",
     MaintenanceRequested: "maintenance_requested",
     AccessDenied: "access_denied",
     AuthenticationFailed: "authentication_failed",
@@ -510,6 +518,7 @@ impl AuditEvent {
                 | Self::FeaturesPushed { .. }
                 | Self::ConnectionOpened { .. }
                 | Self::PicturesPublished { .. }
+                | Self::PicturesSeen { .. }
                 | Self::Idle
         )
     }

@@ -119,7 +119,7 @@ def add_models(box):
 
 
 def add_keys(box):
-    for role in ("viewer", "infer", "feature-writer", "operator", "auditor", "admin"):
+    for role in ("viewer", "infer", "feature-writer", "operator", "auditor", "admin", "camera-viewer"):
         box.key(role, "--role", role)
     box.key("one-model", "--role", "infer", "--role", "viewer", "--role", "operator", "--model", "add_sub")
     box.key("one-view", "--role", "infer", "--role", "feature-writer", "--feature-view", "lab")

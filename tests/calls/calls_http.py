@@ -68,6 +68,9 @@ GET /access
 GET /figures
 GET /figures/live
 GET /findings
+GET /cameras
+GET /cameras/events
+GET /cameras/{camera}/picture
 GET /metrics
 GET /openapi.json
 """
@@ -75,6 +78,7 @@ GET /openapi.json
 PARTS = {
     "model": "add_sub", "version": "1", "feature_view": "lab", "feature_service": "activity", "kind": "models",
     "name": "add_sub", "order": "pin", "generation": "1", "path": "0/000", "file": "icon.svg",
+    "camera": "yard",
 }
 
 

@@ -3,7 +3,7 @@ from calls_http import routes
 from calls_infer import sums
 from web import Connection, request
 
-ROLES = ("viewer", "infer", "feature-writer", "operator", "auditor", "admin")
+ROLES = ("viewer", "infer", "feature-writer", "operator", "auditor", "admin", "camera-viewer")
 
 
 def keys(calls):

@@ -52,22 +52,24 @@ fn until(status: u16, ask: impl Fn() -> Response) -> Response {
 #[test]
 fn each_role_does_its_own_and_nothing_else() {
     let root = TestRoot::closed().models(&["add_sub"]).set("access.loopback=[]");
-    let roles = ["viewer", "infer", "feature-writer", "operator", "admin", "auditor"];
+    let roles = ["viewer", "infer", "feature-writer", "operator", "admin", "auditor", "camera-viewer"];
     let keys = roles.map(|role| key(&root, &[role, "--role", role]));
     let daemon = root.start();
     let index = "/v2/repository/index";
     let load = "/v2/repository/models/add_sub/load";
     // The status for each role in the order above; 401 never occurs.
     let asked = [
-        ("GET", "/v2", [200, 200, 403, 200, 200, 200]),
-        ("GET", "/v2/models/add_sub", [200, 200, 403, 200, 200, 200]),
-        ("GET", "/metrics", [200, 403, 403, 200, 200, 200]),
-        ("POST", index, [200, 403, 403, 200, 200, 200]),
-        ("GET", "/feature-views", [200, 403, 200, 200, 200, 200]),
-        ("POST", "/materialize", [403, 403, 501, 403, 501, 403]),
-        ("POST", load, [403, 403, 403, 200, 200, 403]),
-        ("GET", "/features/backup", [403, 403, 403, 403, 404, 403]),
-        ("GET", "/audit/logs/1/checkpoint", [403, 403, 403, 403, 200, 200]),
+        ("GET", "/v2", [200, 200, 403, 200, 200, 200, 200]),
+        ("GET", "/v2/models/add_sub", [200, 200, 403, 200, 200, 200, 200]),
+        ("GET", "/metrics", [200, 403, 403, 200, 200, 200, 200]),
+        ("POST", index, [200, 403, 403, 200, 200, 200, 200]),
+        ("GET", "/feature-views", [200, 403, 200, 200, 200, 200, 200]),
+        ("POST", "/materialize", [403, 403, 501, 403, 501, 403, 403]),
+        ("POST", load, [403, 403, 403, 200, 200, 403, 403]),
+        ("GET", "/features/backup", [403, 403, 403, 403, 404, 403, 403]),
+        ("GET", "/audit/logs/1/checkpoint", [403, 403, 403, 403, 200, 200, 403]),
+        ("GET", "/cameras", [200, 403, 403, 200, 200, 200, 200]),
+        ("GET", "/cameras/yard/picture", [403, 403, 403, 403, 404, 403, 404]),
     ];
     for (method, path, expected) in asked {
         let statuses = keys.each_ref().map(|key| ask(&daemon, key, method, path, &json!({})).status);
@@ -76,7 +78,7 @@ fn each_role_does_its_own_and_nothing_else() {
         assert_eq!((nobody.status, nobody.header("www-authenticate")), (401, Some("Bearer realm=\"ledge\"")), "{path}");
     }
     let inferred = keys.each_ref().map(|key| infer(&daemon, key, "add_sub").status);
-    assert_eq!(inferred, [403, 200, 403, 403, 200, 403]);
+    assert_eq!(inferred, [403, 200, 403, 403, 200, 403, 403]);
     for path in
         ["/v2/health/live", "/v2/health/ready", "/health", "/v1/status/ping", "/openapi.json", "/", "/console/app.js"]
     {

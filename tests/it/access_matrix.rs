@@ -6,7 +6,7 @@ use std::path::Path;
 use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
 use ledge::part::route::{Route, RouteRule};
-use ledge::{audit, console, features, http, updates};
+use ledge::{audit, cameras, console, features, http, updates};
 use serde_json::{Value, json};
 
 use crate::access_table::{About, CALLS, Call, Duty, Table};
@@ -142,7 +142,8 @@ pub fn routes() -> Vec<RouteRule> {
         table.iter().map(|route| route.rule)
     }
     let parts = rules(features::http::ROUTES).chain(rules(updates::http::ROUTES)).chain(rules(audit::http::ROUTES));
-    let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(console::http::ROUTES));
+    let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(cameras::http::ROUTES));
+    let parts = parts.chain(rules(console::http::ROUTES));
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 

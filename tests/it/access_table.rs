@@ -17,6 +17,7 @@ pub enum Duty {
     Declared,
     States,
     Figures,
+    Cameras,
     Ask,
     Read,
     Push,
@@ -29,11 +30,12 @@ pub enum Duty {
     Log,
     Backup,
     Trust,
+    Pictures,
 }
 
 use Duty::{
-    Add, Anybody, Ask, Backup, Catalogue, Declared, Figures, Load, Log, Maintain, Metrics, Models, Orders, Push, Read,
-    States, Statistics, Trust, Upload,
+    Add, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Figures, Load, Log, Maintain, Metrics, Models, Orders,
+    Pictures, Push, Read, States, Statistics, Trust, Upload,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
@@ -43,6 +45,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("what is declared of features", &[Declared]),
     ("the state of features, updates and the audit log", &[States]),
     ("the figures and findings of the console", &[Figures]),
+    ("what cameras count", &[Cameras]),
     ("ask models", &[Ask]),
     ("see those models", &[Models]),
     ("read features", &[Read]),
@@ -58,6 +61,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("read the audit log", &[Log]),
     ("back up, restore and erase features", &[Backup]),
     ("reset what is trusted", &[Trust]),
+    ("see the pictures of cameras", &[Pictures]),
 ];
 
 /// The calls that a caller for one model is refused, by docs/access.md, "Keys for single models and feature views".
@@ -226,6 +230,10 @@ pub const CALLS: &[Call] = &[
     get("/figures/live", &[Figures]).whole_box().path("/figures/live?events=0"),
     get("/findings", &[Figures]).whole_box(),
     get("/metrics", &[Metrics]),
+    get("/cameras", &[Cameras]).whole_box(),
+    get("/cameras/events", &[Cameras]).whole_box(),
+    // The box has no camera.
+    get("/cameras/{camera}/picture", &[Pictures]).whole_box().status(404).path("/cameras/yard/picture"),
 ];
 
 /// The README's table of roles.

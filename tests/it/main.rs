@@ -16,6 +16,7 @@ mod bench;
 mod cache;
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
 mod camera_server;
+mod camera_pictures;
 mod cameras;
 mod candidates;
 #[path = "../peers/certificates.rs"]

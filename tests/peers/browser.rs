@@ -133,6 +133,42 @@ impl Browser {
         self.command(&format!("{}/value", self.element(selector)), &json!({"text": text}));
     }
 
+    /// The place in the window of a place in an element, which is given as shares of its width and height.
+    #[track_caller]
+    fn point(&self, selector: &str, (x, y): (f64, f64)) -> Value {
+        let rectangle = format!(
+            "(() => {{ const one = document.querySelector({}); one.scrollIntoView({{block: 'center'}}); \
+             return one.getBoundingClientRect().toJSON(); }})()",
+            json!(selector)
+        );
+        let rectangle = self.value(&rectangle);
+        let at = |start: &str, side: &str, share: f64| {
+            (rectangle[start].as_f64().unwrap() + rectangle[side].as_f64().unwrap() * share).round()
+        };
+        json!({"type": "pointerMove", "duration": 0, "x": at("x", "width", x), "y": at("y", "height", y)})
+    }
+
+    /// Presses a pointer, `mouse` or `touch`, at a place in an element, moves it along the others, and lifts it.
+    #[track_caller]
+    pub fn point_along(&self, pointer: &str, selector: &str, places: &[(f64, f64)]) {
+        let mut steps: Vec<_> = places.iter().map(|place| self.point(selector, *place)).collect();
+        steps.insert(1, json!({"type": "pointerDown", "button": 0}));
+        steps.push(json!({"type": "pointerUp", "button": 0}));
+        let source =
+            json!({"type": "pointer", "id": pointer, "parameters": {"pointerType": pointer}, "actions": steps});
+        self.command("actions", &json!({"actions": [source]}));
+    }
+
+    /// Presses and releases a key some times, in what has the focus. A special key is a character of the protocol (W3C
+    /// WebDriver, 17.4.2).
+    #[track_caller]
+    pub fn press_key(&self, key: char, times: usize) {
+        let press = ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()}));
+        let presses: Vec<_> = std::iter::repeat_n(press, times).flatten().collect();
+        let source = json!({"type": "key", "id": "keyboard", "actions": presses});
+        self.command("actions", &json!({"actions": [source]}));
+    }
+
     /// What the browser complains of: refused requests, violations of the content security policy, errors of scripts.
     pub fn complaints(&self) -> Vec<String> {
         let entries = self.command("se/log", &json!({"type": "browser"}));

@@ -148,7 +148,7 @@ fn a_page_of_another_server_on_this_machine_reads_and_changes_nothing() {
     let browser = Browser::start();
     browser.go(&format!("http://{}/openapi.json", other.address));
     let box_ = daemon.address;
-    for path in ["/figures", "/findings", "/v2/models/add_sub", "/access"] {
+    for path in ["/figures", "/findings", "/v2/models/add_sub", "/access", "/cameras"] {
         let read = browser.promised(&format!("fetch('http://{box_}{path}').then((answer) => answer.text())"));
         assert!(read.as_str().unwrap().starts_with("error"), "{path}: {read}");
     }

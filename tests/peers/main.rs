@@ -35,6 +35,7 @@ mod check;
 #[path = "../it/client.rs"]
 mod client;
 mod console;
+mod console_cameras;
 mod console_looks;
 mod console_models;
 mod cpus;

@@ -145,7 +145,8 @@ fn nothing_is_gone_because_the_model_is_away() {
         see(&camera, 0, &[object("person", 0.9, 10.0)]);
         // Missed once, and then nobody answers for an hour.
         see(&camera, 1, &[]);
-        (0..unanswered).for_each(|_| camera.unanswered());
+        let told = (1..=unanswered).map(|_| camera.unanswered());
+        assert!(told.enumerate().all(|(earlier, is_away)| is_away == (earlier >= 1)));
         published.take();
         let is_gone = |second: &u64| {
             see(&camera, *second, &[]);

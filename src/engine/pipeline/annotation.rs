@@ -1,4 +1,4 @@
-//! Annotate: the photograph that was sent, with a box and a label around each object, and with the places blurred that
+//! Annotate: the photograph that was sent, with a box and a label around each object, outlines of zones, and with the places blurred that
 //! nobody should see.
 
 mod canvas;
@@ -57,6 +57,14 @@ pub struct TextOutline {
     pub field: Option<String>,
 }
 
+/// A part of a picture to outline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ZoneOutline {
+    pub name: String,
+    /// Its corners in pixels, each as x and y.
+    pub corners: Vec<[f32; 2]>,
+}
+
 /// Changes to make in a photograph.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotation<'a> {
@@ -64,7 +72,9 @@ pub struct Annotation<'a> {
     pub detections: &'a [Detection],
     /// The texts that get an outline, and those of fields their names.
     pub texts: &'a [TextOutline],
-    /// The places to blur, below the boxes.
+    /// The parts that get an outline with their name, below the boxes.
+    pub zones: &'a [ZoneOutline],
+    /// The places to blur, below everything else.
     pub blurred: &'a [DetectionBox],
     pub format: PictureFormat,
 }
@@ -134,6 +144,7 @@ fn draw(canvas: &mut Canvas, annotation: &Annotation<'_>) {
         canvas.blur(area);
     }
 
+    zones(canvas, annotation.zones);
     let size = FontSize::for_lines_of(canvas.shorter_side() / TEXT_SHARE);
     // The best last: its label is on top.
     for detection in annotation.detections.iter().rev() {
@@ -144,18 +155,30 @@ fn draw(canvas: &mut Canvas, annotation: &Annotation<'_>) {
     texts(canvas, annotation.texts);
 }
 
+/// Outlines zones: a thin coloured line in a dark one, which is told from the box of an object by its width.
+fn zones(canvas: &mut Canvas, zones: &[ZoneOutline]) {
+    let size = FontSize::for_lines_of(canvas.shorter_side() / FIELD_NAME_SHARE);
+    let thin = size.line_width().max(1);
+    for ZoneOutline { name, corners } in zones {
+        let color = color_of(name);
+        canvas.polygon(corners, thin + 2, BORDER);
+        canvas.polygon(corners, thin, color);
+        tag(canvas, canvas.around(corners), color, size, name);
+    }
+}
+
 /// Outlines texts: all of them in one colour, then those of fields in others, with their names.
 fn texts(canvas: &mut Canvas, texts: &[TextOutline]) {
     // Letters that say which field it is may not hide others: they are as small as can be read.
     let size = FontSize::for_lines_of(canvas.shorter_side() / FIELD_NAME_SHARE);
     let thin = (size.line_width() / 2).max(1);
     for text in texts.iter().filter(|text| text.field.is_none()) {
-        canvas.polygon(text.corners, thin, LINE_COLOR);
+        canvas.polygon(&text.corners, thin, LINE_COLOR);
     }
     for (text, field) in texts.iter().filter_map(|text| Some((text, text.field.as_deref()?))) {
         let color = color_of(field);
-        canvas.polygon(text.corners, 2 * thin, color);
-        tag(canvas, canvas.around(text.corners), color, size, field);
+        canvas.polygon(&text.corners, 2 * thin, color);
+        tag(canvas, canvas.around(&text.corners), color, size, field);
     }
 }
 

@@ -106,25 +106,22 @@ impl Canvas {
     }
 
     /// The pixels that lie around some corners.
-    pub fn around(&self, corners: [[f32; 2]; 4]) -> Area {
-        let side = |axis: usize| corners.map(|corner| f64::from(corner.get(axis).copied().unwrap_or_default()));
-        let (across, down) = (side(0), side(1));
-        let least = |places: [f64; 4]| places.into_iter().fold(f64::INFINITY, f64::min);
-        let most = |places: [f64; 4]| places.into_iter().fold(0.0, f64::max);
+    pub fn around(&self, corners: &[[f32; 2]]) -> Area {
+        let places = |axis: usize| corners.iter().filter_map(move |corner| corner.get(axis).copied().map(f64::from));
+        let least = |axis: usize| places(axis).fold(f64::INFINITY, f64::min);
+        let most = |axis: usize| places(axis).fold(0.0, f64::max);
         Area {
-            left: pixel(least(across).floor(), self.width),
-            top: pixel(least(down).floor(), self.height),
-            right: pixel(most(across).ceil(), self.width),
-            bottom: pixel(most(down).ceil(), self.height),
+            left: pixel(least(0).floor(), self.width),
+            top: pixel(least(1).floor(), self.height),
+            right: pixel(most(0).ceil(), self.width),
+            bottom: pixel(most(1).ceil(), self.height),
         }
     }
 
     /// Draws the edges between corners, `line` pixels wide.
-    pub fn polygon(&mut self, corners: [[f32; 2]; 4], line: usize, color: Color) {
-        let [first, .., last] = corners;
-        let edges = corners.windows(2).filter_map(|pair| Some((*pair.first()?, *pair.last()?)));
-        for (from, to) in edges.chain([(last, first)]).collect::<Vec<_>>() {
-            self.edge(from, to, line, color);
+    pub fn polygon(&mut self, corners: &[[f32; 2]], line: usize, color: Color) {
+        for (from, to) in corners.iter().zip(corners.iter().cycle().skip(1)) {
+            self.edge(*from, *to, line, color);
         }
     }
 

@@ -22,7 +22,7 @@ fn annotated(photograph: &[u8], annotation: &Annotation<'_>) -> Rgb8Image {
 }
 
 fn only_boxes(detections: &[Detection]) -> Annotation<'_> {
-    Annotation { detections, texts: &[], blurred: &[], format: PictureFormat::Png }
+    Annotation { detections, texts: &[], zones: &[], blurred: &[], format: PictureFormat::Png }
 }
 
 fn at(picture: &Rgb8Image, x: u32, y: u32) -> Color {
@@ -60,6 +60,21 @@ fn a_text_is_outlined_as_it_stands_and_one_of_a_field_has_its_name() {
     // Five letters of 9x16 pixels, less their ink.
     let filled = (44..60).flat_map(|y| (15..65).map(move |x| (x, y))).filter(|(x, y)| at(&field, *x, *y) == color);
     assert!(filled.count() > 400);
+}
+
+#[test]
+fn a_zone_has_a_thin_outline_and_its_name() {
+    // An L, which ends at the edge of the picture.
+    let corners = vec![[0.0, 0.0], [100.0, 0.0], [100.0, 100.0], [200.0, 100.0], [200.0, 200.0], [0.0, 200.0]];
+    let zones = [ZoneOutline { name: "gate".to_owned(), corners }];
+    let picture = annotated(&plain(200, 200, [255; 3]), &Annotation { zones: &zones, ..only_boxes(&[]) });
+    let color = color_of("gate");
+    for [x, y] in [[100, 50], [150, 100], [199, 150], [50, 199], [0, 100]] {
+        assert_eq!(at(&picture, x, y), color, "{x} {y}");
+    }
+    assert_eq!([at(&picture, 50, 100), at(&picture, 150, 50)], [[255; 3]; 2], "inside and beside");
+    let filled = (0..16).flat_map(|y| (0..40).map(move |x| (x, y))).filter(|(x, y)| at(&picture, *x, *y) == color);
+    assert!(filled.count() > 300, "its name");
 }
 
 #[test]

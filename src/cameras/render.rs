@@ -1,0 +1,171 @@
+//! Pictures that may be shown: with the objects that count, and with the places blurred that the configuration names.
+//! This is the only way from a picture of a camera to somebody's eyes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ledge_base::memory_budget::Account;
+use ledge_base::names::ModelName;
+use ledge_base::principal::Principal;
+use ledge_engine::pipeline::annotation::{
+    Annotation, AnnotationError, PictureFormat, ZoneOutline, annotate, as_faces, blurred_places, blurs_faces, is_face,
+};
+use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::detection::Detection;
+use ledge_engine::pipeline::image::{ImageError, ImageFormat};
+use ledge_models::serving::request::{ContentRequest, ResultForm};
+use ledge_models::serving::{Serving, ServingError};
+use ledge_service::off_thread::blocking;
+use tokio::sync::Semaphore;
+
+use crate::camera::Camera;
+use crate::config::CameraConfig;
+
+/// The longest time of an inference, waiting included. A picture is old by then.
+const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Asks models about pictures, and draws pictures. Clones share the turns.
+#[derive(Debug, Clone)]
+pub struct Renderer {
+    pub serving: Serving,
+    /// The model that finds faces to blur.
+    faces: ModelName,
+    /// Bounds the pictures that are decoded at a time, one for each core.
+    turns: Arc<Semaphore>,
+}
+
+/// A picture with its objects, before anything is drawn.
+#[derive(Debug, Clone)]
+pub struct Examined {
+    pub photograph: Bytes,
+    /// Its width and height in pixels.
+    pub size: (u32, u32),
+    pub detections: Vec<Detection>,
+}
+
+/// The reason why the model did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    #[error(transparent)]
+    Picture(#[from] ImageError),
+    #[error("the model does not find objects: its answers have {0:?} and no detections")]
+    NoDetector(&'static str),
+}
+
+/// The reason why a picture is not shown.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// Something that is to be blurred cannot be looked for.
+    #[error("{0}")]
+    Blur(String),
+    #[error(transparent)]
+    Draw(#[from] AnnotationError),
+}
+
+impl From<ImageError> for RenderError {
+    fn from(error: ImageError) -> Self {
+        Self::Draw(error.into())
+    }
+}
+
+impl Renderer {
+    pub fn new(serving: Serving, faces: ModelName) -> Self {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Self { serving, faces, turns: Arc::new(Semaphore::new(cores)) }
+    }
+
+    /// Finds the objects on a photograph of a camera.
+    pub async fn ask(
+        &self,
+        config: &CameraConfig,
+        model: &ModelName,
+        photograph: Bytes,
+    ) -> Result<Vec<Detection>, AskError> {
+        let request = ContentRequest {
+            model: model.clone(),
+            version: None,
+            content: Content::Photograph(photograph),
+            form: ResultForm::Json,
+            deadline: Some(Instant::now() + INFERENCE_TIMEOUT),
+            priority: Some(config.priority.into()),
+            // A camera has one picture in progress at most, and one that is drawn.
+            account: Account::unlimited(),
+        };
+        let principal = Principal::Camera(config.name.as_str().into());
+        let answer = self.serving.infer_content(request, &principal).await?;
+        answer.detections().ok_or(AskError::NoDetector(answer.kind.member))
+    }
+
+    /// The reason why not all places to blur can be known from the detections of `model`: it lacks a label that is to be
+    /// blurred, so nobody could tell where such objects are. To be asked right after `model` has answered.
+    pub fn blur_fault(&self, config: &CameraConfig, model: &ModelName) -> Option<String> {
+        let mut wanted = config.blur.iter().map(String::as_str).filter(|label| !is_face(label)).peekable();
+        wanted.peek()?;
+        let Ok(loaded) = self.serving.repository().pin(model, None) else {
+            return Some(format!("the model {model} is not loaded"));
+        };
+        let has = |label: &str| loaded.labels.values().any(|labels| labels.iter().any(|known| known == label));
+        let unknown = wanted.find(|label| !has(label))?;
+        Some(format!("the model {model} has no label {unknown:?}"))
+    }
+
+    /// The reason why faces cannot be blurred now, where they are to be.
+    pub fn face_fault(&self, config: &CameraConfig) -> Option<String> {
+        let is_missing = blurs_faces(&config.blur) && self.serving.repository().pin(&self.faces, None).is_err();
+        is_missing.then(|| format!("the model {}, which finds the faces to blur, is not loaded", self.faces))
+    }
+
+    /// Blurs what nobody may see, and draws `zones` and the objects that count. The detections are those of a model
+    /// without a [`Self::blur_fault`]. The answer is a JPEG.
+    pub async fn draw(
+        &self,
+        camera: &Arc<Camera>,
+        examined: Examined,
+        zones: Vec<ZoneOutline>,
+    ) -> Result<Vec<u8>, RenderError> {
+        let Examined { photograph, size, detections } = examined;
+        let mut hidden = detections.clone();
+        if blurs_faces(&camera.config.blur) {
+            let found = self.ask(&camera.config, &self.faces, photograph.clone()).await;
+            let fault = |error| RenderError::Blur(format!("the model {} does not find faces: {error}", self.faces));
+            hidden.extend(as_faces(found.map_err(fault)?));
+        }
+        let (camera, limits) = (camera.clone(), self.serving.decode_limits());
+        self.on_a_core(move || {
+            let counted = camera.counted(&detections, size);
+            let blurred = blurred_places(&camera.config.blur, &hidden);
+            let annotation = Annotation {
+                detections: &counted,
+                texts: &[],
+                zones: &zones,
+                blurred: &blurred,
+                format: PictureFormat::Jpeg,
+            };
+            Ok(annotate(&photograph, &annotation, limits, &mut Account::unlimited().hold())?)
+        })
+        .await
+    }
+
+    /// Runs work of milliseconds outside of the async threads, for as many cameras at a time as there are cores. A panic
+    /// is an error of this picture only: the task of a camera must not end unnoticed.
+    pub async fn on_a_core<T: Send + 'static, E: From<ImageError> + Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        // The semaphore is never closed.
+        let turn = self.turns.clone().acquire_owned().await.ok();
+        blocking(move || {
+            let _turn = turn;
+            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                let reason = "its processing panicked".to_owned();
+                Err(ImageError::Malformed { format: ImageFormat::Jpeg, reason }.into())
+            })
+        })
+        .await
+    }
+}
