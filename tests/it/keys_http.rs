@@ -14,7 +14,7 @@ use crate::audit::{records, stop};
 use crate::certificates::Authority;
 use crate::client::{Client, Response};
 use crate::daemon::{TestDaemon, TestRoot, write};
-use crate::tls_kit::with_certificate;
+use crate::tls_kit::{TlsClient, with_certificate};
 
 /// A box that allows nothing without a credential over TCP.
 fn root() -> TestRoot {
@@ -334,4 +334,35 @@ fn a_page_of_another_site_neither_reads_keys_nor_makes_one() {
     let own = format!("origin: http://{host}\r\nsec-fetch-site: same-origin\r\n");
     assert_eq!(sent("POST", "/keys", &own, body).status, 200);
     assert_eq!(listed(&mut daemon.client()).len(), 1);
+}
+
+#[test]
+fn a_certificate_that_a_browser_shows_gives_a_page_of_another_site_no_access() {
+    let ours = Authority::new();
+    let root = with_certificate(root(), &ours)
+        .set("http.tls.client_certificates=optional")
+        .set("http.tls.client_ca_file=\"clients.pem\"")
+        .set("access.certificates=[{name=\"desk\", roles=[\"admin\"]}]");
+    write(&root.folder.path().join("clients.pem"), ours.pem().as_bytes());
+    let daemon = root.start();
+    let desk = ours.issue("desk");
+    let host = daemon.address.to_string();
+    let body = r#"{"name": "till", "roles": ["infer"]}"#;
+    let sent = |head: &str| {
+        let mut client = TlsClient::new(ours.pem(), Some(&desk)).client(daemon.address).unwrap();
+        let length = body.len();
+        client.send(
+            format!("POST /keys HTTP/1.1\r\nhost: {host}\r\n{head}content-length: {length}\r\n\r\n{body}").as_bytes(),
+        );
+        client.receive()
+    };
+    for foreign in ["origin: https://far.example\r\n", "sec-fetch-site: cross-site\r\n"] {
+        let refused = sent(foreign);
+        assert!(refused.status == 401 && refused.error().contains("web page of another site"), "{refused:?}");
+    }
+    assert_eq!(listed(&mut daemon.unix_client()).len(), 0);
+    // The page of the box itself; the name is whatever the certificate of the box has.
+    assert_eq!(sent(&format!("origin: https://{host}\r\nsec-fetch-site: same-origin\r\n")).status, 200);
+    // A program, which sends no such header.
+    assert_eq!(sent("").status, 409);
 }

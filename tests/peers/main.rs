@@ -35,8 +35,10 @@ mod check;
 #[path = "../it/client.rs"]
 mod client;
 mod console;
+mod console_keys;
 mod console_looks;
 mod console_models;
+mod console_try;
 mod cpus;
 #[path = "../it/daemon.rs"]
 mod daemon;

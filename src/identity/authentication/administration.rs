@@ -55,10 +55,7 @@ pub(super) struct KeyChange {
 impl KeyChange {
     /// Returns `true` for the event of this change.
     pub fn is(&self, event: &AuditEvent) -> bool {
-        let name = match event {
-            AuditEvent::KeyCreated { name, .. } | AuditEvent::KeyRevoked { name } => name,
-            _ => return false,
-        };
+        let (AuditEvent::KeyCreated { name, .. } | AuditEvent::KeyRevoked { name }) = event else { return false };
         *name == self.name && event.action() == self.action
     }
 }
