@@ -4,7 +4,6 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -13,8 +12,8 @@ use ledge_base::names::{FeatureName, KeyName, ModelName};
 use ledge_base::token_bucket::Rate;
 use ledge_identity::access::{Role, ViewScope};
 use ledge_identity::api_key::ApiKey;
-use ledge_identity::keys::{KeyRecord, KeyStore, NewKey};
-use serde_json::{Value, json};
+use ledge_identity::keys::{DEFAULT_LIFETIME, Expiry, KeyDocument, KeyRecord, KeyStore, NewKey};
+use serde_json::json;
 
 use super::features::show::columns;
 use super::{Exit, Globals, Output};
@@ -82,9 +81,6 @@ pub struct CreateArgs {
     pub output: Option<PathBuf>,
 }
 
-/// The lifetime of a key without --expires: a key that everybody forgot does not stay valid forever.
-const DEFAULT_LIFETIME: &str = "52w";
-
 const EXAMPLES: &str = "\
 Examples:
   ledge keys create till-7 --role infer --model minilm --expires 90d --output till-7.key
@@ -94,52 +90,6 @@ Examples:
   ledge keys revoke till-7
 
 A caller sends the key as Authorization: Bearer ledge_... or as X-API-Key.";
-
-/// The end of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expiry {
-    /// A time, in milliseconds since the Unix epoch.
-    At(u64),
-    /// A duration from now, in milliseconds.
-    After(u64),
-    Never,
-}
-
-impl Expiry {
-    fn millis(self, now_ms: u64) -> Option<u64> {
-        match self {
-            Self::At(at) => Some(at),
-            Self::After(after) => Some(now_ms.saturating_add(after)),
-            Self::Never => None,
-        }
-    }
-}
-
-impl FromStr for Expiry {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "never" {
-            return Ok(Self::Never);
-        }
-        let after = text.split_at_checked(text.len().saturating_sub(1)).and_then(|(number, unit)| {
-            let unit: u64 = match unit {
-                "m" => 60_000,
-                "h" => 3_600_000,
-                "d" => 86_400_000,
-                "w" => 7 * 86_400_000,
-                _ => return None,
-            };
-            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
-            number.parse::<u64>().ok().filter(|number| is_number && *number > 0)?.checked_mul(unit)
-        });
-        let at = || u64::try_from(clock::parse_micros(text)? / 1000).ok().map(Self::At);
-        let expected = || {
-            "expected a duration such as 30m, 12h, 90d or 52w, a time such as 2027-01-01T00:00:00Z, or never".to_owned()
-        };
-        after.map(Self::After).or_else(at).ok_or_else(expected)
-    }
-}
 
 fn feature_view(text: &str) -> Result<String, String> {
     if text != "*" {
@@ -160,14 +110,14 @@ pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Resu
     match &args.command {
         KeysCommand::Create(new) => create(&store, new, now_ms, args.json, out)?,
         KeysCommand::List if args.json => {
-            let keys: Vec<_> = store.list()?.iter().map(|key| document(key, now_ms)).collect();
+            let keys: Vec<_> = store.list()?.iter().map(|key| KeyDocument::new(key, now_ms)).collect();
             writeln!(out, "{}", serde_json::to_string_pretty(&keys)?)?;
         }
         KeysCommand::List => list(&store.list()?, now_ms, out)?,
         KeysCommand::Revoke { key } => {
             let key = store.revoke(key, now_ms)?;
             if args.json {
-                writeln!(out, "{}", document(&key, now_ms))?;
+                writeln!(out, "{}", serde_json::to_string(&KeyDocument::new(&key, now_ms))?)?;
             } else {
                 writeln!(out, "The key '{}' ({}) is revoked.", key.name, key.id)?;
             }
@@ -177,10 +127,7 @@ pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Resu
 }
 
 fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let expires_ms = args.expires.millis(now_ms);
-    if expires_ms.is_some_and(|expires| expires <= now_ms) {
-        anyhow::bail!("--expires is in the past: choose a later time");
-    }
+    let expires_ms = args.expires.millis(now_ms).map_err(|error| anyhow::anyhow!("--expires {error}"))?;
     let scope = (!args.feature_view.is_empty())
         .then(|| serde_json::from_value::<ViewScope>(json!(args.feature_view)))
         .transpose();
@@ -248,7 +195,7 @@ fn write_key(
         file.write(&key.reveal())?;
     }
     if is_json {
-        let mut document = document(record, now_ms);
+        let mut document = serde_json::to_value(KeyDocument::new(record, now_ms))?;
         if let Some(document) = document.as_object_mut().filter(|_| !is_in_file) {
             document.insert("key".to_owned(), key.reveal().into());
         }
@@ -297,7 +244,7 @@ fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()>
         rows.push(vec![
             key.name.to_string(),
             key.id.to_string(),
-            state(key, now_ms).to_owned(),
+            key.state(now_ms).as_str().to_owned(),
             roles(key),
             models(key),
             feature_views(key),
@@ -331,46 +278,4 @@ fn limits(key: &KeyRecord) -> String {
     let most = (key.max_concurrent > 0).then(|| format!("{} at a time", key.max_concurrent));
     let limits: Vec<_> = rate.into_iter().chain(most).collect();
     if limits.is_empty() { "none".to_owned() } else { limits.join(", ") }
-}
-
-fn state(key: &KeyRecord, now_ms: u64) -> &'static str {
-    match key {
-        KeyRecord { revoked_ms: Some(_), .. } => "revoked",
-        KeyRecord { expires_ms: Some(expires), .. } if *expires <= now_ms => "expired",
-        _ => "valid",
-    }
-}
-
-fn document(key: &KeyRecord, now_ms: u64) -> Value {
-    json!({
-        "id": key.id,
-        "name": key.name,
-        "state": state(key, now_ms),
-        "roles": key.roles,
-        "models": key.models,
-        "feature_views": key.access().feature_views(),
-        "created": clock::rfc3339(key.created_ms),
-        "expires": key.expires_ms.map(clock::rfc3339),
-        "revoked": key.revoked_ms.map(clock::rfc3339),
-        "max_rate": key.max_rate,
-        "max_concurrent": key.max_concurrent,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_a_time_from_now_or_a_moment() {
-        let read = |text: &str| text.parse::<Expiry>().ok()?.millis(1000);
-        assert_eq!(DEFAULT_LIFETIME.parse(), Ok(Expiry::After(364 * 86_400_000)));
-        assert_eq!("never".parse::<Expiry>().map(|never| never.millis(1000)), Ok(None));
-        assert_eq!(read("90d"), Some(90 * 86_400_000 + 1000));
-        assert_eq!(read("2w"), read("14d"));
-        assert_eq!(read("1970-01-01T00:00:07Z"), Some(7000));
-        for bad in ["", "d", "0d", "-1d", "+1d", "1.5d", "1y", "tomorrow", "99999999999999999999d", "ü"] {
-            assert_eq!(read(bad), None, "{bad}");
-        }
-    }
 }

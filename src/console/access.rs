@@ -49,8 +49,12 @@ fn credential(proof: &Proof) -> &'static str {
 }
 
 fn permissions(access: &Access) -> Vec<&'static str> {
-    let granted = Permission::ALL.into_iter().filter(|one| *one != Permission::Public && access.allows(*one));
-    granted.map(Permission::as_str).collect()
+    names(Permission::ALL.into_iter().filter(|one| access.allows(*one)))
+}
+
+/// The names of permissions, without what everybody may.
+pub(crate) fn names(permissions: impl Iterator<Item = Permission>) -> Vec<&'static str> {
+    permissions.filter(|one| *one != Permission::Public).map(Permission::as_str).collect()
 }
 
 #[cfg(test)]

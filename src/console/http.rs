@@ -1,4 +1,4 @@
-//! The routes of the console.
+//! The routes of the console. Those of API keys are in `keys.rs`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use ledge_service::shutdown::Shutdown;
 use crate::figures::{self, Figures};
 use crate::findings::{self, Findings};
 use crate::live::{self, Listeners};
-use crate::{access, page};
+use crate::{access, page, roles};
 
 /// The permissions of which every role has one.
 const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
@@ -23,6 +23,7 @@ pub const ROUTES: &[Route<ConsoleState>] = &[
     Route::get("/", PUBLIC, || get(page::index)),
     Route::get("/console/{file}", PUBLIC, || get(page::file)),
     Route::get("/access", ANY_ROLE, || get(access::access)).caller(),
+    Route::get("/roles", ANY_ROLE, || get(roles::roles)),
     Route::get("/figures", VIEW, || get(figures::figures)).scope(Scope::Box),
     Route::get("/figures/live", VIEW, || get(live::live)).scope(Scope::Box).caller(),
     Route::get("/findings", VIEW, || get(findings::findings)).scope(Scope::Box),
@@ -54,9 +55,11 @@ mod tests {
     }
 
     #[test]
-    fn every_role_may_ask_who_it_is() {
+    fn every_role_may_ask_who_it_is_and_what_roles_may() {
         use ledge_identity::access::Role;
-        let rule = ROUTES.iter().find(|route| route.rule.path == "/access").unwrap().rule;
-        assert_eq!(rule.roles().collect::<Vec<_>>(), Role::ALL);
+        for path in ["/access", "/roles"] {
+            let rule = ROUTES.iter().find(|route| route.rule.path == path).unwrap().rule;
+            assert_eq!(rule.roles().collect::<Vec<_>>(), Role::ALL);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The console: a page in the browser that shows what the box does, tries models and manages them. The page speaks only
-//! the public HTTP API. What it needs beyond the other parts is here: who the caller is, figures of the last day, and
-//! findings.
+//! the public HTTP API. What it needs beyond the other parts is here: who the caller is, figures of the last day,
+//! findings, and API keys.
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[console]`
@@ -9,6 +9,8 @@
 //! * `page.rs`, `page/` - the files of the page, in the binary, and the headers that confine them. The fleet page in
 //!   `packaging/platform/` uses `console.css`, `dom.js`, `plot.js`, `table.js` and `icon.svg`
 //! * `access.rs` - the identity and the permissions of a caller
+//! * `roles.rs` - what each role may
+//! * `keys.rs` - API keys: all of them, a new one, the end of one; with the table of their routes
 //! * `figures.rs` - figures of the last hour and the last day; `ring.rs` the samples of one of these, `readings.rs` what
 //!   they are made of
 //! * `live.rs` - each new sample as a server-sent event
@@ -17,6 +19,7 @@
 //! Invariants:
 //! * The page is the same for every caller and has nothing of the box in it. It names no address: everything that it
 //!   loads comes from where it came from.
+//! * A new key is in one answer, which no cache may keep, and in no log.
 //! * The page never stores a key or what was tried, and runs no code and no style but that of its own files.
 //! * The figures have a bound: so many samples of so many columns, however long the daemon runs.
 //! * Counters are those of the parts that own them. Nothing is counted twice.
@@ -28,10 +31,12 @@ pub mod config;
 mod figures;
 mod findings;
 pub mod http;
+pub mod keys;
 mod live;
 mod page;
 pub mod part;
 mod readings;
 mod ring;
+mod roles;
 
 pub use findings::FindingsSource;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ledge_base::names::DeviceName;
+use ledge_identity::access_config::AccessConfig;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_part::handler_context::HandlerContext;
@@ -13,6 +14,7 @@ use ledge_service::shutdown::Shutdown;
 use crate::figures::{self, Figures};
 use crate::findings::{Findings, FindingsSource};
 use crate::http::{ConsoleState, ROUTES};
+use crate::keys::{self, ServedKeys};
 use crate::live::Listeners;
 use crate::readings::Reader;
 
@@ -20,15 +22,17 @@ use crate::readings::Reader;
 #[derive(Debug)]
 pub struct ConsolePart {
     state: ConsoleState,
+    access: Arc<AccessConfig>,
     serving: Serving,
 }
 
 impl ConsolePart {
-    /// Creates the console of a box. `findings` looks for what is wrong with it, and may block.
+    /// Creates the console of a box. `access` has the ways in without a key; `findings` looks for what is wrong with it, and may block.
     pub fn new(
         device: DeviceName,
         serving: Serving,
         authenticator: Authenticator,
+        access: AccessConfig,
         findings: FindingsSource,
         shutdown: Shutdown,
     ) -> Self {
@@ -40,7 +44,7 @@ impl ConsolePart {
             findings: Findings::new(findings),
             shutdown,
         };
-        Self { state, serving }
+        Self { state, access: Arc::new(access), serving }
     }
 }
 
@@ -49,8 +53,13 @@ impl Part for ConsolePart {
         "console"
     }
 
-    fn routes(&self, _context: &HandlerContext) -> Vec<BoundRoute> {
-        bind(ROUTES, &self.state)
+    fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
+        let keys = ServedKeys {
+            authenticator: self.state.authenticator.clone(),
+            access: self.access.clone(),
+            context: context.clone(),
+        };
+        [bind(ROUTES, &self.state), bind(keys::ROUTES, &keys)].concat()
     }
 
     /// Starts the task that keeps the figures.

@@ -60,8 +60,9 @@ pub fn console(
     };
     let findings = FindingsSource::new(move || looked_at.findings());
     config.console.enabled.then(|| {
-        let device = environment.device.id.clone();
-        ConsolePart::new(device, serving.clone(), authenticator.clone(), findings, environment.shutdown.clone())
+        let (device, access) = (environment.device.id.clone(), config.access.clone());
+        let shutdown = environment.shutdown.clone();
+        ConsolePart::new(device, serving.clone(), authenticator.clone(), access, findings, shutdown)
     })
 }
 

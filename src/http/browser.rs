@@ -1,5 +1,5 @@
-//! Requests of web pages in a browser on this machine. Callers on this machine have some access without a credential,
-//! and foreign pages must not have it: neither pages of another origin, nor pages whose host name resolves to this machine
+//! Requests of web pages in a browser on this machine, or in one with a client certificate. Such callers have some access
+//! without a key, and foreign pages must not have it: neither pages of another origin, nor pages whose host name resolves to this machine
 //! (DNS rebinding). The page of this box, the console, has it: its requests come from the origin that they go to, and go
 //! to a known name of this machine.
 
@@ -25,7 +25,7 @@ const SHOWN_CHARS_MAX: usize = 100;
 pub enum ForeignRequest {
     #[error(
         "authentication required: the request comes from a web page of another site (by its header {header}), and such \
-         pages have no access without a credential"
+         pages have no access without an API key"
     )]
     Page {
         /// The header that says so.

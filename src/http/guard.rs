@@ -141,11 +141,6 @@ fn at_limit(limited: &Limited) -> Denied {
     Denied { failure, challenge: None, is_known: true }
 }
 
-/// Returns `true` if the caller has proved who it is.
-fn is_known(caller: &Caller) -> bool {
-    !matches!(caller.proof, Proof::None | Proof::UnlistedCertificate(_))
-}
-
 /// The API key in the start of a form. The request keeps its whole body.
 async fn form_key(request: &mut Request) -> Option<String> {
     let (start, body) = body::peek(std::mem::take(request.body_mut()), FORM_START_BYTES).await;
@@ -215,14 +210,21 @@ pub(super) fn check_model(
     }
 }
 
-/// Detects the requests of foreign web pages in a browser on this machine that would have access without a credential.
+/// Detects the requests of foreign web pages that would have the access of their browser: that of this machine, or that
+/// of a certificate, which a browser shows whatever page asks. Only those who have a key can send it.
 fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<ForeignRequest> {
     // No page reaches a Unix socket.
-    let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
-    let has_no_credential = is_over_tcp && !is_known(caller);
+    if !matches!(request.extensions().get(), Some(Peer::Address { .. })) {
+        return None;
+    }
     let scheme = request.extensions().get::<Scheme>().unwrap_or(&Scheme::HTTP);
     let foreign = || browser::foreign_request(scheme, request.uri(), request.headers(), &app.config().allowed_hosts);
-    has_no_credential.then(foreign).flatten()
+    match caller.proof {
+        Proof::Key | Proof::User => None,
+        // No other host has the name that the handshake was for.
+        Proof::Certificate => foreign().filter(|foreign| matches!(foreign, ForeignRequest::Page { .. })),
+        Proof::None | Proof::UnlistedCertificate(_) => foreign(),
+    }
 }
 
 fn from_web_page(app: &App, caller: &Caller, foreign: &ForeignRequest) -> Denied {

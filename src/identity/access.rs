@@ -101,6 +101,29 @@ impl Role {
         }
     }
 
+    /// What it may, in words: the table of the README, whose code is between backticks.
+    pub fn may(self) -> &'static str {
+        match self {
+            Self::Viewer => {
+                "see models, their index, configuration and statistics, `/metrics`, what is declared of features, \
+                 the state of features, updates and the audit log, the catalogue, the figures and findings of the \
+                 console, and what cameras count"
+            }
+            Self::Infer => "ask models, see those models, read features",
+            Self::FeatureWriter => "push features, read them, see what is declared",
+            Self::Operator => {
+                "what a viewer may; load and unload models, add models of the catalogue; check for, pin, roll back \
+                 and cancel updates; compact and snapshot the feature store"
+            }
+            Self::Admin => {
+                "everything: also upload and remove models, back up, restore and erase features, reset what is \
+                 trusted, and see, create and revoke API keys"
+            }
+            Self::Auditor => "what a viewer may, and read the audit log",
+            Self::CameraViewer => "what a viewer may, and see the pictures of cameras",
+        }
+    }
+
     /// Its permissions.
     pub fn permissions(self) -> &'static [Permission] {
         match self {

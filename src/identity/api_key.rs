@@ -61,6 +61,12 @@ impl ApiKey {
         format!("{KEY_PREFIX}{}_{}", self.id, URL_SAFE_NO_PAD.encode(self.secret))
     }
 
+    /// Returns `true` if a text looks like a key, or like a part of one with its id.
+    pub fn resembles(text: &str) -> bool {
+        let id = text.strip_prefix(KEY_PREFIX).and_then(|rest| rest.split_once('_'));
+        id.is_some_and(|(id, _)| id.parse::<ApiKeyId>().is_ok())
+    }
+
     /// Reads a presented key.
     pub fn parse(presented: &[u8]) -> Result<Self, InvalidApiKey> {
         let rest = presented.strip_prefix(KEY_PREFIX.as_bytes()).ok_or(InvalidApiKey)?;
@@ -146,6 +152,17 @@ mod tests {
         let shown = format!("{one:?}");
         assert!(!shown.contains(&one.reveal()[15..]) && shown.contains("ApiKeyId"), "{shown}");
         assert_eq!(one.reveal().len(), 58);
+    }
+
+    #[test]
+    fn a_text_that_was_a_key_is_recognized() {
+        let key = ApiKey::generate().unwrap().reveal();
+        for secret in [&key, &key[..30], &format!("{key}x")] {
+            assert!(ApiKey::resembles(secret), "{secret}");
+        }
+        for other in ["till-7", "ledge_till", "ledge_0123abcd", "ledge_till_7", ""] {
+            assert!(!ApiKey::resembles(other), "{other}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Authentication reads no file while a call waits. Without a key it is a comparison of the peer; with one, BLAKE3 of
 //! 32 bytes and a look-up. Failed attempts of others never slow down a caller with a valid key.
 
+mod administration;
 mod failed_attempts;
 mod request_limiter;
 mod watch;
@@ -10,6 +11,7 @@ mod watch;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,12 +20,14 @@ use ledge_base::clock;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_service::audit_event::AuditSink;
+use tokio::sync::Notify;
 
 use super::access::{Access, Permission};
 use super::access_config::AccessConfig;
 use super::api_key::{ApiKey, ApiKeyId};
 use super::certificate::PeerCertificate;
 use super::keys::{self, KeyRecord, KeysError, RecordedKeys, SecretHash, Stamp};
+pub use administration::{KeyChangeError, KeyList, ListedKey};
 use failed_attempts::{AttemptSource, FailedAttempts};
 use request_limiter::RequestLimiter;
 pub use request_limiter::{Limited, RequestPermit};
@@ -99,6 +103,11 @@ impl Caller {
         self.limiter.as_ref().map_or_else(|| Ok(RequestPermit::default()), |limiter| limiter.enter(now))
     }
 
+    /// The id of its key; `None` for a caller without one.
+    pub fn key_id(&self) -> Option<ApiKeyId> {
+        self.key
+    }
+
     /// The missing permission or model, if any. One permission of `any` is enough; a `model` must be in scope.
     pub fn lacks(&self, any: &[Permission], model: Option<&ModelName>) -> Option<Lacking> {
         if !any.iter().any(|permission| self.access.allows(*permission)) {
@@ -170,6 +179,12 @@ struct AuthenticatorState {
     certificates: HashMap<String, Holder>,
     path: PathBuf,
     keys: ArcSwap<LoadedKeys>,
+    /// Held while the store is read, so that an older content never replaces a newer one.
+    reloading: Mutex<()>,
+    /// The keys as the audit log has them. Whoever holds the lock records changes.
+    recorded: Arc<tokio::sync::Mutex<RecordedKeys>>,
+    /// Tells the task that records changes of a changed store.
+    changed: Notify,
     failures: Mutex<FailedAttempts>,
     audit: AuditSink,
 }
@@ -204,6 +219,8 @@ struct LoadedKeys {
 struct KnownKey {
     record: KeyRecord,
     holder: Holder,
+    /// The time of the last call with it, in milliseconds since the Unix epoch; 0 when there was none since the start.
+    last_used_ms: Arc<AtomicU64>,
 }
 
 impl Authenticator {
@@ -228,6 +245,8 @@ impl Authenticator {
             Some((entry.user.uid()?, access(&entry.roles, &entry.models, &entry.feature_views)))
         };
 
+        let recorded = RecordedKeys::load(state.to_owned());
+        let revoked = recorded.revoked();
         let authenticator = Self {
             shared: Arc::new(AuthenticatorState {
                 loopback: access(&config.loopback, &None, &None),
@@ -240,8 +259,11 @@ impl Authenticator {
                 keys: ArcSwap::from_pointee(LoadedKeys {
                     seen: LastRead::Unread,
                     known: Some(HashMap::new()),
-                    revoked: RecordedKeys::load(state.to_owned()).revoked(),
+                    revoked,
                 }),
+                reloading: Mutex::default(),
+                recorded: Arc::new(tokio::sync::Mutex::new(recorded)),
+                changed: Notify::new(),
                 failures: Mutex::default(),
                 audit,
             }),
@@ -309,6 +331,7 @@ impl Authenticator {
         if is_expired(&found.record) {
             return Err(CredentialError::Expired);
         }
+        found.last_used_ms.store(clock::unix_millis(), Ordering::Relaxed);
         Ok(Caller { key: Some(key.id()), ..found.holder.caller(Proof::Key) })
     }
 
@@ -344,6 +367,7 @@ impl Authenticator {
     /// Reads the store of keys again if it changed or could not be read. Returns and logs each result once.
     fn reload(&self) -> Option<Result<Vec<KeyRecord>, KeysError>> {
         let path = &self.shared.path;
+        let _alone = self.shared.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shared.keys.load();
         let stamp = match Stamp::of(path) {
             Ok(stamp) if before.seen == LastRead::File(stamp) => return None,
@@ -372,7 +396,7 @@ impl Authenticator {
         if let Err(error) = &read
             && !is_told
         {
-            tracing::error!(error = %with_cause(error), "the store of API keys is unusable: every key is refused");
+            tracing::error!(error = %error.with_cause(), "the store of API keys is unusable: every key is refused");
         }
         self.shared.keys.store(Arc::new(LoadedKeys { seen, known, revoked }));
         (!is_told).then_some(read)
@@ -383,11 +407,6 @@ fn is_expired(record: &KeyRecord) -> bool {
     // Never before the proven time: a clock that was set back makes no expired key valid again.
     let now = || clock::FLOOR.plausible_millis(clock::unix_millis());
     record.expires_ms.is_some_and(|expires| expires <= now())
-}
-
-fn with_cause(error: &KeysError) -> String {
-    use std::error::Error as _;
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 fn anonymous(principal: Principal, access: &Access) -> Caller {
@@ -422,7 +441,8 @@ impl KnownKey {
             record.revoked_ms = revoked.get(&record.id).copied();
         }
         let holder = Holder { principal, access: record.access(), limiter };
-        Self { record, holder }
+        let last_used_ms = known.map(|known| known.last_used_ms.clone()).unwrap_or_default();
+        Self { record, holder, last_used_ms }
     }
 }
 

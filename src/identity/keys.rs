@@ -1,8 +1,10 @@
 //! The store of API keys: one file with the hash and the access of each key. Only the holders have the secrets.
 //!
-//! The command line writes it and the daemon reads it. With a damaged file every key is refused. The file is never
-//! created again by itself, because that would revoke every key.
+//! The command line writes it, and the daemon for an administrator over HTTP. With a damaged file every key is refused.
+//! The file is never created again by itself, because that would revoke every key.
 
+mod document;
+mod expiry;
 mod file;
 mod recorded;
 
@@ -17,6 +19,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::access::{Access, Role, ViewScope};
 use super::api_key::{ApiKey, ApiKeyId};
+pub use document::{KeyDocument, KeyState};
+pub use expiry::{DEFAULT_LIFETIME, Expiry};
 pub use file::{FORM, Stamp, fuzz_keys, read};
 pub use recorded::RecordedKeys;
 
@@ -125,7 +129,10 @@ pub enum KeysError {
     Full { path: PathBuf },
     #[error("an API key named '{name}' exists already (revoked keys keep their names): choose another name")]
     NameTaken { name: KeyName },
-    #[error("an API key needs at least one role: name it with --role")]
+    /// Its name would be the secret of another: names are in logs.
+    #[error("the name looks like an API key: choose a name that is no secret, such as the holder's")]
+    NameIsKey,
+    #[error("an API key needs at least one role")]
     NoRole,
     #[error("no API key has the name or id '{what}': `ledge keys list` shows all")]
     Unknown { what: String },
@@ -133,7 +140,15 @@ pub enum KeysError {
     NoRandom(getrandom::Error),
 }
 
-/// The store in a state folder, for the command line.
+impl KeysError {
+    /// The message with its cause, on one line.
+    pub fn with_cause(&self) -> String {
+        use std::error::Error as _;
+        self.source().map_or_else(|| self.to_string(), |source| format!("{self}: {source}"))
+    }
+}
+
+/// The store in a state folder.
 #[derive(Debug, Clone)]
 pub struct KeyStore {
     path: PathBuf,
@@ -170,6 +185,9 @@ impl KeyStore {
     pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
         if new.roles.is_empty() {
             return Err(KeysError::NoRole);
+        }
+        if ApiKey::resembles(new.name.as_str()) {
+            return Err(KeysError::NameIsKey);
         }
         self.change(file::STORE_FULL_BYTES, |keys| {
             if keys.iter().any(|key| key.name == new.name) {
@@ -213,7 +231,7 @@ impl KeyStore {
         })
     }
 
-    /// Reads, changes and replaces the file, under a lock against other command lines. Content above `most` bytes is
+    /// Reads, changes and replaces the file, under a lock against other processes and threads. Content above `most` bytes is
     /// not written: it could not be read again.
     fn change<T>(
         &self,

@@ -8,11 +8,14 @@
 //! * `api_key.rs` - an API key as its holder presents it: read and made
 //! * `keys.rs` - the store of API keys, `keys.json`, with the hash of each key
 //! * `keys/` - parts of that store:
+//!   * `document.rs` - a key as lists show it
+//!   * `expiry.rs` - the end of a new key, as a person writes it
 //!   * `file.rs` - its form: JSON with a version and a closed set of fields
 //!   * `recorded.rs` - the changes of the store that the audit log has already
 //! * `certificate.rs` - the facts known of a client certificate; `http/tls/certificate.rs` reads them
 //! * `authentication.rs` - a `Peer` and its credential to a `Caller`: principal, access, proof
 //! * `authentication/` - limits and changes:
+//!   * `administration.rs` - keys listed, created and revoked by a caller
 //!   * `failed_attempts.rs` - the limit of failed attempts, for each address or user
 //!   * `request_limiter.rs` - requests a second and requests at a time, for the holder of a key or a certificate
 //!   * `watch.rs` - checks the store once a second and records its changes
@@ -29,8 +32,8 @@
 //! * Authentication reads no file on the way to an answer. Failed attempts of others never slow down a caller with a
 //!   good key.
 //! * A key that is not good never falls back to the permissions of a caller without a key.
-//! * With a `keys.json` that is damaged or writable for others every key is refused, and it is never replaced. Only the
-//!   command line changes it; the daemon reads it.
+//! * With a `keys.json` that is damaged or writable for others every key is refused, and it is never replaced. The
+//!   command line changes it, and the daemon for a caller who may administer the box.
 //! * A key recorded as revoked stays revoked, even if an older `keys.json` takes the place of the newer one.
 //! * Encrypted bytes name the master key that they need, so that old ones open while all are encrypted again with a
 //!   new key.

@@ -81,15 +81,18 @@ impl RouteRule {
     }
 
     /// The first mistake in this rule: a route without a permission, or a change of the box that is not audited or has
-    /// no scope.
+    /// no scope. A `GET` that takes data out of the box is audited, too, and one that only lists need not be.
     pub fn mistake(&self) -> Option<&'static str> {
         let changes = [Permission::Operate, Permission::Administer];
-        let is_change = self.needs.iter().any(|need| changes.contains(need));
+        let may_change = self.needs.iter().any(|need| changes.contains(need));
+        let is_change = may_change && self.method != "GET";
         if !self.roles().any(|role| role == Role::Admin) {
             Some("is not allowed for the role admin")
-        } else if self.is_audited != is_change {
-            Some("must be audited exactly if it changes the box")
-        } else if is_change && self.scope == Scope::Other {
+        } else if is_change && !self.is_audited {
+            Some("changes the box and is not audited")
+        } else if self.is_audited && !may_change {
+            Some("is audited and does not change the box")
+        } else if may_change && self.scope == Scope::Other {
             Some("changes the box and has no scope")
         } else if self.path.contains("{model}") != (self.scope == Scope::Model) {
             Some("must have the scope Model exactly if its path has {model}")

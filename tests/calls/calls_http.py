@@ -65,6 +65,10 @@ GET /audit/logs/{generation}/tile/{path}
 GET /
 GET /console/{file}
 GET /access
+GET /roles
+GET /keys
+POST /keys
+POST /keys/{key}/revoke
 GET /figures
 GET /figures/live
 GET /findings
@@ -79,6 +83,7 @@ PARTS = {
     "model": "add_sub", "version": "1", "feature_view": "lab", "feature_service": "activity", "kind": "models",
     "name": "add_sub", "order": "pin", "generation": "1", "path": "0/000", "file": "icon.svg",
     "camera": "yard",
+    "key": "nobody",
 }
 
 

@@ -142,8 +142,8 @@ pub fn routes() -> Vec<RouteRule> {
         table.iter().map(|route| route.rule)
     }
     let parts = rules(features::http::ROUTES).chain(rules(updates::http::ROUTES)).chain(rules(audit::http::ROUTES));
-    let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(cameras::http::ROUTES));
-    let parts = parts.chain(rules(console::http::ROUTES));
+    let console = rules(console::http::ROUTES).chain(rules(console::keys::ROUTES));
+    let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(cameras::http::ROUTES)).chain(console);
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 

@@ -31,10 +31,11 @@ pub enum Duty {
     Backup,
     Trust,
     Pictures,
+    Keys,
 }
 
 use Duty::{
-    Add, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Figures, Load, Log, Maintain, Metrics, Models, Orders,
+    Add, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Figures, Keys, Load, Log, Maintain, Metrics, Models, Orders,
     Pictures, Push, Read, States, Statistics, Trust, Upload,
 };
 
@@ -62,6 +63,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("back up, restore and erase features", &[Backup]),
     ("reset what is trusted", &[Trust]),
     ("see the pictures of cameras", &[Pictures]),
+    ("see, create and revoke API keys", &[Keys]),
 ];
 
 /// The calls that a caller for one model is refused, by docs/access.md, "Keys for single models and feature views".
@@ -225,10 +227,15 @@ pub const CALLS: &[Call] = &[
     get("/console/{file}", &[Anybody]).path("/console/app.js"),
     // For every role: each has one of these.
     get("/access", &[Statistics, Ask, Push]),
+    get("/roles", &[Statistics, Ask, Push]),
     get("/figures", &[Figures]).whole_box(),
     // It ends at once.
     get("/figures/live", &[Figures]).whole_box().path("/figures/live?events=0"),
     get("/findings", &[Figures]).whole_box(),
+    get("/keys", &[Keys]).whole_box(),
+    // No name.
+    post("/keys", &[Keys], nothing).whole_box().status(400),
+    post("/keys/{key}/revoke", &[Keys], nothing).whole_box().status(404).path("/keys/nobody/revoke"),
     get("/metrics", &[Metrics]),
     get("/cameras", &[Cameras]).whole_box(),
     get("/cameras/events", &[Cameras]).whole_box(),
@@ -239,6 +246,8 @@ pub const CALLS: &[Call] = &[
 /// The README's table of roles.
 pub struct Table {
     roles: BTreeMap<Role, BTreeSet<Duty>>,
+    /// The words about each role.
+    pub words: BTreeMap<Role, String>,
     /// The paths that need no role.
     pub public: Vec<String>,
     /// The roles of a caller without a key or certificate, over loopback and on the socket.
@@ -253,11 +262,13 @@ impl Table {
         let (_, section) = readme.split_once("\n## Who may do what\n").unwrap();
         let section = section.split_once("\n## ").unwrap().0;
         let (before, rest) = section.split_once("| Role | May |\n| --- | --- |\n").unwrap();
-        let mut roles = BTreeMap::<Role, BTreeSet<Duty>>::new();
+        let (mut roles, mut words) = (BTreeMap::<Role, BTreeSet<Duty>>::new(), BTreeMap::new());
         for line in rest.lines().take_while(|line| line.starts_with('|')) {
             let [_, name, may, _] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let duties = understood(may, roles.get(&Role::Viewer));
-            assert!(roles.insert(name.trim().trim_matches('`').parse().unwrap(), duties).is_none(), "{line}");
+            let role = name.trim().trim_matches('`').parse().unwrap();
+            assert!(roles.insert(role, duties).is_none(), "{line}");
+            words.insert(role, may.trim().to_owned());
         }
         assert_eq!(roles.len(), Role::ALL.len(), "every role is in the README's table");
         let quoted = before.split('`').skip(1).step_by(2);
@@ -265,6 +276,7 @@ impl Table {
         let flat = section.split_whitespace().collect::<Vec<_>>().join(" ");
         Self {
             roles,
+            words,
             public,
             unpresented: listed(&flat, "both are ", " until you say otherwise"),
             mqtt: listed(&flat, "the roles of `[access.mqtt]` (", ")"),

@@ -73,7 +73,13 @@ fn what_the_audit_log_could_not_tell_of_is_not_done_and_inference_goes_on() {
             break error.to_owned();
         }
     };
-    for path in ["/v2/repository/models/add_sub/unload", "/features/snapshot", "/updates/trust/reset"] {
+    for path in [
+        "/v2/repository/models/add_sub/unload",
+        "/features/snapshot",
+        "/updates/trust/reset",
+        "/keys",
+        "/keys/x/revoke",
+    ] {
         let refused = client.post_json(path, &json!({}));
         assert_eq!(refused.status, 503, "{path}");
         assert!(refused.error().contains(&told) && refused.error().contains("inference continues"), "{refused:?}");

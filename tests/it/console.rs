@@ -96,7 +96,7 @@ fn the_page_is_served_and_confined() {
 #[test]
 fn a_console_that_is_turned_off_is_not_there() {
     let daemon = TestRoot::new().set("console.enabled=false").start();
-    for path in ["/", "/console/app.js", "/access", "/figures", "/figures/live", "/findings"] {
+    for path in ["/", "/console/app.js", "/access", "/figures", "/figures/live", "/findings", "/roles", "/keys"] {
         assert_eq!(daemon.client().get(path).status, 404, "{path}");
     }
     assert_eq!(daemon.client().get("/v2").status, 200);

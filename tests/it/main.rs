@@ -52,6 +52,7 @@ mod hostile_clients;
 mod hostile_numbers;
 mod golden;
 mod http;
+mod keys_http;
 mod lifecycle;
 mod metrics;
 mod limits;

@@ -26,25 +26,17 @@ pub struct Browser {
 impl Browser {
     /// Starts it.
     pub fn start() -> Self {
-        let mut driver = Command::new(path_of("chromedriver"))
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let port = lines.find_map(|line| {
-            let (_, rest) = line.split_once("started successfully on port ")?;
-            rest.trim_end_matches('.').parse().ok()
-        });
-        // Later lines must not fill the pipe.
-        std::thread::spawn(move || lines.for_each(drop));
-        let address = ([127, 0, 0, 1], port.expect("chromedriver names its port")).into();
+        Self::with(&[])
+    }
+
+    /// Starts it with more arguments.
+    pub fn with(more: &[&str]) -> Self {
+        let (driver, address) = driver();
         let mut browser = Self { driver, address, session: String::new() };
         // The sandbox needs user namespaces, which root in a container does not have.
-        let arguments =
+        let own =
             ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,900"];
+        let arguments = [&own, more].concat();
         let options = json!({"binary": path_of("chromium"), "args": arguments});
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"},
@@ -95,8 +87,8 @@ impl Browser {
 
     /// A command of the Chrome DevTools Protocol.
     #[track_caller]
-    pub fn devtools(&self, command: &str, parameters: &Value) {
-        self.command("goog/cdp/execute", &json!({"cmd": command, "params": parameters}));
+    pub fn devtools(&self, command: &str, parameters: &Value) -> Value {
+        self.command("goog/cdp/execute", &json!({"cmd": command, "params": parameters}))
     }
 
     /// Waits until an expression in the page is true.
@@ -175,6 +167,32 @@ impl Browser {
         let message = |entry: &Value| entry["message"].as_str().unwrap_or_default().to_owned();
         entries.as_array().map(|all| all.iter().map(message).collect()).unwrap_or_default()
     }
+}
+
+/// Starts chromedriver. It ends at once where the port that it was given is taken on IPv6, and is started again then.
+fn driver() -> (Child, SocketAddr) {
+    for _ in 0..5 {
+        let mut driver = Command::new(path_of("chromedriver"))
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let port = lines.find_map(|line| {
+            let (_, rest) = line.split_once("started successfully on port ")?;
+            rest.trim_end_matches('.').parse().ok()
+        });
+        let Some(port) = port else {
+            driver.wait().unwrap();
+            continue;
+        };
+        // Later lines must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        return (driver, ([127, 0, 0, 1], port).into());
+    }
+    panic!("chromedriver names no port");
 }
 
 impl Drop for Browser {

@@ -36,8 +36,10 @@ mod check;
 mod client;
 mod console;
 mod console_cameras;
+mod console_keys;
 mod console_looks;
 mod console_models;
+mod console_try;
 mod cpus;
 #[path = "../it/daemon.rs"]
 mod daemon;

@@ -57,6 +57,14 @@ window.addEventListener('hashchange', () => {
   show();
   window.scrollTo(0, 0);
 });
+// A file that is dropped beside the place for it must not replace the page.
+for (const name of ['dragover', 'drop']) {
+  window.addEventListener(name, (event) => {
+    if (event.defaultPrevented || event.target.closest?.('input') || !event.dataTransfer?.types.includes('Files')) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = 'none';
+  });
+}
 start(() => {
   for (const section of built.values()) section.changed();
   show();

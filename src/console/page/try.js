@@ -171,19 +171,28 @@ function cameraButton() {
 }
 
 async function startCamera(place) {
-  stopCamera();
+  let stream;
   try {
-    camera = await navigator.mediaDevices.getUserMedia({ video: { facingMode: 'environment' }, audio: false });
+    stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: 'environment' }, audio: false });
   } catch (error) {
     place.replaceChildren(failure({ message: `The browser does not give the camera: ${error.message}` }));
     return;
   }
+  stopCamera();
+  camera = stream;
+  // Left while the browser asked whether it may.
+  if (!place.checkVisibility()) {
+    stopCamera();
+    return;
+  }
+  const shutter = h('button', { type: 'button', class: 'primary', disabled: true, on: { click: () => shoot(video) } }, 'Take a photograph');
   const video = h('video', { autoplay: true, playsinline: true, 'aria-label': 'The camera' });
   video.muted = true;
+  // Before its first picture there is nothing to take.
+  video.addEventListener('loadeddata', () => { shutter.disabled = false; });
   video.srcObject = camera;
-  place.replaceChildren(video, h('div', { class: 'row' },
-    h('button', { type: 'button', class: 'primary', on: { click: () => shoot(video) } }, 'Take a photograph'),
-    h('button', { type: 'button', on: { click: () => { stopCamera(); place.replaceChildren(); } } }, 'Turn it off')));
+  place.replaceChildren(video, h('div', { class: 'row' }, shutter,
+    h('button', { type: 'button', on: { click: stopCamera } }, 'Turn it off')));
 }
 
 function shoot(video) {
@@ -196,6 +205,7 @@ function shoot(video) {
 function stopCamera() {
   for (const track of camera?.getTracks() ?? []) track.stop();
   camera = null;
+  input.querySelector('.camera')?.replaceChildren();
 }
 
 // Texts

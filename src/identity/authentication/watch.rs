@@ -1,14 +1,16 @@
 //! The store of keys while the daemon runs: it is checked once a second, and changes by the command line are recorded.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use ledge_service::audit_event::{AuditEvent, AuditSink};
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::AuditEvent;
+use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
-use tokio::sync::watch;
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 
 use super::Authenticator;
+use super::administration::KeyChange;
 use crate::keys::{self, KeyRecord, KeysError, RecordedKeys};
 
 /// The pause between two checks of the store: a check costs one call of `stat`.
@@ -18,18 +20,12 @@ impl Authenticator {
     /// Loads changes of the store of keys until the shutdown. Files are read on blocking threads, because a disk may be
     /// slow. A separate task records the changes, so that a slow audit log does not delay a revocation.
     pub async fn watch(self, shutdown: Shutdown) {
-        let (newest, told) = watch::channel(None);
-        let folder = self.shared.path.parent().map_or_else(PathBuf::new, Into::into);
-        shutdown.spawn(record(self.shared.audit.clone(), folder, told));
-        let tell = |read: Result<Vec<KeyRecord>, KeysError>| match read {
-            Ok(keys) => _ = newest.send(Some(keys)),
-            Err(_) => self.shared.audit.record_own(AuditEvent::KeyStoreDamaged),
-        };
+        shutdown.spawn(self.clone().record(shutdown.clone()));
 
         // Changes by the command line while no daemon ran.
         let path = self.shared.path.clone();
         if let Ok(first) = spawn_blocking(move || keys::read(&path)).await {
-            tell(first);
+            self.tell(&first);
         }
         loop {
             tokio::select! {
@@ -37,41 +33,84 @@ impl Authenticator {
                 () = shutdown.requested() => return,
             }
             let reloading = self.clone();
-            if let Ok(Some(read)) = spawn_blocking(move || reloading.reload()).await {
-                tell(read);
+            // A panic is logged, and the next check tries again.
+            let _ = spawn_blocking(move || reloading.refresh()).await;
+        }
+    }
+
+    /// Reads the store again if it changed, and has the change recorded.
+    pub(super) fn refresh(&self) {
+        if let Some(read) = self.reload() {
+            self.tell(&read);
+        }
+    }
+
+    fn tell(&self, read: &Result<Vec<KeyRecord>, KeysError>) {
+        match read {
+            Ok(_) => self.shared.changed.notify_one(),
+            Err(_) => self.shared.audit.record_own(AuditEvent::KeyStoreDamaged),
+        }
+    }
+
+    /// Records the changes of the store, until the shutdown.
+    async fn record(self, shutdown: Shutdown) {
+        loop {
+            tokio::select! {
+                () = self.shared.changed.notified() => {}
+                () = shutdown.requested() => return,
+            }
+            let recorded = self.shared.recorded.clone().lock_owned().await;
+            // Read under the lock, so that it is not older than a change that was recorded before.
+            let path = self.shared.path.clone();
+            if let Ok(keys) = blocking(move || keys::read(&path)).await {
+                self.record_news(recorded, keys, None).await;
             }
         }
     }
-}
 
-/// Records the changes in each version of the store that is sent, until the channel closes.
-async fn record(audit: AuditSink, folder: PathBuf, mut told: watch::Receiver<Option<Vec<KeyRecord>>>) {
-    let Ok(mut recorded) = spawn_blocking(move || RecordedKeys::load(folder)).await else { return };
-    while told.changed().await.is_ok() {
-        let keys = told.borrow_and_update().clone().unwrap_or_default();
+    /// Records what is new in `keys`: `change` as that of its caller, and everything else as the daemon's own. `false`
+    /// if the record of `change` is not durable. What is not durable is recorded again with the next change, or by the
+    /// next start.
+    pub(super) async fn record_news(
+        &self,
+        mut recorded: OwnedMutexGuard<RecordedKeys>,
+        keys: Vec<KeyRecord>,
+        change: Option<&KeyChange>,
+    ) -> bool {
         let news = recorded.news(&keys);
         if news.is_empty() {
-            continue;
+            return true;
         }
 
-        let mark = audit.mark();
-        for event in news {
-            audit.record_own(event);
-        }
-        // Events that are not durable are recorded again by the next start.
-        if !audit.durable_since(mark).await {
-            continue;
+        let is_change = |event: &AuditEvent| change.is_some_and(|change| change.is(event));
+        let (changed, others): (Vec<_>, Vec<_>) = news.into_iter().partition(is_change);
+        // One after the other: the loss of a record of others says nothing about the change.
+        let are_others_durable = self.record_durably(&Principal::Local, others).await;
+        let by = change.map_or(&Principal::Local, |change| &change.by);
+        let is_durable = self.record_durably(by, changed).await;
+        if !(is_durable && are_others_durable) {
+            return is_durable;
         }
 
         let keep = move || {
             if let Err(error) = recorded.keep(&keys) {
                 tracing::warn!(%error, "the list of recorded API keys cannot be written: the next start records them again");
             }
-            recorded
         };
-        match spawn_blocking(keep).await {
-            Ok(kept) => recorded = kept,
-            Err(_) => return,
+        blocking(keep).await;
+        true
+    }
+
+    /// Records events, and returns `true` when all of them are on the disk.
+    async fn record_durably(&self, by: &Principal, events: Vec<AuditEvent>) -> bool {
+        if events.is_empty() {
+            return true;
         }
+        let audit = &self.shared.audit;
+        let mark = audit.mark();
+        for event in events {
+            audit.record(by, event);
+        }
+        audit.durable_since(mark).await
     }
 }

@@ -1,0 +1,26 @@
+//! `GET /roles`: what each role may.
+
+use axum::response::Response;
+use ledge_identity::access::Role;
+use ledge_part::reply::json;
+use serde::Serialize;
+
+use crate::access::names;
+
+#[derive(Serialize)]
+struct RoleDocument {
+    name: Role,
+    /// In words; code is between backticks.
+    may: &'static str,
+    permissions: Vec<&'static str>,
+}
+
+/// `GET /roles`.
+pub async fn roles() -> Response {
+    let document = |role: Role| RoleDocument {
+        name: role,
+        may: role.may(),
+        permissions: names(role.permissions().iter().copied()),
+    };
+    json(&serde_json::json!({ "roles": Role::ALL.map(document) }))
+}
