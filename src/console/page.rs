@@ -1,13 +1,16 @@
 //! The files of the page, and the headers that confine them.
 //!
-//! The files are the same for every caller, so they need no permission: what they show comes from routes that do.
+//! The files are the same for every caller, so they need no permission: what they show comes from routes that do. They are
+//! sent with gzip where the browser takes it, compressed once.
 
 use std::sync::LazyLock;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use bytes::Bytes;
 use ledge_part::api_error::ApiError;
+use ledge_part::body::{Encoding, accepted_encoding, gzip};
 use ledge_part::route::PathParts;
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -68,23 +71,31 @@ struct PageFile {
     name: &'static str,
     content_type: &'static str,
     content: &'static str,
-    tag: HeaderValue,
+    /// The same with gzip.
+    compressed: Bytes,
+    /// In quotes.
+    tag: String,
+    /// The tag as a weak one: the content has two encodings.
+    etag: HeaderValue,
 }
 
-static SERVED: LazyLock<Vec<PageFile>> = LazyLock::new(|| {
-    let served = |&(name, content_type, content): &(_, _, &'static str)| {
+static SERVED: LazyLock<Vec<PageFile>> = LazyLock::new(|| FILES.iter().map(PageFile::new).collect());
+
+impl PageFile {
+    fn new(&(name, content_type, content): &(&'static str, &'static str, &'static str)) -> Self {
         let hash = blake3::hash(content.as_bytes()).to_hex();
         let tag = format!("\"{}\"", hash.get(..16).unwrap_or_default());
         // Hexadecimal digits in quotes are a valid value.
-        PageFile {
-            name,
-            content_type,
-            content,
-            tag: HeaderValue::from_str(&tag).unwrap_or(HeaderValue::from_static("\"\"")),
-        }
-    };
-    FILES.iter().map(served).collect()
-});
+        let etag = HeaderValue::from_str(&format!("W/{tag}")).unwrap_or(HeaderValue::from_static("W/\"\""));
+        let compressed = gzip(content.as_bytes()).map_or(Bytes::from_static(content.as_bytes()), Bytes::from);
+        Self { name, content_type, content, compressed, tag, etag }
+    }
+}
+
+/// Compresses the files, which takes milliseconds, before somebody waits for one.
+pub fn prepare() {
+    LazyLock::force(&SERVED);
+}
 
 /// `GET /`.
 pub async fn index(headers: HeaderMap) -> Result<Response, ApiError> {
@@ -101,22 +112,31 @@ fn answer(name: &str, asked: &HeaderMap) -> Result<Response, ApiError> {
     let file = file.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "the console has no such file"))?;
     let is_known = asked.get_all(header::IF_NONE_MATCH).iter().any(|known| matches(known, &file.tag));
 
-    let mut response = Response::new(if is_known { Body::empty() } else { Body::from(file.content) });
+    let mut response = Response::new(Body::empty());
+    let headers = response.headers_mut();
+    headers.insert(header::ETAG, file.etag.clone());
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     if is_known {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
+        return Ok(response);
+    }
+
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
+    *response.body_mut() = if accepted_encoding(asked) == Some(Encoding::Gzip) {
+        response.headers_mut().insert(header::CONTENT_ENCODING, Encoding::Gzip.name());
+        Body::from(file.compressed.clone())
     } else {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
-    }
-    response.headers_mut().insert(header::ETAG, file.tag.clone());
-    for (name, value) in HEADERS {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
+        Body::from(file.content)
+    };
     Ok(response)
 }
 
 /// Returns `true` if a value of `If-None-Match` has this tag, weak or not (RFC 9110, 13.1.2).
-fn matches(known: &HeaderValue, tag: &HeaderValue) -> bool {
-    let (Ok(known), Ok(tag)) = (known.to_str(), tag.to_str()) else { return false };
+fn matches(known: &HeaderValue, tag: &str) -> bool {
+    let Ok(known) = known.to_str() else { return false };
     known.split(',').map(str::trim).any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)
 }
 
@@ -124,13 +144,22 @@ fn matches(known: &HeaderValue, tag: &HeaderValue) -> bool {
 mod tests {
     use super::*;
 
-    /// The most bytes of the page.
-    const PAGE_BYTES_MAX: usize = 150_000;
+    /// The most bytes that a browser fetches for the whole page, and for the first look.
+    const SENT_BYTES_MAX: usize = 80_000;
+    const FIRST_BYTES_MAX: usize = 30_000;
+
+    /// The files of the first look.
+    const FIRST: [&str; 9] =
+        ["index.html", "console.css", "icon.svg", "app.js", "api.js", "dom.js", "key.js", "now.js", "plot.js"];
 
     #[test]
     fn the_page_is_small_and_has_every_file_of_its_folder() {
-        let bytes: usize = FILES.iter().map(|(_, _, content)| content.len()).sum();
-        assert!(bytes < PAGE_BYTES_MAX, "{bytes} bytes");
+        let sent = |is_counted: &dyn Fn(&str) -> bool| -> usize {
+            let counted = SERVED.iter().filter(|file| is_counted(file.name));
+            counted.map(|file| file.compressed.len()).sum()
+        };
+        let (whole, first) = (sent(&|_| true), sent(&|name| FIRST.contains(&name)));
+        assert!(whole < SENT_BYTES_MAX && first < FIRST_BYTES_MAX, "{whole} bytes, {first} at first");
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("page");
         let mut there: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let mut served: Vec<_> = FILES.iter().map(|(name, ..)| std::ffi::OsString::from(name)).collect();
@@ -176,10 +205,10 @@ mod tests {
         let policy = first.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
 
-        let tag = first.headers()[header::ETAG].clone();
+        let tag = first.headers()[header::ETAG].to_str().unwrap().to_owned();
         for (known, status) in [
-            (tag.to_str().unwrap().to_owned(), StatusCode::NOT_MODIFIED),
-            (format!("\"other\", W/{}", tag.to_str().unwrap()), StatusCode::NOT_MODIFIED),
+            (tag.clone(), StatusCode::NOT_MODIFIED),
+            (format!("\"other\", {}", tag.strip_prefix("W/").unwrap()), StatusCode::NOT_MODIFIED),
             ("*".to_owned(), StatusCode::NOT_MODIFIED),
             ("\"other\"".to_owned(), StatusCode::OK),
         ] {

@@ -9,6 +9,7 @@ use ledge_models::serving::Serving;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
 use ledge_part::{Environment, Part};
+use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 
 use crate::figures::{self, Figures};
@@ -16,6 +17,7 @@ use crate::findings::{Findings, FindingsSource};
 use crate::http::{ConsoleState, ROUTES};
 use crate::keys::{self, ServedKeys};
 use crate::live::Listeners;
+use crate::page;
 use crate::readings::Reader;
 
 /// The console.
@@ -62,8 +64,9 @@ impl Part for ConsolePart {
         [bind(ROUTES, &self.state), bind(keys::ROUTES, &keys)].concat()
     }
 
-    /// Starts the task that keeps the figures.
+    /// Starts the task that keeps the figures, and prepares the page.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        environment.shutdown.spawn(blocking(page::prepare));
         let reader = Reader::new(self.serving.clone());
         environment.shutdown.spawn(figures::keep(self.state.figures.clone(), reader, environment.shutdown.clone()));
         Ok(())
