@@ -1,6 +1,6 @@
 //! The console: a page in the browser that shows what the box does, tries models and manages them. The page speaks only
-//! the public HTTP API. What it needs beyond the other parts is here: who the caller is, figures of the last day, and
-//! findings.
+//! the public HTTP API. What it needs beyond the other parts is here: who the caller is, figures of the last day,
+//! findings, and what leaves the box.
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[console]`
@@ -12,6 +12,7 @@
 //!   they are made of
 //! * `live.rs` - each new sample as a server-sent event
 //! * `findings.rs` - the findings about this box, kept for a minute
+//! * `egress.rs` - what can leave this box, and how much did
 //!
 //! Invariants:
 //! * The page is the same for every caller and has nothing of the box in it. It names no address: everything that it
@@ -24,6 +25,7 @@
 
 mod access;
 pub mod config;
+mod egress;
 mod figures;
 mod findings;
 pub mod http;
@@ -33,4 +35,5 @@ pub mod part;
 mod readings;
 mod ring;
 
+pub use egress::EgressSource;
 pub use findings::FindingsSource;

@@ -38,6 +38,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("table.js", JAVASCRIPT, include_str!("page/table.js")),
     ("try.js", JAVASCRIPT, include_str!("page/try.js")),
     ("updates.js", JAVASCRIPT, include_str!("page/updates.js")),
+    ("verify.js", JAVASCRIPT, include_str!("page/verify.js")),
 ];
 
 /// The headers of every file. Scripts and styles come only from this box, nothing turns text into markup, and no other

@@ -10,6 +10,7 @@ use ledge_part::route::{BoundRoute, bind};
 use ledge_part::{Environment, Part};
 use ledge_service::shutdown::Shutdown;
 
+use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
 use crate::findings::{Findings, FindingsSource};
 use crate::http::{ConsoleState, ROUTES};
@@ -24,12 +25,14 @@ pub struct ConsolePart {
 }
 
 impl ConsolePart {
-    /// Creates the console of a box. `findings` looks for what is wrong with it, and may block.
+    /// Creates the console of a box. `findings` looks for what is wrong with it, `egress` reports what
+    /// can leave it; both may block.
     pub fn new(
         device: DeviceName,
         serving: Serving,
         authenticator: Authenticator,
         findings: FindingsSource,
+        egress: EgressSource,
         shutdown: Shutdown,
     ) -> Self {
         let state = ConsoleState {
@@ -38,6 +41,7 @@ impl ConsolePart {
             figures: Figures::default(),
             listeners: Listeners::default(),
             findings: Findings::new(findings),
+            egress,
             shutdown,
         };
         Self { state, serving }

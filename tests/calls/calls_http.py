@@ -68,6 +68,7 @@ GET /access
 GET /figures
 GET /figures/live
 GET /findings
+GET /egress
 GET /metrics
 GET /openapi.json
 """

@@ -17,6 +17,7 @@ pub enum Duty {
     Declared,
     States,
     Figures,
+    Egress,
     Ask,
     Read,
     Push,
@@ -32,8 +33,8 @@ pub enum Duty {
 }
 
 use Duty::{
-    Add, Anybody, Ask, Backup, Catalogue, Declared, Figures, Load, Log, Maintain, Metrics, Models, Orders, Push, Read,
-    States, Statistics, Trust, Upload,
+    Add, Anybody, Ask, Backup, Catalogue, Declared, Egress, Figures, Load, Log, Maintain, Metrics, Models, Orders, Push,
+    Read, States, Statistics, Trust, Upload,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
@@ -43,6 +44,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("what is declared of features", &[Declared]),
     ("the state of features, updates and the audit log", &[States]),
     ("the figures and findings of the console", &[Figures]),
+    ("what left the box", &[Egress]),
     ("ask models", &[Ask]),
     ("see those models", &[Models]),
     ("read features", &[Read]),
@@ -225,6 +227,7 @@ pub const CALLS: &[Call] = &[
     // It ends at once.
     get("/figures/live", &[Figures]).whole_box().path("/figures/live?events=0"),
     get("/findings", &[Figures]).whole_box(),
+    get("/egress", &[Egress]).whole_box(),
     get("/metrics", &[Metrics]),
 ];
 

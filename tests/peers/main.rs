@@ -35,8 +35,11 @@ mod check;
 #[path = "../it/client.rs"]
 mod client;
 mod console;
+mod console_audit;
+mod console_features;
 mod console_looks;
 mod console_models;
+mod console_updates;
 mod cpus;
 #[path = "../it/daemon.rs"]
 mod daemon;
