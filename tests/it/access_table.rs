@@ -33,8 +33,8 @@ pub enum Duty {
 }
 
 use Duty::{
-    Add, Anybody, Ask, Backup, Catalogue, Declared, Egress, Figures, Load, Log, Maintain, Metrics, Models, Orders, Push,
-    Read, States, Statistics, Trust, Upload,
+    Add, Anybody, Ask, Backup, Catalogue, Declared, Egress, Figures, Load, Log, Maintain, Metrics, Models, Orders,
+    Push, Read, States, Statistics, Trust, Upload,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.

@@ -217,7 +217,15 @@ fn findings_are_those_of_the_doctor() {
 fn what_left_the_box_is_told_as_by_the_command_line() {
     let allow = "egress.allow=[{host=\"a.example:443\",region=\"eu\",send=[\"requests\"]}]";
     let daemon = TestRoot::new().set(allow).start();
-    let report = daemon.client().get("/egress").json();
+    // The counts are written soon after the start.
+    let end = Instant::now() + LISTENING_TIME_MAX;
+    let report = loop {
+        let report = daemon.client().get("/egress").json();
+        if report["counted_since"].is_string() || Instant::now() > end {
+            break report;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
     let told = daemon.root.command(&["audit", "egress", "--json"]).output().unwrap();
     assert_eq!(report, serde_json::from_slice::<Value>(&told.stdout).unwrap());
     assert_eq!(report["destinations"][0]["allowed"], json!(["protocol", "requests"]));

@@ -98,7 +98,8 @@ async function follow() {
   const refused = !may('audit') ? { status: 403, message: 'To read and verify the records, use a key with the role auditor or admin.' }
     : !crypto.subtle && { message: 'Browsers check signatures only on pages at https:// and on the box itself. Open the page there, or run `ledge audit verify`.' };
   if (refused) check.replaceChildren(failure(refused, () => ask()));
-  if (refused || walk) return;
+  // A log that is being opened has no key yet.
+  if (refused || walk || !status.verifier_key) return;
   const of = chosen ?? newest();
   const [file, key] = [files(of), pasted ?? await readKey(status.verifier_key)];
   const note = await file('checkpoint');
@@ -200,12 +201,12 @@ async function verifyAll() {
     const notes = [];
     if (first > 0) notes.push(`Records before ${first} are no longer on this box; the hashes above them lead to the signed root.`);
     if (lost) notes.push(`The log says that ${many(lost)} calls and events never became records.`);
-    if (!signal.aborted && of.of === newest() && first > pruned) faults.push(new Fault('missing', `No record says that the box removed those before ${first}.`));
+    if (!signal.aborted && of.of === newest() && (of.first > pruned || first > status.first)) faults.push(new Fault('missing', `No record says that the box removed those before ${first}.`));
     if (!signal.aborted && of.of < newest()) {
       await compareWithNext(of).then((note) => notes.push(note)).catch((error) => { if (error instanceof Fault) faults.push(error); else throw error; });
     }
     const words = faults.length ? 'Refused. Records that are those that were signed:' : signal.aborted ? 'Cancelled. Verified so far:' : 'Whole. Every record is the one that was signed:';
-    if (head === of) verdict.replaceChildren(h('div', { class: `notice ${faults.length || signal.aborted ? '' : 'good'}` },
+    if (head === of) verdict.replaceChildren(h('div', { class: `notice ${faults.length ? 'plain' : signal.aborted ? '' : 'good'}` },
       h('p', null, `${words} ${many(checked)}. `, notes.join(' ')), faultList(faults)));
   } catch (error) {
     verdict.replaceChildren(failure(error, () => ask()));
@@ -238,7 +239,9 @@ async function relist() {
   await more();
 }
 
-const isEnd = ({ kept, next, first }) => !kept.length && next < Math.floor(first / 256);
+/** The first record that is still there: a box that is short of room removes old ones meanwhile. */
+const firstOf = (of) => (of.of === newest() ? status.first : of.first);
+const isEnd = (of) => !of.kept.length && of.next < Math.floor(firstOf(of) / 256);
 
 /** Reads back until there are more rows, or enough was read. */
 async function more() {
@@ -269,7 +272,8 @@ async function more() {
 }
 
 function drawRecords() {
-  const { rows, faults, next, kept, first } = shown;
+  const { rows, faults, next, kept } = shown;
+  const first = firstOf(shown);
   const newer = head.log ? head.log.head.size - shown.log.head.size : 0;
   const back = kept.length ? kept.at(-1).seq + 1 : (next + 1) * 256;
   replace(records, faultList(faults), newer > 0 && button('newer', `Show ${many(newer)} newer`, relist),
