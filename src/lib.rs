@@ -6,6 +6,8 @@
 pub mod cli;
 /// The composition root. The only file that sees every part.
 pub mod daemon;
+/// What can leave this box, and how much did, for `ledge audit egress` and the console.
+pub mod egress_report;
 /// The findings about this box that `ledge doctor` and the daemon share.
 pub mod findings;
 /// The configuration: a value that needs no further check, or every mistake at once.

@@ -10,10 +10,11 @@ use ledge_part::route::needs::{PUBLIC, VIEW};
 use ledge_part::route::{Route, Scope};
 use ledge_service::shutdown::Shutdown;
 
+use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
 use crate::findings::{self, Findings};
 use crate::live::{self, Listeners};
-use crate::{access, page, roles};
+use crate::{access, egress, page, roles};
 
 /// The permissions of which every role has one.
 const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
@@ -27,6 +28,7 @@ pub const ROUTES: &[Route<ConsoleState>] = &[
     Route::get("/figures", VIEW, || get(figures::figures)).scope(Scope::Box),
     Route::get("/figures/live", VIEW, || get(live::live)).scope(Scope::Box).caller(),
     Route::get("/findings", VIEW, || get(findings::findings)).scope(Scope::Box),
+    Route::get("/egress", VIEW, || get(egress::egress)).scope(Scope::Box),
 ];
 
 /// The state of the routes.
@@ -37,6 +39,7 @@ pub struct ConsoleState {
     pub(crate) figures: Figures,
     pub(crate) listeners: Listeners,
     pub(crate) findings: Findings,
+    pub(crate) egress: EgressSource,
     pub(crate) shutdown: Shutdown,
 }
 

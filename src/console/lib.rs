@@ -1,6 +1,6 @@
 //! The console: a page in the browser that shows what the box does, tries models and manages them. The page speaks only
 //! the public HTTP API. What it needs beyond the other parts is here: who the caller is, figures of the last day,
-//! findings, and API keys.
+//! findings, what leaves the box, and API keys.
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[console]`
@@ -15,6 +15,7 @@
 //!   they are made of
 //! * `live.rs` - each new sample as a server-sent event
 //! * `findings.rs` - the findings about this box, kept for a minute
+//! * `egress.rs` - what can leave this box, and how much did
 //!
 //! Invariants:
 //! * The page is the same for every caller and has nothing of the box in it. It names no address: everything that it
@@ -28,6 +29,7 @@
 
 mod access;
 pub mod config;
+mod egress;
 mod figures;
 mod findings;
 pub mod http;
@@ -39,4 +41,5 @@ mod readings;
 mod ring;
 mod roles;
 
+pub use egress::EgressSource;
 pub use findings::FindingsSource;

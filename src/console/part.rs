@@ -12,6 +12,7 @@ use ledge_part::{Environment, Part};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 
+use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
 use crate::findings::{Findings, FindingsSource};
 use crate::http::{ConsoleState, ROUTES};
@@ -29,13 +30,15 @@ pub struct ConsolePart {
 }
 
 impl ConsolePart {
-    /// Creates the console of a box. `access` has the ways in without a key; `findings` looks for what is wrong with it, and may block.
+    /// Creates the console of a box. `access` has the ways in without a key; `findings` looks for what is wrong with it,
+    /// `egress` reports what can leave it; both may block.
     pub fn new(
         device: DeviceName,
         serving: Serving,
         authenticator: Authenticator,
         access: AccessConfig,
         findings: FindingsSource,
+        egress: EgressSource,
         shutdown: Shutdown,
     ) -> Self {
         let state = ConsoleState {
@@ -44,6 +47,7 @@ impl ConsolePart {
             figures: Figures::default(),
             listeners: Listeners::default(),
             findings: Findings::new(findings),
+            egress,
             shutdown,
         };
         Self { state, access: Arc::new(access), serving }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_console::FindingsSource;
 use ledge_console::part::ConsolePart;
+use ledge_console::{EgressSource, FindingsSource};
 use ledge_http::Routers;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::repository::{IndexRow, Repository, VersionState};
@@ -12,10 +12,11 @@ use ledge_models::serving::Serving;
 use ledge_part::Environment;
 use ledge_part::check::Check;
 use ledge_service::shutdown::Shutdown;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::config::Config;
+use crate::egress_report::EgressReport;
 use crate::findings::{Seeker, findings};
 
 /// The routers of this daemon, while it serves: the findings ask its own routes.
@@ -59,10 +60,12 @@ pub fn console(
         runtime: Handle::current(),
     };
     let findings = FindingsSource::new(move || looked_at.findings());
+    let of = config.clone();
+    let egress = EgressSource::new(move || json!(EgressReport::read(&of)));
     config.console.enabled.then(|| {
         let (device, access) = (environment.device.id.clone(), config.access.clone());
         let shutdown = environment.shutdown.clone();
-        ConsolePart::new(device, serving.clone(), authenticator.clone(), access, findings, shutdown)
+        ConsolePart::new(device, serving.clone(), authenticator.clone(), access, findings, egress, shutdown)
     })
 }
 

@@ -106,8 +106,8 @@ impl Role {
         match self {
             Self::Viewer => {
                 "see models, their index, configuration and statistics, `/metrics`, what is declared of features, \
-                 the state of features, updates and the audit log, the catalogue, the figures and findings of the \
-                 console, and what cameras count"
+                 the state of features, updates and the audit log, what left the box, the catalogue, the figures and \
+                 findings of the console, and what cameras count"
             }
             Self::Infer => "ask models, see those models, read features",
             Self::FeatureWriter => "push features, read them, see what is declared",

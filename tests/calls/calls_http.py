@@ -75,6 +75,7 @@ GET /findings
 GET /cameras
 GET /cameras/events
 GET /cameras/{camera}/picture
+GET /egress
 GET /metrics
 GET /openapi.json
 """

@@ -36,6 +36,7 @@ RULES = [
     ("GET /figures", "body", r'("columns":)\{[^}]*\}', r"\1<figures>", "the machine and the time"),
     ("/v2/models/", "body", r'"profile":("[^"]*"|\{"string_value":"[^"]*"\})', '"profile":<profile>', "measured times"),
     ("GET /findings", "body", r'"checks":\[.*\]', '"checks":<checks>', "the machine"),
+    ("GET /egress", "body", r'("destinations":)\[[^\]]*\].*', r"\1<counts>", "the ports of this run"),
     ("GET /audit/logs/1/checkpoint", "body", r"(?s)^(ledge.audit/box/1\n).+", r"\1<checkpoint>", "as above"),
     ("GET /audit/logs/1/tile/.* with all records", "body", r'(?s)^(?!\{"error":).+', "<tile>",
         "records with times and their hashes"),

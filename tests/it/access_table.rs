@@ -18,6 +18,7 @@ pub enum Duty {
     States,
     Figures,
     Cameras,
+    Egress,
     Ask,
     Read,
     Push,
@@ -35,8 +36,8 @@ pub enum Duty {
 }
 
 use Duty::{
-    Add, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Figures, Keys, Load, Log, Maintain, Metrics, Models,
-    Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
+    Add, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain, Metrics,
+    Models, Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
@@ -47,6 +48,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("the state of features, updates and the audit log", &[States]),
     ("the figures and findings of the console", &[Figures]),
     ("what cameras count", &[Cameras]),
+    ("what left the box", &[Egress]),
     ("ask models", &[Ask]),
     ("see those models", &[Models]),
     ("read features", &[Read]),
@@ -236,6 +238,7 @@ pub const CALLS: &[Call] = &[
     // No name.
     post("/keys", &[Keys], nothing).whole_box().status(400),
     post("/keys/{key}/revoke", &[Keys], nothing).whole_box().status(404).path("/keys/nobody/revoke"),
+    get("/egress", &[Egress]).whole_box(),
     get("/metrics", &[Metrics]),
     get("/cameras", &[Cameras]).whole_box(),
     get("/cameras/events", &[Cameras]).whole_box(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::access_matrix::key;
 use crate::client::{Client, Response};
-use crate::daemon::{TestDaemon, TestRoot};
+use crate::daemon::{TestDaemon, TestRoot, write};
 
 /// A request with headers as a browser sends them, and nothing else.
 fn sent(mut client: Client, method: &str, path: &str, head: &str) -> Response {
@@ -96,7 +96,8 @@ fn the_page_is_served_and_confined() {
 #[test]
 fn a_console_that_is_turned_off_is_not_there() {
     let daemon = TestRoot::new().set("console.enabled=false").start();
-    for path in ["/", "/console/app.js", "/access", "/figures", "/figures/live", "/findings", "/roles", "/keys"] {
+    let console = ["/access", "/figures", "/figures/live", "/findings", "/egress", "/roles", "/keys"];
+    for path in ["/", "/console/app.js"].into_iter().chain(console) {
         assert_eq!(daemon.client().get(path).status, 404, "{path}");
     }
     assert_eq!(daemon.client().get("/v2").status, 200);
@@ -214,6 +215,30 @@ fn findings_are_those_of_the_doctor() {
 }
 
 #[test]
+fn what_left_the_box_is_told_as_by_the_command_line() {
+    let allow = "egress.allow=[{host=\"a.example:443\",region=\"eu\",send=[\"requests\"]}]";
+    let daemon = TestRoot::new().set(allow).start();
+    // The counts are written soon after the start.
+    let end = Instant::now() + LISTENING_TIME_MAX;
+    let report = loop {
+        let report = daemon.client().get("/egress").json();
+        if report["counted_since"].is_string() || Instant::now() > end {
+            break report;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let told = daemon.root.command(&["audit", "egress", "--json"]).output().unwrap();
+    assert_eq!(report, serde_json::from_slice::<Value>(&told.stdout).unwrap());
+    assert_eq!(report["destinations"][0]["allowed"], json!(["protocol", "requests"]));
+    assert!(report["counted_since"].is_string() && report["error"].is_null(), "{report}");
+
+    write(&daemon.root.folder.path().join("egress.json"), b"{");
+    let report = daemon.client().get("/egress").json();
+    assert!(report["error"].as_str().unwrap().contains("damaged"), "{report}");
+    assert_eq!(report["destinations"][0]["connections"], 0, "what may be sent is still told");
+}
+
+#[test]
 fn a_caller_learns_who_it_is() {
     let root = TestRoot::closed();
     let till = key(&root, &["till", "--role", "infer", "--role", "feature-writer", "--model", "add_sub"]);
@@ -244,6 +269,7 @@ fn the_page_may_what_this_machine_may_and_a_foreign_page_may_nothing() {
         ("GET", "/figures"),
         ("GET", "/figures/live?events=0"),
         ("GET", "/findings"),
+        ("GET", "/egress"),
         ("GET", "/v2/models/add_sub"),
         ("POST", "/v2/repository/index"),
     ];

@@ -31,8 +31,10 @@ async function errorOf(response) {
   const text = await response.text().catch(() => '');
   let message = text.slice(0, 500) || `the box answered with the status ${response.status}`;
   try {
-    const body = JSON.parse(text);
-    message = body.error?.message ?? body.error ?? message;
+    let body = JSON.parse(text);
+    // Errors about features have the form of Feast: JSON in a string of JSON.
+    if (typeof body === 'string') body = JSON.parse(body);
+    message = body.error?.message ?? body.error ?? body.message ?? body.detail?.[0]?.msg ?? body.detail ?? message;
   } catch {
     // Not JSON: something between this page and the box answered.
   }

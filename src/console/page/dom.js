@@ -59,6 +59,12 @@ export function bytes(value) {
   return `${number(value)} ${units[unit]}`;
 }
 
+/** A moment of the API for people, in their own time zone. */
+export function moment(text) {
+  // The Swedish form is year, month, day.
+  return text ? new Date(text).toLocaleString('sv') : '–';
+}
+
 /** A text in which commands stand between backticks. */
 export function withCommands(text) {
   return text.split('`').map((part, index) => (index % 2 ? h('code', null, part) : part));

@@ -30,6 +30,27 @@ export function refusal(permission, message) {
   return may(permission) ? null : failure({ status: 401, message }, () => ask());
 }
 
+/** Fills a place by `load`, or with the reason why it cannot be. */
+export async function filled(place, what, load) {
+  try {
+    const refused = refusal('view', `${what} needs the role viewer, operator, auditor or admin.`);
+    if (refused) place.replaceChildren(refused);
+    else await load();
+  } catch (error) {
+    place.replaceChildren(failure(error, () => ask()));
+  }
+}
+
+/** Names with their values, in a row. */
+export function facts(values) {
+  return h('dl', { class: 'times' }, Object.entries(values).map(([name, value]) => h('div', null, h('dt', null, name), h('dd', { class: 'long' }, value))));
+}
+
+/** A field for a name or a number. */
+export function field(name, more) {
+  return h('input', { type: 'text', name, spellcheck: 'false', autocapitalize: 'none', autocomplete: 'off', ...more });
+}
+
 /** Puts new content into an element. The focus stays on what has the same `data-action`, and opened details stay open. */
 export function replace(place, ...content) {
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.action : undefined;

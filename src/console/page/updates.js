@@ -1,16 +1,123 @@
-// The section "Updates".
+// Signed updates: the state of each subject, its rollout step by step, and the orders of the administrator.
 
-import { h } from './dom.js';
+import { get, post } from './api.js';
+import { failure, h, moment, time, withCommands } from './dom.js';
+import { ask } from './key.js';
+import { action, confirm, facts, filled, refreshed, replace } from './parts.js';
+import { cell, list, row, title } from './table.js';
 
-export function build(section) {
-  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')));
+const STAGES = {
+  downloading: 'its files are fetched',
+  verified: 'its files are those that were signed; it is tried in a process of its own',
+  staged: 'it is loaded next to the live version and timed against it',
+  shadow: 'a share of the requests is run on it too, and nobody gets its answers',
+  canary: 'a share of the requests is answered by it',
+  active: 'it answers every request, and the version before is kept for a rollback',
+  committed: '',
+};
+const UNCONFIGURED = 'This box gets no updates. To get them from a platform, which signs models and says where they run, set `updates.repository`, `updates.root_file` and an entry of `[[egress.allow]]`. `ledge config check` says what is missing.';
+const TRIAL_MS = 2000;
+const IDLE_MS = 10_000;
+// Metadata is renewed well before.
+const EXPIRES_SOON_MS = 24 * 3600 * 1000;
+
+let due = 0;
+let isBusy = false;
+const told = h('div', { role: 'status' });
+const place = h('div', { class: 'stack' });
+
+const followed = refreshed(TRIAL_MS, () => { if (!isBusy && Date.now() >= due) load(); });
+export const { hide } = followed;
+
+export function show() {
+  due = 0;
+  followed.show();
 }
 
-/** The section is looked at. */
-export function show() {}
+export function build(section) {
+  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')), told, place);
+}
 
-/** Another section is looked at. */
-export function hide() {}
+export function changed() {
+  hide();
+  told.replaceChildren();
+  place.replaceChildren();
+}
 
-/** The caller is another one. */
-export function changed() {}
+const load = () => filled(place, 'The state of updates', async () => {
+  due = Date.now() + IDLE_MS;
+  const updates = await get('/updates').catch((error) => { if (error.status !== 409) throw error; });
+  if (updates && !isBusy) draw(updates);
+  if (!updates) place.replaceChildren(h('p', { class: 'notice' }, withCommands(UNCONFIGURED)));
+});
+
+function draw({ repository, checked, error, published, roles, subjects }) {
+  due = Date.now() + (subjects.some((one) => one.trial) ? TRIAL_MS : IDLE_MS) - TRIAL_MS / 2;
+  const values = { Repository: repository, 'Last check that succeeded': moment(checked), 'Rollouts published': moment(published) };
+  const role = ([name, { version, expires }]) => {
+    const left = expires ? Date.parse(expires) - Date.now() : Infinity;
+    return row(title(name), cell('Version', version), cell('Valid until', expires ? moment(expires) : 'not known yet',
+      left < EXPIRES_SOON_MS && h('span', { class: `badge ${left < 0 ? 'fail' : 'warn'}` }, left < 0 ? 'expired' : 'within a day')));
+  };
+  replace(place,
+    error && failure({ message: `The last check failed: ${error}` }),
+    h('div', { class: 'card' }, h('div', { class: 'row' }, facts(values),
+      action('Check now', 'for updates', 'operate', 'operator or admin', (button) => order(button, '/updates/check', 'Check for updates now?',
+        `The box asks ${repository} for new rollouts, and tries at once what waits for its next attempt.`, 'Check now', 'The check has succeeded.')))),
+    subjects.length ? subjects.map(drawSubject) : h('p', { class: 'notice' }, 'No rollout is for this box yet.'),
+    h('details', { class: 'card', 'data-action': 'trust' }, h('summary', null, 'Trust: who signed, and until when'), list('Roles of the signed metadata', ['Role', 'Version', 'Valid until'], Object.entries(roles).map(role))));
+}
+
+/** The stages as a line. */
+function steps(at, isFailed) {
+  const names = Object.keys(STAGES);
+  const place_ = names.indexOf(at);
+  const isEnd = at === 'committed';
+  return h('ol', { class: 'steps' }, names.map((name, index) => {
+    const state = index < place_ || isEnd ? 'done' : index > place_ ? null : isFailed ? 'failed' : 'now';
+    return h('li', { class: state, 'aria-current': state === 'now' && 'step' }, name, h('span', { class: 'unseen' }, { done: ' (done)', failed: ' (failed here)' }[state]));
+  }));
+}
+
+function drawSubject(one) {
+  const { subject, version, previous, pinned, trial, waiting, error, last, stage } = one;
+  const isModel = subject.startsWith('models/');
+  const before = previous ? `version ${previous}` : isModel ? 'the model in your own repository' : 'what was before';
+  const canReturn = version && (!trial || stage === 'active');
+  const live = version ? `Version ${version} is live.${canReturn ? ` A rollback would return to ${before}.` : ''}` : isModel ? 'No version of the platform is live: the model in your own repository answers, if there is one.' : 'No version of the platform is live.';
+  const isBack = last?.result === 'rolled_back';
+  const button = (verb, path, question, details, done) => action(verb, subject, 'operate', 'operator or admin',
+    (pressed) => order(pressed, `/updates/${subject}/${path}`, question, details, verb, done));
+  return h('article', { class: 'card stack', 'aria-label': subject },
+    h('div', { class: 'row' }, h('h2', null, subject), pinned && h('span', { class: 'badge warn' }, 'pinned'),
+      h('span', { class: `badge ${trial ? 'warn' : isBack ? (last.cause === 'operator' ? 'off' : 'fail') : 'ok'}` }, trial ? `version ${trial.version} on trial` : isBack ? 'rolled back' : 'idle')),
+    h('p', null, live),
+    trial && [steps(stage), h('p', null, `Version ${trial.version} of the rollout ${trial.rollout}, ${time(trial.since_s)} in the stage ${stage}: ${STAGES[stage]}.`),
+      trial.held && h('p', { class: 'reason' }, `It stands still: ${trial.held}`),
+      trial.fault && h('p', { class: 'reason' }, `${trial.fault.reason}. Attempts: ${trial.fault.attempts}, since ${moment(trial.fault.since)}; the next is due ${moment(trial.fault.next)}.`)],
+    error && error !== trial?.fault?.reason && h('p', { class: 'reason' }, error),
+    waiting && waiting.rollout !== trial?.rollout && h('p', null, `Version ${waiting.version} of the rollout ${waiting.rollout} waits: ${waiting.reason}.`),
+    last && [!trial && steps(isBack ? last.stage : 'committed', isBack),
+      h('p', { class: isBack ? 'reason' : 'note' }, isBack ? `Version ${last.version} of the rollout ${last.rollout} was rolled back in the stage ${last.stage} (${last.cause}): ${last.detail}`
+        : `Version ${last.version} of the rollout ${last.rollout} passed every stage.`)],
+    h('div', { class: 'row' },
+      pinned ? button('Unpin', 'unpin', `Unpin ${subject}?`, 'It takes new rollouts again, from the next check on.', 'It takes new rollouts again.')
+        : button('Pin', 'pin', `Keep ${subject} as it is?`, 'It takes nothing new until it is unpinned. A version that the platform revokes is taken back all the same.', 'It stays as it is.'),
+      canReturn && button('Roll back', 'rollback', `Roll ${subject} back?`, `From now on ${before} answers, and version ${version} of this rollout is not tried again on this box.`, `It goes back to ${before}.`),
+      trial && stage !== 'active' && button('Cancel the trial', 'cancel', `Cancel the trial of version ${trial.version}?`, 'The version that was live before the trial answers everything, and this rollout is not tried again on this box.', 'The trial has ended.')));
+}
+
+async function order(button, path, question, details, verb, done) {
+  if (!await confirm(question, details, verb)) return;
+  isBusy = true;
+  button.disabled = true;
+  try {
+    const updates = await post(path);
+    told.replaceChildren(h('p', { class: 'notice good' }, done));
+    draw(updates);
+  } catch (error) {
+    told.replaceChildren(failure(error, () => ask()));
+    button.disabled = false;
+  }
+  isBusy = false;
+}
