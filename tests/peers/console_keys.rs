@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::access_mqtt::key;
 use crate::browser::Browser;
 use crate::certificates::Authority;
+use crate::console_looks::{axe, faults};
 use crate::daemon::TestRoot;
 use crate::tls_kit::put;
 use crate::tools::{path_of, run};
@@ -87,7 +88,9 @@ fn an_admin_creates_a_key_sees_it_once_and_revokes_it() {
         browser.wait_for("document.querySelector('.key-form pre')");
         browser.text(".key-form pre")
     };
+    browser.run(&axe());
     open();
+    assert_eq!(faults(&browser), [""; 0], "the form");
     browser.type_into("#key-name", "till-7");
     browser.click(".key-form button.primary");
     browser.wait_for("document.querySelector('.key-form .error')?.innerText.includes('at least one role')");
@@ -95,6 +98,7 @@ fn an_admin_creates_a_key_sees_it_once_and_revokes_it() {
     browser.click("input[name=models-for][value=only]");
     browser.click("input[name=models][value=add_sub]");
     let key = made();
+    assert_eq!(faults(&browser), [""; 0], "the key");
     let status = |path: &str| {
         let header = format!("x-api-key: {key}");
         let url = format!("http://{}{path}", daemon.address);
@@ -123,6 +127,7 @@ fn an_admin_creates_a_key_sees_it_once_and_revokes_it() {
     browser.wait_for("document.querySelector('#confirm-dialog').open");
     // The button that changes nothing has the focus.
     assert_eq!(browser.value("document.activeElement.innerText"), json!("Cancel"));
+    assert_eq!(faults(&browser), [""; 0], "the question");
     browser.click("#confirm-dialog button.primary");
     browser.wait_for("document.querySelector('#keys .notice.good')?.innerText.includes('till-7 is revoked')");
     browser.wait_for("document.querySelectorAll('#keys [data-action$=revoke]').length === 1");

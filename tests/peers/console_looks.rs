@@ -22,7 +22,7 @@ schema = [{ name = "trips", dtype = "Int64" }]
 "#;
 
 /// The script of axe-core.
-fn axe() -> String {
+pub fn axe() -> String {
     let lib = setup_root().join("peers/axe/lib");
     let pythons = std::fs::read_dir(&lib).into_iter().flatten().map(|entry| entry.unwrap().path());
     let script = pythons.map(|python| python.join("site-packages/axe_playwright_python/axe.min.js"));
@@ -32,7 +32,7 @@ fn axe() -> String {
 
 /// The faults that axe-core finds in the page as it is, each with the first elements that have it.
 #[track_caller]
-fn faults(browser: &Browser) -> Vec<String> {
+pub fn faults(browser: &Browser) -> Vec<String> {
     let found = browser.promised("axe.run(document)");
     let violations = found["violations"].as_array().unwrap_or_else(|| panic!("{found}"));
     let places = |violation: &Value| {

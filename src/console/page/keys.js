@@ -231,7 +231,7 @@ function shown(made) {
   const card = h('section', { class: 'pane key-form', tabindex: '-1', 'aria-label': 'The new key' },
     h('h2', null, `The key for ${made.name}`),
     h('p', { class: 'notice warn' }, h('b', null, 'It is shown only now. '), 'Give it to its holder, and store it as a secret: the box keeps only a hash of it.'),
-    copyable('API key', made.key),
+    copyable('API key', made.key, 'h3'),
     h('p', { class: 'hint' }, withCommands('Send it as `Authorization: Bearer ledge_...`, or as `X-API-Key`.')),
     h('div', { class: 'row end' }, h('button', { type: 'button', class: 'primary', on: { click: close } }, 'I have stored it')));
   put(card);

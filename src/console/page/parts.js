@@ -87,8 +87,8 @@ export function confirm(question, details, verb) {
   });
 }
 
-/** A text to copy, with a button. */
-export function copyable(name, text) {
+/** A text to copy, with a button, below a heading of the level that fits there. */
+export function copyable(name, text, heading = 'h4') {
   const code = h('pre', { tabindex: '0', 'aria-label': name }, h('code', null, text));
   const button = h('button', { type: 'button', class: 'small copy' }, 'Copy');
   button.setAttribute('aria-label', `Copy: ${name}`);
@@ -106,5 +106,5 @@ export function copyable(name, text) {
     }
     setTimeout(() => { button.textContent = 'Copy'; }, 2500);
   });
-  return h('div', { class: 'command' }, h('div', { class: 'row' }, h('h4', null, name), button), code);
+  return h('div', { class: 'command' }, h('div', { class: 'row' }, h(heading, null, name), button), code);
 }
