@@ -42,8 +42,6 @@ mod console_models;
 mod console_try;
 mod console_audit;
 mod console_features;
-mod console_looks;
-mod console_models;
 mod console_updates;
 mod cpus;
 #[path = "../it/daemon.rs"]
