@@ -40,7 +40,7 @@ fn a_rollout_passes_its_stages_before_the_eyes_and_goes_back_at_a_press() {
     let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
     let slow = [
         "--shadow",
-        "share=1,min_s=7,min_requests=20,max_s=60",
+        "share=1,min_s=12,min_requests=20,max_s=60",
         "--canary",
         "share=0.5,min_s=7,min_requests=20,max_s=60",
     ];

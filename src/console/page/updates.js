@@ -17,7 +17,7 @@ const STAGES = {
 };
 const UNCONFIGURED = 'This box gets no updates. To get them from a platform, which signs models and says where they run, set `updates.repository`, `updates.root_file` and an entry of `[[egress.allow]]`. `ledge config check` says what is missing.';
 const TRIAL_MS = 2000;
-const IDLE_MS = 10_000;
+const IDLE_MS = 5000;
 // Metadata is renewed well before.
 const EXPIRES_SOON_MS = 24 * 3600 * 1000;
 
