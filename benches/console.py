@@ -6,6 +6,7 @@ usage: console.py URL PID [SECONDS]
 URL is the page of a running Ledge, PID its process, whose CPU time is counted for SECONDS (60). Drives headless Chromium by chromedriver; both must be
 on the PATH. Each of the first paints is of a new browser with an empty cache, and is that of the browser's own `first-contentful-paint`.
 """
+import gzip
 import json
 import statistics
 import subprocess
@@ -24,7 +25,7 @@ class Browser:
 
     def __init__(self):
         self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        line = next(line for line in self.driver.stdout if "on port " in line)
+        line = next(line for line in self.driver.stdout if "successfully on port " in line)
         self.base = f"http://127.0.0.1:{line.rsplit(' ', 1)[1].strip().rstrip('.')}"
         options = {"goog:chromeOptions": {"args": ARGUMENTS}}
         self.base += f"/session/{self.ask('/session', {'capabilities': {'alwaysMatch': options}})['sessionId']}"
@@ -53,8 +54,9 @@ def first_paint_ms(url):
     browser = Browser()
     browser.go(url)
     paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+    time.sleep(1)  # asking meanwhile would delay it
     while (found := browser.value(paint)) is None:
-        time.sleep(0.02)
+        time.sleep(0.1)
     browser.close()
     return found
 
@@ -72,7 +74,8 @@ def share_of_a_core(pid, seconds):
 
 def main(url, pid, seconds="60"):
     files = sorted(PAGE.iterdir())
-    print(f"{sum(file.stat().st_size for file in files):,} bytes in {len(files)} files")
+    sent = sum(len(gzip.compress(file.read_bytes())) for file in files)
+    print(f"{len(files)} files, {sent:,} bytes as sent, {sum(file.stat().st_size for file in files):,} bytes without gzip")
     paints = sorted(first_paint_ms(url) for _ in range(LOOKS))
     print(f"first paint: median {statistics.median(paints):.0f} ms, {paints[0]:.0f} to {paints[-1]:.0f}")
 
