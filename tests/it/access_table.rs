@@ -28,6 +28,7 @@ pub enum Duty {
     Upload,
     Orders,
     Maintain,
+    Alerts,
     Log,
     Backup,
     Trust,
@@ -36,7 +37,7 @@ pub enum Duty {
 }
 
 use Duty::{
-    Add, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain, Metrics,
+    Add, Alerts, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain, Metrics,
     Models, Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
 };
 
@@ -45,7 +46,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("see models, their index, configuration and statistics", &[Models, Statistics]),
     ("`/metrics`", &[Metrics]),
     ("what is declared of features", &[Declared]),
-    ("the state of features, updates and the audit log", &[States]),
+    ("the state of features, updates, alerts and the audit log", &[States]),
     ("the figures and findings of the console", &[Figures]),
     ("what cameras count", &[Cameras]),
     ("what left the box", &[Egress]),
@@ -61,6 +62,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("upload and remove models", &[Upload]),
     ("check for, pin, roll back and cancel updates", &[Orders]),
     ("compact and snapshot the feature store", &[Maintain]),
+    ("try alerts", &[Alerts]),
     ("read the audit log", &[Log]),
     ("back up, restore and erase features", &[Backup]),
     ("reset what is trusted", &[Trust]),
@@ -239,6 +241,9 @@ pub const CALLS: &[Call] = &[
     post("/keys", &[Keys], nothing).whole_box().status(400),
     post("/keys/{key}/revoke", &[Keys], nothing).whole_box().status(404).path("/keys/nobody/revoke"),
     get("/egress", &[Egress]).whole_box(),
+    get("/alerts", &[States]).whole_box(),
+    // There is none of this name.
+    post("/alerts/{alert}/test", &[Alerts], nothing).whole_box().status(404).path("/alerts/shop/test"),
     get("/metrics", &[Metrics]),
     get("/cameras", &[Cameras]).whole_box(),
     get("/cameras/events", &[Cameras]).whole_box(),
