@@ -84,7 +84,11 @@ mod tests {
     fn a_path_may_be_a_secret_and_is_never_shown() {
         for (text, path, shown) in [
             ("https://hooks.example/services/T0/B0/x", "/services/T0/B0/x", "https://hooks.example:443/<hidden>"),
-            ("http://10.0.0.9:8123/api/webhook/x?a=b&sig=%2F", "/api/webhook/x?a=b&sig=%2F", "http://10.0.0.9:8123/<hidden>"),
+            (
+                "http://10.0.0.9:8123/api/webhook/x?a=b&sig=%2F",
+                "/api/webhook/x?a=b&sig=%2F",
+                "http://10.0.0.9:8123/<hidden>",
+            ),
             ("https://[2001:db8::1]:8443", "/", "https://[2001:db8::1]:8443/"),
         ] {
             let url: HookUrl = text.parse().unwrap();
@@ -96,7 +100,16 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in ["", "hooks.example/x", "ftp://a/x", "https://user@a/x", "https://a/#x", "https://a/a b", "https://a/ä", "https://a/\r\nb: c"] {
+        for text in [
+            "",
+            "hooks.example/x",
+            "ftp://a/x",
+            "https://user@a/x",
+            "https://a/#x",
+            "https://a/a b",
+            "https://a/ä",
+            "https://a/\r\nb: c",
+        ] {
             assert_eq!(text.parse::<HookUrl>(), Err(InvalidHookUrl::Form), "{text}");
         }
     }

@@ -355,7 +355,8 @@ mod tests {
 
     #[test]
     fn the_webhook_and_its_proxy_are_destinations() {
-        let config = read("[[alert]]\nname = 'a'\nmqtt = true\n[[alert]]\nname = 'b'\nurl = 'https://h/x'\nproxy = 'p:3128'");
+        let config =
+            read("[[alert]]\nname = 'a'\nmqtt = true\n[[alert]]\nname = 'b'\nurl = 'https://h/x'\nproxy = 'p:3128'");
         let [found] = config.destinations().try_into().unwrap();
         assert_eq!((found.key.as_str(), found.at.to_string().as_str()), ("[1].url", "h:443"));
         assert_eq!(found.proxy.unwrap().key, "[1].proxy");

@@ -78,7 +78,8 @@ mod tests {
     fn a_receiver_that_refuses_is_a_failure_and_its_path_is_not_told() {
         let text = "name = 'shop'\nurl = 'https://hooks.example/secret'";
         assert_eq!(look(text, None), [(Status::Ok, "to https://hooks.example:443/<hidden>".to_owned())]);
-        let receiver = |error: Value| json!({"alerts": [{"name": "shop", "to": "https://h/", "sent": 2, "error": error}]});
+        let receiver =
+            |error: Value| json!({"alerts": [{"name": "shop", "to": "https://h/", "sent": 2, "error": error}]});
         let [(status, detail)] = look(text, Some(&receiver(Value::Null))).try_into().unwrap();
         assert!(status == Status::Ok && detail.ends_with(": 2 messages since the start"), "{detail}");
         let refused = look(text, Some(&receiver(json!("status 403"))));

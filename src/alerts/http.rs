@@ -75,10 +75,7 @@ struct TestDocument<'a> {
 }
 
 /// `POST /alerts/{alert}/test`: sends a test message to each receiver of an alert.
-async fn test(
-    State(Alerts(state)): State<Alerts>,
-    PathParts(path): PathParts,
-) -> Result<Response, ApiError> {
+async fn test(State(Alerts(state)): State<Alerts>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let name = path.get("alert").map_or("", String::as_str);
     let receivers: Vec<_> = state.receivers.iter().filter(|receiver| receiver.alert.as_str() == name).collect();
     if receivers.is_empty() {

@@ -26,8 +26,8 @@ use tokio::sync::mpsc;
 
 use crate::camera::Camera;
 use crate::config::{CamerasConfig, HomeAssistantConfig};
-use crate::doctor;
 use crate::discovery::{self, Announcements, Site};
+use crate::doctor;
 use crate::fetch::Fetcher;
 use crate::http::ROUTES;
 use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};

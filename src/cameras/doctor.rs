@@ -22,7 +22,9 @@ pub fn watched<'a>(cameras: impl Iterator<Item = &'a Camera>) -> Vec<Check> {
             return Some(Check::ok(&name, "it gives pictures"));
         }
         let advice = match camera.config.url {
-            Some(_) => "`ledge doctor` asks it for a picture and says why there is none: check the camera, its url and its login",
+            Some(_) => {
+                "`ledge doctor` asks it for a picture and says why there is none: check the camera, its url and its login"
+            }
             None => "check the software that sends its pictures",
         };
         Some(Check::fail(&name, "it gives no picture", advice))

@@ -164,7 +164,10 @@ pub const ALERT_HEADERS: [(&str, &str); 6] = [
     ("user-agent", "ledge"),
     ("accept", "*/*"),
     ("content-type", "application/json"),
-    ("authorization", "the secret of alert.token_file, if one is configured; in another header with alert.token_header"),
+    (
+        "authorization",
+        "the secret of alert.token_file, if one is configured; in another header with alert.token_header",
+    ),
 ];
 
 impl HttpClient {

@@ -130,8 +130,8 @@ use tower_service::Service as _;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, LISTENERS_VARIABLE};
-use reply::VisionErrorResponse;
 pub use metrics::StoreFolder;
+use reply::VisionErrorResponse;
 pub use tls::ServerTls;
 use vision::config::VisionConfig;
 

@@ -220,7 +220,11 @@ mod tests {
     fn a_rollout_that_was_taken_back_on_order_is_no_finding() {
         let mut report = UpdatesReport::from(&crate::status_example::status());
         for cause in ["operator", "superseded", "withdrawn"] {
-            report.subjects.iter_mut().filter_map(|of| of.last.as_mut()).for_each(|last| last.cause = Some(cause.into()));
+            report
+                .subjects
+                .iter_mut()
+                .filter_map(|of| of.last.as_mut())
+                .for_each(|last| last.cause = Some(cause.into()));
             assert_eq!(rolled_back(&report), [], "{cause}");
         }
     }

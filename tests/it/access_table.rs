@@ -37,8 +37,8 @@ pub enum Duty {
 }
 
 use Duty::{
-    Add, Alerts, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain, Metrics,
-    Models, Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
+    Add, Alerts, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain,
+    Metrics, Models, Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.

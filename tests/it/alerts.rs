@@ -68,7 +68,10 @@ fn a_trouble_is_told_once_with_its_secret_and_so_is_its_end() {
         assert!(told.head.iter().any(|head| head == line), "{:?}", told.head);
     }
     let message = &told.message;
-    assert_eq!((&message["device"], &message["alert"], &message["severity"]), (&json!("box"), &json!("shop"), &json!("warn")));
+    assert_eq!(
+        (&message["device"], &message["alert"], &message["severity"]),
+        (&json!("box"), &json!("shop"), &json!("warn"))
+    );
     assert_eq!((&message["reminder"], message["advice"].is_string()), (&json!(false), true));
     for time in ["since", "at"] {
         assert!(message[time].as_str().unwrap().ends_with('Z'), "{message}");

@@ -237,10 +237,7 @@ fn an_expression_with_a_metric_or_label_that_no_box_has_is_found() {
     let documented = [("ledge_queue_depth", "model"), ("ledge_update_rollbacks_total", "cause")];
     let documented = documented.map(|(name, label)| (name.to_owned(), [label.to_owned()].into()));
     let labels: Labels = [("model".to_owned(), ["m".to_owned()].into())].into();
-    let known = Known {
-        scraped: [("ledge_queue_depth".to_owned(), labels)].into(),
-        documented: documented.into(),
-    };
+    let known = Known { scraped: [("ledge_queue_depth".to_owned(), labels)].into(), documented: documented.into() };
     for right in [
         "sum by (instance, model) (ledge_queue_depth{model=\"m\", instance=~\"$instance\"}) > 0",
         "rate(ledge_update_rollbacks_total{cause!~\"a|b\"}[$__rate_interval]) > 1e3",

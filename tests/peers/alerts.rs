@@ -44,8 +44,7 @@ fn ending_in(authority: &Authority, days: u64) -> Identity {
 /// A box with a broker and an alert that needs a second.
 fn root(broker: &Broker, hook: &HookServer, more: &str) -> TestRoot {
     let root = named_root(broker, "box");
-    let config =
-        format!("[[alert]]\nname = \"shop\"\nurl = {:?}\nmqtt = true\nhold_s = 1\n{more}\n", hook.url());
+    let config = format!("[[alert]]\nname = \"shop\"\nurl = {:?}\nmqtt = true\nhold_s = 1\n{more}\n", hook.url());
     write(&root.folder.path().join("ledge.toml"), config.as_bytes());
     root
 }
@@ -108,7 +107,11 @@ fn each_trouble_sets_off_its_rule_and_is_told_and_so_is_its_end() {
     let disk = Disk::of(root.folder.path()).unwrap().available_bytes;
     // The log leaves so much of the disk free that the test can take the rest of it.
     let (reserve_mb, filling) = (disk / 8 * 7 >> 20, disk / 4);
-    let root = tls_kit::with_certificate(root, &authority)
+    tls_kit::put(&root, &authority.issue("127.0.0.1"));
+    let root = root
+        .set("http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\", \"https://127.0.0.1:0\"]")
+        .set("http.tls.certificate_file=\"box.pem\"")
+        .set("http.tls.key_file=\"box.key\"")
         .models(&["slow"])
         .file("slow/model.toml", "[queue]\nmax_size = 2\n")
         .set(&format!("audit.min_free_mb={reserve_mb}"));
@@ -224,6 +227,17 @@ fn the_expressions_of_the_board_are_valid() {
     run(Command::new(path_of("promtool")).args(["check", "rules"]).arg(file));
 }
 
+/// Does something until then, with a pause after each time. Returns how often.
+fn repeated(until: Instant, pause: Duration, mut step: impl FnMut(u64)) -> u64 {
+    let mut number = 0;
+    while Instant::now() < until {
+        step(number);
+        number += 1;
+        std::thread::sleep(pause);
+    }
+    number
+}
+
 /// Calls over HTTP and MQTT and pushes, as a shop makes them, for this time. Returns the rules that fired, and the
 /// messages.
 fn under_normal_load(time: Duration, rules: &str) -> (Vec<String>, Vec<String>) {
@@ -238,37 +252,31 @@ fn under_normal_load(time: Duration, rules: &str) -> (Vec<String>, Vec<String>) 
     let prometheus = Prometheus::start(&daemon, rules);
     let answers = Peer::subscribed(&broker, "caller", "answers");
     let until = Instant::now() + time;
-    let (mut over_http, mut over_mqtt, mut pushes) = (0_u64, 0_u64, 0_u64);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
+    let (over_http, over_mqtt, pushes) = std::thread::scope(|scope| {
+        let over_http = scope.spawn(|| {
             let tensor = |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
             let call = json!({"inputs": [tensor("INPUT0"), tensor("INPUT1")]});
             let mut client: Client = daemon.client();
-            while Instant::now() < until {
+            repeated(until, Duration::from_millis(10), |_| {
                 assert_eq!(client.post_json("/v2/models/add_sub/infer", &call).status, 200);
-                over_http += 1;
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            })
         });
-        scope.spawn(|| {
-            while Instant::now() < until {
-                answers.send(Outgoing::add_sub(&over_mqtt.to_string(), 2.0).answer_to("answers"));
+        let over_mqtt = scope.spawn(move || {
+            repeated(until, Duration::from_millis(50), |number| {
+                answers.send(Outgoing::add_sub(&number.to_string(), 2.0).answer_to("answers"));
                 assert!((answers.receive().sum() - 3.0).abs() < 1e-6);
-                over_mqtt += 1;
-                std::thread::sleep(Duration::from_millis(50));
-            }
+            })
         });
-        scope.spawn(|| {
+        let pushes = scope.spawn(|| {
             let mut client = daemon.client();
-            while Instant::now() < until {
+            repeated(until, Duration::from_millis(100), |number| {
                 let at = ledge::clock::rfc3339(ledge::clock::unix_millis());
-                let rows = json!({"machine_id": [format!("m{}", pushes % 50)], "event_timestamp": [at], "rms": [0.5]});
+                let rows = json!({"machine_id": [format!("m{}", number % 50)], "event_timestamp": [at], "rms": [0.5]});
                 let push = json!({"push_source_name": "sensors_push", "df": rows, "to": "online"});
                 assert_eq!(client.post_json("/push", &push).status, 200);
-                pushes += 1;
-                std::thread::sleep(Duration::from_millis(100));
-            }
+            })
         });
+        (over_http.join().unwrap(), over_mqtt.join().unwrap(), pushes.join().unwrap())
     });
     println!(
         "{} s of normal load: {over_http} calls over HTTP, {over_mqtt} over MQTT, {pushes} pushes",

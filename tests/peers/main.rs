@@ -58,6 +58,7 @@ mod feast;
 mod features;
 mod group;
 mod hindered;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/hook_server.rs"]
 mod hook_server;
 mod hostile;
