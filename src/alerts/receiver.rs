@@ -180,10 +180,10 @@ impl Receiver {
         let json = Bytes::from(message.json());
         let sent = match &self.way {
             Way::Webhook(webhook) => webhook.send(json).await,
-            Way::Broker(broker) => match broker.publish(&self.alert, json) {
-                true => Ok(()),
-                false => Err(SendError::NoBroker),
-            },
+            Way::Broker(broker) => {
+                let is_taken = broker.publish(&self.alert, json);
+                is_taken.then_some(()).ok_or(SendError::NoBroker)
+            }
         };
         let mut error = self.error();
         match &sent {

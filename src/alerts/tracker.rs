@@ -55,7 +55,7 @@ struct Tracked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     /// Wrong, but not yet for long enough.
-    Pending { since_ms: u64, held: Duration },
+    Pending { since_ms: u64, lasted: Duration },
     Firing {
         since_ms: u64,
         severity: Status,
@@ -127,16 +127,12 @@ impl Tracker {
                 // The clock was ahead, and is set back: a reminder must not wait for that time.
                 told.at_ms = told.at_ms.min(now_ms);
             }
-            match found.remove(name.as_str()) {
-                Some(check) => {
-                    tracked.step(self.rules.status(&check), elapsed, self.rules.hold);
-                    (tracked.detail, tracked.advice) = (check.detail, check.advice);
-                }
-                None => {
-                    tracked.step(Status::Ok, elapsed, self.rules.hold);
-                    (tracked.detail, tracked.advice) = (String::new(), None);
-                }
-            }
+            let (status, detail, advice) = match found.remove(name.as_str()) {
+                Some(check) => (self.rules.status(&check), check.detail, check.advice),
+                None => (Status::Ok, String::new(), None),
+            };
+            tracked.step(status, elapsed, self.rules.hold);
+            (tracked.detail, tracked.advice) = (detail, advice);
         }
         self.checks.retain(|_, tracked| !tracked.is_forgotten());
 
@@ -148,7 +144,7 @@ impl Tracker {
             let state = if self.rules.hold.is_zero() {
                 State::Firing { since_ms: now_ms, severity: status, other: None }
             } else {
-                State::Pending { since_ms: now_ms, held: Duration::ZERO }
+                State::Pending { since_ms: now_ms, lasted: Duration::ZERO }
             };
             let Check { detail, advice, .. } = check;
             self.checks.insert(name.to_owned(), Tracked { state, told: None, detail, advice });
@@ -227,35 +223,34 @@ impl Tracked {
     fn step(&mut self, status: Status, elapsed: Duration, hold: Duration) {
         let is_wrong = status != Status::Ok;
         self.state = match self.state.clone() {
-            State::Pending { since_ms, held } if is_wrong => {
-                let held = held.saturating_add(elapsed);
-                if held >= hold {
+            State::Pending { since_ms, lasted } if is_wrong => {
+                let lasted = lasted.saturating_add(elapsed);
+                if lasted >= hold {
                     State::Firing { since_ms, severity: status, other: None }
                 } else {
-                    State::Pending { since_ms, held }
+                    State::Pending { since_ms, lasted }
                 }
             }
-            State::Pending { since_ms, .. } => State::Resolved { since_ms },
             State::Firing { since_ms, severity, .. } if status == severity => {
                 State::Firing { since_ms, severity, other: None }
             }
             State::Firing { since_ms, severity, other } => {
-                let held = match other {
-                    Some((before, held)) if before == status => held.saturating_add(elapsed),
+                let lasted = match other {
+                    Some((before, lasted)) if before == status => lasted.saturating_add(elapsed),
                     _ => Duration::ZERO,
                 };
-                match (held >= hold, is_wrong) {
+                match (lasted >= hold, is_wrong) {
                     (true, true) => State::Firing { since_ms, severity: status, other: None },
                     (true, false) => State::Resolved { since_ms },
-                    (false, _) => State::Firing { since_ms, severity, other: Some((status, held)) },
+                    (false, _) => State::Firing { since_ms, severity, other: Some((status, lasted)) },
                 }
             }
             // The receiver could not be told that it was right. It takes it for wrong since the time that it knows.
             State::Resolved { since_ms } if is_wrong && hold.is_zero() => {
                 State::Firing { since_ms, severity: status, other: None }
             }
-            State::Resolved { since_ms } if is_wrong => State::Pending { since_ms, held: Duration::ZERO },
-            State::Resolved { since_ms } => State::Resolved { since_ms },
+            State::Resolved { since_ms } if is_wrong => State::Pending { since_ms, lasted: Duration::ZERO },
+            State::Pending { since_ms, .. } | State::Resolved { since_ms } => State::Resolved { since_ms },
         };
     }
 

@@ -55,7 +55,7 @@ pub fn checks(config: &UpdatesConfig, context: &DoctorContext<'_>) -> Vec<Check>
     } else {
         checks.extend(report.as_ref().map(last_check));
     }
-    checks.extend(report.iter().flat_map(|report| expiry(report, clock::unix_millis())));
+    checks.extend(report.iter().filter_map(|report| expiry(report, clock::unix_millis())));
     checks.extend(report.iter().flat_map(rolled_back));
     checks.push(time_of_day(clock::unix_millis(), clock::built_ms()));
     checks

@@ -225,8 +225,8 @@ pub const CALLS: &[Call] = &[
         .path("/catalogue/models/x/upload"),
     get("/audit/status", &[States]),
     get("/audit/logs/{generation}/checkpoint", &[Log]).whole_box().path("/audit/logs/1/checkpoint"),
-    // A log this young has no full tile.
-    get("/audit/logs/{generation}/tile/{*path}", &[Log]).whole_box().status(404).path("/audit/logs/1/tile/entries/000"),
+    // A log this young has no such tile.
+    get("/audit/logs/{generation}/tile/{*path}", &[Log]).whole_box().status(404).path("/audit/logs/1/tile/entries/999"),
     get("/", &[Anybody]),
     get("/console/{file}", &[Anybody]).path("/console/app.js"),
     // For every role: each has one of these.

@@ -35,7 +35,7 @@ fn receiver(daemon: &TestDaemon) -> Value {
 
 #[track_caller]
 fn wait_until(daemon: &TestDaemon, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         let found = receiver(daemon);
         if is_so(&found) {

@@ -13,6 +13,9 @@ const ADDED: [&str; 4] = ["instance", "job", "le", "alertname"];
 /// Series that Prometheus makes.
 const OWN_SERIES: [&str; 1] = ["up"];
 
+/// A label, an operator and a value.
+type Matcher = (String, String, String);
+
 /// What a metric has: the values of each label, by the name of the label.
 type Labels = BTreeMap<String, BTreeSet<String>>;
 
@@ -71,7 +74,7 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The label matchers in braces: label, operator and value. What follows the brace is left out.
-fn matchers(text: &str) -> Vec<(String, String, String)> {
+fn matchers(text: &str) -> Vec<Matcher> {
     let mut found = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() && !rest.starts_with('}') {
@@ -86,7 +89,7 @@ fn matchers(text: &str) -> Vec<(String, String, String)> {
 }
 
 /// The metrics of an expression, each with its matchers, and the labels of its groupings.
-fn parts_of(expression: &str) -> (Vec<(String, Vec<(String, String, String)>)>, BTreeSet<String>) {
+fn parts_of(expression: &str) -> (Vec<(String, Vec<Matcher>)>, BTreeSet<String>) {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (mut metrics, mut labels, mut rest) = (Vec::new(), BTreeSet::new(), expression);
     while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || "\"$".contains(c)) {

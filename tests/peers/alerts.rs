@@ -2,6 +2,7 @@
 //! their end.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -106,7 +107,7 @@ fn each_trouble_sets_off_its_rule_and_is_told_and_so_is_its_end() {
     let root = root(&broker, &ears.hook, "checks = [\"audit log\", \"queue\", \"https\", \"mqtt\", \"model\"]");
     let disk = Disk::of(root.folder.path()).unwrap().available_bytes;
     // The log leaves so much of the disk free that the test can take the rest of it.
-    let (reserve_mb, filling) = (disk / 8 * 7 >> 20, disk / 4);
+    let (reserve_mb, filling) = ((disk / 8 * 7) >> 20, disk / 4);
     tls_kit::put(&root, &authority.issue("127.0.0.1"));
     let root = root
         .set("http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\", \"https://127.0.0.1:0\"]")
@@ -219,7 +220,7 @@ fn the_expressions_of_the_board_are_valid() {
     for (number, target) in targets.enumerate() {
         let expression = target["expr"].as_str().unwrap();
         let expression = expression.replace("$__rate_interval", "5m").replace("$instance", ".+");
-        text += &format!("      - record: panel{number}\n        expr: {}\n", json!(expression));
+        writeln!(text, "      - record: panel{number}\n        expr: {}", json!(expression)).unwrap();
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("board.yml");

@@ -14,7 +14,7 @@ use crate::daemon::{TestDaemon, write};
 use crate::tools::path_of;
 
 /// A server that does not answer by then never will, nor will a rule that has not fired.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// The time between two looks.
 const GLANCE: Duration = Duration::from_millis(100);
