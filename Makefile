@@ -73,10 +73,11 @@ test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai test-p
 test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe test-quantize test-platform ## the same with every client, CPU, attack and package (before a release)
 	$(nextest) --test peers
 
-soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables (SOAK_REQUESTS=N, FAULT_SEED=N)
+soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture a_million_requests
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture --test-threads=1 interrupted::
 	$(in_tests) cargo test --release --all-features --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: update_faults::an_update audit_faults:: audit_quota::
+	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture an_hour_of_normal_load
 
 hostile: setup-test setup-schemathesis ## ten minutes of Schemathesis against /openapi.json, then five of hostile sockets, with figures (HOSTILE_MINUTES=N)
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture schemathesis::

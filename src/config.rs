@@ -2,6 +2,7 @@
 //!
 //! [`Config::load`] reads it from all its sources and reports every mistake at once; a [`Config`] is valid.
 
+mod alerts;
 mod cameras;
 mod sources;
 
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ledge_alerts::config::AlertsConfig;
 use ledge_audit::config::AuditConfig;
 use ledge_base::config_path;
 use ledge_base::telemetry::logging::LogConfig;
@@ -92,6 +94,8 @@ pub struct Config {
     #[serde(skip_serializing_if = "CamerasConfig::is_empty")]
     pub camera: CamerasConfig,
     pub home_assistant: HomeAssistantConfig,
+    #[serde(skip_serializing_if = "AlertsConfig::is_empty")]
+    pub alert: AlertsConfig,
     pub updates: UpdatesConfig,
     pub catalogue: CatalogueConfig,
     pub state: StateConfig,
@@ -348,6 +352,7 @@ impl Config {
         problems.extend(self.certificate_problem());
         problems.extend(self.group_problems());
         problems.extend(self.camera_problems());
+        problems.extend(self.alert_problems());
         problems.extend(self.writer_problems());
         problems
     }

@@ -7,7 +7,9 @@
 //! * `audit.rs` - the audit log as a part of the daemon: its writer and its copies
 //! * `updates.rs` - updates as a part of the daemon: boot before any model loads, then a thread of their own
 //! * `cameras.rs` - cameras as a part of the daemon, introduced to MQTT
-//! * `console.rs` - the console as a part of the daemon, introduced to what is wrong with this box
+//! * `findings.rs` - what is wrong with this box, as the daemon itself sees it
+//! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, introduced to what is wrong with this
+//!   box, and alerts to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
@@ -22,10 +24,12 @@
 //! * The updater reads its state before any model loads, and before anything on trial could stop the start.
 //! * The writer of the audit log ends last. A model is torn down before the process ends.
 
+mod alerts;
 mod audit;
 mod cameras;
 mod configuration_change;
 mod console;
+mod findings;
 pub mod formats;
 mod health;
 mod load_guard;
@@ -58,7 +62,7 @@ use ledge_engine::cores::Topology;
 use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
-use ledge_http::{self as http, Handover, Listeners, ServerTls};
+use ledge_http::{self as http, Handover, Listeners, ServerTls, StoreFolder};
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, remove_leftovers};
@@ -68,6 +72,7 @@ use ledge_models::scheduling::engine::Engine;
 use ledge_models::serving::{Serving, ServingLimits};
 use ledge_mqtt::bindings;
 use ledge_mqtt::part::MqttPart;
+use ledge_mqtt::publisher::Publisher;
 use ledge_part::{Environment, Part};
 use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
@@ -77,6 +82,7 @@ use ledge_updates::runtime_dirs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
+use crate::findings::FULL_DISK_BYTES;
 use audit::AuditWriter;
 pub use audit::record_without_daemon;
 use configuration_change::ConfigurationChanges;
@@ -319,7 +325,8 @@ impl App {
         audit: &AuditState,
         messages: Option<&MessageStatistics>,
         cameras: &Cameras,
-        routers: &console::OwnRouters,
+        routers: &findings::OwnRouters,
+        publisher: &Publisher,
     ) -> anyhow::Result<Vec<Arc<dyn Part>>> {
         let Environment { egress, audit: sink, sealer, .. } = &self.environment;
         let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
@@ -335,8 +342,10 @@ impl App {
             Arc::new(self.serving.clone()),
         ];
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
-        let console =
-            console::console(&self.config, &self.environment, &self.serving, &self.authenticator, messages, routers);
+        let (config, repository) = (&self.config, self.serving.repository());
+        let findings = findings::source(config, repository, cameras, messages, routers);
+        parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), messages, publisher)));
+        let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Part>));
         for (name, section) in self.config.sections() {
             let opened = section.open(&self.environment);
@@ -348,9 +357,10 @@ impl App {
     fn spawn(self) -> anyhow::Result<(AuditWriter, Health)> {
         let messages = self.config.mqtt.broker.is_some().then(MessageStatistics::default);
         let audit_state = AuditState::default();
-        let watched = cameras::WatchedCameras::new(&self.config, &self.environment, &self.serving);
-        let own_routers = console::OwnRouters::default();
-        let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers)?;
+        let publisher = Publisher::default();
+        let watched = cameras::WatchedCameras::new(&self.config, &self.environment, &self.serving, &publisher);
+        let own_routers = findings::OwnRouters::default();
+        let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers, &publisher)?;
         let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
         let Self { listeners, tls, counts, updates, environment, .. } = self;
         let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
@@ -381,6 +391,7 @@ impl App {
             all: parts.clone(),
             config: config.http.clone(),
             vision: config.vision.clone(),
+            stores: stores(&config),
             shutdown: shutdown.clone(),
         });
         let routers = http::Routers::new(&app);
@@ -389,7 +400,7 @@ impl App {
 
         let handle = updates.handle();
         updates.spawn(&config, serving.repository(), &environment);
-        let (publisher, listeners) = watched.spawn(readiness, shutdown);
+        let listeners = watched.spawn(readiness, shutdown);
         if let Some(statistics) = messages {
             let messaging = Messaging {
                 config: config.mqtt.clone(),
@@ -428,6 +439,17 @@ impl App {
         let health = Health { parts, repository, readiness: readiness.clone(), shutdown: shutdown.clone() };
         Ok((audit_writer, health))
     }
+}
+
+/// The folders of the stores, and the space that each leaves free.
+fn stores(config: &Config) -> Vec<StoreFolder> {
+    let store = |store, folder: &Path, reserve_bytes| StoreFolder { store, folder: folder.to_owned(), reserve_bytes };
+    vec![
+        store("state", &config.state.path, FULL_DISK_BYTES),
+        store("audit", &config.audit.path, config.audit.min_free_mb << 20),
+        store("features", &config.features.path, config.features.min_free_mb << 20),
+        store("updates", &config.updates.path, config.updates.min_free_mb << 20),
+    ]
 }
 
 /// Stores the settings of this start once the audit log has recorded their changes.

@@ -19,6 +19,8 @@ use serde_json::Value;
 
 use crate::config::Config;
 
+pub use machine::FULL_DISK_BYTES;
+
 /// The process that looks for findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seeker {

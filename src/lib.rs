@@ -13,6 +13,7 @@ pub mod findings;
 /// The configuration: a value that needs no further check, or every mistake at once.
 pub mod config;
 
+pub use ledge_alerts as alerts;
 pub use ledge_audit as audit;
 pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};
 pub use ledge_cameras as cameras;

@@ -31,6 +31,7 @@ class Stage:
         copy(configs / "ledge.toml", self.base / "usr/share/ledge/ledge.toml")
         copy(configs / "feature_views.d", self.base / "usr/share/ledge/feature_views.d")
         copy(packaging / "THIRD-PARTY.md", self.base / DOC / "THIRD-PARTY.md")
+        copy(packaging / "monitoring", self.base / "usr/share/ledge/monitoring")
         write(self.base / DOC / "changelog.gz", gzip.compress((self.checkout / "CHANGELOG.md").read_bytes(), mtime=0))
         write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
         self.documents()

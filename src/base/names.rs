@@ -109,6 +109,11 @@ name_type!(
     "camera name"
 );
 name_type!(
+    /// The name of an alert: a part of a path and a metric label.
+    AlertName,
+    "alert name"
+);
+name_type!(
     /// The name of a zone within a camera's picture.
     ZoneName,
     "zone name"

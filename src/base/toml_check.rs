@@ -31,7 +31,7 @@ pub const MAX_MISTAKES: usize = 50;
 const ENTRY_READS_MAX: usize = 1_000_000;
 
 /// The longest message and key shown, in characters: a mistake may quote its value, which may be the whole file.
-const SHOWN_CHARS_MAX: usize = 300;
+const SHOWN_CHARS_MAX: usize = 330;
 
 /// One mistake in a TOML text.
 #[derive(Debug, Clone, PartialEq, Eq)]

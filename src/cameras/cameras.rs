@@ -14,6 +14,7 @@ use ledge_identity::access::Access;
 use ledge_models::serving::Serving;
 use ledge_models::serving::sightings::Sightings;
 use ledge_part::Part;
+use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
 use ledge_service::audit_event::AuditSink;
@@ -26,6 +27,7 @@ use tokio::sync::mpsc;
 use crate::camera::Camera;
 use crate::config::{CamerasConfig, HomeAssistantConfig};
 use crate::discovery::{self, Announcements, Site};
+use crate::doctor;
 use crate::fetch::Fetcher;
 use crate::http::ROUTES;
 use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
@@ -145,6 +147,11 @@ impl Cameras {
 
     pub(crate) fn watching(&self) -> &Watching {
         &self.0.watching
+    }
+
+    /// The findings about cameras, as they are watched now.
+    pub fn findings(&self) -> Vec<Check> {
+        doctor::watched(self.0.cameras.iter().map(|camera| &**camera))
     }
 
     /// The topics for which the broker keeps a message.

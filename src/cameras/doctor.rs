@@ -9,9 +9,28 @@ use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::block_on;
 
 use crate::address::SnapshotUrl;
+use crate::camera::Camera;
 use crate::config::{CameraConfig, CamerasConfig};
 use crate::fetch::{FetchError, Fetcher};
 use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
+
+/// The findings about cameras that are watched: those that gave a picture, or none, at the last try.
+pub fn watched<'a>(cameras: impl Iterator<Item = &'a Camera>) -> Vec<Check> {
+    let check = |camera: &Camera| {
+        let name = format!("camera {}", camera.config.name);
+        if camera.is_online()? {
+            return Some(Check::ok(&name, "it gives pictures"));
+        }
+        let advice = match camera.config.url {
+            Some(_) => {
+                "`ledge doctor` asks it for a picture and says why there is none: check the camera, its url and its login"
+            }
+            None => "check the software that sends its pictures",
+        };
+        Some(Check::fail(&name, "it gives no picture", advice))
+    };
+    cameras.filter_map(check).collect()
+}
 
 /// The result of asking a camera for a picture.
 struct Asked {

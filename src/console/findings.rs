@@ -1,6 +1,5 @@
 //! `GET /findings`: what is wrong with this box, and what to do about it.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_part::api_error::ApiError;
-use ledge_part::check::{Check, Status};
+use ledge_part::check::Status;
+use ledge_part::findings::FindingsSource;
 use ledge_part::reply::json_bytes;
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
@@ -24,22 +24,6 @@ const KEPT_FOR: Duration = Duration::from_mins(1);
 
 /// The time after which a caller that came during the shutdown may try again.
 const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);
-
-/// A search for findings, which may block.
-#[derive(Clone)]
-pub struct FindingsSource(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
-
-impl FindingsSource {
-    pub fn new(search: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(search))
-    }
-}
-
-impl fmt::Debug for FindingsSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FindingsSource")
-    }
-}
 
 /// The findings of the last minute. Clones share them.
 #[derive(Debug, Clone)]
@@ -67,8 +51,8 @@ impl Findings {
         {
             return document.clone();
         }
-        let search = self.source.0.clone();
-        let checks = blocking(move || search()).await;
+        let source = self.source.clone();
+        let checks = blocking(move || source.search()).await;
         let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
         let document = json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -100,6 +84,8 @@ async fn answer(findings: &Findings, shutdown: &Shutdown) -> Result<Response, Ap
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use ledge_part::check::Check;
 
     use super::*;
 

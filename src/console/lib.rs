@@ -42,4 +42,3 @@ mod ring;
 mod roles;
 
 pub use egress::EgressSource;
-pub use findings::FindingsSource;

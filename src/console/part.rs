@@ -6,6 +6,7 @@ use ledge_base::names::DeviceName;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
+use ledge_part::findings::FindingsSource;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
 use ledge_part::{Environment, Part};
@@ -14,7 +15,7 @@ use ledge_service::shutdown::Shutdown;
 
 use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
-use crate::findings::{Findings, FindingsSource};
+use crate::findings::Findings;
 use crate::http::{ConsoleState, ROUTES};
 use crate::keys::{self, ServedKeys};
 use crate::live::Listeners;

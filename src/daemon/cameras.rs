@@ -20,11 +20,10 @@ use crate::config::Config;
 /// The most messages of Home Assistant that wait. Another one says nothing new.
 const STATUS_MESSAGES_MAX: usize = 2;
 
-/// The cameras of this box, and their way to the broker.
+/// The cameras of this box, and the topics that they hear.
 pub struct WatchedCameras {
     pub cameras: Cameras,
     tasks: CameraTasks,
-    publisher: Publisher,
     listeners: Vec<Listener>,
 }
 
@@ -70,10 +69,9 @@ fn to_broker(publisher: &Publisher) -> Arc<dyn Publish> {
 }
 
 impl WatchedCameras {
-    pub fn new(config: &Config, environment: &Environment, serving: &Serving) -> Self {
+    pub fn new(config: &Config, environment: &Environment, serving: &Serving, publisher: &Publisher) -> Self {
         let Environment { state, device, egress, audit, .. } = environment;
         let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
-        let publisher = Publisher::default();
         let (sender, receiver) = mpsc::channel(STATUS_MESSAGES_MAX);
         let services = CameraServices {
             egress: egress.clone(),
@@ -82,7 +80,7 @@ impl WatchedCameras {
             state: state.clone(),
             device: device.id.clone(),
             faces: config.vision.face.clone(),
-            publisher: config.mqtt.broker.is_some().then(|| to_broker(&publisher)),
+            publisher: config.mqtt.broker.is_some().then(|| to_broker(publisher)),
             cameras_topic: topics.cameras().as_str().to_owned(),
             online_topic: topics.online().as_str().to_owned(),
         };
@@ -90,12 +88,12 @@ impl WatchedCameras {
         serving.report_sightings_to(Arc::new(cameras.clone()));
         let filter = config.home_assistant.status_topic(&config.camera).and_then(|topic| topic.parse().ok());
         let listeners = filter.map(|filter| Listener { filter, messages: sender }).into_iter().collect();
-        Self { cameras, tasks, publisher, listeners }
+        Self { cameras, tasks, listeners }
     }
 
     /// Starts the tasks of the cameras. Returns what MQTT needs of them.
-    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) -> (Publisher, Vec<Listener>) {
+    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) -> Vec<Listener> {
         self.tasks.spawn(readiness, shutdown);
-        (self.publisher, self.listeners)
+        self.listeners
     }
 }

@@ -1,47 +1,15 @@
 //! The console as a part of the daemon, introduced to the models, to the callers, and to what is wrong with this box.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_console::EgressSource;
 use ledge_console::part::ConsolePart;
-use ledge_console::{EgressSource, FindingsSource};
-use ledge_http::Routers;
 use ledge_identity::authentication::Authenticator;
-use ledge_models::repository::{IndexRow, Repository, VersionState};
 use ledge_models::serving::Serving;
 use ledge_part::Environment;
-use ledge_part::check::Check;
-use ledge_service::shutdown::Shutdown;
-use serde_json::{Value, json};
-use tokio::runtime::Handle;
+use ledge_part::findings::FindingsSource;
+use serde_json::json;
 
 use crate::config::Config;
 use crate::egress_report::EgressReport;
-use crate::findings::{Seeker, findings};
-
-/// The routers of this daemon, while it serves: the findings ask its own routes.
-#[derive(Clone, Default)]
-pub struct OwnRouters(Arc<Mutex<Option<Routers>>>);
-
-impl OwnRouters {
-    /// Keeps the routers until the shutdown. The routers have the console, which has them.
-    pub fn keep(&self, routers: Routers, shutdown: &Shutdown) {
-        self.set(Some(routers));
-        let (own, ending) = (self.clone(), shutdown.clone());
-        shutdown.spawn(async move {
-            ending.requested().await;
-            own.set(None);
-        });
-    }
-
-    fn set(&self, routers: Option<Routers>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = routers;
-    }
-
-    fn get(&self) -> Option<Routers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
 
 /// The console; `None` where the configuration turns it off.
 pub fn console(
@@ -49,17 +17,8 @@ pub fn console(
     environment: &Environment,
     serving: &Serving,
     authenticator: &Authenticator,
-    messages: Option<&MessageStatistics>,
-    routers: &OwnRouters,
+    findings: FindingsSource,
 ) -> Option<ConsolePart> {
-    let looked_at = LookedAt {
-        config: config.clone(),
-        repository: serving.repository().clone(),
-        messages: messages.cloned(),
-        routers: routers.clone(),
-        runtime: Handle::current(),
-    };
-    let findings = FindingsSource::new(move || looked_at.findings());
     let of = config.clone();
     let egress = EgressSource::new(move || json!(EgressReport::read(&of)));
     config.console.enabled.then(|| {
@@ -67,68 +26,4 @@ pub fn console(
         let shutdown = environment.shutdown.clone();
         ConsolePart::new(device, serving.clone(), authenticator.clone(), access, findings, egress, shutdown)
     })
-}
-
-/// The things that the daemon looks at to find what is wrong.
-struct LookedAt {
-    config: Config,
-    repository: Repository,
-    messages: Option<MessageStatistics>,
-    routers: OwnRouters,
-    runtime: Handle,
-}
-
-impl LookedAt {
-    /// The findings of `ledge doctor`, as far as they make sense within the daemon:
-    /// * the configuration was valid when it started;
-    /// * it opens no connections to find something ([`Seeker::Daemon`]), and reports its own connection to the broker;
-    /// * it has loaded the models, so it reports those that do not serve, and tries none again;
-    /// * systemd is not asked: the unit forbids what that takes.
-    fn findings(&self) -> Vec<Check> {
-        let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));
-        checks.extend(self.broker());
-        checks.extend(self.models());
-        checks
-    }
-
-    fn ask(&self, path: &str) -> Option<Value> {
-        let routers = self.routers.get()?;
-        self.runtime.block_on(routers.ask(path))
-    }
-
-    fn broker(&self) -> Option<Check> {
-        let (broker, messages) = (self.config.mqtt.broker.as_ref()?, self.messages.as_ref()?);
-        Some(if messages.snapshot().connected {
-            Check::ok("mqtt", format!("connected to {broker}"))
-        } else {
-            let advice = "run `ledge mqtt check` for details; calls over HTTP do not need the broker";
-            Check::fail("mqtt", format!("no connection to {broker}"), advice)
-        })
-    }
-
-    fn models(&self) -> Vec<Check> {
-        let rows = self.repository.index();
-        if rows.is_empty() {
-            let detail = format!("none in {}", self.repository.path().display());
-            return vec![Check::warn("models", detail, "put models there, or set repository.path")];
-        }
-        rows.iter().filter_map(model).collect()
-    }
-}
-
-/// The finding about a version of a model; `None` for one that is unloaded or being loaded.
-fn model(row: &IndexRow) -> Option<Check> {
-    let name = format!("model {}", row.model);
-    let detail = |text: &str| match row.version {
-        Some(version) => format!("version {version}: {text}"),
-        None => text.to_owned(),
-    };
-    match &row.state {
-        VersionState::Ready => Some(Check::ok(&name, detail(row.note.as_deref().unwrap_or("serves")))),
-        VersionState::Unavailable(reason) if reason.is_failure() => {
-            let advice = "see `ledge models check`; the other models serve";
-            Some(Check::warn(&name, detail(&reason.to_string()), advice))
-        }
-        VersionState::Loading | VersionState::Unloading | VersionState::Unavailable(_) => None,
-    }
 }

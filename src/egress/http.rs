@@ -1,6 +1,8 @@
-//! An HTTP client for files of one server. It requests and reads, and sends nothing about this box. Only the client of
-//! the audit log sends a body ([`AuditClient`]), and only that of cameras logs in ([`SnapshotClient`]).
+//! An HTTP client for files of one server. It requests and reads, and sends nothing about this box. Only the clients
+//! of the audit log ([`AuditClient`]) and of alerts ([`AlertClient`]) send a body, and only those of cameras
+//! ([`SnapshotClient`]) and of alerts log in.
 
+mod alert;
 mod snapshot;
 mod upload;
 
@@ -26,6 +28,7 @@ use super::channel::Route;
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
 
+pub use alert::AlertClient;
 pub use snapshot::{Snapshot, SnapshotClient};
 pub use upload::{AuditClient, HttpAnswer};
 
@@ -152,6 +155,19 @@ pub const SNAPSHOT_HEADERS: [(&str, &str); 5] = [
     ("user-agent", "ledge"),
     ("accept", "*/*"),
     ("authorization", "the login of the camera, if one is configured: for digest a hash, for basic the password"),
+];
+
+/// The headers of an alert, and their values.
+pub const ALERT_HEADERS: [(&str, &str); 6] = [
+    ("path", "the path of alert.url, with its query"),
+    ("host", "the host of alert.url"),
+    ("user-agent", "ledge"),
+    ("accept", "*/*"),
+    ("content-type", "application/json"),
+    (
+        "authorization",
+        "the secret of alert.token_file, if one is configured; in another header with alert.token_header",
+    ),
 ];
 
 impl HttpClient {

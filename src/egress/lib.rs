@@ -12,7 +12,7 @@
 //!   configuration
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
 //! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else,
-//!   `snapshot.rs` gets a picture of a camera
+//!   `alert.rs` an alert, `snapshot.rs` gets a picture of a camera
 //! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
 //! * `counters.rs` - bytes sent to and received from each destination since the start
 //! * `stored_counts.rs` - the same since the installation, in one file
@@ -27,7 +27,7 @@
 //! * Bytes leave only through `LinkWriter::put`, under a `Content`. The allow-list permits contents for each
 //!   destination, and all are counted.
 //! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box. Only the
-//!   client of cameras logs in.
+//!   clients of cameras and of alerts log in.
 //! * Certificates are read at each connection, so a renewed one needs no restart. No TLS session is resumed.
 //! * No connection waits for the file of `stored_counts.rs`.
 #![forbid(unsafe_code)]
@@ -68,6 +68,7 @@ use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError, Download};
 pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
+pub use http::{ALERT_HEADERS, AlertClient};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
 pub use http::{SNAPSHOT_HEADERS, Snapshot, SnapshotClient};
 pub use link::{LinkReader, LinkWriter, PutError};
@@ -97,6 +98,8 @@ pub enum Purpose {
     Camera,
     /// The copy of the audit log on the platform.
     Audit,
+    /// Webhooks of `[[alert]]`.
+    Alert,
     /// A live copy of the audit log, by its name.
     LiveCopy(&'static str),
 }
@@ -105,7 +108,7 @@ impl Purpose {
     /// Every purpose, where there are live copies of these names.
     pub fn all(live_copies: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
         let live_copies = live_copies.into_iter().map(Self::LiveCopy);
-        [Self::Mqtt, Self::Updates, Self::Camera, Self::Audit].into_iter().chain(live_copies).collect()
+        [Self::Mqtt, Self::Updates, Self::Camera, Self::Alert, Self::Audit].into_iter().chain(live_copies).collect()
     }
 
     /// The contents that such a connection may carry, whatever the allow-list permits its destination.
@@ -118,8 +121,10 @@ impl Purpose {
                 Content::Report,
                 Content::Call,
                 Content::Picture,
+                Content::Alert,
             ],
             Self::Updates | Self::Camera => &[Content::Protocol, Content::Request],
+            Self::Alert => &[Content::Protocol, Content::Alert],
             Self::Audit | Self::LiveCopy(_) => &[Content::Protocol, Content::Audit],
         }
     }
@@ -135,6 +140,7 @@ impl Purpose {
             Self::Mqtt => "mqtt",
             Self::Updates => "updates",
             Self::Camera => "camera",
+            Self::Alert => "alerts",
             Self::Audit => "audit",
             Self::LiveCopy(name) => name,
         }

@@ -39,11 +39,14 @@ pub enum Content {
     /// Pictures of cameras, with the objects that were found drawn into them.
     #[serde(rename = "pictures")]
     Picture,
+    /// What is wrong with this box, for the receivers of `[[alert]]`.
+    #[serde(rename = "alerts")]
+    Alert,
 }
 
 impl Content {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Protocol,
         Self::Answer,
         Self::Presence,
@@ -52,6 +55,7 @@ impl Content {
         Self::Request,
         Self::Audit,
         Self::Picture,
+        Self::Alert,
     ];
 
     /// The name in the configuration and the metrics.
@@ -65,6 +69,7 @@ impl Content {
             Self::Request => "requests",
             Self::Audit => "audit",
             Self::Picture => "pictures",
+            Self::Alert => "alerts",
         }
     }
 }
@@ -211,7 +216,7 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = Content::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false, false, false, false, false]);
+        assert_eq!(permitted, [true, false, true, false, false, false, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }
@@ -222,8 +227,8 @@ mod tests {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
         let permitted = |to: &str| Content::ALL.map(|content| grant(&config, to).unwrap().permits(content));
-        assert_eq!(permitted("a:1"), [true; 8]);
-        assert_eq!(permitted("b:1"), [true, false, false, false, false, false, false, false]);
+        assert_eq!(permitted("a:1"), [true; 9]);
+        assert_eq!(permitted("b:1"), [true, false, false, false, false, false, false, false, false]);
     }
 
     #[test]
@@ -296,7 +301,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: `region` is missing",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`",
+            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`, `alerts`",
         ];
         assert_eq!(found, expected);
     }
@@ -307,11 +312,11 @@ mod tests {
         let written = toml::to_string(&entry).unwrap();
         assert_eq!(
             written,
-            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\", \"audit\", \"pictures\"]\n"
+            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\", \"audit\", \"pictures\", \"alerts\"]\n"
         );
         assert_eq!(
             entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
-            ["answers", "presence", "reports", "calls", "requests", "audit", "pictures"]
+            ["answers", "presence", "reports", "calls", "requests", "audit", "pictures", "alerts"]
         );
     }
 }

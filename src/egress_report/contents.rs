@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+use ledge_alerts::message as alert_message;
 use ledge_audit::config::AuditConfig;
 use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
-use ledge_egress::{Content, REQUEST_HEADERS, SNAPSHOT_HEADERS};
+use ledge_egress::{ALERT_HEADERS, Content, REQUEST_HEADERS, SNAPSHOT_HEADERS};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
 use ledge_part::api_error::ErrorBody;
@@ -40,6 +41,7 @@ pub fn what(content: Content) -> &'static str {
         Content::Audit => {
             "the audit log and its proofs: callers appear as keyed tags, and the data that they sent does not appear"
         }
+        Content::Alert => "what is wrong with this box, for the webhooks and the broker of [[alert]]",
         Content::Picture => {
             "pictures of cameras with camera.publish_pictures, over MQTT, with the parts of camera.blur blurred"
         }
@@ -95,6 +97,10 @@ pub fn messages(content: Content) -> Vec<Message> {
             ]
         }
         Content::Audit => audit_messages(&AuditConfig::default()),
+        Content::Alert => vec![
+            typed("an alert (JSON)", alert_message::schema()),
+            constant("the request that carries it (HTTP POST)", &ALERT_HEADERS),
+        ],
         Content::Picture => {
             vec![constant("a picture of a camera", &[("*", "a JPEG with the objects that were found drawn into it")])]
         }

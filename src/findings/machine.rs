@@ -18,7 +18,7 @@ const LOW_MEMORY_BYTES: u64 = 512 << 20;
 const LOW_DISK_BYTES: u64 = 1 << 30;
 
 /// The free disk space below which the state of the box may not be written, in bytes.
-const FULL_DISK_BYTES: u64 = 16 << 20;
+pub const FULL_DISK_BYTES: u64 = 16 << 20;
 
 /// Checks the machine. `root` is the folder that `proc` and `sys` are in.
 pub fn checks(config: &Config, root: &Path) -> Vec<Check> {

@@ -130,6 +130,7 @@ use tower_service::Service as _;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, LISTENERS_VARIABLE};
+pub use metrics::StoreFolder;
 use reply::VisionErrorResponse;
 pub use tls::ServerTls;
 use vision::config::VisionConfig;
@@ -152,6 +153,8 @@ pub struct AppParts {
     pub all: Vec<Arc<dyn Part>>,
     pub config: HttpConfig,
     pub vision: VisionConfig,
+    /// The folders of the stores, for metrics.
+    pub stores: Vec<StoreFolder>,
     pub shutdown: Shutdown,
 }
 
@@ -179,6 +182,10 @@ impl App {
 
     fn is_ready(&self) -> bool {
         self.state.parts.readiness.is_ready()
+    }
+
+    fn stores(&self) -> &[StoreFolder] {
+        &self.state.parts.stores
     }
 
     fn machine(&self) -> &MachineMonitor {

@@ -3,6 +3,7 @@
 //!
 //! Nothing is counted twice: the figures are read from their owners at each scrape, and nothing runs between scrapes.
 
+mod disks;
 mod exposition;
 mod process;
 
@@ -16,6 +17,7 @@ use ledge_part::reply::error;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+pub use self::disks::StoreFolder;
 use self::exposition::Exposition;
 use super::App;
 
@@ -33,7 +35,10 @@ pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access
 
 fn encode(encoder: &mut DescriptorEncoder<'_>, app: &App, access: &Access) -> std::fmt::Result {
     process::encode(encoder)?;
+    let ready = ConstGauge::new(i64::from(app.is_ready()));
+    single(encoder, "ready", "1 once every part has started, else 0", &ready)?;
     process::encode_machine(encoder, &app.machine().read())?;
+    disks::encode(encoder, app.stores())?;
     single(
         encoder,
         "http_body_memory_bytes",

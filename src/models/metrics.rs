@@ -15,12 +15,19 @@ use crate::scheduling::instance::InstanceUsage;
 
 /// Writes the metrics of every known version, and those of live versions.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {
-    let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model));
-    let ready = rows.filter_map(|row| {
+    let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model)).collect::<Vec<_>>();
+    let ready = rows.iter().filter_map(|row| {
         let labels = vec![("model", row.model.to_string()), ("version", row.version?.to_string())];
         Some((labels, ConstGauge::new(i64::from(row.state == VersionState::Ready))))
     });
     family(encoder, "model_ready", "1 when the version answers requests, else 0", ready)?;
+    let failed = rows.iter().map(|row| {
+        let version = row.version.map(|version| version.to_string()).unwrap_or_default();
+        let labels = vec![("model", row.model.to_string()), ("version", version)];
+        (labels, ConstGauge::new(i64::from(row.state.is_failure())))
+    });
+    let help = "1 when the version should answer and does not, else 0; without a version for a model that has none";
+    family(encoder, "model_failed", help, failed)?;
     let suspects = repository.suspects().into_iter().filter(|suspect| access.has_model(&suspect.model));
     let crashes = suspects.map(|suspect| {
         let labels = vec![("model", suspect.model.to_string()), ("version", suspect.version.to_string())];

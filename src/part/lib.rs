@@ -10,6 +10,7 @@
 //! Files, in reading order:
 //! * `section.rs` - `Section`, a section of the configuration, and `DoctorContext`, the input of `ledge doctor`
 //! * `check.rs` - a finding of `ledge doctor`
+//! * `findings.rs` - a search for findings, for the parts that tell people
 //! * `route.rs` - a route: permission, scope, audit, handler
 //! * `handler_context.rs` - shared state of handlers: limits and memory of bodies, the audit sink, work that outlives
 //!   its caller
@@ -32,6 +33,7 @@ pub mod body;
 pub mod check;
 pub mod counted_body;
 mod egress;
+pub mod findings;
 pub mod handler_context;
 pub mod metrics;
 pub mod reply;

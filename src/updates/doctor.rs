@@ -13,12 +13,17 @@ use serde_json::Value;
 
 use crate::config::{RepositoryAddress, UpdatesConfig};
 use crate::source::{self, Source};
+use crate::state::Cause;
+use crate::status_report::{ROLLED_BACK, RoleReport, SubjectReport, UpdatesReport};
 
 /// The time that the repository has to answer.
 const REPOSITORY_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest answer that is read, in bytes: larger than any timestamp metadata.
 const METADATA_BYTES_MAX: u64 = 64 << 10;
+
+/// The time before the expiry of trusted metadata from which it is reported: a platform renews it days before.
+const METADATA_EXPIRY_WARNING_PERIOD: Duration = Duration::from_hours(12);
 
 /// A repository, and the keys of the configuration that name it.
 pub struct CheckedRepository<'a> {
@@ -44,9 +49,67 @@ pub fn checks(config: &UpdatesConfig, context: &DoctorContext<'_>) -> Vec<Check>
     };
     let client = |egress: &_| source::client(address, egress, config.proxy.clone(), || config.tls.settings());
     let mut checks = vec![root(&checked)];
-    checks.extend(context.may_connect.then(|| repository(&checked, context, client)));
+    let report = (context.ask_daemon)("/updates").and_then(|report| serde_json::from_value(report).ok());
+    if context.may_connect {
+        checks.push(repository(&checked, context, client));
+    } else {
+        checks.extend(report.as_ref().map(last_check));
+    }
+    checks.extend(report.iter().filter_map(|report| expiry(report, clock::unix_millis())));
+    checks.extend(report.iter().flat_map(rolled_back));
     checks.push(time_of_day(clock::unix_millis(), clock::built_ms()));
     checks
+}
+
+/// The finding about the daemon's last check of the platform.
+fn last_check(report: &UpdatesReport) -> Check {
+    let UpdatesReport { repository, checked, error, .. } = report;
+    match error {
+        Some(error) => {
+            let advice =
+                "check the network, updates.proxy, updates.tls and [egress]; loaded models keep running meanwhile";
+            Check::fail("updates", format!("{repository}: {error}"), advice)
+        }
+        None => Check::ok("updates", format!("{repository}: last checked {}", checked.as_deref().unwrap_or("never"))),
+    }
+}
+
+/// The finding about trusted metadata that ends soon, which the platform should have renewed before.
+fn expiry(report: &UpdatesReport, now_ms: u64) -> Option<Check> {
+    let ends = |(role, of): (&String, &RoleReport)| Some((clock::parse_micros(of.expires.as_deref()?)?, role.clone()));
+    let (ends_us, role) = report.roles.iter().filter_map(ends).min()?;
+    let left_ms = u64::try_from(ends_us / 1000).unwrap_or(0).saturating_sub(now_ms);
+    if u128::from(left_ms) >= METADATA_EXPIRY_WARNING_PERIOD.as_millis() {
+        return None;
+    }
+    let ends = clock::rfc3339(u64::try_from(ends_us / 1000).unwrap_or(0));
+    let advice = "check that `ledge-platform refresh` runs on the platform, and `ledge-platform renew` for roles whose \
+                  keys are offline; without it this box takes no update";
+    let name = "updates metadata";
+    let detail = |verb: &str| format!("the metadata of the role {role} {verb} at {ends}");
+    Some(match left_ms {
+        0 => Check::fail(name, detail("expired"), advice),
+        _ => Check::warn(name, detail("expires"), advice),
+    })
+}
+
+/// The findings about rollouts that this box took back by itself.
+fn rolled_back(report: &UpdatesReport) -> Vec<Check> {
+    let check = |of: &SubjectReport| {
+        let last = of.last.as_ref().filter(|last| last.result == ROLLED_BACK)?;
+        let cause = last.cause.as_deref().unwrap_or_default();
+        // Ordered here, or by the platform.
+        if [Cause::Operator, Cause::Superseded, Cause::Withdrawn].iter().any(|ordered| ordered.name() == cause) {
+            return None;
+        }
+        let (version, rollout) = (last.version, &last.rollout);
+        let why = last.detail.as_deref().filter(|detail| !detail.is_empty());
+        let why = why.map(|detail| format!(": {detail}")).unwrap_or_default();
+        let detail = format!("version {version} of the rollout {rollout} was taken back ({cause}{why})");
+        let advice = "the version before runs; correct the release and roll it out again";
+        Some(Check::warn(&format!("update {}", of.subject), detail, advice))
+    };
+    report.subjects.iter().filter_map(check).collect()
 }
 
 /// Checks the root metadata that this box trusts first.
@@ -134,6 +197,36 @@ mod tests {
         std::fs::create_dir(folder.path().join("metadata")).unwrap();
         std::fs::write(folder.path().join("metadata/timestamp.json"), "{}").unwrap();
         assert_eq!(statuses(&config), [Status::Ok; 3]);
+    }
+
+    #[test]
+    fn what_the_daemon_knows_of_updates_is_reported() {
+        // It was last checked with an error, one rollout was rolled back, and a role ends at this time.
+        let report = UpdatesReport::from(&crate::status_example::status());
+        assert_eq!((last_check(&report).status, last_check(&report).name.as_str()), (Status::Fail, "updates"));
+        let [taken_back] = rolled_back(&report).try_into().unwrap();
+        assert_eq!((taken_back.name.as_str(), taken_back.status), ("update models/m", Status::Warn));
+        assert_eq!(taken_back.detail, "version 4 of the rollout r-2 was taken back (golden: 7 of 10)");
+
+        let ends_ms = u64::try_from(clock::parse_micros("2026-11-20T01:00:00Z").unwrap() / 1000).unwrap();
+        let half_a_day_ms = 43_200_000;
+        let status = |now_ms| expiry(&report, now_ms).map(|check| check.status);
+        assert_eq!(status(ends_ms - half_a_day_ms), None);
+        assert_eq!(status(ends_ms - half_a_day_ms + 1), Some(Status::Warn));
+        assert_eq!(status(ends_ms), Some(Status::Fail));
+    }
+
+    #[test]
+    fn a_rollout_that_was_taken_back_on_order_is_no_finding() {
+        let mut report = UpdatesReport::from(&crate::status_example::status());
+        for cause in ["operator", "superseded", "withdrawn"] {
+            report
+                .subjects
+                .iter_mut()
+                .filter_map(|of| of.last.as_mut())
+                .for_each(|last| last.cause = Some(cause.into()));
+            assert_eq!(rolled_back(&report), [], "{cause}");
+        }
     }
 
     #[test]

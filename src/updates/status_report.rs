@@ -13,6 +13,9 @@ use super::subject::Subject;
 /// The stage of a subject without a trial.
 pub const IDLE_STAGE: &str = "idle";
 
+/// The result of a rollout that was taken back.
+pub const ROLLED_BACK: &str = "rolled_back";
+
 /// The status of updates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdatesReport {
@@ -193,7 +196,7 @@ impl From<&Outcome> for LastReport {
         Self {
             rollout: outcome.rollout.to_string(),
             version: outcome.version.get(),
-            result: if rolled_back.is_some() { "rolled_back" } else { "committed" }.to_owned(),
+            result: if rolled_back.is_some() { ROLLED_BACK } else { "committed" }.to_owned(),
             stage: rolled_back.map(|(stage, _)| stage.name().to_owned()),
             cause: rolled_back.map(|(_, reason)| reason.cause.name().to_owned()),
             detail: rolled_back.map(|(_, reason)| reason.detail.clone()),

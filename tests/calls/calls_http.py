@@ -76,6 +76,8 @@ GET /cameras
 GET /cameras/events
 GET /cameras/{camera}/picture
 GET /egress
+GET /alerts
+POST /alerts/{alert}/test
 GET /metrics
 GET /openapi.json
 """
@@ -83,7 +85,7 @@ GET /openapi.json
 PARTS = {
     "model": "add_sub", "version": "1", "feature_view": "lab", "feature_service": "activity", "kind": "models",
     "name": "add_sub", "order": "pin", "generation": "1", "path": "0/000", "file": "icon.svg",
-    "camera": "yard",
+    "camera": "yard", "alert": "shop",
     "key": "nobody",
 }
 

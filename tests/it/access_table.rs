@@ -28,6 +28,7 @@ pub enum Duty {
     Upload,
     Orders,
     Maintain,
+    Alerts,
     Log,
     Backup,
     Trust,
@@ -36,8 +37,8 @@ pub enum Duty {
 }
 
 use Duty::{
-    Add, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain, Metrics,
-    Models, Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
+    Add, Alerts, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain,
+    Metrics, Models, Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
 };
 
 /// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
@@ -45,7 +46,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("see models, their index, configuration and statistics", &[Models, Statistics]),
     ("`/metrics`", &[Metrics]),
     ("what is declared of features", &[Declared]),
-    ("the state of features, updates and the audit log", &[States]),
+    ("the state of features, updates, alerts and the audit log", &[States]),
     ("the figures and findings of the console", &[Figures]),
     ("what cameras count", &[Cameras]),
     ("what left the box", &[Egress]),
@@ -61,6 +62,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("upload and remove models", &[Upload]),
     ("check for, pin, roll back and cancel updates", &[Orders]),
     ("compact and snapshot the feature store", &[Maintain]),
+    ("try alerts", &[Alerts]),
     ("read the audit log", &[Log]),
     ("back up, restore and erase features", &[Backup]),
     ("reset what is trusted", &[Trust]),
@@ -223,8 +225,8 @@ pub const CALLS: &[Call] = &[
         .path("/catalogue/models/x/upload"),
     get("/audit/status", &[States]),
     get("/audit/logs/{generation}/checkpoint", &[Log]).whole_box().path("/audit/logs/1/checkpoint"),
-    // A log this young has no full tile.
-    get("/audit/logs/{generation}/tile/{*path}", &[Log]).whole_box().status(404).path("/audit/logs/1/tile/entries/000"),
+    // A log this young has no such tile.
+    get("/audit/logs/{generation}/tile/{*path}", &[Log]).whole_box().status(404).path("/audit/logs/1/tile/entries/999"),
     get("/", &[Anybody]),
     get("/console/{file}", &[Anybody]).path("/console/app.js"),
     // For every role: each has one of these.
@@ -239,6 +241,9 @@ pub const CALLS: &[Call] = &[
     post("/keys", &[Keys], nothing).whole_box().status(400),
     post("/keys/{key}/revoke", &[Keys], nothing).whole_box().status(404).path("/keys/nobody/revoke"),
     get("/egress", &[Egress]).whole_box(),
+    get("/alerts", &[States]).whole_box(),
+    // There is none of this name.
+    post("/alerts/{alert}/test", &[Alerts], nothing).whole_box().status(404).path("/alerts/shop/test"),
     get("/metrics", &[Metrics]),
     get("/cameras", &[Cameras]).whole_box(),
     get("/cameras/events", &[Cameras]).whole_box(),

@@ -5,6 +5,7 @@ mod access;
 mod access_matrix;
 mod access_table;
 mod appliance;
+mod alerts;
 mod audit;
 mod audit_cli;
 mod audit_faults;
@@ -48,6 +49,7 @@ mod fuzz;
 #[path = "../peers/hostile.rs"]
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
 mod hostile;
+mod hook_server;
 mod hostile_clients;
 mod hostile_numbers;
 mod golden;
@@ -57,6 +59,7 @@ mod lifecycle;
 mod metrics;
 mod limits;
 mod managed;
+mod monitoring;
 mod oip;
 mod other_users;
 mod pipelines;

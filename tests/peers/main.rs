@@ -6,6 +6,7 @@ mod access_mqtt;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/access_table.rs"]
 mod access_table;
+mod alerts;
 mod attacks;
 mod attacks_on_daemon;
 mod audit_canaries;
@@ -57,6 +58,9 @@ mod feast;
 mod features;
 mod group;
 mod hindered;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+#[path = "../it/hook_server.rs"]
+mod hook_server;
 mod hostile;
 mod interrupted;
 mod machine;
@@ -69,6 +73,7 @@ mod page;
 mod platform;
 mod poison;
 mod presence;
+mod prometheus;
 mod receipts;
 mod releases;
 mod schemathesis;

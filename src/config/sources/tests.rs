@@ -70,7 +70,7 @@ fn the_examples_in_the_shipped_file_work() {
     "#;
     ledge_base::durable::replace(&views.join("views.toml"), declared.as_bytes()).unwrap();
     let config = root.load(&[], &[]).config;
-    assert_eq!((config.mqtt.bindings.len(), config.camera.0.len()), (5, 1));
+    assert_eq!((config.mqtt.bindings.len(), config.camera.0.len(), config.alert.0.len()), (5, 1, 1));
 }
 
 #[test]
@@ -92,11 +92,11 @@ fn mistakes_of_every_source_come_together() {
             "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
             "ledge.toml:3: http.max_connections: expected a whole number from 1 to 65536, got 0",
             "ledge.toml:5: log.format: unknown value `xml`, expected one of `auto`, `journal`, `text`, `json`",
-            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `vision`, `console`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `camera`, `home_assistant`, `updates`, `catalogue`, `state`, `shutdown`, `control`",
+            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `vision`, `console`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `camera`, `home_assistant`, `alert`, `updates`, `catalogue`, `state`, `shutdown`, `control`",
             "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected one of `max_queue_size`, `default_timeout_ms`, `batch_windows`",
             "LEDGE_CONTROL_THREADS: control.threads: expected a whole number from 1 to 16, got \"many\"",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
-            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `vision`, `console`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `camera`, `home_assistant`, `updates`, `catalogue`, `state`, `shutdown`, `control`",
+            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `vision`, `console`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `camera`, `home_assistant`, `alert`, `updates`, `catalogue`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: is not a key: expected LEDGE_SECTION_KEY",
             "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `allowed_hosts`, `max_body_bytes`, `max_memory_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `write_timeout_ms`, `tls`, `local_plain`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
@@ -203,6 +203,32 @@ fn what_a_group_shares_needs_a_group() {
     Root::new(&file).load(&[], &["device.group=shop"]);
     let same = "is the name of this box, so every box of the group would answer its calls: give the group another name";
     Root::new("[device]\nid = 'x'\ngroup = 'x'").mistakes(&[], &[], &[&format!("ledge.toml:3: device.group: {same}")]);
+}
+
+#[test]
+fn an_alert_needs_a_way_out_that_may_carry_it() {
+    let root = Root::new(
+        "[[alert]]\nname = 'a'\nmqtt = true\n[[alert]]\nname = 'b'\nurl = 'https://h/x'\n\
+         [[egress.allow]]\nhost = 'h:443'\nregion = 'eu'\nsend = ['answers']\n",
+    );
+    let refused = "has no effect, because the entry of h:443 in egress.allow does not let alerts out: add \"alerts\" to \
+                   its `send`";
+    root.mistakes(
+        &[],
+        &[],
+        &[
+            "ledge.toml:3: alert[0].mqtt: needs a broker, which gets the messages: set mqtt.broker",
+            &format!("ledge.toml:6: alert[1].url: {refused}"),
+        ],
+    );
+    let broker = ["mqtt.broker=mqtt://127.0.0.1", "egress.allow=[{host=\"h:443\",region=\"eu\"}]"];
+    assert_eq!(root.load(&[], &broker).config.alert.0.len(), 2);
+    let closed = "egress.allow=[{host=\"h:443\",region=\"eu\"},{host=\"127.0.0.1:1883\",region=\"eu\",send=[]}]";
+    root.mistakes(
+        &[],
+        &["mqtt.broker=mqtt://127.0.0.1", closed],
+        &[&format!("ledge.toml:3: alert[0].mqtt: {}", refused.replace("h:443", "127.0.0.1:1883"))],
+    );
 }
 
 #[test]

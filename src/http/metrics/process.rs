@@ -4,6 +4,7 @@ use std::fmt::Error;
 
 use ledge_base::telemetry::machine::{CoreUsage, MachineUsage};
 use ledge_base::telemetry::process;
+use ledge_base::telemetry::system::Memory;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -35,5 +36,11 @@ pub fn encode_machine(encoder: &mut DescriptorEncoder<'_>, machine: &MachineUsag
         .temperatures
         .iter()
         .map(|(sensor, &celsius)| (vec![("sensor", sensor.clone())], ConstGauge::new(celsius)));
+    if let Some(memory) = Memory::read() {
+        let gauge = |bytes| ConstGauge::new(gauge_value(bytes));
+        let help = "Memory that programs may still take, without that of the control group's limit";
+        single(encoder, "machine_memory_available_bytes", help, &gauge(memory.available_bytes))?;
+        single(encoder, "machine_memory_size_bytes", "Memory of the machine", &gauge(memory.total_bytes))?;
+    }
     family(encoder, "machine_temperature_celsius", "Temperature by sensor", temperatures)
 }

@@ -19,6 +19,11 @@ pub enum VersionState {
 }
 
 impl VersionState {
+    /// True for a version that should answer and does not.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Unavailable(reason) if reason.is_failure())
+    }
+
     /// The state of a version that should answer and does not.
     pub fn failed(reason: impl Into<String>) -> Self {
         Self::Unavailable(UnavailableReason::Failed { reason: reason.into() })

@@ -10,7 +10,9 @@
 //!   outputs, golden inputs
 //! * `feature_config.rs` - inputs of a model that are made of features, in `model.toml`
 //! * `feature_elements.rs` - feature values as elements of a tensor
-//! * `statistics.rs`, `statistics/` - the counts of one version since the start; `histogram.rs` has distributions
+//! * `statistics.rs`, `statistics/` - the counts of one version since the start; `histogram.rs` has distributions,
+//!   `full_queue.rs` refusals that go on
+//! * `full_queues.rs` - the findings about queues that have no room
 //! * `loaded_model.rs` - one version, loaded, warmed up and checked
 //! * `slot.rs` - the live versions of one model, and the candidate, behind one atomic pointer
 //! * `index.rs` - the index of the repository in Triton's words
@@ -94,6 +96,7 @@ mod contained;
 pub mod feature_config;
 pub mod feature_elements;
 mod folder;
+mod full_queues;
 mod golden;
 mod golden_config;
 mod guarded;

@@ -2,14 +2,16 @@
 //!
 //! The fields are those of Triton's statistics extension, and distributions of the same figures.
 
+mod full_queue;
 mod histogram;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ledge_engine::backend::ComputeTime;
 
+pub use full_queue::FullQueue;
 pub use histogram::{Histogram, SizeHistogram, TimeHistogram};
 
 /// Count of an event, and its total time.
@@ -142,6 +144,7 @@ pub struct Counters {
 #[derive(Debug, Default)]
 pub struct Statistics {
     counters: Mutex<Counters>,
+    pub full_queue: FullQueue,
 }
 
 impl Statistics {
@@ -191,6 +194,9 @@ impl Statistics {
     /// Counts a request that was refused. It is also counted as failed: [`Statistics::failed`].
     pub fn refused(&self, why: RefusalReason) {
         self.lock().refusals.add(why);
+        if why == RefusalReason::QueueFull {
+            self.full_queue.refused(Instant::now());
+        }
     }
 
     /// The counters now.

@@ -62,6 +62,11 @@ impl DeviceTopics {
         self.own("cameras")
     }
 
+    /// The beginning of the topics of this box's alerts: the name of the alert follows.
+    pub fn alerts(&self) -> TopicName {
+        self.own("alerts")
+    }
+
     /// The topic of the platform's hints; `None` where no platform manages this box.
     pub fn desired(&self) -> Option<TopicFilter> {
         self.has_platform.then(|| TopicFilter::valid(self.own("desired").as_str()))

@@ -1,0 +1,116 @@
+//! The address of a webhook, as the configuration has it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ledge_base::toml_check::from_text;
+use ledge_egress::{HostPort, WebAddress};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Stands for a path. No address has such characters, so what is shown is not taken for an address.
+const HIDDEN: &str = "<hidden>";
+
+/// `https://HOST[:PORT]/PATH[?QUERY]`, or `http://`.
+///
+/// For many receivers, path and query are what a caller must know to be let in. So an address is shown and serialized
+/// without them: in `ledge config show`, in logs and findings, and in the settings of the last start.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HookUrl {
+    pub tls: bool,
+    pub at: HostPort,
+    /// Path and query, with the leading slash, percent-encoded. It may be a secret.
+    pub path: String,
+}
+
+/// A text that is not such an address. It does not repeat the text, which may be a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidHookUrl {
+    #[error("expected https://HOST[:PORT]/PATH or http://HOST[:PORT]/PATH without an '@' and a '#'")]
+    Form,
+    #[error("has {HIDDEN} in place of its path, as `ledge config show` writes it: put the path there")]
+    Hidden,
+}
+
+impl FromStr for HookUrl {
+    type Err = InvalidHookUrl;
+
+    fn from_str(text: &str) -> Result<Self, InvalidHookUrl> {
+        if text.contains(HIDDEN) {
+            return Err(InvalidHookUrl::Hidden);
+        }
+        let is_allowed = |byte: u8| byte.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&byte);
+        if !text.bytes().all(is_allowed) {
+            return Err(InvalidHookUrl::Form);
+        }
+        let (address, query) = match text.split_once('?') {
+            Some((address, query)) => (address, format!("?{query}")),
+            None => (text, String::new()),
+        };
+        let WebAddress { tls, at, path } = address.parse().map_err(|_| InvalidHookUrl::Form)?;
+        Ok(Self { tls, at, path: path + &query })
+    }
+}
+
+impl fmt::Display for HookUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path == "/" { "" } else { HIDDEN };
+        write!(f, "{}://{}/{path}", if self.tls { "https" } else { "http" }, self.at)
+    }
+}
+
+impl fmt::Debug for HookUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for HookUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HookUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_may_be_a_secret_and_is_never_shown() {
+        for (text, path, shown) in [
+            ("https://hooks.example/services/T0/B0/x", "/services/T0/B0/x", "https://hooks.example:443/<hidden>"),
+            (
+                "http://10.0.0.9:8123/api/webhook/x?a=b&sig=%2F",
+                "/api/webhook/x?a=b&sig=%2F",
+                "http://10.0.0.9:8123/<hidden>",
+            ),
+            ("https://[2001:db8::1]:8443", "/", "https://[2001:db8::1]:8443/"),
+        ] {
+            let url: HookUrl = text.parse().unwrap();
+            assert_eq!((url.path.as_str(), url.to_string().as_str()), (path, shown));
+            assert_eq!(serde_json::to_value(&url).unwrap(), shown);
+        }
+        assert_eq!("https://a/<hidden>".parse::<HookUrl>(), Err(InvalidHookUrl::Hidden));
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "hooks.example/x",
+            "ftp://a/x",
+            "https://user@a/x",
+            "https://a/#x",
+            "https://a/a b",
+            "https://a/ä",
+            "https://a/\r\nb: c",
+        ] {
+            assert_eq!(text.parse::<HookUrl>(), Err(InvalidHookUrl::Form), "{text}");
+        }
+    }
+}

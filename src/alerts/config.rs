@@ -1,0 +1,364 @@
+//! The sections `[[alert]]` of the configuration.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+use ledge_base::names::AlertName;
+use ledge_base::secret::SecretFile;
+use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, Fingerprint, HostPort, HttpSettings, Pin, TlsSettings};
+use ledge_part::check::{Check, Status};
+use ledge_part::section::{DoctorContext, Section};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::address::HookUrl;
+use crate::doctor;
+use crate::tracker::Rules;
+
+/// The most alerts. Each has a task, and a state for each finding.
+const ALERTS_MAX: usize = 16;
+
+/// The most names in `checks`.
+const CHECKS_MAX: usize = 100;
+
+/// The longest name in `checks`, in bytes: a kind of check, and a name.
+const CHECK_BYTES_MAX: usize = 200;
+
+/// The headers that the request itself has.
+const OWN_HEADERS: [&str; 9] = [
+    "host",
+    "user-agent",
+    "accept",
+    "content-type",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "te",
+    "upgrade",
+];
+
+/// All alerts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AlertsConfig(pub Vec<AlertConfig>);
+
+/// One alert: who is told, and what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertConfig {
+    /// Its name in messages, topics, metrics and logs.
+    pub name: AlertName,
+    /// The webhook. `None`: only MQTT.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub url: Option<HookUrl>,
+    /// Publishes the messages at the broker of `[mqtt]`, too.
+    #[serde(default)]
+    pub mqtt: bool,
+    /// The least severity that is told.
+    #[serde(default)]
+    pub least: Least,
+    /// The names of checks, or their first words; empty is all.
+    #[serde(default)]
+    pub checks: Vec<String>,
+    /// The time in seconds for which something must be wrong, or right again, before it is told.
+    #[serde(default = "hold_s", deserialize_with = "in_range::<1, 86_400, _, _>")]
+    pub hold_s: u64,
+    /// The time in seconds after which a failure that lasts is told again; 0 is never.
+    #[serde(default = "repeat_s", deserialize_with = "in_range::<0, 31_536_000, _, _>")]
+    pub repeat_s: u64,
+    /// The secret that the webhook wants.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub token_file: Option<SecretFile>,
+    /// The header that gets the secret alone. `None`: `Authorization: Bearer SECRET`.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub token_header: Option<TokenHeader>,
+    /// The CAs that may have signed the webhook's certificate; `None` is those that the system trusts.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub ca_file: Option<SecretFile>,
+    /// The SHA-256 of the one certificate that the webhook may present.
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub pinned_sha256: Option<Fingerprint>,
+    /// A proxy that is asked to connect (HTTP CONNECT).
+    #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub proxy: Option<HostPort>,
+}
+
+/// The least severity that is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Least {
+    #[default]
+    Warn,
+    Fail,
+}
+
+/// The name of a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenHeader(pub HeaderName);
+
+/// A text that is not the name of such a header.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected the name of a header that the request does not have anyway, such as \"x-token\", got {text:?}")]
+pub struct InvalidTokenHeader {
+    text: String,
+}
+
+impl FromStr for TokenHeader {
+    type Err = InvalidTokenHeader;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTokenHeader> {
+        let name = text.parse::<HeaderName>().ok().filter(|name| !OWN_HEADERS.contains(&name.as_str()));
+        name.map(Self).ok_or_else(|| InvalidTokenHeader { text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for TokenHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+impl Serialize for TokenHeader {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+fn hold_s() -> u64 {
+    300
+}
+
+fn repeat_s() -> u64 {
+    86_400
+}
+
+impl AlertConfig {
+    /// [`Self::hold_s`].
+    pub fn hold(&self) -> Duration {
+        Duration::from_secs(self.hold_s)
+    }
+
+    /// The name of the finding about its delivery.
+    pub fn check_name(&self) -> String {
+        format!("alert {}", self.name)
+    }
+
+    /// What its receivers want to hear.
+    pub(crate) fn rules(&self) -> Rules {
+        Rules {
+            least: match self.least {
+                Least::Warn => Status::Warn,
+                Least::Fail => Status::Fail,
+            },
+            checks: self.checks.clone(),
+            except: self.check_name(),
+            hold: self.hold(),
+            repeat: (self.repeat_s > 0).then(|| Duration::from_secs(self.repeat_s)),
+        }
+    }
+
+    /// The way to the webhook; `None` without one.
+    pub(crate) fn connection(&self) -> Option<HttpSettings> {
+        let url = self.url.as_ref()?;
+        let pinned = self.pinned_sha256.map(Pin::Sha256);
+        let tls = TlsSettings { ca: self.ca_file.clone(), pinned, ..TlsSettings::default() };
+        Some(HttpSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: self.proxy.clone() })
+    }
+
+    /// The header that gets the secret.
+    pub(crate) fn header(&self) -> HeaderName {
+        self.token_header.as_ref().map_or(AUTHORIZATION, |header| header.0.clone())
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut wrong = |key: &str, problem: &str, others: &[&str]| {
+            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
+        };
+        if self.url.is_none() && !self.mqtt {
+            wrong("name", "tells nobody: set `url`, or mqtt = true", &["url", "mqtt"]);
+        }
+        for (key, is_set) in [
+            ("token_file", self.token_file.is_some()),
+            ("ca_file", self.ca_file.is_some()),
+            ("pinned_sha256", self.pinned_sha256.is_some()),
+            ("proxy", self.proxy.is_some()),
+        ] {
+            if is_set && self.url.is_none() {
+                wrong(key, "is for an alert with a url", &["url"]);
+            }
+        }
+        let Some(url) = &self.url else { return problems };
+        if self.token_header.is_some() && self.token_file.is_none() {
+            wrong("token_header", "has no secret: set token_file", &["token_file"]);
+        }
+        for (key, is_set) in [("ca_file", self.ca_file.is_some()), ("pinned_sha256", self.pinned_sha256.is_some())] {
+            if is_set && !url.tls {
+                wrong(key, "is for a url at https://", &["url"]);
+            }
+        }
+        if self.ca_file.is_some() && self.pinned_sha256.is_some() {
+            wrong("ca_file", "and pinned_sha256 are both set: set one of them", &["pinned_sha256"]);
+        }
+        if self.token_file.is_some() && !url.tls && !url.at.host.is_loopback() {
+            wrong("token_file", "would be sent in plain text: use a url at https://", &["url"]);
+        }
+        problems
+    }
+
+    fn check_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.checks.len() > CHECKS_MAX {
+            problems.push(Problem::new("checks", format!("has more than {CHECKS_MAX} names")));
+        }
+        for (index, check) in self.checks.iter().enumerate() {
+            if check.is_empty() || check.len() > CHECK_BYTES_MAX || check.contains(char::is_control) {
+                let problem = format!("is empty, longer than {CHECK_BYTES_MAX} bytes or has a control character");
+                problems.push(Problem::new(format!("checks[{index}]"), problem));
+            }
+        }
+        problems
+    }
+
+    fn destination(&self) -> Option<ConfiguredDestination> {
+        let url = self.url.as_ref()?;
+        Some(ConfiguredDestination {
+            key: "url".into(),
+            at: url.at.clone(),
+            proxy: self.proxy.clone().map(|at| ConfiguredProxy { key: "proxy".into(), at }),
+            is_encrypted: url.tls,
+            // Receivers in a shop's own network often have no certificate. A secret is not sent to them.
+            plaintext_problem: None,
+            address_keys: Vec::new(),
+            encryption_key: None,
+        })
+    }
+}
+
+impl AlertsConfig {
+    pub fn iter(&self) -> impl Iterator<Item = &AlertConfig> {
+        self.0.iter()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Section for AlertsConfig {
+    fn resolve(&mut self, root: &Path) {
+        let files = self.0.iter_mut().flat_map(|alert| [&mut alert.token_file, &mut alert.ca_file]);
+        files.flatten().for_each(|file| file.resolve(root));
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.0.len() > ALERTS_MAX {
+            problems.push(Problem::new(format!("[{ALERTS_MAX}]"), format!("is one more than {ALERTS_MAX} alerts")));
+        }
+        for (index, alert) in self.0.iter().enumerate() {
+            let within = format!("[{index}]");
+            if self.0.iter().take(index).any(|earlier| earlier.name == alert.name) {
+                let problem = format!("{} is the name of two alerts", alert.name);
+                problems.push(Problem::new(format!("{within}.name"), problem));
+            }
+            let own = alert.problems().into_iter().chain(alert.check_problems());
+            problems.extend(own.map(|problem| problem.within(&within)));
+        }
+        problems
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let of_alert =
+            |(index, alert): (usize, &AlertConfig)| Some(alert.destination()?.in_section(&format!("[{index}]")));
+        self.0.iter().enumerate().filter_map(of_alert).collect()
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledge_base::toml_check;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    struct File {
+        alert: AlertsConfig,
+    }
+
+    fn read(text: &str) -> AlertsConfig {
+        toml_check::parse::<File>("f", text).unwrap().alert
+    }
+
+    #[track_caller]
+    fn problems(text: &str, expected: &[(&str, &str)]) {
+        let found = read(text).problems();
+        let found: Vec<_> = found.iter().map(|problem| (problem.key.as_str(), problem.message.as_str())).collect();
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for ((key, message), (expected_key, part)) in found.iter().zip(expected) {
+            assert!(key == expected_key && message.contains(part), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn an_alert_needs_a_name_and_a_receiver() {
+        let AlertsConfig(alerts) = read("[[alert]]\nname = 'shop'\nurl = 'https://hooks.example/x?sig=1'");
+        let alert = &alerts[0];
+        assert_eq!((alert.least, alert.hold_s, alert.repeat_s, alert.mqtt), (Least::Warn, 300, 86_400, false));
+        assert!(alert.problems().is_empty() && alert.connection().unwrap().tls.is_some());
+        problems("[[alert]]\nname = 'a'\nmqtt = true", &[]);
+        problems("[[alert]]\nname = 'a'", &[("[0].name", "tells nobody")]);
+    }
+
+    #[test]
+    fn mistakes_between_keys_are_reported_by_their_keys() {
+        problems(
+            "[[alert]]\nname = 'a'\nurl = 'http://10.0.0.9/x'\nca_file = 'ca.pem'\ntoken_file = 't'\n\
+             [[alert]]\nname = 'a'\nmqtt = true\nproxy = 'p:1'\nchecks = ['state', '']\n\
+             [[alert]]\nname = 'b'\nurl = 'https://h/x'\ntoken_header = 'x-token'",
+            &[
+                ("[0].ca_file", "https://"),
+                ("[0].token_file", "plain text"),
+                ("[1].name", "two alerts"),
+                ("[1].proxy", "with a url"),
+                ("[1].checks[1]", "empty"),
+                ("[2].token_header", "token_file"),
+            ],
+        );
+        problems("[[alert]]\nname = 'a'\nurl = 'http://127.0.0.1/x'\ntoken_file = 't'", &[]);
+    }
+
+    #[test]
+    fn the_secret_is_in_a_header_of_its_own_or_in_authorization() {
+        let header = |text: &str| read(&format!("[[alert]]\nname = 'a'\n{text}")).0[0].header().to_string();
+        assert_eq!(header(""), "authorization");
+        assert_eq!(header("token_header = 'X-Token'"), "x-token");
+        for wrong in ["Host", "a b", "content-length", ""] {
+            assert!(wrong.parse::<TokenHeader>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_webhook_and_its_proxy_are_destinations() {
+        let config =
+            read("[[alert]]\nname = 'a'\nmqtt = true\n[[alert]]\nname = 'b'\nurl = 'https://h/x'\nproxy = 'p:3128'");
+        let [found] = config.destinations().try_into().unwrap();
+        assert_eq!((found.key.as_str(), found.at.to_string().as_str()), ("[1].url", "h:443"));
+        assert_eq!(found.proxy.unwrap().key, "[1].proxy");
+    }
+}

@@ -1,0 +1,30 @@
+//! Alerts: tells people, by a webhook or over MQTT, what is wrong with this box and when it is right again.
+//!
+//! Files, in reading order:
+//! * `config.rs`, `address.rs` - `[[alert]]`
+//! * `tracker.rs` - what one receiver should know, and what it was told: pending, firing, resolved
+//! * `message.rs` - the message, in JSON
+//! * `receiver.rs`, `webhook.rs` - one receiver, and the way to it
+//! * `store.rs` - what receivers were told, in a file, for the next start
+//! * `part.rs` - the part: a task that looks for findings, and one for each receiver, which backs off
+//! * `http.rs`, `metrics.rs`, `doctor.rs` - the state of alerts, and test messages
+//!
+//! Invariants:
+//! * The crate does not know how findings are found, nor MQTT: both are passed in.
+//! * `tracker.rs` is pure: findings and times are passed in.
+//! * A message that could not be sent is not kept: what is due follows from the state, so the newest one is sent.
+//! * What was told is on the disk before the next message is sent.
+//! * Neither a receiver that hangs nor a search for findings that does delays anything else.
+#![forbid(unsafe_code)]
+
+mod address;
+pub mod config;
+mod doctor;
+pub mod http;
+pub mod message;
+mod metrics;
+pub mod part;
+pub mod receiver;
+mod store;
+mod tracker;
+mod webhook;

@@ -1,0 +1,162 @@
+//! Alerts as a part of the daemon.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ledge_base::names::DeviceName;
+use ledge_egress::Egress;
+use ledge_identity::access::Access;
+use ledge_part::findings::FindingsSource;
+use ledge_part::handler_context::HandlerContext;
+use ledge_part::route::{BoundRoute, bind};
+use ledge_part::{Environment, Part};
+use ledge_service::off_thread::blocking;
+use ledge_service::readiness::Readiness;
+use prometheus_client::encoding::DescriptorEncoder;
+use tokio::time::MissedTickBehavior;
+
+use crate::config::{AlertConfig, AlertsConfig};
+use crate::http::ROUTES;
+use crate::metrics;
+use crate::receiver::{Keeper, Publish, Receiver, Way, key};
+use crate::store::{AllTold, Store};
+use crate::tracker::Tracker;
+use crate::webhook::Webhook;
+
+/// The time between two looks. With a shorter `hold_s` they come as often as that.
+const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The time for which a start is waited for: what is wrong while models load is not told.
+const START_WAIT_MAX: Duration = Duration::from_mins(10);
+
+/// The alerts of this box. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Alerts(pub(crate) Arc<AlertsState>);
+
+#[derive(Debug)]
+pub struct AlertsState {
+    pub device: DeviceName,
+    pub receivers: Vec<Arc<Receiver>>,
+    /// Held while a test message is sent.
+    pub testing: tokio::sync::Mutex<()>,
+    keeper: Keeper,
+    findings: FindingsSource,
+    look_interval: Duration,
+}
+
+/// What alerts need.
+#[derive(Debug)]
+pub struct AlertServices<'a> {
+    pub device: DeviceName,
+    pub egress: &'a Egress,
+    /// The state folder.
+    pub state: &'a Path,
+    pub findings: FindingsSource,
+    /// The way to the broker; `None` without one.
+    pub publisher: Option<Arc<dyn Publish>>,
+}
+
+impl Alerts {
+    /// The alerts of the configuration. Reads what was told before this start.
+    pub fn new(config: &AlertsConfig, services: AlertServices<'_>) -> Self {
+        let AlertServices { device, egress, state, findings, publisher } = services;
+        let store = Store::new(state);
+        let mut told_before = if config.is_empty() { AllTold::new() } else { store.read() };
+        let mut told = AllTold::new();
+        let mut receivers = Vec::new();
+        for alert in config.iter() {
+            for (way, to) in ways(alert, egress, publisher.as_ref()) {
+                let key = key(&alert.name, way.name());
+                let before = told_before.remove(&key).unwrap_or_default();
+                told.insert(key, before.clone());
+                let tracker = Tracker::new(alert.rules(), before);
+                receivers.push(Arc::new(Receiver::new(alert.name.clone(), way, to, tracker)));
+            }
+        }
+        let holds = config.iter().map(AlertConfig::hold);
+        Self(Arc::new(AlertsState {
+            device,
+            receivers,
+            testing: tokio::sync::Mutex::default(),
+            keeper: Keeper::new(store, told),
+            findings,
+            look_interval: holds.fold(LOOK_INTERVAL, Duration::min),
+        }))
+    }
+
+    /// Looks for findings until it is dropped.
+    async fn look(&self, readiness: Arc<Readiness>) {
+        // Ended by whichever comes first.
+        let _ = tokio::time::timeout(START_WAIT_MAX, readiness.wait()).await;
+        let interval = self.0.look_interval;
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut before = Instant::now();
+        loop {
+            ticks.tick().await;
+            let findings = self.0.findings.clone();
+            let found = blocking(move || findings.search()).await;
+            // A timer that is a little early must not make the hold time an interval longer.
+            let elapsed = before.elapsed().max(interval);
+            before = Instant::now();
+            for receiver in &self.0.receivers {
+                receiver.look(&found, elapsed);
+            }
+        }
+    }
+}
+
+/// The ways to the receivers of an alert, each with its address or topic.
+fn ways(alert: &AlertConfig, egress: &Egress, publisher: Option<&Arc<dyn Publish>>) -> Vec<(Way, String)> {
+    let webhook = Webhook::new(alert, egress).zip(alert.url.as_ref());
+    let webhook = webhook.map(|(webhook, url)| (Way::Webhook(webhook), url.to_string()));
+    let broker = publisher.filter(|_| alert.mqtt);
+    let broker = broker.map(|publisher| (Way::Broker(publisher.clone()), publisher.topic(&alert.name)));
+    webhook.into_iter().chain(broker).collect()
+}
+
+impl Part for Alerts {
+    fn name(&self) -> &'static str {
+        "alerts"
+    }
+
+    fn routes(&self, _context: &HandlerContext) -> Vec<BoundRoute> {
+        bind(ROUTES, self)
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        metrics::encode(encoder, &self.0.receivers)
+    }
+
+    fn problem(&self, _is_starting: bool) -> Option<String> {
+        let failing = self.0.receivers.iter().filter(|receiver| receiver.status().error.is_some());
+        let failing: Vec<_> = failing.map(|receiver| receiver.key()).collect();
+        (!failing.is_empty()).then(|| format!("alerts that cannot be sent: {}", failing.join(", ")))
+    }
+
+    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        if self.0.receivers.is_empty() {
+            return Ok(());
+        }
+        let Environment { readiness, shutdown, .. } = environment;
+        for receiver in &self.0.receivers {
+            let (alerts, receiver, stop) = (self.clone(), receiver.clone(), shutdown.clone());
+            shutdown.spawn(async move {
+                tokio::select! {
+                    () = receiver.run(&alerts.0.device, &alerts.0.keeper) => {}
+                    () = stop.requested() => {}
+                }
+            });
+        }
+        let (alerts, readiness, stop) = (self.clone(), readiness.clone(), shutdown.clone());
+        shutdown.spawn(async move {
+            tokio::select! {
+                () = alerts.look(readiness) => {}
+                () = stop.requested() => {}
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! What one receiver should know about the findings, and what it was told. Pure: the time is passed in.
+//!
+//! A check goes through these states:
+//!
+//! ```text
+//!            wrong                  wrong for hold                 right for hold
+//!   (right) ───────► pending ─────────────────────► firing ─────────────────────► resolved ──► (right)
+//!      ▲                │ right                     tell it                       tell it
+//!      └────────────────┘
+//! ```
+//!
+//! A message is due while the receiver was told something else than the state says. So one that could not be reached
+//! gets the newest state and none of those between, and hears nothing of a trouble that came and went meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ledge_part::check::{Check, Status};
+
+/// The most checks of one receiver. Findings beyond them wait for room.
+const CHECKS_MAX: usize = 1024;
+
+/// What a receiver wants to hear.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// The least severity: [`Status::Warn`] or [`Status::Fail`].
+    pub least: Status,
+    /// The names of checks, or the first words of names; empty is all.
+    pub checks: Vec<String>,
+    /// The name of a check that it is not told about: the one of its own delivery.
+    pub except: String,
+    /// The time for which something must be wrong, or right again, before it is told.
+    pub hold: Duration,
+    /// The time after which a failure that lasts is told again.
+    pub repeat: Option<Duration>,
+}
+
+/// The checks of one receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tracker {
+    rules: Rules,
+    checks: BTreeMap<String, Tracked>,
+}
+
+/// A check that is wrong, or that the receiver takes for wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tracked {
+    state: State,
+    told: Option<Told>,
+    /// As at the last look.
+    detail: String,
+    advice: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// Wrong, but not yet for long enough.
+    Pending { since_ms: u64, lasted: Duration },
+    Firing {
+        since_ms: u64,
+        severity: Status,
+        /// Another status that the check has now, and for how long.
+        other: Option<(Status, Duration)>,
+    },
+    /// Right again; `since_ms` is the time since which it was wrong.
+    Resolved { since_ms: u64 },
+}
+
+/// What a receiver was told last about a check that it takes for wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    pub severity: Status,
+    /// The time since which the check was wrong, in milliseconds since the Unix epoch, as all times here.
+    pub since_ms: u64,
+    /// The time at which it was told.
+    pub at_ms: u64,
+}
+
+/// What a message says of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    Firing,
+    /// It was told before, and lasts.
+    Reminder,
+    Resolved,
+}
+
+/// A message that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    pub check: String,
+    pub news: News,
+    pub severity: Status,
+    pub since_ms: u64,
+    pub detail: String,
+    pub advice: Option<String>,
+}
+
+impl Rules {
+    /// The status of a check as far as the receiver wants to hear of it.
+    fn status(&self, check: &Check) -> Status {
+        let is_wanted = self.checks.is_empty() || self.checks.iter().any(|wanted| begins_with(&check.name, wanted));
+        if is_wanted && check.name != self.except && check.status >= self.least { check.status } else { Status::Ok }
+    }
+}
+
+/// True if a name is these words, or begins with them.
+fn begins_with(name: &str, words: &str) -> bool {
+    name.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+}
+
+impl Tracker {
+    /// A receiver that was told this by an earlier start.
+    pub fn new(rules: Rules, told: BTreeMap<String, Told>) -> Self {
+        let tracked = |(name, told): (String, Told)| {
+            let state = State::Firing { since_ms: told.since_ms, severity: told.severity, other: None };
+            (name, Tracked { state, told: Some(told), detail: String::new(), advice: None })
+        };
+        Self { rules, checks: told.into_iter().take(CHECKS_MAX).map(tracked).collect() }
+    }
+
+    /// Takes the findings of a look at `now_ms`, `elapsed` after the look before. A check that is not among them is right.
+    pub fn look(&mut self, findings: &[Check], now_ms: u64, elapsed: Duration) {
+        let mut found = by_name(findings);
+        for (name, tracked) in &mut self.checks {
+            if let Some(told) = &mut tracked.told {
+                // The clock was ahead, and is set back: a reminder must not wait for that time.
+                told.at_ms = told.at_ms.min(now_ms);
+            }
+            let (status, detail, advice) = match found.remove(name.as_str()) {
+                Some(check) => (self.rules.status(&check), check.detail, check.advice),
+                None => (Status::Ok, String::new(), None),
+            };
+            tracked.step(status, elapsed, self.rules.hold);
+            (tracked.detail, tracked.advice) = (detail, advice);
+        }
+        self.checks.retain(|_, tracked| !tracked.is_forgotten());
+
+        for (name, check) in found {
+            let status = self.rules.status(&check);
+            if status == Status::Ok || self.checks.len() >= CHECKS_MAX {
+                continue;
+            }
+            let state = if self.rules.hold.is_zero() {
+                State::Firing { since_ms: now_ms, severity: status, other: None }
+            } else {
+                State::Pending { since_ms: now_ms, lasted: Duration::ZERO }
+            };
+            let Check { detail, advice, .. } = check;
+            self.checks.insert(name.to_owned(), Tracked { state, told: None, detail, advice });
+        }
+    }
+
+    /// A message that is due at `now_ms`: first those that something is wrong.
+    pub fn due(&self, now_ms: u64) -> Option<Due> {
+        let due = self.checks.iter().filter_map(|(name, tracked)| {
+            let (news, severity, since_ms) = tracked.news(&self.rules, now_ms)?;
+            Some((news, name, severity, since_ms, tracked))
+        });
+        let (news, check, severity, since_ms, tracked) = due.min_by_key(|(news, ..)| match news {
+            News::Firing => 0,
+            News::Resolved => 1,
+            News::Reminder => 2,
+        })?;
+        // What is right again needs no remedy.
+        let advice = tracked.advice.clone().filter(|_| news != News::Resolved);
+        Some(Due { check: check.clone(), news, severity, since_ms, detail: tracked.detail.clone(), advice })
+    }
+
+    /// The number of messages that are due at `now_ms`.
+    pub fn due_count(&self, now_ms: u64) -> usize {
+        self.checks.values().filter(|tracked| tracked.news(&self.rules, now_ms).is_some()).count()
+    }
+
+    /// The receiver has got a message, at `now_ms`. The state may have changed since the message was made.
+    pub fn told(&mut self, sent: &Due, now_ms: u64) {
+        let told = match sent.news {
+            News::Resolved => None,
+            News::Firing | News::Reminder => {
+                Some(Told { severity: sent.severity, since_ms: sent.since_ms, at_ms: now_ms })
+            }
+        };
+        // It may have been forgotten while the message was on its way.
+        let forgotten = || Tracked {
+            state: State::Resolved { since_ms: sent.since_ms },
+            told: None,
+            detail: String::new(),
+            advice: None,
+        };
+        self.checks.entry(sent.check.clone()).or_insert_with(forgotten).told = told;
+        self.checks.retain(|_, tracked| !tracked.is_forgotten());
+    }
+
+    /// What the receiver was told and takes for true, for the next start.
+    pub fn all_told(&self) -> BTreeMap<String, Told> {
+        self.checks.iter().filter_map(|(name, tracked)| Some((name.clone(), tracked.told?))).collect()
+    }
+
+    /// The names of the checks that are firing.
+    pub fn firing(&self) -> impl Iterator<Item = &str> {
+        let firing = self.checks.iter().filter(|(_, tracked)| matches!(tracked.state, State::Firing { .. }));
+        firing.map(|(name, _)| name.as_str())
+    }
+}
+
+/// The findings by their names. Several of one name are one, as wrong as the worst of them.
+fn by_name(findings: &[Check]) -> BTreeMap<&str, Check> {
+    let mut found: BTreeMap<&str, Check> = BTreeMap::new();
+    for check in findings {
+        match found.get_mut(check.name.as_str()) {
+            Some(before) if before.status < check.status => *before = check.clone(),
+            Some(before) if before.status == check.status && check.status != Status::Ok => {
+                before.detail = format!("{}\n{}", before.detail, check.detail);
+            }
+            Some(_) => {}
+            None => _ = found.insert(&check.name, check.clone()),
+        }
+    }
+    found
+}
+
+impl Tracked {
+    fn step(&mut self, status: Status, elapsed: Duration, hold: Duration) {
+        let is_wrong = status != Status::Ok;
+        self.state = match self.state.clone() {
+            State::Pending { since_ms, lasted } if is_wrong => {
+                let lasted = lasted.saturating_add(elapsed);
+                if lasted >= hold {
+                    State::Firing { since_ms, severity: status, other: None }
+                } else {
+                    State::Pending { since_ms, lasted }
+                }
+            }
+            State::Firing { since_ms, severity, .. } if status == severity => {
+                State::Firing { since_ms, severity, other: None }
+            }
+            State::Firing { since_ms, severity, other } => {
+                let lasted = match other {
+                    Some((before, lasted)) if before == status => lasted.saturating_add(elapsed),
+                    _ => Duration::ZERO,
+                };
+                match (lasted >= hold, is_wrong) {
+                    (true, true) => State::Firing { since_ms, severity: status, other: None },
+                    (true, false) => State::Resolved { since_ms },
+                    (false, _) => State::Firing { since_ms, severity, other: Some((status, lasted)) },
+                }
+            }
+            // The receiver could not be told that it was right. It takes it for wrong since the time that it knows.
+            State::Resolved { since_ms } if is_wrong && hold.is_zero() => {
+                State::Firing { since_ms, severity: status, other: None }
+            }
+            State::Resolved { since_ms } if is_wrong => State::Pending { since_ms, lasted: Duration::ZERO },
+            State::Pending { since_ms, .. } | State::Resolved { since_ms } => State::Resolved { since_ms },
+        };
+    }
+
+    /// True once neither this box nor the receiver takes it for wrong.
+    fn is_forgotten(&self) -> bool {
+        matches!(self.state, State::Resolved { .. }) && self.told.is_none()
+    }
+
+    fn news(&self, rules: &Rules, now_ms: u64) -> Option<(News, Status, u64)> {
+        match (&self.state, self.told) {
+            (State::Firing { since_ms, severity, .. }, told) => match told {
+                Some(told) if told.severity == *severity => {
+                    let repeat = rules.repeat.filter(|_| *severity == Status::Fail)?;
+                    let age = Duration::from_millis(now_ms.saturating_sub(told.at_ms));
+                    (age >= repeat).then_some((News::Reminder, *severity, *since_ms))
+                }
+                _ => Some((News::Firing, *severity, *since_ms)),
+            },
+            (State::Resolved { since_ms, .. }, Some(told)) => Some((News::Resolved, told.severity, *since_ms)),
+            (State::Resolved { .. }, None) | (State::Pending { .. }, _) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

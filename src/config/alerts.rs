@@ -1,0 +1,44 @@
+//! Findings about alerts that other sections decide: the broker, and what may be sent where.
+
+use ledge_base::toml_check::Problem;
+use ledge_egress::{Content, HostPort};
+use ledge_part::section::Section;
+
+use super::Config;
+
+impl Config {
+    /// The alerts that would reach nobody.
+    pub(super) fn alert_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let over_mqtt = || self.alert.iter().enumerate().filter(|(_, alert)| alert.mqtt);
+        let brokers: Vec<HostPort> = self.mqtt.destinations().into_iter().map(|broker| broker.at).collect();
+        for (index, _) in over_mqtt() {
+            let key = format!("alert[{index}].mqtt");
+            if self.mqtt.broker.is_none() {
+                let problem = "needs a broker, which gets the messages: set mqtt.broker";
+                problems.push(Problem::new(key, problem).depending_on(["mqtt.broker"]));
+                continue;
+            }
+            problems.extend(brokers.iter().filter_map(|at| self.alert_refusal(&key, at, "mqtt.broker")));
+        }
+        for (index, alert) in self.alert.iter().enumerate() {
+            let key = format!("alert[{index}].url");
+            let hops = alert.url.iter().map(|url| &url.at).chain(&alert.proxy);
+            problems.extend(hops.filter_map(|at| self.alert_refusal(&key, at, "egress.allow")));
+        }
+        problems
+    }
+
+    /// The mistake of a destination that may get data, but no alerts. One that may get nothing is reported elsewhere.
+    fn alert_refusal(&self, key: &str, at: &HostPort, other: &str) -> Option<Problem> {
+        let grant = self.egress.grant(at).ok()?;
+        if grant.permits(Content::Alert) {
+            return None;
+        }
+        let problem = format!(
+            "has no effect, because the entry of {at} in egress.allow does not let alerts out: add \"{}\" to its `send`",
+            Content::Alert
+        );
+        Some(Problem::new(key, problem).depending_on([other, "egress.allow"]))
+    }
+}

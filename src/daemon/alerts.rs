@@ -1,0 +1,57 @@
+//! Alerts as a part of the daemon, introduced to MQTT and to what is wrong with this box.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ledge_alerts::part::{AlertServices, Alerts};
+use ledge_alerts::receiver::Publish;
+use ledge_base::names::AlertName;
+use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_egress::Content;
+use ledge_mqtt::publisher::{Publication, Publisher};
+use ledge_mqtt::topics::DeviceTopics;
+use ledge_part::Environment;
+use ledge_part::findings::FindingsSource;
+
+use crate::config::Config;
+
+/// Passes alerts on to MQTT while there is a connection: an alert that waited would be told late, and twice after a
+/// restart.
+#[derive(Debug)]
+struct ToBroker {
+    publisher: Publisher,
+    messages: MessageStatistics,
+    /// The topic of all alerts of this box.
+    topic: String,
+}
+
+impl Publish for ToBroker {
+    fn topic(&self, alert: &AlertName) -> String {
+        format!("{}/{alert}", self.topic)
+    }
+
+    fn publish(&self, alert: &AlertName, payload: Bytes) -> bool {
+        // A name is a valid topic level.
+        let Ok(topic) = self.topic(alert).parse() else { return false };
+        let (content, content_type) = (Content::Alert, Some("application/json"));
+        let publication = Publication { topic, payload, retain: false, content, content_type };
+        self.messages.snapshot().connected && self.publisher.publish(publication)
+    }
+}
+
+/// The alerts of this box. `messages` is `None` without a broker.
+pub fn alerts(
+    config: &Config,
+    environment: &Environment,
+    findings: FindingsSource,
+    messages: Option<&MessageStatistics>,
+    publisher: &Publisher,
+) -> Alerts {
+    let Environment { state, device, egress, .. } = environment;
+    let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
+    let publisher = messages.map(|messages| {
+        let (publisher, messages, topic) = (publisher.clone(), messages.clone(), topics.alerts().as_str().to_owned());
+        Arc::new(ToBroker { publisher, messages, topic }) as Arc<dyn Publish>
+    });
+    Alerts::new(&config.alert, AlertServices { device: device.id.clone(), egress, state, findings, publisher })
+}

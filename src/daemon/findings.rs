@@ -1,0 +1,127 @@
+//! What is wrong with this box, as the daemon itself sees it: for the console and for alerts.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_cameras::cameras::Cameras;
+use ledge_http::Routers;
+use ledge_models::repository::{IndexRow, Repository, VersionState};
+use ledge_part::check::Check;
+use ledge_part::findings::FindingsSource;
+use ledge_service::shutdown::Shutdown;
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+use crate::config::Config;
+use crate::findings::{Seeker, findings};
+
+/// The routers of this daemon, while it serves: the findings ask its own routes.
+#[derive(Clone, Default)]
+pub struct OwnRouters(Arc<Mutex<Option<Routers>>>);
+
+impl OwnRouters {
+    /// Keeps the routers until the shutdown. The routers have the console, which has them.
+    pub fn keep(&self, routers: Routers, shutdown: &Shutdown) {
+        self.set(Some(routers));
+        let (own, ending) = (self.clone(), shutdown.clone());
+        shutdown.spawn(async move {
+            ending.requested().await;
+            own.set(None);
+        });
+    }
+
+    fn set(&self, routers: Option<Routers>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = routers;
+    }
+
+    fn get(&self) -> Option<Routers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The search for findings of this daemon.
+pub fn source(
+    config: &Config,
+    repository: &Repository,
+    cameras: &Cameras,
+    messages: Option<&MessageStatistics>,
+    routers: &OwnRouters,
+) -> FindingsSource {
+    let looked_at = LookedAt {
+        config: config.clone(),
+        repository: repository.clone(),
+        cameras: cameras.clone(),
+        messages: messages.cloned(),
+        routers: routers.clone(),
+        runtime: Handle::current(),
+    };
+    FindingsSource::new(move || looked_at.findings())
+}
+
+/// The things that the daemon looks at to find what is wrong.
+struct LookedAt {
+    config: Config,
+    repository: Repository,
+    cameras: Cameras,
+    messages: Option<MessageStatistics>,
+    routers: OwnRouters,
+    runtime: Handle,
+}
+
+impl LookedAt {
+    /// The findings of `ledge doctor`, as far as they make sense within the daemon:
+    /// * the configuration was valid when it started;
+    /// * it opens no connections to find something ([`Seeker::Daemon`]), and reports its own connection to the broker;
+    /// * it has loaded the models, so it reports those that do not serve or whose queues are full, and tries none again;
+    /// * it watches the cameras, so it reports those that are away;
+    /// * systemd is not asked: the unit forbids what that takes.
+    fn findings(&self) -> Vec<Check> {
+        let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));
+        checks.extend(self.broker());
+        checks.extend(self.models());
+        checks.extend(self.repository.full_queues());
+        checks.extend(self.cameras.findings());
+        checks
+    }
+
+    fn ask(&self, path: &str) -> Option<Value> {
+        let routers = self.routers.get()?;
+        self.runtime.block_on(routers.ask(path))
+    }
+
+    fn broker(&self) -> Option<Check> {
+        let (broker, messages) = (self.config.mqtt.broker.as_ref()?, self.messages.as_ref()?);
+        Some(if messages.snapshot().connected {
+            Check::ok("mqtt", format!("connected to {broker}"))
+        } else {
+            let advice = "run `ledge mqtt check` for details; calls over HTTP do not need the broker";
+            Check::fail("mqtt", format!("no connection to {broker}"), advice)
+        })
+    }
+
+    fn models(&self) -> Vec<Check> {
+        let rows = self.repository.index();
+        if rows.is_empty() {
+            let detail = format!("none in {}", self.repository.path().display());
+            return vec![Check::warn("models", detail, "put models there, or set repository.path")];
+        }
+        rows.iter().filter_map(model).collect()
+    }
+}
+
+/// The finding about a version of a model; `None` for one that is unloaded or being loaded.
+fn model(row: &IndexRow) -> Option<Check> {
+    let name = format!("model {}", row.model);
+    let detail = |text: &str| match row.version {
+        Some(version) => format!("version {version}: {text}"),
+        None => text.to_owned(),
+    };
+    match &row.state {
+        VersionState::Ready => Some(Check::ok(&name, detail(row.note.as_deref().unwrap_or("serves")))),
+        VersionState::Unavailable(reason) if reason.is_failure() => {
+            let advice = "see `ledge models check`; the other models serve";
+            Some(Check::warn(&name, detail(&reason.to_string()), advice))
+        }
+        VersionState::Loading | VersionState::Unloading | VersionState::Unavailable(_) => None,
+    }
+}

@@ -1,0 +1,56 @@
+//! The metrics of the disks under the stores of this box.
+
+use std::fmt::Error;
+use std::path::{Path, PathBuf};
+
+use ledge_base::telemetry::system::Disk;
+use ledge_part::metrics::{family, gauge_value, label};
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// The folder of a store, and the space that must stay free on its disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreFolder {
+    /// The name in metrics.
+    pub store: &'static str,
+    pub folder: PathBuf,
+    pub reserve_bytes: u64,
+}
+
+/// Writes the free space of the disk under each store.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, stores: &[StoreFolder]) -> Result<(), Error> {
+    let disks: Vec<_> = stores.iter().filter_map(|store| Some((store, disk(&store.folder)?))).collect();
+    let samples = |figure: fn(&StoreFolder, &Disk) -> u64| {
+        let sample = move |(store, disk): &(&StoreFolder, Disk)| {
+            (label("store", store.store), ConstGauge::new(gauge_value(figure(store, disk))))
+        };
+        disks.iter().map(sample).collect::<Vec<_>>()
+    };
+    let help = "Free space of the disk that a store is on";
+    family(encoder, "disk_available_bytes", help, samples(|_, disk| disk.available_bytes))?;
+    let help = "Size of the disk that a store is on";
+    family(encoder, "disk_size_bytes", help, samples(|_, disk| disk.total_bytes))?;
+    let help = "Free space below which a store takes no more";
+    family(encoder, "disk_reserve_bytes", help, samples(|store, _| store.reserve_bytes))
+}
+
+/// The disk of a folder, which may not exist yet.
+fn disk(folder: &Path) -> Option<Disk> {
+    let existing = folder.ancestors().find(|folder| folder.is_dir())?;
+    Disk::of(existing).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_will_be_made_is_on_the_disk_of_the_folder_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let stores =
+            vec![StoreFolder { store: "audit", folder: folder.path().join("not/yet"), reserve_bytes: 1 << 20 }];
+        let samples = ledge_part::metrics::samples(move |encoder| encode(encoder, &stores));
+        assert_eq!(samples.len(), 3, "{samples:?}");
+        assert_eq!(samples[2], "ledge_disk_reserve_bytes{store=\"audit\"} 1048576");
+    }
+}

@@ -1,0 +1,27 @@
+//! A search for findings, as the daemon gives it to the parts that tell people what is wrong.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::check::Check;
+
+/// A search for what is wrong with this box. Clones share it.
+#[derive(Clone)]
+pub struct FindingsSource(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
+
+impl FindingsSource {
+    pub fn new(search: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(search))
+    }
+
+    /// Searches now. It may block for some milliseconds.
+    pub fn search(&self) -> Vec<Check> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for FindingsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FindingsSource")
+    }
+}
