@@ -85,7 +85,7 @@ impl Browser {
         self.command("execute/sync", &json!({"script": script, "args": []}));
     }
 
-    /// A command of the Chrome DevTools Protocol.
+    /// A command of Chromium's own protocol, CDP.
     #[track_caller]
     pub fn devtools(&self, command: &str, parameters: &Value) -> Value {
         self.command("goog/cdp/execute", &json!({"cmd": command, "params": parameters}))

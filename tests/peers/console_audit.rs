@@ -60,21 +60,21 @@ fn answer(mut stream: TcpStream, daemon: SocketAddr, lie: &Mutex<Lie>) -> std::i
     request.read_line(&mut head)?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
     loop {
-        let mut line = String::new();
-        request.read_line(&mut line)?;
-        let (name, value) = line.split_once(':').unwrap_or_default();
+        let mut header = String::new();
+        request.read_line(&mut header)?;
+        let (name, value) = header.split_once(':').unwrap_or_default();
         match name.to_ascii_lowercase().as_str() {
             // The daemon knows its own page by its address.
-            "host" => line = format!("host: {daemon}\r\n"),
-            "origin" => line = format!("origin: http://{daemon}\r\n"),
+            "host" => header = format!("host: {daemon}\r\n"),
+            "origin" => header = format!("origin: http://{daemon}\r\n"),
             "connection" => continue,
             "content-length" => length = value.trim().parse().unwrap_or_default(),
             _ => {}
         }
-        if line.trim().is_empty() {
+        if header.trim().is_empty() {
             break;
         }
-        head += &line;
+        head += &header;
     }
     let mut body = vec![0; length];
     request.read_exact(&mut body)?;

@@ -59,7 +59,7 @@ fn views_are_listed_and_an_entity_shows_its_values_with_their_status() {
     assert!(large.contains("3.5") && large.contains("null value"), "{large}");
     assert!(read(&browser, "9007199254740992").contains("not found"));
     let wrong = read(&browser, "press");
-    assert!(wrong.contains("machine_id") && !wrong.contains("{"), "an error in words: {wrong}");
+    assert!(wrong.contains("machine_id") && !wrong.contains('{'), "an error in words: {wrong}");
 
     browser.click("#use-key");
     browser.type_into("#key-field", &viewer);
