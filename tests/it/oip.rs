@@ -596,7 +596,8 @@ fn the_openapi_document_names_exactly_the_routes_that_exist() {
     let config = "[pipeline.text_embedding]\nmax_tokens = 8\n";
     let root = TestRoot::new().models(&["add_sub", "word_vectors"]).file("word_vectors/model.toml", config);
     // Its pictures come with calls, and none has come.
-    let daemon = root.set("camera=[{name=\"yard\"}]").views(VIEWS).start();
+    let root = root.set("camera=[{name=\"yard\"}]").set("alert=[{name=\"shop\", url=\"http://127.0.0.1:9/\"}]");
+    let daemon = root.views(VIEWS).start();
     let client = &mut daemon.client();
     let document = client.get("/openapi.json").json();
     let paths = document["paths"].as_object().unwrap();
@@ -629,7 +630,7 @@ fn the_openapi_document_names_exactly_the_routes_that_exist() {
             let path = path.replace("{generation}", "1").replace("{path}", "entries/000.p/1");
             // Without a number of events the answer does not end.
             let path = path.replace("{file}", "app.js").replace("/figures/live", "/figures/live?events=0");
-            let path = path.replace("{camera}", "yard");
+            let path = path.replace("{camera}", "yard").replace("{alert}", "shop");
             // A key that there is.
             let path = path.replace("{key}", "till");
             let status = client.request(&verb.to_uppercase(), &path, &[], b"{}").status;
