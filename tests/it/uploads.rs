@@ -44,6 +44,8 @@ fn an_uploaded_model_serves_with_the_answer_until_it_is_removed() {
     let profile = client.get("/v2/models/sums").json()["properties"].clone();
     assert!(profile["threads"].is_string() && profile["instances"].is_string(), "{profile}");
 
+    assert_eq!(client.get("/catalogue").json()["brought"], json!(["sums"]));
+
     let again = upload(&mut client, "sums", &archive(&model_folder("add_sub")));
     assert_eq!(again.status, 409, "{again:?}");
     assert!(again.error().contains("exists already"), "{}", again.error());
@@ -115,6 +117,7 @@ fn a_box_takes_no_upload_unless_it_is_configured() {
     assert!(refused.error().contains("[catalogue] upload_max_mb"), "{}", refused.error());
     let state = client.get("/catalogue").json();
     assert_eq!((&state["upload_max_bytes"], &state["address"]), (&json!(0), &json!(null)));
+    assert_eq!(state["brought"], json!([]));
     let refused = client.post("/catalogue/models/x/add", &[], b"");
     assert_eq!(refused.status, 409);
     assert!(refused.error().contains("[catalogue] address"), "{}", refused.error());

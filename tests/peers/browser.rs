@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -89,6 +90,17 @@ impl Browser {
     #[track_caller]
     pub fn devtools(&self, command: &str, parameters: &Value) -> Value {
         self.command("goog/cdp/execute", &json!({"cmd": command, "params": parameters}))
+    }
+
+    /// Drops a file or a folder of this machine on the middle of an element.
+    #[track_caller]
+    pub fn drop_file(&self, selector: &str, path: &Path) {
+        let place = self.point(selector, (0.5, 0.5));
+        let data = json!({"items": [], "files": [path], "dragOperationsMask": 1});
+        for kind in ["dragEnter", "dragOver", "drop"] {
+            let event = json!({"type": kind, "x": place["x"], "y": place["y"], "data": data});
+            self.devtools("Input.dispatchDragEvent", &event);
+        }
     }
 
     /// Waits until an expression in the page is true.

@@ -61,6 +61,25 @@ fn a_folder_becomes_a_model_and_one_that_does_not_load_leaves_its_reason() {
 }
 
 #[test]
+fn a_dropped_folder_becomes_a_model_that_can_be_removed_and_a_model_of_the_owner_cannot() {
+    let root = TestRoot::new().models(&["fixed_shape"]).set("catalogue.upload_max_mb=8");
+    let daemon = root.set("updates.min_free_mb=0").start();
+    let browser = Browser::start();
+    browser.go(&format!("http://{}/#models", daemon.address));
+    browser.wait_for("document.querySelector('#model-folder:enabled')");
+    browser.drop_file(".adding .drop", &model_folder("add_sub"));
+    browser.wait_for("document.querySelector('button[data-action=\"add_sub remove\"]')");
+    assert_eq!(browser.text(".adding .notice.good"), "add_sub is added.");
+    let removable = browser.value("document.querySelector('button[data-action=\"fixed_shape remove\"]')");
+    assert!(removable.is_null(), "{removable}");
+    browser.click("button[data-action='add_sub remove']");
+    browser.wait_for("document.querySelector('#confirm-dialog').open");
+    browser.click("#confirm-dialog button.primary");
+    browser.wait_for("!document.querySelector('button[data-action=\"add_sub remove\"]')");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
 fn without_the_role_the_page_says_where_a_model_is_copied_to() {
     let daemon = TestRoot::closed().models(&["add_sub"]).start();
     let browser = Browser::start();

@@ -8,16 +8,6 @@ use serde_json::json;
 use crate::browser::Browser;
 use crate::daemon::{TestDaemon, TestRoot};
 
-/// Where a mouse would be over an element.
-fn centre(browser: &Browser, selector: &str) -> (f64, f64) {
-    let middle = format!(
-        "(() => {{ const at = document.querySelector('{selector}').getBoundingClientRect(); \
-         return [at.left + at.width / 2, at.top + at.height / 2]; }})()"
-    );
-    let [x, y] = &browser.value(&middle).as_array().unwrap().clone()[..] else { panic!("two numbers") };
-    (x.as_f64().unwrap(), y.as_f64().unwrap())
-}
-
 fn detector() -> TestDaemon {
     TestRoot::closed().models(&["coco_detector"]).start()
 }
@@ -56,13 +46,7 @@ fn a_dropped_file_is_tried_and_one_that_misses_the_place_leaves_the_page_alone()
     let browser = Browser::start();
     open(&browser, &daemon);
     let cows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/photos/cows.jpg");
-    let drop = |selector: &str| {
-        let (x, y) = centre(&browser, selector);
-        let data = json!({"items": [], "files": [cows], "dragOperationsMask": 1});
-        for kind in ["dragEnter", "dragOver", "drop"] {
-            browser.devtools("Input.dispatchDragEvent", &json!({"type": kind, "x": x, "y": y, "data": data}));
-        }
-    };
+    let drop = |selector: &str| browser.drop_file(selector, &cows);
     // Without this, the browser shows the file in place of the page.
     let missed = "(() => { const dataTransfer = new DataTransfer(); dataTransfer.items.add(new File(['x'], 'x.txt')); \
                   const event = new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer }); \

@@ -36,9 +36,9 @@ export function changed() {
   place.replaceChildren();
 }
 
-/** Which models could be removed here, by their names. */
+/** True for a model that came from a catalogue or an upload, and can be removed here. */
 export function mayRemove(name) {
-  return may('administer') && !catalogue?.models.some((model) => model.name === name && model.state.includes('of your own'));
+  return may('administer') && (catalogue?.brought.includes(name) ?? false);
 }
 
 export async function load() {
@@ -61,8 +61,8 @@ function take(state) {
   } else if (before?.adding && state.last_addition) {
     const { name, error } = state.last_addition;
     told.replaceChildren(error ? failure({ message: `${name}: ${error}` }) : good(`${name} is added.`));
-    added();
   }
+  if (String(before?.brought) !== String(state.brought) || (before?.adding && !state.adding)) added();
 }
 
 function good(text) {
@@ -126,10 +126,9 @@ async function read() {
 
 /** Removes a model that a catalogue or an upload brought. */
 export async function remove(name) {
-  const details = `${name} is taken out of service, and its folder is removed from the box. Only a model whose files all came from a catalogue or an upload is removed.`;
+  const details = `${name} is taken out of service, and its folder is removed from the box, unless somebody changed it since it was added.`;
   if (!await confirm(`Remove ${name}?`, details, 'Remove')) return;
   await change(`/catalogue/models/${encodeURIComponent(name)}/remove`);
-  added();
 }
 
 // Uploads
@@ -178,7 +177,6 @@ async function begin(files) {
     render();
     await send(`/catalogue/models/${encodeURIComponent(name)}/upload`, { method: 'POST', headers: { 'content-type': 'application/x-tar' }, body: archive(inside) });
     told.replaceChildren(good(`${name} is added.`));
-    added();
   } catch (error) {
     told.replaceChildren(failure(error, () => ask()));
   }

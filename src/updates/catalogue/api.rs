@@ -62,6 +62,8 @@ struct CatalogueDocument<'a> {
     /// The time at which the list was read, in RFC 3339; `null` before the first.
     read_at: Option<String>,
     models: Vec<ModelDocument<'a>>,
+    /// The models of this box that a catalogue or an upload brought, and that can be removed.
+    brought: Vec<ModelName>,
     adding: Option<AdditionDocument<'a>>,
     last_addition: Option<ResultDocument<'a>>,
 }
@@ -244,6 +246,7 @@ async fn document(state: Arc<CatalogueState>) -> Response {
                     problem: model.problem.as_deref(),
                 })
                 .collect(),
+            brought: folder::brought(state.folder()),
             adding: addition.as_ref().map(|addition| AdditionDocument {
                 name: &addition.name,
                 bytes: addition.bytes,

@@ -149,6 +149,16 @@ pub fn remove(repository: &Path, name: &ModelName, force: bool) -> Result<(), Ca
     remove_if_there(&old)
 }
 
+/// Returns the models of a repository whose folders a catalogue or an upload brought.
+pub(super) fn brought(repository: &Path) -> Vec<ModelName> {
+    let entries = fs::read_dir(repository).into_iter().flatten().flatten();
+    let is_brought = |name: &ModelName| read_list(&repository.join(name.as_str())).is_some();
+    let mut names: Vec<ModelName> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_brought).collect();
+    names.sort();
+    names
+}
+
 /// Returns a description of what a folder has besides the files that were brought, if it has anything.
 fn own_content(folder: &Path) -> Result<Option<String>, CatalogueError> {
     let Some(list) = read_list(folder) else { return Ok(Some("no catalogue and no upload brought it".to_owned())) };
