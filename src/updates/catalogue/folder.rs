@@ -60,13 +60,47 @@ pub(super) fn presence(model: &CatalogueModel, repository: &Path) -> Presence {
     }
 }
 
+/// The origin of a folder that is being made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A command or the daemon adds it: the next attempt removes what an interrupted one left.
+    Catalogue,
+    /// Only the daemon takes uploads: its next start removes what an interrupted one left.
+    Upload,
+}
+
+impl Origin {
+    fn state(self) -> &'static str {
+        match self {
+            Self::Catalogue => "new",
+            Self::Upload => "upload",
+        }
+    }
+}
+
+/// Removes what uploads left that were interrupted by the end of the process.
+pub(super) fn remove_interrupted_uploads(repository: &Path) {
+    let is_upload = |name: &str| name.starts_with('.') && name.ends_with(&format!(".{}", Origin::Upload.state()));
+    for entry in fs::read_dir(repository).into_iter().flatten().flatten() {
+        if !entry.file_name().to_str().is_some_and(is_upload) {
+            continue;
+        }
+        let path = entry.path();
+        match fs::remove_dir_all(&path) {
+            Ok(()) => tracing::info!(folder = %path.display(), "removed an upload that was interrupted"),
+            Err(error) => tracing::warn!(folder = %path.display(), %error, "an interrupted upload cannot be removed"),
+        }
+    }
+}
+
 /// Makes the folder of a model, whole or not at all. `fill` puts files into a hidden folder and returns their digests.
 pub(super) fn make<E: From<CatalogueError>>(
     repository: &Path,
     name: &ModelName,
+    origin: Origin,
     fill: impl FnOnce(&Path) -> Result<FileDigests, E>,
 ) -> Result<PathBuf, E> {
-    let (folder, new) = (repository.join(name.as_str()), hidden(repository, name, "new"));
+    let (folder, new) = (repository.join(name.as_str()), hidden(repository, name, origin.state()));
     if folder.symlink_metadata().is_ok() {
         return Err(CatalogueError::Exists { folder }.into());
     }
@@ -81,7 +115,7 @@ pub(super) fn make<E: From<CatalogueError>>(
             Ok(durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new))?)
         });
     if let Err(error) = filled {
-        // What stays is removed by the next attempt.
+        // What stays is removed later: see [`Origin`].
         let _ = remove_if_there(&new);
         return Err(error);
     }

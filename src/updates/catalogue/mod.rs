@@ -33,6 +33,7 @@ use crate::subject::FileName;
 use crate::trust::{Target, Trust, TrustError};
 pub use api::ROUTES;
 use config::CatalogueConfig;
+use folder::Origin;
 pub use folder::{Presence, remove};
 pub use upload::fuzz_upload;
 
@@ -187,7 +188,8 @@ impl Catalogue {
 
     /// Makes the folder of a fetched model in `repository`, whole or not at all, and removes the downloads.
     pub fn install(&self, model: &CatalogueModel, repository: &Path) -> Result<PathBuf, CatalogueError> {
-        let made = folder::make(repository, &model.name, |folder| folder::copy_files(&self.store, model, folder))?;
+        let fill = |folder: &Path| folder::copy_files(&self.store, model, folder);
+        let made = folder::make(repository, &model.name, Origin::Catalogue, fill)?;
         for target in model.files.values() {
             let blob = self.store.blob(&target.sha256).map_err(CatalogueError::Store)?;
             // A file of this content may be in the folder twice. What stays is removed with the next list.

@@ -10,9 +10,9 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_egress::Egress;
 use ledge_models::repository::Repository;
-use ledge_part::Part;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
+use ledge_part::{Environment, Part};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 use tokio::runtime::Handle;
@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::api::{ROUTES, ServedCatalogue};
 use super::config::CatalogueConfig;
 use super::upload::UploadLimits;
-use super::{Catalogue, CatalogueError, CatalogueModel, find};
+use super::{Catalogue, CatalogueError, CatalogueModel, find, folder};
 use crate::download::DownloadLimits;
 
 /// The catalogue as a part. Clones share one state.
@@ -87,6 +87,13 @@ impl Part for CataloguePart {
 
     fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
         bind(ROUTES, &ServedCatalogue { state: self.0.clone(), context: context.clone() })
+    }
+
+    /// Removes what an earlier process left.
+    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        let folder = self.0.folder().to_owned();
+        environment.shutdown.spawn(blocking(move || folder::remove_interrupted_uploads(&folder)));
+        Ok(())
     }
 }
 

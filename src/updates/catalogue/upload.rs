@@ -7,7 +7,7 @@ use ledge_base::durable;
 use ledge_base::names::ModelName;
 use tar::{Archive, EntryType};
 
-use super::folder::{self, FileDigests};
+use super::folder::{self, FileDigests, Origin};
 use super::{CatalogueError, FILES_MAX, InvalidPath, path_below};
 
 /// The longest path in a message, in characters.
@@ -64,7 +64,7 @@ pub fn receive(
     if limits.bytes == 0 {
         return Err(UploadError::Off);
     }
-    folder::make(repository, name, |folder| {
+    folder::make(repository, name, Origin::Upload, |folder| {
         let mut digests = FileDigests::new();
         each_file(archive, limits.bytes, |file| {
             let (free, kept) = (free_bytes(folder)?, limits.min_free_bytes);
@@ -233,6 +233,18 @@ mod tests {
         assert!(matches!(receive_in(models.path(), &[0; 1024]), Err(UploadError::Empty)));
         assert!(matches!(receive_in(models.path(), &[b'x'; 2048]), Err(UploadError::Archive(_))));
         assert_eq!(fs::read_dir(models.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_upload_that_the_end_of_the_process_interrupted_is_removed() {
+        let models = tempfile::tempdir().unwrap();
+        for folder in [".m.upload/1", ".n.new/1", "o/1", "p.upload/1"] {
+            fs::create_dir_all(models.path().join(folder)).unwrap();
+        }
+        folder::remove_interrupted_uploads(models.path());
+        let mut left: Vec<_> = fs::read_dir(models.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".n.new", "o", "p.upload"]);
     }
 
     #[test]
