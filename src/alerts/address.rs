@@ -6,6 +6,7 @@ use std::str::FromStr;
 use ledge_base::toml_check::from_text;
 use ledge_egress::{HostPort, WebAddress};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
 /// Stands for a path. No address has such characters, so what is shown is not taken for an address.
 const HIDDEN: &str = "<hidden>";
@@ -31,6 +32,17 @@ pub enum InvalidHookUrl {
     Hidden,
 }
 
+impl HookUrl {
+    /// The whole address, which may have a secret.
+    pub(crate) fn whole(&self) -> Zeroizing<String> {
+        Zeroizing::new(format!("{}://{}{}", self.scheme(), self.at, self.path))
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
+
 impl FromStr for HookUrl {
     type Err = InvalidHookUrl;
 
@@ -54,7 +66,7 @@ impl FromStr for HookUrl {
 impl fmt::Display for HookUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path == "/" { "" } else { HIDDEN };
-        write!(f, "{}://{}/{path}", if self.tls { "https" } else { "http" }, self.at)
+        write!(f, "{}://{}/{path}", self.scheme(), self.at)
     }
 }
 
@@ -94,6 +106,7 @@ mod tests {
             let url: HookUrl = text.parse().unwrap();
             assert_eq!((url.path.as_str(), url.to_string().as_str()), (path, shown));
             assert_eq!(serde_json::to_value(&url).unwrap(), shown);
+            assert_eq!(url.whole().parse::<HookUrl>().unwrap(), url);
         }
         assert_eq!("https://a/<hidden>".parse::<HookUrl>(), Err(InvalidHookUrl::Hidden));
     }

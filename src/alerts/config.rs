@@ -167,6 +167,19 @@ impl AlertConfig {
         }
     }
 
+    /// A short mark of a receiver at this address, and of what it wants to hear. What was told is kept under it, since
+    /// it says nothing about another receiver, nor about checks that were not looked at.
+    pub(crate) fn mark(&self, address: &str) -> String {
+        let mut checks: Vec<_> = self.checks.iter().map(String::as_str).collect();
+        checks.sort_unstable();
+        let least = match self.least {
+            Least::Warn => "warn",
+            Least::Fail => "fail",
+        };
+        // None of these has a control character.
+        format!("{:08x}", fnv1a(&format!("{address}\n{least}\n{}", checks.join("\n"))))
+    }
+
     /// The way to the webhook; `None` without one.
     pub(crate) fn connection(&self) -> Option<HttpSettings> {
         let url = self.url.as_ref()?;
@@ -243,6 +256,11 @@ impl AlertConfig {
             encryption_key: None,
         })
     }
+}
+
+/// The hash FNV-1a in 32 bits: the same in every version, and too short to find a secret of an address by it.
+fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl AlertsConfig {
@@ -323,6 +341,22 @@ mod tests {
         assert!(alert.problems().is_empty() && alert.connection().unwrap().tls.is_some());
         problems("[[alert]]\nname = 'a'\nmqtt = true", &[]);
         problems("[[alert]]\nname = 'a'", &[("[0].name", "tells nobody")]);
+    }
+
+    #[test]
+    fn a_mark_follows_the_receiver_and_what_it_wants_to_hear() {
+        assert_eq!([fnv1a(""), fnv1a("a"), fnv1a("foobar")], [0x811c_9dc5, 0xe40c_292c, 0xbf9c_f968]);
+        let mark = |address: &str, text: &str| read(&format!("[[alert]]\nname = 'a'\n{text}")).0[0].mark(address);
+        let before = mark("https://h:443/x", "checks = ['cpu', 'state']\nurl = 'https://h/x'");
+        assert_eq!(mark("https://h:443/x", "checks = ['state', 'cpu']\nhold_s = 5\nrepeat_s = 0"), before);
+        for other in [
+            mark("https://h:443/y", "checks = ['cpu', 'state']"),
+            mark("https://h:443/x", "checks = ['cpu']"),
+            mark("https://h:443/x", ""),
+            mark("https://h:443/x", "checks = ['cpu', 'state']\nleast = 'fail'"),
+        ] {
+            assert_ne!(other, before);
+        }
     }
 
     #[test]

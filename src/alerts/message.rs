@@ -1,5 +1,7 @@
 //! The message to a receiver, in JSON.
 
+use std::borrow::Cow;
+
 use ledge_base::clock;
 use ledge_base::names::{AlertName, DeviceName};
 use ledge_part::check::Status;
@@ -10,6 +12,9 @@ use crate::tracker::{Due, News};
 
 /// The check of a test message.
 const TEST_CHECK: &str = "test";
+
+/// The longest detail of a message, in characters. Receivers refuse messages that are too large for them.
+const DETAIL_CHARS_MAX: usize = 1000;
 
 /// A message: something is wrong, or is right again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -28,8 +33,8 @@ pub struct AlertMessage<'a> {
     pub severity: &'static str,
     /// True if it was told before, and lasts.
     pub reminder: bool,
-    /// The finding in words.
-    pub detail: &'a str,
+    /// The finding in words; its beginning where it is long.
+    pub detail: Cow<'a, str>,
     /// The remedy.
     pub advice: Option<&'a str>,
     /// The time since which it was wrong, in RFC 3339.
@@ -55,6 +60,7 @@ impl<'a> AlertMessage<'a> {
             News::Resolved => ("resolved", false),
         };
         let since = clock::rfc3339(*since_ms);
+        let detail = beginning(detail);
         let text = match news {
             News::Firing => format!("{device}: {check}: {detail}"),
             News::Reminder => format!("{device}: still, since {since}: {check}: {detail}"),
@@ -89,7 +95,7 @@ impl<'a> AlertMessage<'a> {
             status: "test",
             severity: word(Status::Warn),
             reminder: false,
-            detail: "a test message: nothing is wrong",
+            detail: "a test message: nothing is wrong".into(),
             advice: None,
             since: now.clone(),
             at: now,
@@ -102,6 +108,12 @@ impl<'a> AlertMessage<'a> {
         // Only texts, so this does not fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
+}
+
+/// The beginning of a text, with a mark where it was cut.
+fn beginning(text: &str) -> Cow<'_, str> {
+    let end = text.char_indices().nth(DETAIL_CHARS_MAX).and_then(|(end, _)| text.get(..end));
+    end.map_or(Cow::Borrowed(text), |text| Cow::Owned(format!("{text}…")))
 }
 
 /// A severity as `ledge doctor --json` writes it.
@@ -145,6 +157,23 @@ mod tests {
             "text": "box: state: 1.0 MiB of 9.0 GiB free\nfree disk space",
         });
         assert_eq!(written(News::Firing), expected);
+    }
+
+    #[test]
+    fn a_long_detail_is_cut() {
+        assert_eq!(beginning(&"ä".repeat(DETAIL_CHARS_MAX)), "ä".repeat(DETAIL_CHARS_MAX));
+        let due = Due {
+            check: "cameras".into(),
+            news: News::Firing,
+            severity: Status::Fail,
+            since_ms: 0,
+            detail: "ä".repeat(50_000),
+            advice: Some("look".into()),
+        };
+        let (device, alert) = (DeviceName::constant("box"), AlertName::constant("shop"));
+        let message = AlertMessage::new(&device, &alert, &due, 0);
+        let cut = "ä".repeat(DETAIL_CHARS_MAX) + "…";
+        assert_eq!((&*message.detail, message.text.as_str()), (&*cut, &*format!("box: cameras: {cut}\nlook")));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use tokio::time::MissedTickBehavior;
 use crate::config::{AlertConfig, AlertsConfig};
 use crate::http::ROUTES;
 use crate::metrics;
-use crate::receiver::{Keeper, Publish, Receiver, Way, key};
-use crate::store::{AllTold, Store};
+use crate::receiver::{Keeper, Publish, Receiver, Way};
+use crate::store::{AllTold, Store, key};
 use crate::tracker::Tracker;
 use crate::webhook::Webhook;
 
@@ -62,18 +62,21 @@ impl Alerts {
     /// The alerts of the configuration. Reads what was told before this start.
     pub fn new(config: &AlertsConfig, services: AlertServices<'_>) -> Self {
         let AlertServices { device, egress, state, findings, publisher } = services;
-        let store = Store::new(state);
-        let mut told_before = if config.is_empty() { AllTold::new() } else { store.read() };
+        let all = config.iter().flat_map(|alert| {
+            ways(alert, egress, publisher.as_ref()).into_iter().map(move |(way, to, mark)| (alert, way, to, mark))
+        });
+        let all: Vec<_> = all.collect();
+        // Without receivers nothing is written either.
+        let (store, mut told_before) = if all.is_empty() { Default::default() } else { Store::open(state) };
         let mut told = AllTold::new();
         let mut receivers = Vec::new();
-        for alert in config.iter() {
-            for (way, to) in ways(alert, egress, publisher.as_ref()) {
-                let key = key(&alert.name, way.name());
-                let before = told_before.remove(&key).unwrap_or_default();
-                told.insert(key, before.clone());
-                let tracker = Tracker::new(alert.rules(), before);
-                receivers.push(Arc::new(Receiver::new(alert.name.clone(), way, to, tracker)));
-            }
+        for (alert, way, to, mark) in all {
+            // Another receiver under this name, or one that wants to hear of other checks, begins with nothing.
+            let key = key(&alert.name, way.name(), &mark);
+            let before = told_before.remove(&key).unwrap_or_default();
+            told.insert(key.clone(), before.clone());
+            let tracker = Tracker::new(alert.rules(), before);
+            receivers.push(Arc::new(Receiver::new(alert.name.clone(), way, to, key, tracker)));
         }
         let holds = config.iter().map(AlertConfig::hold);
         Self(Arc::new(AlertsState {
@@ -108,12 +111,15 @@ impl Alerts {
     }
 }
 
-/// The ways to the receivers of an alert, each with its address or topic.
-fn ways(alert: &AlertConfig, egress: &Egress, publisher: Option<&Arc<dyn Publish>>) -> Vec<(Way, String)> {
+/// The ways to the receivers of an alert, each with its address or topic, and its mark.
+fn ways(alert: &AlertConfig, egress: &Egress, publisher: Option<&Arc<dyn Publish>>) -> Vec<(Way, String, String)> {
     let webhook = Webhook::new(alert, egress).zip(alert.url.as_ref());
-    let webhook = webhook.map(|(webhook, url)| (Way::Webhook(webhook), url.to_string()));
-    let broker = publisher.filter(|_| alert.mqtt);
-    let broker = broker.map(|publisher| (Way::Broker(publisher.clone()), publisher.topic(&alert.name)));
+    let webhook = webhook.map(|(webhook, url)| (Way::Webhook(webhook), url.to_string(), alert.mark(&url.whole())));
+    let broker = publisher.filter(|_| alert.mqtt).map(|publisher| {
+        let topic = publisher.topic(&alert.name);
+        let mark = alert.mark(&format!("{} {topic}", publisher.broker()));
+        (Way::Broker(publisher.clone()), topic, mark)
+    });
     webhook.into_iter().chain(broker).collect()
 }
 
@@ -132,7 +138,7 @@ impl Part for Alerts {
 
     fn problem(&self, _is_starting: bool) -> Option<String> {
         let failing = self.0.receivers.iter().filter(|receiver| receiver.status().error.is_some());
-        let failing: Vec<_> = failing.map(|receiver| receiver.key()).collect();
+        let failing: Vec<_> = failing.map(|receiver| format!("{} {}", receiver.alert, receiver.way.name())).collect();
         (!failing.is_empty()).then(|| format!("alerts that cannot be sent: {}", failing.join(", ")))
     }
 

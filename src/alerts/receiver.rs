@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::message::AlertMessage;
 use crate::store::{AllTold, Store};
-use crate::tracker::{News, Tracker};
+use crate::tracker::{Failures, News, Tracker};
 use crate::webhook::{SendError, Webhook};
 
 /// The pause after the first failure. Each further one doubles it.
@@ -23,8 +23,15 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause. A receiver that asks for a longer one waits no longer either.
 const PAUSE_MAX: Duration = Duration::from_mins(10);
 
+/// How many messages are tried before a pause: one that is refused for what it says must not hold up the others, and a
+/// receiver that is away is not asked for each.
+const FAILURES_MAX: usize = 2;
+
 /// Publishes messages at the broker. It never waits.
 pub trait Publish: Debug + Send + Sync {
+    /// The address of the broker.
+    fn broker(&self) -> &str;
+
     /// The topic of an alert.
     fn topic(&self, alert: &AlertName) -> String;
 
@@ -56,11 +63,13 @@ pub struct Receiver {
     pub way: Way,
     /// The address without a secret, or the topic.
     pub to: String,
+    /// The name of its state in the file.
+    key: String,
     tracker: Mutex<Tracker>,
     looked: Notify,
     sent: AtomicU64,
     failed: AtomicU64,
-    /// The reason why the last attempt failed; `None` after a success.
+    /// The reason why the last attempt failed; `None` after a success, and once nothing is due any more.
     error: Mutex<Option<String>>,
 }
 
@@ -92,24 +101,50 @@ impl Keeper {
         Self { store, told: Arc::new(tokio::sync::Mutex::new(told)) }
     }
 
+    /// Writes what a receiver was told, if it is news.
     async fn keep(&self, receiver: &Receiver) {
         let mut told = self.told.lock().await;
         let now = receiver.tracker().all_told();
-        if told.get(&receiver.key()) == Some(&now) {
+        if told.get(&receiver.key) == Some(&now) {
             return;
         }
-        told.insert(receiver.key(), now);
+        told.insert(receiver.key.clone(), now);
         let (store, all) = (self.store.clone(), told.clone());
         blocking(move || store.write(&all)).await;
     }
 }
 
+/// The attempts of a receiver so far.
+#[derive(Debug)]
+struct Attempts {
+    failures: Failures,
+    /// The next pause.
+    pause: Duration,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self { failures: Failures::default(), pause: FIRST_PAUSE }
+    }
+}
+
+impl Attempts {
+    /// Ends them, with the pause after which they may begin again. `asked` is the one that the receiver asks for.
+    fn end(&mut self, asked: Option<Duration>) -> Duration {
+        self.failures.take();
+        let pause = self.pause.max(asked.unwrap_or_default()).min(PAUSE_MAX);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        pause
+    }
+}
+
 impl Receiver {
-    pub fn new(alert: AlertName, way: Way, to: String, tracker: Tracker) -> Self {
+    pub fn new(alert: AlertName, way: Way, to: String, key: String, tracker: Tracker) -> Self {
         Self {
             alert,
             way,
             to,
+            key,
             tracker: Mutex::new(tracker),
             looked: Notify::new(),
             sent: AtomicU64::new(0),
@@ -118,14 +153,19 @@ impl Receiver {
         }
     }
 
-    /// The name of its state in the file.
-    pub fn key(&self) -> String {
-        key(&self.alert, self.way.name())
-    }
-
     /// Takes the findings of a look.
     pub fn look(&self, findings: &[Check], elapsed: Duration) {
-        self.tracker().look(findings, clock::unix_millis(), elapsed);
+        let now_ms = clock::unix_millis();
+        let due = {
+            let mut tracker = self.tracker();
+            tracker.look(findings, now_ms, elapsed);
+            tracker.due_count(now_ms)
+        };
+        if due == 0 {
+            // Nothing waits for it any more, so nothing would ever show that the receiver is back. An alert about this
+            // failure has to end.
+            *self.error() = None;
+        }
         self.looked.notify_one();
     }
 
@@ -150,30 +190,39 @@ impl Receiver {
 
     /// Sends what is due after each look. May be dropped at any time: then a message may come again after the restart.
     pub async fn run(&self, device: &DeviceName, keeper: &Keeper) {
-        let mut pause = FIRST_PAUSE;
+        let mut attempts = Attempts::default();
         loop {
             self.looked.notified().await;
-            // What is due is asked for anew after each pause: it may have changed.
-            loop {
-                let now_ms = clock::unix_millis();
-                let due = self.tracker().due(now_ms);
-                let Some(due) = due else { break };
-                match self.send(&AlertMessage::new(device, &self.alert, &due, now_ms)).await {
-                    Ok(()) => {
-                        pause = FIRST_PAUSE;
-                        let is_resolved = due.news == News::Resolved;
-                        tracing::info!(alert = %self.alert, way = self.way.name(), check = due.check, is_resolved, "alert sent");
-                        self.tracker().told(&due, now_ms);
-                        keeper.keep(self).await;
-                    }
-                    Err(error) => {
-                        let asked = error.retry_after().unwrap_or_default();
-                        tokio::time::sleep(pause.max(asked).min(PAUSE_MAX)).await;
-                        pause = (pause * 2).min(PAUSE_MAX);
+            while let Some(pause) = self.send_due(device, keeper, &mut attempts).await {
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    /// Sends what is due. Returns the pause after which to try again, if something could not be sent.
+    async fn send_due(&self, device: &DeviceName, keeper: &Keeper, attempts: &mut Attempts) -> Option<Duration> {
+        loop {
+            // Asked anew each time: it may have changed.
+            let now_ms = clock::unix_millis();
+            let due = self.tracker().due(now_ms, &attempts.failures);
+            let Some(due) = due else { break };
+            match self.send(&AlertMessage::new(device, &self.alert, &due, now_ms)).await {
+                Ok(()) => {
+                    attempts.pause = FIRST_PAUSE;
+                    let is_resolved = due.news == News::Resolved;
+                    tracing::info!(alert = %self.alert, way = self.way.name(), check = due.check, is_resolved, "alert sent");
+                    self.tracker().told(&due, now_ms);
+                    keeper.keep(self).await;
+                }
+                Err(error) => {
+                    let asked = error.retry_after();
+                    if attempts.failures.add(&due) >= FAILURES_MAX || asked.is_some() {
+                        return Some(attempts.end(asked));
                     }
                 }
             }
         }
+        attempts.failures.take().then(|| attempts.end(None))
     }
 
     async fn send(&self, message: &AlertMessage<'_>) -> Result<(), SendError> {
@@ -214,7 +263,115 @@ impl Receiver {
     }
 }
 
-/// The name of the state of a receiver in the file.
-pub fn key(alert: &AlertName, way: &str) -> String {
-    format!("{alert} {way}")
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ledge_part::check::Status;
+
+    use super::*;
+    use crate::tracker::Rules;
+
+    /// A broker that refuses the messages with one of these texts.
+    #[derive(Debug, Default)]
+    struct Picky {
+        refused: Mutex<Vec<&'static str>>,
+        taken: Mutex<Vec<String>>,
+    }
+
+    impl Publish for Picky {
+        fn broker(&self) -> &'static str {
+            "broker"
+        }
+
+        fn topic(&self, alert: &AlertName) -> String {
+            alert.to_string()
+        }
+
+        fn publish(&self, _alert: &AlertName, message: Bytes) -> bool {
+            let message: serde_json::Value = serde_json::from_slice(&message).unwrap();
+            let check = message["check"].as_str().unwrap();
+            let is_taken = !self.refused.lock().unwrap().iter().any(|refused| check.contains(refused));
+            if is_taken {
+                self.taken.lock().unwrap().push(format!("{check} {}", message["status"].as_str().unwrap()));
+            }
+            is_taken
+        }
+    }
+
+    impl Picky {
+        fn take(&self) -> Vec<String> {
+            std::mem::take(&mut *self.taken.lock().unwrap())
+        }
+    }
+
+    fn receiver(broker: &Arc<Picky>) -> Receiver {
+        let rules = Rules {
+            least: Status::Warn,
+            checks: Vec::new(),
+            except: "alert shop".to_owned(),
+            hold: Duration::ZERO,
+            repeat: None,
+        };
+        let tracker = Tracker::new(rules, BTreeMap::new());
+        let (alert, way) = (AlertName::constant("shop"), Way::Broker(broker.clone()));
+        Receiver::new(alert, way, "to".to_owned(), "key".to_owned(), tracker)
+    }
+
+    fn keeper(folder: &tempfile::TempDir) -> Keeper {
+        Keeper::new(Store::open(folder.path()).0, AllTold::new())
+    }
+
+    #[tokio::test]
+    async fn a_failure_ends_once_nothing_is_due_any_more() {
+        let broker = Arc::new(Picky { refused: Mutex::new(vec![""]), ..Picky::default() });
+        let (receiver, device) = (receiver(&broker), DeviceName::constant("box"));
+        let folder = tempfile::tempdir().unwrap();
+        let (keeper, mut attempts) = (keeper(&folder), Attempts::default());
+        let look = |findings: &[Check]| receiver.look(findings, Duration::from_mins(1));
+
+        look(&[Check::fail("state", "full", "free it")]);
+        assert!(receiver.send_due(&device, &keeper, &mut attempts).await.is_some());
+        look(&[Check::fail("state", "full", "free it")]);
+        assert!(receiver.status().error.is_some(), "it lasts");
+        for _ in 0..2 {
+            look(&[]);
+        }
+        assert_eq!((receiver.status().error, receiver.status().due), (None, 0));
+        assert_eq!(receiver.send_due(&device, &keeper, &mut attempts).await, None);
+    }
+
+    #[tokio::test]
+    async fn messages_that_are_refused_hold_up_no_other() {
+        let broker = Arc::new(Picky { refused: Mutex::new(vec!["bad"]), ..Picky::default() });
+        let (receiver, device) = (receiver(&broker), DeviceName::constant("box"));
+        let folder = tempfile::tempdir().unwrap();
+        let (keeper, mut attempts) = (keeper(&folder), Attempts::default());
+        let names = ["a bad", "b", "c bad", "d bad", "e bad", "f"];
+        receiver.look(&names.map(|name| Check::fail(name, "x", "y")), Duration::from_mins(1));
+
+        assert_eq!(receiver.send_due(&device, &keeper, &mut attempts).await, Some(FIRST_PAUSE));
+        assert_eq!(broker.take(), ["b firing"]);
+        assert_eq!(receiver.send_due(&device, &keeper, &mut attempts).await, Some(FIRST_PAUSE * 2));
+        assert_eq!(receiver.send_due(&device, &keeper, &mut attempts).await, Some(FIRST_PAUSE));
+        assert_eq!(broker.take(), ["f firing"]);
+        assert_eq!((receiver.status().failed, receiver.status().due), (6, 4));
+        broker.refused.lock().unwrap().clear();
+        assert_eq!(receiver.send_due(&device, &keeper, &mut attempts).await, None);
+        assert_eq!(broker.take(), ["d bad firing", "e bad firing", "a bad firing", "c bad firing"]);
+    }
+
+    #[tokio::test]
+    async fn a_message_alone_is_tried_once_before_each_pause() {
+        let broker = Arc::new(Picky { refused: Mutex::new(vec![""]), ..Picky::default() });
+        let (receiver, device) = (receiver(&broker), DeviceName::constant("box"));
+        let folder = tempfile::tempdir().unwrap();
+        let (keeper, mut attempts) = (keeper(&folder), Attempts::default());
+        receiver.look(&[Check::fail("state", "full", "free it")], Duration::from_mins(1));
+        for count in 1..=12 {
+            let pause = receiver.send_due(&device, &keeper, &mut attempts).await.unwrap();
+            assert_eq!(receiver.status().failed, count);
+            assert_eq!(pause, (FIRST_PAUSE * 2_u32.pow(u32::try_from(count).unwrap() - 1)).min(PAUSE_MAX));
+        }
+    }
 }

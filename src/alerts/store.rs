@@ -1,9 +1,14 @@
 //! What receivers were told, in one file: a restart neither repeats a message nor forgets that a trouble is over.
+//!
+//! The file is not among the stores of `daemon/formats.rs`: without it a message comes again, and that is no reason for
+//! an earlier version not to start. A file that cannot be read, also one of a later version, is set aside whole.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
+use ledge_base::names::AlertName;
 use ledge_part::check::Status;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +23,7 @@ const SCHEMA: u32 = 1;
 /// The largest file that is read, in bytes: 32 receivers with a thousand checks each have less.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What was told, by receiver and check.
+/// What was told, by receiver ([`key`]) and check.
 pub type AllTold = BTreeMap<String, BTreeMap<String, Told>>;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,37 +48,83 @@ enum StoredSeverity {
     Fail,
 }
 
-/// The file.
-#[derive(Debug, Clone)]
-pub struct Store(PathBuf);
+/// The part of the file that every version has.
+#[derive(Debug, Deserialize)]
+struct StoredSchema {
+    schema: u32,
+}
+
+/// The file. The default is none: nothing is written.
+#[derive(Debug, Clone, Default)]
+pub struct Store {
+    path: PathBuf,
+    /// False where a file that cannot be read could not be set aside: it is not overwritten.
+    may_write: bool,
+}
+
+/// The name of the state of a receiver. `mark` is [`crate::config::AlertConfig::mark`].
+pub fn key(alert: &AlertName, way: &str, mark: &str) -> String {
+    format!("{alert} {way} {mark}")
+}
 
 impl Store {
-    pub fn new(state: &Path) -> Self {
-        Self(state.join(FILE))
+    /// Opens the file, and returns what was told before this start: nothing where there is none. One that cannot be
+    /// read is set aside.
+    pub fn open(state: &Path) -> (Self, AllTold) {
+        let mut store = Self { path: state.join(FILE), may_write: true };
+        let read = match std::fs::metadata(&store.path) {
+            Ok(file) if file.len() > FILE_BYTES_MAX => Err("it is too large".to_owned()),
+            Ok(_) => std::fs::read(&store.path).map_err(|error| error.to_string()).and_then(|text| parse(&text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(AllTold::new()),
+            Err(error) => Err(error.to_string()),
+        };
+        let told = read.unwrap_or_else(|reason| {
+            store.set_aside(&reason);
+            AllTold::new()
+        });
+        (store, told)
     }
 
-    /// What was told before this start; nothing where the file is missing or damaged.
-    pub fn read(&self) -> AllTold {
-        let text = match std::fs::metadata(&self.0) {
-            Ok(file) if file.len() > FILE_BYTES_MAX => Err("it is too large".to_owned()),
-            Ok(_) => std::fs::read(&self.0).map_err(|error| error.to_string()),
-            Err(_) => return AllTold::new(),
-        };
-        text.and_then(|text| parse(&text)).unwrap_or_else(|error| {
-            let file = self.0.display();
-            tracing::warn!(%file, error, "the file cannot be read: alerts that last may be told again");
-            AllTold::new()
-        })
+    fn set_aside(&mut self, reason: &str) {
+        let file = self.path.display();
+        match rename_aside(&self.path) {
+            Ok(aside) => {
+                let aside = aside.display();
+                tracing::warn!(%file, reason, %aside, "the file cannot be read and is set aside: alerts that last are told again");
+            }
+            Err(error) => {
+                let what = "the file can neither be read nor set aside: what alerts tell is not stored, and each start tells it again";
+                tracing::warn!(%file, reason, %error, "{what}");
+                self.may_write = false;
+            }
+        }
     }
 
     /// Writes what was told. Blocks on the disk.
     pub fn write(&self, told: &AllTold) {
+        if !self.may_write {
+            return;
+        }
         // Only texts and numbers, so this does not fail.
         let content = serde_json::to_vec(&stored(told)).unwrap_or_default();
-        if let Err(error) = durable::replace_private(&self.0, &content) {
-            let file = self.0.display();
+        if let Err(error) = durable::replace_private(&self.path, &content) {
+            let file = self.path.display();
             tracing::warn!(%file, %error, "what alerts told cannot be stored: the next start may tell it again");
         }
+    }
+}
+
+/// Renames the file to a free name.
+fn rename_aside(path: &Path) -> io::Result<PathBuf> {
+    let mut number = 1_u32;
+    loop {
+        let aside = path.with_extension(format!("set-aside-{number}.json"));
+        if aside.try_exists()? {
+            number += 1;
+            continue;
+        }
+        durable::rename(path, &aside)?;
+        return Ok(aside);
     }
 }
 
@@ -87,10 +138,12 @@ fn stored(told: &AllTold) -> Stored {
 }
 
 fn parse(text: &[u8]) -> Result<AllTold, String> {
-    let Stored { schema, receivers } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    // First: a later version may have other fields.
+    let StoredSchema { schema } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if schema != SCHEMA {
         return Err(format!("its schema is {schema}, and this version of Ledge reads schema {SCHEMA}"));
     }
+    let Stored { receivers, .. } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let of_check = |(check, stored): (String, StoredTold)| {
         let severity = match stored.severity {
             StoredSeverity::Warn => Status::Warn,
@@ -105,19 +158,59 @@ fn parse(text: &[u8]) -> Result<AllTold, String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_written_is_read_again_and_a_damaged_file_is_as_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path());
-        assert_eq!(store.read(), AllTold::new());
+    fn all() -> AllTold {
         let told = |severity| Told { severity, since_ms: 5, at_ms: 6 };
         let checks = [("state", Status::Fail), ("cpu", Status::Warn)].map(|(name, it)| (name.to_owned(), told(it)));
-        let all: AllTold = [("shop webhook".to_owned(), checks.into())].into();
-        store.write(&all);
-        assert_eq!(store.read(), all);
-        for damage in [&b"{"[..], b"{\"schema\": 2, \"receivers\": {}}", b""] {
-            durable::replace(&folder.path().join(FILE), damage).unwrap();
-            assert_eq!(store.read(), AllTold::new());
+        [("shop webhook 0123abcd".to_owned(), checks.into())].into()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, told) = Store::open(folder.path());
+        assert_eq!(told, AllTold::new());
+        store.write(&all());
+        assert_eq!(Store::open(folder.path()).1, all());
+    }
+
+    #[test]
+    fn a_file_of_the_first_schema_is_read() {
+        // Never changed: boxes have such files.
+        let text = br#"{"schema":1,"receivers":{"shop webhook 0123abcd":{
+            "state":{"severity":"fail","since_ms":5,"at_ms":6},"cpu":{"severity":"warn","since_ms":5,"at_ms":6}}}}"#;
+        assert_eq!(parse(text).unwrap(), all());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_set_aside_whole_and_others_like_it_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let later = br#"{"schema":2,"receivers":[],"more":true}"#;
+        assert!(parse(later).unwrap_err().contains("schema is 2"), "not an unknown field");
+        let unreadable = [&later[..], b"{", b"", br#"{"schema":1,"receivers":{},"more":true}"#];
+        for text in unreadable {
+            durable::replace(&folder.path().join(FILE), text).unwrap();
+            let (store, told) = Store::open(folder.path());
+            assert_eq!(told, AllTold::new());
+            store.write(&all());
+            assert_eq!(Store::open(folder.path()).1, all());
         }
+        for (number, text) in (1..).zip(unreadable) {
+            let aside = folder.path().join(format!("alerts.set-aside-{number}.json"));
+            assert_eq!(std::fs::read(aside).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_set_aside_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let later = br#"{"schema":2}"#;
+        durable::replace(&folder.path().join(FILE), later).unwrap();
+        let (mut store, _) = Store::open(folder.path());
+        // The file is back, and gone from where it is looked for: a rename that fails.
+        durable::rename(&folder.path().join("alerts.set-aside-1.json"), &folder.path().join("kept")).unwrap();
+        store.set_aside("a reason");
+        durable::rename(&folder.path().join("kept"), &folder.path().join(FILE)).unwrap();
+        store.write(&all());
+        assert_eq!(std::fs::read(folder.path().join(FILE)).unwrap(), later);
     }
 }

@@ -12,7 +12,7 @@
 //! A message is due while the receiver was told something else than the state says. So one that could not be reached
 //! gets the newest state and none of those between, and hears nothing of a trouble that came and went meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ledge_part::check::{Check, Status};
@@ -96,6 +96,41 @@ pub struct Due {
     pub advice: Option<String>,
 }
 
+/// The messages that could not be sent. They are tried again after the others, so that one which the receiver always
+/// refuses does not hold up the rest.
+#[derive(Debug, Default)]
+pub struct Failures {
+    /// The place of the last one in the order of messages.
+    last: Option<(u8, String)>,
+    /// The checks of those since the last pause.
+    since_pause: BTreeSet<String>,
+}
+
+impl News {
+    /// The place in the order of messages: first those that something is wrong.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Firing => 0,
+            Self::Resolved => 1,
+            Self::Reminder => 2,
+        }
+    }
+}
+
+impl Failures {
+    /// Takes a message that could not be sent. Returns the number of those since the last pause.
+    pub fn add(&mut self, due: &Due) -> usize {
+        self.last = Some((due.news.rank(), due.check.clone()));
+        self.since_pause.insert(due.check.clone());
+        self.since_pause.len()
+    }
+
+    /// Lets every message be tried again. Returns true if there was one that could not be sent.
+    pub fn take(&mut self) -> bool {
+        !std::mem::take(&mut self.since_pause).is_empty()
+    }
+}
+
 impl Rules {
     /// The status of a check as far as the receiver wants to hear of it.
     fn status(&self, check: &Check) -> Status {
@@ -151,16 +186,18 @@ impl Tracker {
         }
     }
 
-    /// A message that is due at `now_ms`: first those that something is wrong.
-    pub fn due(&self, now_ms: u64) -> Option<Due> {
-        let due = self.checks.iter().filter_map(|(name, tracked)| {
+    /// The next message that is due at `now_ms`: in their order the one behind the last failure, and none that failed
+    /// since the last pause.
+    pub fn due(&self, now_ms: u64, failures: &Failures) -> Option<Due> {
+        let due = self.checks.iter().filter(|(name, _)| !failures.since_pause.contains(*name));
+        let due = due.filter_map(|(name, tracked)| {
             let (news, severity, since_ms) = tracked.news(&self.rules, now_ms)?;
             Some((news, name, severity, since_ms, tracked))
         });
-        let (news, check, severity, since_ms, tracked) = due.min_by_key(|(news, ..)| match news {
-            News::Firing => 0,
-            News::Resolved => 1,
-            News::Reminder => 2,
+        let last = failures.last.as_ref().map(|(rank, check)| (*rank, check));
+        let (news, check, severity, since_ms, tracked) = due.min_by_key(|(news, check, ..)| {
+            let place = (news.rank(), *check);
+            (last.is_some_and(|last| place <= last), place)
         })?;
         // What is right again needs no remedy.
         let advice = tracked.advice.clone().filter(|_| news != News::Resolved);

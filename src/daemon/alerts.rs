@@ -21,11 +21,17 @@ use crate::config::Config;
 struct ToBroker {
     publisher: Publisher,
     messages: MessageStatistics,
+    /// The address of the broker.
+    broker: String,
     /// The topic of all alerts of this box.
     topic: String,
 }
 
 impl Publish for ToBroker {
+    fn broker(&self) -> &str {
+        &self.broker
+    }
+
     fn topic(&self, alert: &AlertName) -> String {
         format!("{}/{alert}", self.topic)
     }
@@ -51,7 +57,8 @@ pub fn alerts(
     let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
     let publisher = messages.map(|messages| {
         let (publisher, messages, topic) = (publisher.clone(), messages.clone(), topics.alerts().as_str().to_owned());
-        Arc::new(ToBroker { publisher, messages, topic }) as Arc<dyn Publish>
+        let broker = config.mqtt.broker.as_ref().map(ToString::to_string).unwrap_or_default();
+        Arc::new(ToBroker { publisher, messages, broker, topic }) as Arc<dyn Publish>
     });
     Alerts::new(&config.alert, AlertServices { device: device.id.clone(), egress, state, findings, publisher })
 }

@@ -2,6 +2,9 @@
 //!
 //! Every store refuses by itself the files of a later version. The file `formats` says so before any store is touched,
 //! and the scripts of a package read it: a package whose program cannot read the stores of this box is not installed.
+//!
+//! Files whose loss costs little are not among them, since they must not keep an earlier version from starting:
+//! `egress.json` and `alerts.json` of a later version are set aside, not overwritten.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -15,12 +15,29 @@ const BROKEN: &str = "broken_empty";
 fn root(hook: &HookServer, more: &str) -> TestRoot {
     let root = TestRoot::new().models(&["add_sub", BROKEN]).set("device.id=\"box\"");
     write(&root.folder.path().join("token"), b"of-the-receiver\n");
+    configure(&root, hook, "[\"model\"]", more);
+    root
+}
+
+fn configure(root: &TestRoot, hook: &HookServer, checks: &str, more: &str) {
     let config = format!(
-        "[[alert]]\nname = \"shop\"\nurl = {:?}\ntoken_file = \"token\"\nchecks = [\"model\"]\nhold_s = 1\n{more}\n",
+        "[[alert]]\nname = \"shop\"\nurl = {:?}\ntoken_file = \"token\"\nchecks = {checks}\nhold_s = 1\n{more}\n",
         hook.url()
     );
     write(&root.folder.path().join("ledge.toml"), config.as_bytes());
-    root
+}
+
+/// Waits until the first message is sent, and what was told is in the file.
+#[track_caller]
+fn wait_until_kept(daemon: &TestDaemon) {
+    wait_until(daemon, |receiver| receiver["sent"] == 1);
+    // What was told is written before the next message, and nothing else is due.
+    let file = daemon.root.folder.path().join("alerts.json");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(BROKEN)) {
+        assert!(Instant::now() < deadline, "{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn repair(daemon: &TestDaemon) {
@@ -102,19 +119,53 @@ fn a_restart_neither_repeats_a_message_nor_forgets_the_end() {
     let hook = HookServer::start();
     let daemon = root(&hook, "").start();
     assert_eq!(hook.next().news(), format!("model {BROKEN} firing"));
-    wait_until(&daemon, |receiver| receiver["sent"] == 1);
-    // What was told is written before the next message, and nothing else is due.
-    let file = daemon.root.folder.path().join("alerts.json");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(BROKEN)) {
-        assert!(Instant::now() < deadline, "{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until_kept(&daemon);
 
     let daemon = daemon.kill().start();
     repair(&daemon);
     assert_eq!(hook.next().news(), format!("model {BROKEN} resolved"));
     assert!(hook.rest().is_empty());
+}
+
+#[test]
+fn another_receiver_is_told_what_lasts_and_nothing_of_what_it_does_not_know() {
+    let hook = HookServer::start();
+    let daemon = root(&hook, "").start();
+    assert_eq!(hook.next().news(), format!("model {BROKEN} firing"));
+    wait_until_kept(&daemon);
+
+    // It wants to hear of other checks: nothing is resolved.
+    let root = daemon.kill();
+    configure(&root, &hook, "[\"no such check\"]", "");
+    let daemon = root.start();
+    let own = receiver(&daemon);
+    assert_eq!((&own["firing"], &own["due"]), (&json!([]), &json!(0)));
+
+    // The same name, at another address.
+    let root = daemon.kill();
+    let other = HookServer::start();
+    configure(&root, &other, "[\"model\"]", "");
+    let daemon = root.start();
+    assert_eq!(other.next().news(), format!("model {BROKEN} firing"));
+    repair(&daemon);
+    assert_eq!(other.next().news(), format!("model {BROKEN} resolved"));
+    assert!(hook.rest().is_empty());
+    let file = std::fs::read_to_string(daemon.root.folder.path().join("alerts.json")).unwrap();
+    assert!(!file.contains("of-the-hook"), "{file}");
+}
+
+#[test]
+fn a_file_of_a_later_version_is_set_aside_whole() {
+    let hook = HookServer::start();
+    let root = root(&hook, "");
+    let state = root.folder.path().to_owned();
+    let later = b"{\"schema\":2,\"more\":true}";
+    write(&state.join("alerts.json"), later);
+    let daemon = root.start();
+    assert_eq!(hook.next().news(), format!("model {BROKEN} firing"));
+    wait_until_kept(&daemon);
+    assert_eq!(std::fs::read(state.join("alerts.set-aside-1.json")).unwrap(), later);
+    assert!(daemon.log().contains("its schema is 2"), "{}", daemon.log());
 }
 
 #[test]
@@ -134,6 +185,18 @@ fn a_receiver_that_refuses_is_reported_and_gets_the_newest_state_later() {
     hook.answer(200);
     assert_eq!(hook.next().news(), format!("model {BROKEN} firing"));
     wait_until(&daemon, |receiver| receiver["error"].is_null() && receiver["sent"] == 1);
+    assert!(hook.rest().is_empty());
+}
+
+#[test]
+fn a_failure_of_an_alert_ends_with_the_trouble() {
+    let hook = HookServer::start();
+    hook.answer(503);
+    let daemon = root(&hook, "").start();
+    wait_until(&daemon, |receiver| receiver["error"].is_string());
+    repair(&daemon);
+    wait_until(&daemon, |receiver| receiver["error"].is_null() && receiver["due"] == 0);
+    assert_eq!(doctor(&daemon)["status"], "ok");
     assert!(hook.rest().is_empty());
 }
 

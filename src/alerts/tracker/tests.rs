@@ -34,7 +34,7 @@ impl Run {
 
     fn take(&mut self) -> Vec<Due> {
         let mut taken = Vec::new();
-        while let Some(due) = self.tracker.due(self.now_ms) {
+        while let Some(due) = self.tracker.due(self.now_ms, &Failures::default()) {
             self.tracker.told(&due, self.now_ms);
             taken.push(due);
         }
@@ -195,7 +195,7 @@ fn a_receiver_that_was_away_gets_the_newest_state_only() {
 fn a_state_that_changes_while_its_message_is_on_the_way_is_told_after_it() {
     let mut run = Run::new(Rules { hold: Duration::ZERO, ..rules() });
     run.look(&disk(Status::Fail));
-    let sent = run.tracker.due(run.now_ms).unwrap();
+    let sent = run.tracker.due(run.now_ms, &Failures::default()).unwrap();
     run.look(&disk(Status::Ok));
     // It was never told, so it is forgotten; the message arrives nevertheless.
     run.tracker.told(&sent, run.now_ms);
@@ -284,7 +284,7 @@ proptest! {
             hear(&mut run, &mut known);
         }
         prop_assert_eq!(known, (last != Status::Ok).then_some(last));
-        prop_assert_eq!(run.tracker.due(run.now_ms), None);
+        prop_assert_eq!(run.tracker.due(run.now_ms, &Failures::default()), None);
         prop_assert_eq!(run.tracker.checks.len(), usize::from(last != Status::Ok));
     }
 
