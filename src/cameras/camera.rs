@@ -93,10 +93,19 @@ struct Reference {
     asked_ms: u64,
 }
 
+/// The objects that a version of a model found on a picture.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    pub detections: Vec<Detection>,
+    /// The reason why they do not tell all places to blur: that version lacks a label that is to be blurred. A picture
+    /// is not shown then.
+    pub blur_fault: Option<String>,
+}
+
 /// The objects on a picture, and its size in pixels.
 #[derive(Debug, Clone, Default)]
 struct Shown {
-    detections: Vec<Detection>,
+    found: Found,
     size: (u32, u32),
 }
 
@@ -189,10 +198,10 @@ impl Camera {
 
     /// Notes a picture that shows what the last one showed. Returns this, with the size of the picture, if a picture of
     /// it is to be published now.
-    pub fn unchanged(&self, now: Moment) -> Option<(Vec<Detection>, (u32, u32))> {
+    pub fn unchanged(&self, now: Moment) -> Option<(Found, (u32, u32))> {
         let mut state = self.lock();
         let Seen { wants_picture } = self.look(&mut state, now);
-        wants_picture.then(|| (state.shown.detections.clone(), state.shown.size))
+        wants_picture.then(|| (state.shown.found.clone(), state.shown.size))
     }
 
     /// Notes the objects on a picture of `size`. `gray` is its small copy, to compare the next pictures with.
@@ -201,12 +210,12 @@ impl Camera {
         hash: blake3::Hash,
         gray: Option<GrayPicture>,
         size: (u32, u32),
-        detections: &[Detection],
+        found: Found,
         now: Moment,
     ) -> Seen {
         let mut state = self.lock();
         state.reference = Some(Reference { hash, gray, asked_ms: now.steady_ms });
-        state.shown = Shown { detections: detections.to_vec(), size };
+        state.shown = Shown { found, size };
         self.look(&mut state, now)
     }
 
@@ -343,7 +352,7 @@ impl Camera {
 
     fn look_of(&self, shown: &Shown) -> Look {
         let mut look = Look::new();
-        for found in &shown.detections {
+        for found in &shown.found.detections {
             for zone in self.zones_of(found, shown.size) {
                 *look.entry(Subject { zone, label: found.label.as_str().into() }).or_default() += 1;
             }
@@ -374,6 +383,7 @@ impl Camera {
         let Change { subject, count, .. } = change;
         let is_there = |found: &Detection| self.zones_of(found, shown.size).any(|zone| zone == subject.zone);
         let surest = shown
+            .found
             .detections
             .iter()
             .filter(|found| *found.label == *subject.label && is_there(found))

@@ -11,6 +11,7 @@ use ledge_base::names::{CameraName, DeviceName, ModelName};
 use ledge_egress::Egress;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_identity::access::Access;
+use ledge_models::repository::LoadedModel;
 use ledge_models::serving::Serving;
 use ledge_models::serving::sightings::Sightings;
 use ledge_part::Part;
@@ -24,7 +25,7 @@ use ledge_service::shutdown::Shutdown;
 use prometheus_client::encoding::DescriptorEncoder;
 use tokio::sync::mpsc;
 
-use crate::camera::Camera;
+use crate::camera::{Camera, Found};
 use crate::config::{CamerasConfig, HomeAssistantConfig};
 use crate::discovery::{self, Announcements, Site};
 use crate::doctor;
@@ -33,7 +34,7 @@ use crate::http::ROUTES;
 use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
 use crate::metrics;
 use crate::picture_memory::{KEPT_BYTES_MAX, PICTURES_BYTES_MAX, PictureMemory};
-use crate::render::Renderer;
+use crate::render::{Renderer, blur_fault};
 use crate::retained;
 use crate::watch::{GivenPicture, Watcher, Watching};
 
@@ -242,10 +243,14 @@ impl Sightings for Cameras {
         self.0.given.contains_key(camera)
     }
 
-    fn saw(&self, camera: &CameraName, model: &ModelName, photograph: Bytes, detections: &[Detection]) {
-        if let Some(given) = self.0.given.get(camera) {
+    fn saw(&self, camera: &CameraName, model: &LoadedModel, photograph: Bytes, detections: &[Detection]) {
+        if let Some(given) = self.0.given.get(camera)
+            && let Some(camera) = self.0.cameras.iter().find(|known| known.config.name == *camera)
+        {
+            // Judged now: a picture that waits does not keep a version in memory that is gone.
+            let found = Found { detections: detections.to_vec(), blur_fault: blur_fault(&camera.config, model) };
             // Full: newer pictures follow.
-            let _ = given.try_send(GivenPicture { model: model.clone(), photograph, detections: detections.to_vec() });
+            let _ = given.try_send(GivenPicture { model: model.name.clone(), photograph, found });
         }
     }
 }

@@ -139,19 +139,13 @@ impl Recent {
     }
 
     /// Keeps a picture in place of the last one, as far as `memory` has room.
-    pub fn keep(
-        &self,
-        examined: Examined,
-        model: &ModelName,
-        blur_fault: Option<String>,
-        now_ms: u64,
-        memory: &PictureMemory,
-    ) {
+    pub fn keep(&self, examined: Examined, model: &ModelName, now_ms: u64, memory: &PictureMemory) {
         let mut state = self.lock();
         // Frees the room of the last one, unless it is being drawn.
         let number = state.picture.take().map_or(0, |last| last.number + 1);
         let (bytes, size) = (examined.photograph.len(), examined.size);
         // A picture that may not be shown is not kept.
+        let blur_fault = examined.found.blur_fault.clone();
         let kept = blur_fault.is_none().then(|| memory.try_keep(examined.photograph.clone())).flatten();
         let examined = kept.map(|photograph| Examined { photograph, ..examined });
         let model = model.clone();
@@ -193,6 +187,7 @@ impl ConditionSince {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::camera::Found;
 
     #[test]
     fn a_condition_lasts_since_it_began_with_its_last_reason() {
@@ -241,8 +236,8 @@ mod tests {
         let model = ModelName::constant("m");
         let keep = |recent: &Recent, kib: usize, fault: Option<&str>| {
             let photograph = vec![7; kib << 10].into();
-            let examined = Examined { photograph, size: (4, 3), detections: Vec::new() };
-            recent.keep(examined, &model, fault.map(str::to_owned), 1, &memory);
+            let found = Found { detections: Vec::new(), blur_fault: fault.map(str::to_owned) };
+            recent.keep(Examined { photograph, size: (4, 3), found }, &model, 1, &memory);
             let picture = recent.picture().unwrap();
             (picture.number, picture.bytes >> 10, picture.examined.is_some())
         };

@@ -16,12 +16,13 @@ use ledge_engine::pipeline::annotation::{
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::{ImageError, ImageFormat};
+use ledge_models::repository::LoadedModel;
 use ledge_models::serving::request::{ContentRequest, ResultForm};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_service::off_thread::blocking;
 use tokio::sync::Semaphore;
 
-use crate::camera::Camera;
+use crate::camera::{Camera, Found};
 use crate::config::CameraConfig;
 
 /// The longest time of an inference, waiting included. A picture is old by then.
@@ -43,7 +44,7 @@ pub struct Examined {
     pub photograph: Bytes,
     /// Its width and height in pixels.
     pub size: (u32, u32),
-    pub detections: Vec<Detection>,
+    pub found: Found,
 }
 
 /// The reason why the model did not answer.
@@ -80,12 +81,18 @@ impl Renderer {
     }
 
     /// Finds the objects on a photograph of a camera.
-    pub async fn ask(
+    pub async fn find(&self, config: &CameraConfig, photograph: Bytes) -> Result<Found, AskError> {
+        let (detections, model) = self.ask(config, &config.model, photograph).await?;
+        Ok(Found { detections, blur_fault: blur_fault(config, &model) })
+    }
+
+    /// The objects on a photograph, and the version that found them: a candidate may have.
+    async fn ask(
         &self,
         config: &CameraConfig,
         model: &ModelName,
         photograph: Bytes,
-    ) -> Result<Vec<Detection>, AskError> {
+    ) -> Result<(Vec<Detection>, Arc<LoadedModel>), AskError> {
         let request = ContentRequest {
             model: model.clone(),
             version: None,
@@ -97,21 +104,9 @@ impl Renderer {
             account: Account::unlimited(),
         };
         let principal = Principal::Camera(config.name.as_str().into());
-        let answer = self.serving.infer_content(request, &principal).await?;
-        answer.detections().ok_or(AskError::NoDetector(answer.kind.member))
-    }
-
-    /// The reason why not all places to blur can be known from the detections of `model`: it lacks a label that is to be
-    /// blurred, so nobody could tell where such objects are. To be asked right after `model` has answered.
-    pub fn blur_fault(&self, config: &CameraConfig, model: &ModelName) -> Option<String> {
-        let mut wanted = config.blur.iter().map(String::as_str).filter(|label| !is_face(label)).peekable();
-        wanted.peek()?;
-        let Ok(loaded) = self.serving.repository().pin(model, None) else {
-            return Some(format!("the model {model} is not loaded"));
-        };
-        let has = |label: &str| loaded.labels.values().any(|labels| labels.iter().any(|known| known == label));
-        let unknown = wanted.find(|label| !has(label))?;
-        Some(format!("the model {model} has no label {unknown:?}"))
+        let (answer, model) = self.serving.infer_sighted(request, &principal).await?;
+        let detections = answer.detections().ok_or(AskError::NoDetector(answer.kind.member))?;
+        Ok((detections, model))
     }
 
     /// The reason why faces cannot be blurred now, where they are to be.
@@ -120,20 +115,24 @@ impl Renderer {
         is_missing.then(|| format!("the model {}, which finds the faces to blur, is not loaded", self.faces))
     }
 
-    /// Blurs what nobody may see, and draws `zones` and the objects that count. The detections are those of a model
-    /// without a [`Self::blur_fault`]. The answer is a JPEG.
+    /// Blurs what nobody may see, and draws `zones` and the objects that count. The answer is a JPEG. A picture with a
+    /// [`Found::blur_fault`] is refused.
     pub async fn draw(
         &self,
         camera: &Arc<Camera>,
         examined: Examined,
         zones: Vec<ZoneOutline>,
     ) -> Result<Vec<u8>, RenderError> {
-        let Examined { photograph, size, detections } = examined;
+        let Examined { photograph, size, found: Found { detections, blur_fault } } = examined;
+        if let Some(fault) = blur_fault {
+            return Err(RenderError::Blur(fault));
+        }
         let mut hidden = detections.clone();
         if blurs_faces(&camera.config.blur) {
             let found = self.ask(&camera.config, &self.faces, photograph.clone()).await;
             let fault = |error| RenderError::Blur(format!("the model {} does not find faces: {error}", self.faces));
-            hidden.extend(as_faces(found.map_err(fault)?));
+            let (faces, _) = found.map_err(fault)?;
+            hidden.extend(as_faces(faces));
         }
         let (camera, limits) = (camera.clone(), self.serving.decode_limits());
         self.on_a_core(move || {
@@ -168,4 +167,13 @@ impl Renderer {
         })
         .await
     }
+}
+
+/// The reason why the detections of `model` do not tell all places to blur. `model` is the version that answered: the
+/// labels of another one say nothing about this answer.
+pub fn blur_fault(config: &CameraConfig, model: &LoadedModel) -> Option<String> {
+    let has = |label: &str| model.labels.values().any(|labels| labels.iter().any(|known| known == label));
+    let mut wanted = config.blur.iter().filter(|label| !is_face(label));
+    let unknown = wanted.find(|label| !has(label))?;
+    Some(format!("version {} of the model {} has no label {unknown:?}", model.version, model.name))
 }

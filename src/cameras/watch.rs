@@ -7,13 +7,12 @@ use bytes::Bytes;
 use ledge_base::backoff::{Backoff, random};
 use ledge_base::clock;
 use ledge_base::names::ModelName;
-use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_engine::pipeline::picture_size::picture_size;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::camera::{Camera, FAILURES_UNTIL_AWAY, Moment, Verdict};
+use crate::camera::{Camera, FAILURES_UNTIL_AWAY, Found, Moment, Verdict};
 use crate::change::{GrayPicture, gray_thumbnail};
 use crate::fetch::{FetchError, Fetcher};
 use crate::metrics::CameraCounters;
@@ -50,7 +49,7 @@ pub struct GivenPicture {
     /// The model that found them.
     pub model: ModelName,
     pub photograph: Bytes,
-    pub detections: Vec<Detection>,
+    pub found: Found,
 }
 
 /// The result of a first look at a picture.
@@ -174,24 +173,23 @@ impl Watcher {
             }
             FirstLook::New { hash, gray, size } => {
                 let config = &self.camera.config;
-                match self.watching.renderer.ask(config, &config.model, picture.clone()).await {
-                    Ok(detections) => {
+                match self.watching.renderer.find(config, picture.clone()).await {
+                    Ok(found) => {
                         if std::mem::take(&mut self.is_unanswered) {
                             tracing::info!(camera = config.name.as_str(), "the model answers again");
                         }
                         self.camera.counters.inferred.inc();
-                        let seen = self.camera.found(hash, gray, size, &detections, now);
-                        let examined = Examined { photograph: picture.clone(), size, detections };
+                        let seen = self.camera.found(hash, gray, size, found.clone(), now);
+                        let examined = Examined { photograph: picture.clone(), size, found };
                         self.keep(&config.model, examined.clone(), now);
-                        seen.wants_picture.then_some((examined.detections, size))
+                        seen.wants_picture.then_some((examined.found, size))
                     }
                     Err(error) => return self.unanswered(&error),
                 }
             }
         };
-        if let Some((detections, size)) = to_publish {
-            let model = self.camera.config.model.clone();
-            self.publish(&model, Examined { photograph: picture, size, detections }, now).await;
+        if let Some((found, size)) = to_publish {
+            self.publish(Examined { photograph: picture, size, found }, now).await;
         }
     }
 
@@ -214,8 +212,7 @@ impl Watcher {
     fn keep(&self, model: &ModelName, examined: Examined, now: Moment) {
         let recent = &self.camera.recent;
         recent.answered(now.unix_ms);
-        let blur_fault = self.watching.renderer.blur_fault(&self.camera.config, model);
-        recent.keep(examined, model, blur_fault, now.unix_ms, &self.watching.kept);
+        recent.keep(examined, model, now.unix_ms, &self.watching.kept);
     }
 
     fn unanswered(&mut self, error: &AskError) {
@@ -230,7 +227,7 @@ impl Watcher {
         }
     }
 
-    async fn take_one(&mut self, GivenPicture { model, photograph, detections }: GivenPicture) {
+    async fn take_one(&mut self, GivenPicture { model, photograph, found }: GivenPicture) {
         let now = self.now();
         // The copy does not count as memory of the caller, which has its answer by now.
         let read =
@@ -241,22 +238,18 @@ impl Watcher {
         };
         self.is_unanswered = false;
         self.camera.counters.inferred.inc();
-        let seen = self.camera.found(hash, None, size, &detections, now);
-        let examined = Examined { photograph, size, detections };
+        let seen = self.camera.found(hash, None, size, found.clone(), now);
+        let examined = Examined { photograph, size, found };
         self.keep(&model, examined.clone(), now);
         if seen.wants_picture {
-            self.publish(&model, examined, now).await;
+            self.publish(examined, now).await;
         }
     }
 
     /// Draws the objects that count into a picture, blurs what nobody may see, and publishes it. No picture is published
     /// if one of the labels to blur cannot be looked for.
-    async fn publish(&mut self, model: &ModelName, examined: Examined, now: Moment) {
-        let renderer = &self.watching.renderer;
-        let drawn = match renderer.blur_fault(&self.camera.config, model) {
-            Some(fault) => Err(RenderError::Blur(fault)),
-            None => renderer.draw(&self.camera, examined, Vec::new()).await,
-        };
+    async fn publish(&mut self, examined: Examined, now: Moment) {
+        let drawn = self.watching.renderer.draw(&self.camera, examined, Vec::new()).await;
         let cannot_blur = matches!(drawn, Err(RenderError::Blur(_)));
         let could_not_blur = std::mem::replace(&mut self.cannot_blur, cannot_blur);
         match drawn {

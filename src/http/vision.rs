@@ -220,19 +220,19 @@ impl VisionCall {
             priority,
             account: self.account.clone(),
         };
-        let answered = app.serving().infer_content(request, &self.principal).await;
+        let answered = app.serving().infer_sighted(request, &self.principal).await;
         let answered = answered.map_err(|error| match error {
             ServingError::Pin(PinError::UnknownModel { model }) if !self.setting.is_empty() => {
                 self.not_set_up(format!("there is no model '{model}' in the repository"))
             }
             error => error.into(),
         });
-        let told = answered.as_ref().map(|answer| answer.response.version);
+        let told = answered.as_ref().map(|(answer, _)| answer.response.version);
         log_answered(&self.model, self.arrived, None, &self.principal, told);
-        if let (Some(camera), Ok(answer)) = (&self.camera, &answered) {
-            report_sighting(app.serving(), camera, self.image.clone(), answer);
+        if let (Some(camera), Ok((answer, model))) = (&self.camera, &answered) {
+            report_sighting(app.serving(), camera, self.image.clone(), (answer, model));
         }
-        answered
+        Ok(answered?.0)
     }
 
     /// The 403 of DeepStack for what the operator has not set up.

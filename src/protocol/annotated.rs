@@ -80,7 +80,7 @@ async fn annotated(
         account: account.clone(),
     };
 
-    let answer = serving.infer_content(request(model.clone(), version, content), principal).await?;
+    let (answer, loaded) = serving.infer_sighted(request(model.clone(), version, content), principal).await?;
     let texts = answer.texts();
     let detections = answer.detections().or_else(|| texts.is_some().then(Vec::new)).ok_or_else(|| {
         not_acceptable(&format!(
@@ -89,8 +89,9 @@ async fn annotated(
     })?;
     let texts = texts.unwrap_or_default();
     if let Some(camera) = camera {
-        report_sighting(serving, &camera, photograph.clone(), &answer);
+        report_sighting(serving, &camera, photograph.clone(), (&answer, &loaded));
     }
+    drop(loaded);
     let mut found = detections.clone();
     if blurs_faces(&blur.labels) {
         let faces = serving

@@ -14,6 +14,7 @@ use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
 use ledge_engine::pipeline::document_reading::{self, DocumentFormat};
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
+use ledge_models::repository::LoadedModel;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::inputs::InvalidRequest;
 use ledge_models::serving::request::{
@@ -68,12 +69,18 @@ pub fn check_camera(serving: &Serving, camera: Option<&CameraName>) -> Result<()
     Err(ApiError::new(StatusCode::BAD_REQUEST, message))
 }
 
-/// Passes what a detector found on a photograph of a camera on to the part that watches cameras.
-pub fn report_sighting(serving: &Serving, camera: &CameraName, photograph: Bytes, answer: &ContentResponse) {
+/// Passes what a detector found on a photograph of a camera on to the part that watches cameras. `model` is the version
+/// that answered.
+pub fn report_sighting(
+    serving: &Serving,
+    camera: &CameraName,
+    photograph: Bytes,
+    (answer, model): (&ContentResponse, &LoadedModel),
+) {
     if let Some(sightings) = serving.sightings()
         && let Some(detections) = answer.detections()
     {
-        sightings.saw(camera, &answer.response.model, photograph, &detections);
+        sightings.saw(camera, model, photograph, &detections);
     }
 }
 
@@ -280,10 +287,14 @@ async fn content_answer(
     let sighted = camera.map(|camera| (camera, photograph));
     let (form, payer) = (ResultForm::Json, account.clone());
     let request = ContentRequest { model, version, content, form, deadline, priority, account: payer };
-    let answer = serving.infer_content(request, principal).await?;
-    if let Some((camera, photograph)) = sighted {
-        report_sighting(serving, &camera, photograph, &answer);
-    }
+    let answer = match sighted {
+        None => serving.infer_content(request, principal).await?,
+        Some((camera, photograph)) => {
+            let (answer, model) = serving.infer_sighted(request, principal).await?;
+            report_sighting(serving, &camera, photograph, (&answer, &model));
+            answer
+        }
+    };
     let body = serde_json::to_vec(&PipelineAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
     let body = account.take(body.len())?.keep(body.into());

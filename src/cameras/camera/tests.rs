@@ -45,8 +45,12 @@ fn object(label: &str, score: f32, x: f64) -> Detection {
     Detection { label: label.to_owned(), score, area, margin: 0.0 }
 }
 
+fn found(detections: &[Detection]) -> Found {
+    Found { detections: detections.to_vec(), blur_fault: None }
+}
+
 fn see(camera: &Camera, second: u64, detections: &[Detection]) -> Seen {
-    camera.found(blake3::hash(&second.to_le_bytes()), None, (100, 100), detections, at(second))
+    camera.found(blake3::hash(&second.to_le_bytes()), None, (100, 100), found(detections), at(second))
 }
 
 const GATE: &str = "
@@ -123,15 +127,15 @@ fn the_model_is_asked_about_new_pictures_and_while_something_is_open() {
         GrayPicture::of(&ledge_engine::pipeline::image::Rgb8Image::new(100, 100, pixels).unwrap(), size)
     };
     assert_eq!(camera.judge_bytes(&hash("a"), at(2)), Verdict::AskModel);
-    camera.found(hash("a"), Some(gray(30)), size, &[], at(0));
+    camera.found(hash("a"), Some(gray(30)), size, found(&[]), at(0));
     assert_eq!(camera.judge_bytes(&hash("a"), at(2)), Verdict::Unchanged);
     assert_eq!(camera.judge_bytes(&hash("b"), at(2)), Verdict::Compare);
     assert_eq!(camera.judge_picture(&gray(30)), Verdict::Unchanged);
     assert_eq!(camera.judge_picture(&gray(0)), Verdict::AskModel);
-    camera.found(hash("b"), Some(gray(0)), size, &[object("person", 0.9, 10.0)], at(1));
+    camera.found(hash("b"), Some(gray(0)), size, found(&[object("person", 0.9, 10.0)]), at(1));
     assert_eq!(camera.judge_bytes(&hash("c"), at(2)), Verdict::AskModel, "the person may be a mistake");
     assert_eq!(camera.judge_bytes(&hash("b"), at(2)), Verdict::Unchanged);
-    camera.found(hash("c"), Some(gray(0)), size, &[object("person", 0.9, 10.0)], at(2));
+    camera.found(hash("c"), Some(gray(0)), size, found(&[object("person", 0.9, 10.0)]), at(2));
     assert_eq!(camera.judge_bytes(&hash("d"), at(61)), Verdict::Compare);
     assert_eq!(camera.judge_bytes(&hash("d"), at(62)), Verdict::AskModel, "a minute has passed");
     assert_eq!(camera.judge_bytes(&hash("c"), at(61)), Verdict::Unchanged, "they are the same bytes");

@@ -306,15 +306,7 @@ impl Serving {
         request: ContentRequest,
         principal: &Principal,
     ) -> Result<ContentResponse, ServingError> {
-        let (call, watched) = self.call(&request.model, request.version, principal)?;
-        if let Some(watched) = watched {
-            return Box::pin(self.infer_content_watched(call, watched, request)).await;
-        }
-        let answered = match self.admit(&call, &call.model, request.priority) {
-            Ok(_permit) => self.infer_content_pinned(&call, request).await,
-            Err(refused) => Err(refused.into()),
-        };
-        finish(call, answered)
+        Ok(self.infer_sighted(request, principal).await?.0)
     }
 
     /// Answers a part of a long content with the version that was pinned for the whole, whatever an update does
