@@ -10,12 +10,12 @@ use ledge::audit::layout::{FULL_WIDTH, TileKind, TilePath, whole_entries};
 use serde_json::{Value, json};
 
 use crate::access_mqtt::key;
-use crate::audit_log::Attacked;
+use crate::audit_log::{Attacked, AuditBox};
 use crate::boxes::wait_until;
 use crate::browser::Browser;
-use crate::daemon::{TestRoot, write};
+use crate::daemon::{TestRoot, copy, write};
 
-/// A server between the browser and a daemon that lies about the files of the first log.
+/// A server between the browser and a daemon that lies about the files of the first log, or the state of all.
 struct Liar {
     address: SocketAddr,
     lie: Arc<Mutex<Lie>>,
@@ -29,6 +29,8 @@ enum Lie {
     Flip { path: String, at: usize, bit: u8 },
     /// All files are those of a folder, the checkpoint that of a file.
     Instead { folder: PathBuf, checkpoint: PathBuf },
+    /// A member of the state.
+    Status { name: &'static str, value: String },
 }
 
 const LOG: &str = "/audit/logs/1/";
@@ -99,6 +101,16 @@ fn answer(mut stream: TcpStream, daemon: SocketAddr, lie: &Mutex<Lie>) -> std::i
     {
         let begin = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
         answer[begin + at] ^= bit;
+    }
+    if let Lie::Status { name, value } = &lie
+        && path == "/audit/status"
+    {
+        let begin = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let mut status: Value = serde_json::from_slice(&answer[begin..])?;
+        status[*name] = json!(value);
+        let body = status.to_string();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+        return write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len());
     }
     stream.write_all(&answer)
 }
@@ -254,8 +266,18 @@ fn a_history_that_is_not_the_one_seen_before_or_not_that_of_the_pasted_key_is_re
     browser.wait_for("document.querySelector('#audit .card:has(.badge)').innerText.includes('begin with the 800')");
     assert!(verify(&browser).starts_with("Whole."), "{}", verify(&browser));
 
+    // Changed records, without the hashes that would say so: the box removes the records, too.
+    let changed = folder("without-hashes");
+    copy(&attacked.whole, &changed);
+    let bundle = changed.join("tile/entries/000");
+    let mut bytes = std::fs::read(&bundle).unwrap();
+    bytes[40] ^= 1;
+    write(&bundle, &bytes);
+    std::fs::remove_file(changed.join("tile/0/000")).unwrap();
+
     // These have the checkpoint of the log itself.
     for (attack, named) in [
+        ("without-hashes", "tile/0/000 are not there. What is below them is not what was signed."),
         ("flipped-bit", "Record 256 (tile/entries/001) is not what was signed."),
         ("gap", "Records 512 to 767 are not there (tile/entries/002)."),
         ("rewritten-history", "are not those that were signed, nor is what is below them"),
@@ -276,9 +298,41 @@ fn a_history_that_is_not_the_one_seen_before_or_not_that_of_the_pasted_key_is_re
             json!(named)
         ));
         assert!(head(&browser).contains("refused"), "{attack}: {}", head(&browser));
+        assert!(!browser.text("#audit").contains("Each of them is in the signed log"), "{attack}");
+        // Each of these logs agrees with itself.
+        if attack != "forged-signature" {
+            let told = verify(&browser);
+            assert!(told.starts_with("Refused.") && told.contains(named), "{attack}: {told}");
+        }
     }
     liar.tell(instead("whole"));
     browser.wait_for("document.querySelector('#audit .badge.ok')");
+}
+
+#[test]
+fn a_box_that_names_another_key_or_a_log_of_a_lower_number_than_before_is_refused() {
+    let (daemon, browser) = (TestRoot::new().start(), Browser::start());
+    let liar = Liar::start(daemon.address);
+    let says = |text: &str| {
+        let card = "document.querySelector('#audit .card:has(.badge)')";
+        browser.wait_for(&format!("{card}?.innerText.includes({})", json!(text)));
+    };
+    let lie = |name, value: &str| liar.tell(Lie::Status { name, value: value.to_owned() });
+    browser.go(&format!("http://{}/#audit", liar.address));
+    says("head verified");
+
+    lie("verifier_key", AuditBox::new().key.verifier_key());
+    says("The box names another key than before.");
+    liar.tell(Lie::Nothing);
+    says("head verified");
+
+    let status = daemon.client().get("/audit/status").json();
+    let name = status["origin"].as_str().unwrap().strip_suffix("/1").unwrap();
+    lie("origin", &format!("{name}/2"));
+    says("There is no checkpoint");
+    liar.tell(Lie::Nothing);
+    says("The log of this box was number 2, and now it is number 1");
+    assert!(verify(&browser).starts_with("Refused."));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 // Models that a person adds: from the signed catalogue, or as a folder of this computer.
 
 import { get, post, send } from './api.js';
-import { bytes, failure, h } from './dom.js';
-import { ask, may } from './key.js';
-import { action, confirm, replace } from './parts.js';
+import { bytes, failure, h, moment } from './dom.js';
+import { ask, caller, may } from './key.js';
+import { action, confirm, replace, say } from './parts.js';
 import { actions, cell, figure, list, row, title } from './table.js';
 
 const PROGRESS_MS = 1500;
@@ -13,6 +13,8 @@ const told = h('div', { role: 'status', 'aria-live': 'polite' });
 const place = h('div');
 let catalogue = null;
 let timer = null;
+// Aborted when this part is left; `null` while it is not shown.
+let shown = null;
 let isBusy = false;
 // Set while an upload runs.
 let uploading = null;
@@ -25,13 +27,20 @@ export function build(listener) {
     h('h2', { id: 'adding-title' }, 'Add a model'), told, place);
 }
 
+export function show() {
+  shown ??= new AbortController();
+  load();
+}
+
 export function hide() {
   clearTimeout(timer);
+  shown?.abort();
+  shown = null;
 }
 
 export function changed() {
   hide();
-  catalogue = null;
+  [catalogue, isBusy, uploading] = [null, false, null];
   told.replaceChildren();
   place.replaceChildren();
 }
@@ -41,14 +50,25 @@ export function mayRemove(name) {
   return may('administer') && (catalogue?.brought.includes(name) ?? false);
 }
 
-export async function load() {
+async function load() {
   clearTimeout(timer);
+  if (!shown) return;
+  const { signal } = shown;
   try {
-    take(await get('/catalogue', { quiet: true }));
+    const state = await get('/catalogue', { quiet: true, signal });
+    if (!signal.aborted) take(state);
   } catch (error) {
+    if (signal.aborted) return;
     // A key for single models may not see it, and needs no notice of it.
-    place.replaceChildren(...(error.status === 403 ? [] : [failure(error, () => ask())]));
+    say(place, error.status !== 403 && failure(error, () => ask()));
+    follow();
   }
+}
+
+/** Asks for the next state while a model is added. */
+function follow() {
+  clearTimeout(timer);
+  if (shown && catalogue?.adding) timer = setTimeout(load, PROGRESS_MS);
 }
 
 /** Shows a state of the catalogue, and asks for the next while a model is added. */
@@ -56,9 +76,8 @@ function take(state) {
   const before = catalogue;
   catalogue = state;
   render();
-  if (state.adding) {
-    timer = setTimeout(load, PROGRESS_MS);
-  } else if (before?.adding && state.last_addition) {
+  follow();
+  if (!state.adding && before?.adding && state.last_addition) {
     const { name, error } = state.last_addition;
     told.replaceChildren(error ? failure({ message: `${name}: ${error}` }) : good(`${name} is added.`));
   }
@@ -78,7 +97,7 @@ function render() {
     h('div', { class: 'pane' },
       h('div', { class: 'row' }, h('h3', null, 'Catalogue'), address && refresh),
       address
-        ? h('p', { class: 'quiet' }, readAt ? `${address}, read ${new Date(readAt).toLocaleString()}` : `${address}: not read yet. Nothing is sent before you ask.`)
+        ? h('p', { class: 'quiet' }, readAt ? `${address}, read ${moment(readAt)}` : `${address}: not read yet. Nothing is sent before you ask.`)
         : h('p', { class: 'quiet' }, 'No catalogue is configured. Set ', h('code', null, '[catalogue] address'), ' to the address of one, or to the folder of a stick.'),
       adding && progress(adding),
       models.length > 0 && list('The models of the catalogue', ['Model', 'Size', 'State', ''], models.map(modelRow), { figures: ['Size'] })),
@@ -108,18 +127,22 @@ function byHand(folder) {
 }
 
 async function change(path) {
+  const by = caller;
   told.replaceChildren();
   try {
-    take(await post(path));
+    const state = await post(path);
+    if (by === caller) take(state);
   } catch (error) {
-    told.replaceChildren(failure(error, () => ask()));
+    if (by === caller) told.replaceChildren(failure(error, () => ask()));
   }
 }
 
 async function read() {
+  const by = caller;
   isBusy = true;
   render();
   await change('/catalogue/refresh');
+  if (by !== caller) return;
   isBusy = false;
   render();
 }
@@ -143,7 +166,14 @@ function upload(folder, most) {
   zone.addEventListener('drop', async (event) => {
     event.preventDefault();
     const entry = event.dataTransfer.items[0]?.webkitGetAsEntry();
-    if (isAllowed && !uploading && entry) begin(await filesOf(entry));
+    if (!isAllowed || uploading || !entry) return;
+    const by = caller;
+    try {
+      const files = await filesOf(entry);
+      if (by === caller) await begin(files, entry.name);
+    } catch (error) {
+      if (by === caller) told.replaceChildren(failure({ message: `${entry.name} cannot be read: ${error.message}` }));
+    }
   });
   return h('div', null, zone, h('p', { class: 'hint' }, isAllowed ? 'As it lies in a model repository: ' : 'An upload needs the role admin. The folder has ',
     h('code', null, 'model.toml'), ' and ', h('code', null, '1/model.onnx'), '. It becomes ', h('code', null, `${folder}/NAME`), '.'));
@@ -162,22 +192,35 @@ async function filesOf(entry, above = '') {
   }
 }
 
-async function begin(files) {
+/** Uploads files of a folder, or the one file of a model. */
+async function begin(files, folder) {
+  const by = caller;
+  if (uploading || !catalogue) return;
   told.replaceChildren();
+  if (!files.length) {
+    told.replaceChildren(failure({ message: `${folder} is empty: a model has model.toml and 1/model.onnx.` }));
+    return;
+  }
   const single = files.length === 1 && !files[0][0].includes('/');
   const [first] = files[0][0].split('/');
   const name = single ? first.replace(/\.\w+$/, '') : first;
   const inside = single
     ? [[`1/${first.replace(/^.*(\.\w+)$/, 'model$1')}`, files[0][1]]]
     : files.map(([path, file]) => [path.slice(first.length + 1), file]).filter(([path]) => !path.split('/').some((part) => part.startsWith('.')));
+  if (!inside.length) {
+    told.replaceChildren(failure({ message: `${name} has no file that a model could have: only names with a dot at the beginning.` }));
+    return;
+  }
   const size = inside.reduce((sum, [, file]) => sum + file.size, 0);
   try {
     if (size > catalogue.upload_max_bytes) throw new Error(`${name} has ${bytes(size)}; an upload has at most ${bytes(catalogue.upload_max_bytes)}`);
     uploading = `Sending ${name}, ${bytes(size)} …`;
     render();
     await send(`/catalogue/models/${encodeURIComponent(name)}/upload`, { method: 'POST', headers: { 'content-type': 'application/x-tar' }, body: archive(inside) });
+    if (by !== caller) return;
     told.replaceChildren(good(`${name} is added.`));
   } catch (error) {
+    if (by !== caller) return;
     told.replaceChildren(failure(error, () => ask()));
   }
   uploading = null;

@@ -15,11 +15,9 @@ export function hasKey() {
   return key !== null;
 }
 
-/** Uses a key, or none for `null`. Returns a function that goes back to the one before. */
+/** Uses a key from now on, or none for `null`. */
 export function useKey(text) {
-  const before = key;
   key = text;
-  return () => { key = before; };
 }
 
 /** Calls `listener` with the error of each answer of 401 or 403. */
@@ -41,10 +39,13 @@ async function errorOf(response) {
   return new ApiError(response.status, String(message));
 }
 
-/** Sends a request and returns the answer; an answer that is an error is thrown. `quiet` leaves the dialog closed. */
-export async function send(path, { quiet = false, headers = {}, ...options } = {}) {
+/**
+ * Sends a request and returns the answer; an answer that is an error is thrown. `quiet` leaves the dialog closed; another
+ * `key` is used for this request only.
+ */
+export async function send(path, { quiet = false, key: used = key, headers = {}, ...options } = {}) {
   const all = new Headers(headers);
-  if (key !== null) all.set('authorization', `Bearer ${key}`);
+  if (used !== null) all.set('authorization', `Bearer ${used}`);
   let response;
   try {
     response = await fetch(path, { ...options, headers: all, cache: 'no-store', credentials: 'omit', redirect: 'error' });
@@ -54,7 +55,9 @@ export async function send(path, { quiet = false, headers = {}, ...options } = {
   }
   if (response.ok) return response;
   const failed = await errorOf(response);
-  if (!quiet && (failed.status === 401 || failed.status === 403)) refused?.(failed);
+  options.signal?.throwIfAborted();
+  // The refusal of a key that is not in use any more says nothing about the present one.
+  if (!quiet && used === key && (failed.status === 401 || failed.status === 403)) refused?.(failed);
   throw failed;
 }
 

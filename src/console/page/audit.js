@@ -3,13 +3,15 @@
 import { get, send } from './api.js';
 import { bytes, failure, h, number, withCommands } from './dom.js';
 import { ask, may } from './key.js';
-import { facts, field, filled, refreshed, replace } from './parts.js';
+import { facts, field, filled, refreshed, replace, say } from './parts.js';
 import { cell, figure, list, row, title } from './table.js';
 import { Fault, fromBase64, Log, openHead, readKey, toBase64 } from './verify.js';
 
 const ROWS = 25;
 // A search that finds little stops after so many bundles of 256 records.
 const BUNDLES_AT_ONCE = 40;
+// The next question waits for the answer to the one before.
+const ANSWER_MS = 60_000;
 const FILTERS = { event: 'model_loaded', model: '', caller: 'local, key or a tag', outcome: 'ok, failed, refused', text: '' };
 const FROM_BOX = 'The box itself says that this is its key: the check proves that the log agrees with itself and with what this page saw before, not that nobody replaced all of it. For that, paste the key that you noted elsewhere, from `ledge audit key` or the platform.';
 
@@ -17,21 +19,29 @@ let status = null;
 /** The verifier key that was pasted, and the number of the log that was chosen. */
 let pasted = null;
 let chosen = null;
-/** The newest head and what is wrong with it; the heads that this page saw, by origin. */
+/** The newest head and what is wrong with it; the heads that this page saw, by the number of their log. */
 let head = null;
 const seen = new Map();
+/** The first key that the box named, and the highest number of a log: for as long as the page is open. */
+let knownKey = null;
+let knownLog = 0;
 /** The records that are listed; the walk through all of them. */
 let shown = null;
 let walk = null;
+/** Aborted when the caller, the key or the log changes: later answers to earlier questions are dropped. */
+let turn = new AbortController();
+/** The turn in which a part is being loaded. */
+const loading = { log: null, egress: null };
 
 const told = h('div');
+const troubles = h('div');
 const state = h('div');
 const check = h('div');
 const verdict = h('div', { role: 'status' });
 const form = h('form', { class: 'filters', hidden: true, on: { change: () => relist(), submit: (event) => event.preventDefault() } },
   Object.entries(FILTERS).map(([name, placeholder]) => h('label', null, name[0].toUpperCase() + name.slice(1), field(name, { placeholder }))));
 const records = h('div', { class: 'stack' });
-const log = h('div', { class: 'stack' }, told, state, check, form, records);
+const log = h('div', { class: 'stack' }, told, troubles, state, check, form, records);
 const egress = h('div', { class: 'stack', hidden: true });
 
 export const { show, hide } = refreshed(5000, () => load());
@@ -45,11 +55,20 @@ export function build(section) {
     h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Shown'), part('log', 'Log', true), part('egress', 'What left the box', false))), log, egress);
 }
 
+/** Forgets what is shown of a log. */
+function forget() {
+  turn.abort();
+  turn = new AbortController();
+  walk?.abort();
+  [walk, head, shown] = [null, null, null];
+  for (const one of [check, verdict]) one.replaceChildren();
+}
+
 export function changed() {
   hide();
-  walk?.abort();
-  [status, head, shown, form.hidden] = [null, null, null, true];
-  for (const one of [told, state, check, verdict, records, egress]) one.replaceChildren();
+  forget();
+  [status, form.hidden] = [null, true];
+  for (const one of [told, troubles, state, records, egress]) one.replaceChildren();
 }
 
 const many = (value) => value.toLocaleString('en');
@@ -62,7 +81,7 @@ const newest = () => Number(status.origin.split('/').at(-1));
 function files(of) {
   return async (path) => {
     try {
-      return new Uint8Array(await (await send(`/audit/logs/${of}/${path}`)).arrayBuffer());
+      return new Uint8Array(await (await send(`/audit/logs/${of}/${path}`, { signal: AbortSignal.timeout(ANSWER_MS) })).arrayBuffer());
     } catch (error) {
       if (error.status === 404) return null;
       throw error;
@@ -70,67 +89,93 @@ function files(of) {
   };
 }
 
-const load = () => filled(log.hidden ? egress : told, 'The audit log', async () => {
-  if (log.hidden) {
-    drawEgress(await get('/egress'));
-    return;
-  }
-  status = await get('/audit/status');
-  told.replaceChildren();
-  drawState();
-  await follow();
-});
+async function load() {
+  const [part, place, now] = log.hidden ? ['egress', egress, turn] : ['log', told, turn];
+  if (loading[part] === now) return;
+  loading[part] = now;
+  await filled(place, 'The audit log', async (signal) => {
+    const answer = await get(part === 'log' ? '/audit/status' : '/egress', { signal: AbortSignal.timeout(ANSWER_MS) });
+    if (signal.aborted) return;
+    if (part === 'egress') {
+      drawEgress(answer);
+      return;
+    }
+    status = answer;
+    told.replaceChildren();
+    drawState();
+    await follow(signal);
+  }, now.signal);
+  if (loading[part] === now) loading[part] = null;
+}
 
 function drawState() {
-  const { error, alarm, origin, size, first, quota, lost, sync, copies } = status;
+  const { error, alarm, origin, size, first: begin, quota, lost, sync, copies } = status;
   const values = { Log: origin, Records: size ? many(size) : 'opening', Disk: `${bytes(status.bytes)} of ${bytes(quota)}`,
     'Lost before they were recorded': lost.calls + lost.events ? `${many(lost.calls)} calls, ${many(lost.events)} other events` : 'nothing',
     'Copy on the platform': sync ? `${many(sync.size)} records, last contact ${when(sync.at)}` : 'none' };
-  if (first > 0) values['First on this box'] = many(first);
+  if (begin > 0) values['First on this box'] = many(begin);
   for (const copy of copies) values[copy.name] = `${many(copy.sent)} sent to ${copy.to}, ${many(copy.lost)} lost`;
-  const troubles = [error && `The log cannot be written: ${error}`, alarm && `The log before this one was not continued: ${alarm}`,
+  const messages = [error && `The log cannot be written: ${error}`, alarm && `The log before this one was not continued: ${alarm}`,
     ...[sync, ...copies].map((copy) => copy?.error && `The copy at ${copy.url ?? copy.to} waits: ${copy.error}`)];
-  replace(state, troubles.map((message) => message && failure({ message })), h('div', { class: 'card' }, facts(values)));
+  say(troubles, h('div', { class: 'stack' }, messages.map((message) => message && failure({ message }))));
+  replace(state, h('div', { class: 'card' }, facts(values)));
+}
+
+/** What is wrong with the key and the log that the box names now, after those that it named before. */
+function replaced(named) {
+  knownKey ??= named;
+  knownLog = Math.max(knownLog, newest());
+  // A box that was renamed keeps its key, and begins a log with the next number. Whoever pastes a key decides which is right.
+  if (!pasted && toBase64(named.bytes) !== toBase64(knownKey.bytes)) {
+    return new Fault('fork', `The box names another key than before. It was ${knownKey.text}: the key was replaced, and all of the log may be, or another box answers. If you did that, reload the page.`);
+  }
+  return newest() < knownLog ? new Fault('fork', `The log of this box was number ${knownLog}, and now it is number ${newest()}: logs were removed, or all of them were replaced.`) : null;
 }
 
 /** Checks the newest head, and that it continues the one before. */
-async function follow() {
+async function follow(signal) {
   const refused = !may('audit') ? { status: 403, message: 'To read and verify the records, use a key with the role auditor or admin.' }
     : !crypto.subtle && { message: 'Browsers check signatures only on pages at https:// and on the box itself. Open the page there, or run `ledge audit verify`.' };
-  if (refused) check.replaceChildren(failure(refused, () => ask()));
+  if (refused) say(check, failure(refused, () => ask()));
   // A log that is being opened has no key yet.
   if (refused || walk || !status.verifier_key) return;
   const of = chosen ?? newest();
-  const [file, key] = [files(of), pasted ?? await readKey(status.verifier_key)];
+  const next = { of, first: of === newest() ? status.first : 0 };
+  const named = await readKey(status.verifier_key);
+  if (signal.aborted) return;
+  const fault = replaced(named);
+  const [file, key] = [files(of), pasted ?? named];
   const note = await file('checkpoint');
-  const id = `${of} ${key.text} ${note && toBase64(note)}`;
-  if (head?.id === id) return;
-  const next = { id, of, key, first: of === newest() ? status.first : 0 };
+  if (signal.aborted) return;
+  Object.assign(next, { key, fault, id: `${of} ${status.origin} ${named.text} ${key.text} ${note && toBase64(note)}` });
+  if (head?.id === next.id) return;
+  let signed = null;
   try {
     if (!note) throw new Fault('missing', 'There is no checkpoint: nothing in this log is signed.');
-    const signed = await openHead(note, key, of);
+    signed = await openHead(note, key, of);
     next.log = new Log(signed, file);
-    next.earlier = seen.get(signed.origin);
+    next.earlier = seen.get(of);
+    if (next.earlier && next.earlier.origin !== signed.origin) throw new Fault('fork', `There are two logs with the number ${of}: this page saw ${next.earlier.origin} before, and now ${signed.origin}.`);
     await next.log.contains(signed);
     if (next.earlier) await next.log.contains(next.earlier);
-    seen.set(signed.origin, { ...signed, at: new Date() });
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
-    next.fault = error;
+    next.fault ??= error;
   }
+  // A walk that began meanwhile ends with its own head.
+  if (signal.aborted || walk) return;
+  if (next.fault) verdict.replaceChildren();
+  else seen.set(of, { ...signed, at: new Date() });
   head = next;
   drawCheck();
-  if (head.log && shown?.of !== of) await relist();
+  if (head.log && (shown?.of !== of || (shown.fault && !head.fault))) relist();
   else if (shown) drawRecords();
 }
 
 const faultList = (faults) => faults.length > 0 && h('ul', { class: 'error', role: 'alert' }, faults.map((one) => h('li', null, withCommands(one.message))));
 
 function again() {
-  walk?.abort();
-  [head, shown] = [null, null];
-  verdict.replaceChildren();
-  check.replaceChildren();
+  forget();
   load();
 }
 
@@ -183,36 +228,59 @@ async function compareWithNext({ log: of, of: at, key }) {
 
 async function verifyAll() {
   if (walk) return;
-  const of = head;
-  const { signal } = walk = new AbortController();
+  const [of, mine] = [head, new AbortController()];
+  walk = mine;
+  const { signal } = mine;
   const bar = h('progress', { max: of.log.head.size, value: 0, 'aria-label': 'Records verified' });
-  const cancel = button('cancel', 'Cancel', () => walk?.abort());
-  verdict.replaceChildren(h('div', { class: 'row' }, bar, cancel));
-  cancel.focus();
-  let pruned = 0;
-  let lost = 0;
+  verdict.replaceChildren(h('div', { class: 'row' }, bar, button('cancel', 'Cancel', () => mine.abort())));
+  const found = { pruned: 0, lost: 0 };
   const each = (record) => {
     const { event } = parse(record);
-    if (event.action === 'records_pruned') pruned = Math.max(pruned, event.below);
-    if (event.action === 'records_lost') lost += event.calls + event.events;
+    if (event.action === 'records_pruned') found.pruned = Math.max(found.pruned, event.below);
+    if (event.action === 'records_lost') found.lost += event.calls + event.events;
   };
+  let answer;
   try {
-    const { faults, checked, first } = await of.log.verify({ first: of.first, each, signal, progress: (done) => { bar.value = done; } });
-    const notes = [];
-    if (first > 0) notes.push(`Records before ${first} are no longer on this box; the hashes above them lead to the signed root.`);
-    if (lost) notes.push(`The log says that ${many(lost)} calls and events never became records.`);
-    if (!signal.aborted && of.of === newest() && (of.first > pruned || first > status.first)) faults.push(new Fault('missing', `No record says that the box removed those before ${first}.`));
-    if (!signal.aborted && of.of < newest()) {
-      await compareWithNext(of).then((note) => notes.push(note)).catch((error) => { if (error instanceof Fault) faults.push(error); else throw error; });
-    }
-    const words = faults.length ? 'Refused. Records that are those that were signed:' : signal.aborted ? 'Cancelled. Verified so far:' : 'Whole. Every record is the one that was signed:';
-    if (head === of) verdict.replaceChildren(h('div', { class: `notice ${faults.length ? 'plain' : signal.aborted ? '' : 'good'}` },
-      h('p', null, `${words} ${many(checked)}. `, notes.join(' ')), faultList(faults)));
+    Object.assign(found, await of.log.verify({ first: of.first, each, signal, progress: (done) => { bar.value = done; } }));
+    // After another choice there is no answer to show.
+    answer = walk === mine && await judged(of, found, signal.aborted);
   } catch (error) {
-    verdict.replaceChildren(failure(error, () => ask()));
+    answer = failure(error, () => ask());
   }
+  if (walk !== mine) return;
   walk = null;
-  if (head !== of) load();
+  const hasFocus = verdict.contains(document.activeElement);
+  verdict.replaceChildren(answer);
+  if (hasFocus) check.querySelector('[data-action=verify]')?.focus();
+}
+
+/** Says what a walk through all records found. */
+async function judged(of, { faults, checked, first: begin, pruned, lost }, isCancelled) {
+  if (of.fault && !faults.some((one) => one.message === of.fault.message)) faults.unshift(of.fault);
+  const notes = [];
+  if (begin > 0) notes.push(`Records before ${begin} are no longer on this box; the hashes above them lead to the signed root.`);
+  if (lost) notes.push(`The log says that ${many(lost)} calls and events never became records.`);
+  if (!isCancelled && begin > pruned) {
+    const unsaid = unexplained(of, begin, pruned);
+    if (unsaid instanceof Fault) faults.push(unsaid);
+    else notes.push(unsaid);
+  }
+  if (!isCancelled && of.of < newest()) {
+    await compareWithNext(of).then((note) => notes.push(note)).catch((error) => { if (error instanceof Fault) faults.push(error); else throw error; });
+  }
+  const words = faults.length ? 'Refused. Records that are those that were signed:' : isCancelled ? 'Cancelled. Verified so far:' : 'Whole. Every record is the one that was signed:';
+  return h('div', { class: `notice ${faults.length ? 'plain' : isCancelled ? '' : 'good'}` },
+    h('p', null, `${words} ${many(checked)}. `, withCommands(notes.join(' '))), faultList(faults));
+}
+
+/** What to say of first records that are gone, and of which no record of this log says that the box removed them. */
+function unexplained(of, begin, pruned) {
+  const unsaid = new Fault('missing', `No record says that the box removed those before ${begin}. A power cut right after it did looks the same.`);
+  if (of.of === newest()) {
+    return of.first > pruned || begin > status.first ? unsaid : 'The box removed some meanwhile; the record of that is in a later head.';
+  }
+  // Of an older log the box removes all but the last bundle, and says so in a later log.
+  return begin < (of.log.bundles - 1) * 256 ? unsaid : 'That the box removed them is said by a record `records_pruned` of a later log.';
 }
 
 const decoder = new TextDecoder();
@@ -239,7 +307,7 @@ async function relist() {
   await more();
 }
 
-/** The first record that is still there: a box that is short of room removes old ones meanwhile. */
+/** The first record that is still there. A box that is short of room removes old ones meanwhile. */
 const firstOf = (of) => (of.of === newest() ? status.first : of.first);
 const isEnd = (of) => !of.kept.length && of.next < Math.floor(firstOf(of) / 256);
 
@@ -253,7 +321,11 @@ async function more() {
     for (let read = 0; of.rows.length < wanted && read < BUNDLES_AT_ONCE && !isEnd(of); read += 1) {
       if (!of.kept.length) {
         const found = await of.log.bundle(of.next);
-        if (found.isGone && of.of < newest() && of.next < of.log.bundles - 1) {
+        if (of !== shown) return;
+        // The oldest are removed first.
+        const isPruned = found.isGone && of.of < newest() && of.next < of.log.bundles - 1 && (await of.log.bundle(0)).isGone;
+        if (of !== shown) return;
+        if (isPruned) {
           of.first = (of.next + 1) * 256;
           break;
         }
@@ -266,7 +338,7 @@ async function more() {
         if (isWanted(parsed, line)) of.rows.push({ ...parsed, ...record, line });
       }
     }
-  });
+  }, turn.signal);
   of.isBusy = false;
   if (of === shown) drawRecords();
 }
@@ -280,7 +352,7 @@ function drawRecords() {
     rows.length ? list('Records, the newest first', ['Record', 'Time (UTC)', 'Event', 'Caller'], rows.map(recordRow)) : h('p', { class: 'notice' }, 'No record fits.'),
     h('div', { class: 'row' }, !isEnd(shown) && button('more', 'Show more', more),
       h('span', { class: 'quiet' }, !isEnd(shown) ? `Read back to record ${back}.` : first > 0 ? `Records before ${first} are no longer on this box.` : 'These are all.',
-        rows.length > 0 && ' Each of them is in the signed log.')));
+        rows.length > 0 && !head.fault && !shown.fault && ' Each of them is in the signed log.')));
 }
 
 function recordRow({ seq, ts, event: { action, ...fields }, actor, hash, line }) {

@@ -1,10 +1,10 @@
 // The cameras: state, last pictures, counts and events.
 
 import { get, send } from './api.js';
-import { bytes, failure, h, time, withCommands } from './dom.js';
+import { bytes, clock, failure, h, time, withCommands } from './dom.js';
 import { pictureOf } from './drawing.js';
 import { ask, may } from './key.js';
-import { copyable, refreshed, refusal, replace } from './parts.js';
+import { copyable, refreshed, refusal, replace, say } from './parts.js';
 import { editor } from './zones.js';
 
 const EVENTS_SHOWN = 25;
@@ -29,7 +29,6 @@ const [grid, happened] = [h('div', { class: 'cameras' }), h('section', { class: 
 const cards = new Map();
 let drawing = null;
 let known = null;
-let loading = null;
 
 const cycle = refreshed(3000, load);
 export const { hide } = cycle;
@@ -59,30 +58,21 @@ function wanted() {
   return location.hash.split('/')[1] ?? '';
 }
 
-/** The time of day, with the date of another day. */
-function clock(text) {
-  const date = new Date(text);
-  const day = date.toDateString() === new Date().toDateString() ? '' : `${date.toLocaleDateString()} `;
-  return day + date.toLocaleTimeString([], { hour12: false });
-}
-
 async function load(signal) {
   const refused = refusal('view', 'Cameras need the role viewer, camera-viewer, operator, auditor or admin.');
   if (refused) {
-    place.replaceChildren(refused);
+    say(place, refused);
     return;
   }
-  // What is slow is not asked for twice.
-  if (loading?.aborted === false) return;
-  loading = signal;
   try {
-    known = Object.assign(...await Promise.all([get('/cameras', { signal }), get('/cameras/events', { signal, quiet: true })]));
+    const found = Object.assign(...await Promise.all([get('/cameras', { signal }), get('/cameras/events', { signal, quiet: true })]));
+    if (signal.aborted) return;
+    known = found;
     render();
     for (const { still } of drawing ? [drawing] : cards.values()) await still.update(signal);
   } catch (error) {
-    if (error.name !== 'AbortError') replace(place, failure(error, () => ask()));
+    if (!signal.aborted) say(place, failure(error, () => ask()));
   }
-  if (loading === signal) loading = null;
 }
 
 function render() {
@@ -92,6 +82,11 @@ function render() {
   if (drawing?.name !== name) drawing = null;
   if (!known) return;
   const { cameras, events } = known;
+  for (const [gone, { element }] of cards) {
+    if (cameras.some((camera) => camera.name === gone)) continue;
+    element.remove();
+    cards.delete(gone);
+  }
   if (name) edit(name, cameras.find((camera) => camera.name === name));
   else if (cameras.length) all(cameras, events);
   else replace(place, none());
@@ -105,8 +100,9 @@ function edit(name, camera) {
   if (!drawing) {
     const still = stillOf();
     drawing = { name, still, ...editor(camera, still.element) };
-    place.replaceChildren(drawing.element);
   }
+  // A refresh that failed put its reason there.
+  if (drawing.element.parentElement !== place) place.replaceChildren(drawing.element);
   drawing.still.camera = camera;
   drawing.resize(camera.picture?.width ?? 16, camera.picture?.height ?? 9);
 }
@@ -147,6 +143,7 @@ function stillOf() {
   }
 
   async function update(signal) {
+    if (!element.isConnected) return;
     const { name, picture } = still.camera;
     const { top, bottom } = element.getBoundingClientRect();
     const obstacle = !may('view_pictures') ? 'Pictures of cameras need the role camera-viewer or admin.'
@@ -157,9 +154,10 @@ function stillOf() {
         const url = URL.createObjectURL(await (await send(`/cameras/${name}/picture`, { quiet: true, signal })).blob());
         const image = await pictureOf(url, `${name} at ${clock(picture.at)}`);
         URL.revokeObjectURL(url);
+        signal.throwIfAborted();
         put(image ?? h('p', null, 'This browser cannot decode it.'), picture.at);
       } catch (error) {
-        if (error.name === 'AbortError') throw error;
+        signal.throwIfAborted();
         put(h('p', null, error.message));
       }
     }

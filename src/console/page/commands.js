@@ -17,7 +17,7 @@ function curl({ path, type, file, text, accept }) {
   if (hasKey()) parts.push('-H "Authorization: Bearer $LEDGE_KEY"');
   parts.push(`-H ${quoted(`Content-Type: ${type}`)}`);
   if (accept) parts.push(`-H ${quoted(`Accept: ${accept}`)}`);
-  parts.push(file ? `--data-binary ${quoted(`@${file}`)}` : `--data-binary ${quoted(text)}`);
+  parts.push(file ? `--data-binary ${quoted(`@${file}`)}` : `--data-raw ${quoted(text)}`);
   return parts.join(' \\\n    ');
 }
 

@@ -65,6 +65,12 @@ export function moment(text) {
   return text ? new Date(text).toLocaleString('sv') : '–';
 }
 
+/** The same without the day where that is today. */
+export function clock(text) {
+  const [day, time_] = moment(text).split(' ');
+  return time_ && day === moment(new Date()).split(' ')[0] ? time_ : moment(text);
+}
+
 /** A text in which commands stand between backticks. */
 export function withCommands(text) {
   return text.split('`').map((part, index) => (index % 2 ? h('code', null, part) : part));

@@ -168,10 +168,15 @@ export function rows(sent, came) {
     h('thead', null, h('tr', null, answerHead.map((name) => h('th', { scope: 'col', class: 'answer' }, name)), head.map((name) => h('th', { scope: 'col' }, name)))),
     h('tbody', null, answers.slice(0, ROWS_SHOWN).map((answer, index) => h('tr', null,
       answer.map((cell) => h('td', { class: 'answer figure' }, shorter(cell))), (asked[index] ?? []).map((cell) => h('td', null, cell))))));
-  const link = h('a', { class: 'button small', download: 'answers.csv', href: URL.createObjectURL(new Blob([came], { type: 'text/csv' })) }, 'Save as CSV');
+  const save = () => {
+    const href = URL.createObjectURL(new Blob([came], { type: 'text/csv' }));
+    h('a', { download: 'answers.csv', href }).click();
+    // The browser takes it up after the click.
+    setTimeout(() => URL.revokeObjectURL(href), 60_000);
+  };
   return [
     h('div', { class: 'row' }, h('p', { class: 'sum' }, answers.length === 1 ? '1 row' : `${number(answers.length)} rows`,
-      answers.length > ROWS_SHOWN && `, of which the first ${ROWS_SHOWN} are shown`), link),
+      answers.length > ROWS_SHOWN && `, of which the first ${ROWS_SHOWN} are shown`), h('button', { type: 'button', class: 'small', on: { click: save } }, 'Save as CSV')),
     scrolled(table),
   ];
 }

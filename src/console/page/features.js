@@ -2,8 +2,8 @@
 
 import { get, send } from './api.js';
 import { bytes, failure, h, moment, number, withCommands } from './dom.js';
-import { ask, may } from './key.js';
-import { facts, field, filled, refreshed, replace } from './parts.js';
+import { ask, caller, may } from './key.js';
+import { facts, field, filled, refreshed, replace, say } from './parts.js';
 import { cell, figure, list, row, title } from './table.js';
 
 let declared = null;
@@ -12,7 +12,7 @@ const lookup = h('form', { class: 'card stack', hidden: true, on: { submit: find
 const found = h('div', { class: 'stack', role: 'status' });
 const place = h('div', { class: 'stack' });
 
-export const { show, hide } = refreshed(10_000, () => load());
+export const { show, hide } = refreshed(10_000, (signal) => load(signal));
 
 export function build(section) {
   section.append(h('div', { class: 'section-head' }, h('h1', { id: 'features-title' }, 'Features')),
@@ -25,15 +25,15 @@ export function changed() {
   for (const one of [told, place, found]) one.replaceChildren();
 }
 
-const load = () => filled(told, 'The state of the feature store', async () => {
+const load = (loading) => filled(told, 'The state of the feature store', async (signal) => {
   const [{ feature_views: views }, { feature_services: services }, status] = await Promise.all(
-    ['/feature-views', '/feature-services', '/features/status'].map((path) => get(path)));
-  told.replaceChildren();
+    ['/feature-views', '/feature-services', '/features/status'].map((path) => get(path, { signal })));
+  if (signal.aborted) return;
   draw(views, services, status);
   const now = JSON.stringify([views, services]);
   if (views.length && declared !== now) drawLookup(views, services);
   declared = now;
-});
+}, loading);
 
 function period(seconds) {
   const [unit, length] = [['d', 86_400], ['h', 3600], ['min', 60]].find(([, one]) => seconds % one === 0) ?? ['s', 1];
@@ -44,6 +44,7 @@ const sum = (counts) => Object.values(counts).reduce((all, one) => all + one, 0)
 const words = (counts) => Object.entries(counts).filter(([, one]) => one).map(([name, one]) => `${number(one)} ${name.toLowerCase().replaceAll('_', ' ')}`).join(', ') || 'none';
 
 function draw(views, services, status) {
+  say(told, views.length > 0 && status.state !== 'ready' && failure({ message: `The feature store is ${status.state}: ${status.reason ?? status.folder}` }));
   if (!views.length) {
     replace(place, h('p', { class: 'notice' }, withCommands('No feature view is declared. Declare one in `/etc/ledge/feature_views.d/NAME.toml`; `/usr/share/ledge/feature_views.d` has an example with every key.')));
     return;
@@ -63,7 +64,6 @@ function draw(views, services, status) {
       figure('Records', number(rows)), cell('Rows pushed', pushed ? words(pushed) : '–'), cell('Newest event', moment(last)));
   };
   replace(place,
-    status.state !== 'ready' && failure({ message: `The feature store is ${status.state}: ${status.reason ?? status.folder}` }),
     values && h('div', { class: 'card' }, facts(values)),
     list('Feature views', ['View', 'Entities', 'Features', 'Valid', 'Records', 'Rows pushed', 'Newest event'], views.map(viewRow), { figures: ['Records'] }),
     services.length > 0 && list('Feature services', ['Service', 'Features'], services.map((service) => row(
@@ -98,15 +98,17 @@ async function find(event) {
     return `${JSON.stringify(key)}:[${isPlain ? value : JSON.stringify(value)}]`;
   });
   const body = `{${isService ? `"feature_service":${JSON.stringify(name)}` : `"features":[${JSON.stringify(name)}]`},"entities":{${entities.join()}}}`;
+  const by = caller;
   try {
     const answer = await send('/get-online-features', { method: 'POST', headers: { 'content-type': 'application/json' }, body });
     const { results, metadata: { feature_names: names } } = await answer.json();
+    if (by !== caller) return;
     const state = { PRESENT: 'ok', NULL_VALUE: 'off', NOT_FOUND: 'warn', OUTSIDE_MAX_AGE: 'warn' };
     const rows = results.map(({ values, statuses, event_timestamps: times }, at) => at >= entities.length && row(title(names[at]),
       cell('Value', h('span', { class: 'long' }, values[0] === null ? '–' : typeof values[0] === 'string' ? values[0] : JSON.stringify(values[0]))),
       cell('Status', h('span', { class: `badge ${state[statuses[0]]}` }, statuses[0].toLowerCase().replaceAll('_', ' '))), cell('Event time', statuses[0] === 'NOT_FOUND' ? '–' : moment(times[0]))));
     found.replaceChildren(list('Values', ['Feature', 'Value', 'Status', 'Event time'], rows.filter(Boolean)));
   } catch (error) {
-    found.replaceChildren(failure(error, () => ask()));
+    if (by === caller) found.replaceChildren(failure(error, () => ask()));
   }
 }

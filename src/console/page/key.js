@@ -6,6 +6,9 @@ import { byId, withCommands } from './dom.js';
 let changed = () => {};
 // Set once the dialog was closed without a key: from then on errors are shown where they belong.
 let dismissed = false;
+// Count the keys that were tried and the callers that were asked for: only the newest answer counts.
+let tried = 0;
+let identified = 0;
 
 /** The caller: its name, roles, permissions; `null` when it is not let in. */
 export let caller = null;
@@ -24,10 +27,15 @@ export function start(listener) {
     dismissed = true;
     identify();
   });
-  byId('key-cancel').addEventListener('click', () => dialog.close());
+  byId('key-cancel').addEventListener('click', () => {
+    // The event of the closing comes later.
+    tried += 1;
+    dialog.close();
+  });
   dialog.addEventListener('close', () => {
     byId('key-field').value = '';
     dismissed = true;
+    tried += 1;
   });
   byId('key-form').addEventListener('submit', (event) => {
     event.preventDefault();
@@ -50,16 +58,22 @@ export function ask(reason) {
   byId('key-field').focus();
 }
 
-/** Tries a key: a wrong one is not kept. */
+/** Tries a key, which is used once the box has accepted it. */
 async function take(text) {
-  const goBack = useKey(text);
+  tried += 1;
+  const mine = tried;
+  let found;
   try {
-    caller = await get('/access', { quiet: true });
+    found = await get('/access', { quiet: true, key: text });
   } catch (error) {
-    goBack();
-    ask(error.message);
+    if (mine === tried) ask(error.message);
     return;
   }
+  if (mine !== tried) return;
+
+  identified += 1;
+  useKey(text);
+  caller = found;
   byId('key-dialog').close();
   show();
   changed();
@@ -67,11 +81,12 @@ async function take(text) {
 
 /** Asks the box who this is. */
 export async function identify() {
-  try {
-    caller = await get('/access');
-  } catch {
-    caller = null;
-  }
+  identified += 1;
+  const mine = identified;
+  const found = await get('/access').catch(() => null);
+  if (mine !== identified) return;
+
+  caller = found;
   show();
   changed();
 }

@@ -1,9 +1,9 @@
 // The section "Keys": who may do what, the ways in, API keys; create and revoke.
 
 import { get, post, useKey } from './api.js';
-import { failure, h, withCommands } from './dom.js';
+import { failure, h, moment, withCommands } from './dom.js';
 import { ask, caller, identify, may } from './key.js';
-import { confirm, copyable, action, refreshed, replace } from './parts.js';
+import { confirm, copyable, action, refreshed, replace, say } from './parts.js';
 import { actions, cell, list, row, title } from './table.js';
 
 const DAY_MS = 86_400_000;
@@ -19,7 +19,7 @@ const create = h('button', { type: 'button', class: 'primary', on: { click: open
 let roles = [];
 let busy = false;
 
-const loading = refreshed(30_000, () => { if (!busy) load(); });
+const loading = refreshed(30_000, async (signal) => { if (!busy) await load(signal); });
 
 export const { show } = loading;
 
@@ -38,24 +38,26 @@ export function hide() {
 
 export function changed() {
   hide();
+  busy = false;
   told.replaceChildren();
   place.replaceChildren();
 }
 
-async function load() {
+async function load(signal) {
   // A key for single models cannot administer the box.
   const isAdmin = may('administer') && !caller.models && !caller.feature_views;
   create.hidden = !isAdmin;
   if (!caller) {
-    place.replaceChildren(failure({ status: 401, message: 'What you may do is shown once you use an API key.' }, () => ask()));
+    say(place, failure({ status: 401, message: 'What you may do is shown once you use an API key.' }, () => ask()));
     return;
   }
   try {
-    const [all, found] = await Promise.all([get('/roles', { quiet: true }), isAdmin && get('/keys', { quiet: true })]);
+    const [all, found] = await Promise.all([get('/roles', { quiet: true, signal }), isAdmin && get('/keys', { quiet: true, signal })]);
+    if (signal.aborted) return;
     ({ roles } = all);
     if (!busy) replace(place, found ? [keysPart(found), waysPart(found.access)] : selfPart(), rolesPart());
   } catch (error) {
-    place.replaceChildren(failure(error, () => ask()));
+    if (!signal.aborted) say(place, failure(error, () => ask()));
   }
 }
 
@@ -134,26 +136,29 @@ function keyRow(key, now) {
     cell('State', h('span', null, h('span', { class: `badge ${kind}` }, badge), h('br'), h('span', { class: 'note unbroken' }, end))),
     cell('Roles', key.roles.join(', ')), cell('For', covered(key.models, key.feature_views)),
     cell('Limits', limits.join(', ') || '–'),
-    cell('Last used', key.last_used ? new Date(key.last_used).toLocaleString() : h('span', { title: 'Not since the service started' }, '–')),
+    cell('Last used', key.last_used ? moment(key.last_used) : h('span', { title: 'Not since the service started' }, '–')),
     actions(!key.revoked && action('Revoke', key.name, 'administer', 'admin', () => revoke(key))));
 }
 
 async function revoke(key) {
   const own = key.is_caller ? ' It is the key that this page uses: afterwards the page forgets it, and needs another one.' : '';
   if (!await confirm(`Revoke the key ${key.name}?`, `Its holder is refused at once. This cannot be undone, and no other key can have this name.${own}`, 'Revoke')) return;
+  const by = caller;
   busy = true;
   try {
     const revoked = await post(`/keys/${key.id}/revoke`);
+    if (by !== caller) return;
     if (revoked.is_caller) {
       useKey(null);
       await identify();
     }
     told.replaceChildren(h('p', { class: 'notice good' }, `The key ${key.name} is revoked.`));
   } catch (error) {
+    if (by !== caller) return;
     told.replaceChildren(failure(error, () => ask()));
   }
   busy = false;
-  load();
+  loading.reload();
 }
 
 // A new key
@@ -171,8 +176,10 @@ const checked = (form, name) => [...form.querySelectorAll(`input[name="${name}"]
 async function openForm() {
   told.replaceChildren();
   create.disabled = true;
+  const { signal } = loading;
   const [index, { feature_views: views }] = await Promise.all([
-    post('/v2/repository/index').catch(() => []), get('/feature-views').catch(() => ({ feature_views: [] }))]);
+    post('/v2/repository/index', {}, { signal }).catch(() => []), get('/feature-views', { signal }).catch(() => ({ feature_views: [] }))]);
+  if (signal.aborted) return;
   const models = [...new Set(index.map((one) => one.name))].sort();
   const wrong = h('div');
   const limit = (name, text, step) => h('label', null, text, h('input', { type: 'number', name, min: '0', max: '1000000', step, value: '0', required: true }));
@@ -202,12 +209,18 @@ async function openForm() {
   form.addEventListener('submit', async (event) => {
     event.preventDefault();
     const body = described(form);
+    const button = form.querySelector('[type=submit]');
+    if (button.disabled) return;
+    button.disabled = true;
     try {
       if (!body.roles.length) throw new Error('Choose at least one role.');
       if (body.models?.length === 0) throw new Error('Choose at least one model, or all of them.');
-      shown(await post('/keys', body));
-      load();
+      const made = await post('/keys', body);
+      if (form.isConnected) shown(made);
+      else told.replaceChildren(h('p', { class: 'notice warn' }, `The key ${made.name} was created and not shown: revoke it, or create another.`));
+      loading.reload();
     } catch (error) {
+      button.disabled = false;
       wrong.replaceChildren(failure(error, () => ask()));
       wrong.scrollIntoView({ block: 'nearest' });
     }

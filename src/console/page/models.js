@@ -3,19 +3,20 @@
 import * as adding from './adding.js';
 import { get, post } from './api.js';
 import { bytes, failure, h, number, runtime, time } from './dom.js';
-import { ask, may } from './key.js';
-import { action, refreshed, refusal, replace } from './parts.js';
+import { ask, caller, may } from './key.js';
+import { action, refreshed, refusal, replace, say } from './parts.js';
 import { actions, cell, figure, list, row, title } from './table.js';
 
-let busy = null;
+// The loads and unloads that run.
+let busy = 0;
 const told = h('div', { role: 'status', 'aria-live': 'polite' });
 const place = h('div');
 
-const models = refreshed(10_000, () => { if (!busy) load(); });
+const models = refreshed(10_000, async (signal) => { if (!busy) await load(signal); });
 
 export function show() {
   models.show();
-  if (may('view')) adding.load();
+  if (may('view')) adding.show();
 }
 
 export function hide() {
@@ -26,33 +27,34 @@ export function hide() {
 export function build(section) {
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'models-title' }, 'Models'),
-      h('button', { type: 'button', class: 'small', on: { click: () => load() } }, 'Refresh')),
-    told, place, adding.build(() => load()));
+      h('button', { type: 'button', class: 'small', on: { click: () => models.reload() } }, 'Refresh')),
+    told, place, adding.build(() => models.reload()));
 }
 
 export function changed() {
   hide();
+  busy = 0;
   adding.changed();
   told.replaceChildren();
   place.replaceChildren();
 }
 
-async function load() {
+async function load(signal) {
   const refused = refusal('view', 'The list of models needs the role viewer, operator, auditor or admin.');
   if (refused) {
-    place.replaceChildren(refused);
+    say(place, refused);
     return;
   }
   try {
     const [index, { model_stats: statistics }] = await Promise.all([
-      post('/v2/repository/index'), get('/v2/models/stats', { quiet: true })]);
+      post('/v2/repository/index', {}, { signal }), get('/v2/models/stats', { quiet: true, signal })]);
     const ready = [...new Set(index.filter((one) => one.state === 'READY').map((one) => one.name))];
-    const metadata = await Promise.all(ready.map((name) => get(`/v2/models/${encodeURIComponent(name)}`, { quiet: true }).catch(() => null)));
+    const metadata = await Promise.all(ready.map((name) => get(`/v2/models/${encodeURIComponent(name)}`, { quiet: true, signal }).catch(() => null)));
     const known = new Map(metadata.filter(Boolean).map((one) => [one.name, one]));
     // A button that is being used stays where it is.
-    if (!busy) render(index, statistics, known);
+    if (!busy && !signal.aborted) render(index, statistics, known);
   } catch (error) {
-    place.replaceChildren(failure(error, () => ask()));
+    if (!signal.aborted) say(place, failure(error, () => ask()));
   }
 }
 
@@ -107,15 +109,18 @@ function profile({ inputs, outputs, properties = {} }, name) {
 }
 
 async function change(button, name, verb) {
-  busy = name;
-  button.disabled = true;
+  const by = caller;
+  busy += 1;
+  button.setAttribute('aria-disabled', 'true');
   button.textContent = verb === 'load' ? 'Loading' : 'Unloading';
   try {
     await post(`/v2/repository/models/${encodeURIComponent(name)}/${verb}`);
+    if (by !== caller) return;
     told.replaceChildren(h('p', { class: 'notice good' }, `${name} is ${verb}ed.`));
   } catch (error) {
+    if (by !== caller) return;
     told.replaceChildren(failure(error, () => ask()));
   }
-  busy = null;
-  load();
+  busy -= 1;
+  models.reload();
 }

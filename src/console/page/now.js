@@ -1,8 +1,9 @@
 // What the box does: plots of the last hour and day, and what is wrong.
 
 import { events, get } from './api.js';
-import { bytes, failure, h, number, time, withCommands } from './dom.js';
+import { bytes, clock, failure, h, number, time, withCommands } from './dom.js';
 import { ask, may } from './key.js';
+import { refreshed, say } from './parts.js';
 import { plot } from './plot.js';
 
 const PERIODS = { hour: { name: 'Last hour', words: 'the last hour', rows: 720 }, day: { name: 'Last 24 hours', words: 'the last 24 hours', rows: 720 } };
@@ -34,12 +35,12 @@ const PLOTS = [
 let figures = null;
 let period = 'hour';
 let stream = null;
-let findingsTimer = null;
 const drawn = PLOTS.map(plot);
 const cards = h('div', { class: 'cards' }, drawn.map((one) => one.element));
 const trouble = h('div');
 const status = h('span', { class: 'live', role: 'status' });
 const findings = h('div', { class: 'findings' });
+const looked = refreshed(FINDINGS_MS, loadFindings);
 
 export function build(section) {
   const choice = h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Period'),
@@ -58,14 +59,13 @@ export function show() {
   if (stream || !may('view')) return;
   stream = new AbortController();
   follow(stream.signal);
-  loadFindings();
-  findingsTimer = setInterval(loadFindings, FINDINGS_MS);
+  looked.show();
 }
 
 export function hide() {
   stream?.abort();
   stream = null;
-  clearInterval(findingsTimer);
+  looked.hide();
 }
 
 /** The caller is another one. */
@@ -86,7 +86,9 @@ export function changed() {
 async function follow(signal) {
   for (let wait = 1000; !signal.aborted; wait = Math.min(wait * 2, RETRY_MS_MAX)) {
     try {
-      figures = await get('/figures', { signal });
+      const all = await get('/figures', { signal });
+      if (signal.aborted) return;
+      figures = all;
       trouble.replaceChildren();
       status.textContent = 'live';
       draw();
@@ -96,7 +98,7 @@ async function follow(signal) {
     } catch (error) {
       if (signal.aborted) return;
       status.textContent = 'reconnecting';
-      trouble.replaceChildren(failure(error, () => ask()));
+      say(trouble, failure(error, () => ask()));
       if (error.status === 401 || error.status === 403) {
         status.textContent = '';
         return;
@@ -132,14 +134,15 @@ function draw() {
   cards.classList.toggle('five', last.element.hidden);
 }
 
-async function loadFindings() {
+async function loadFindings(signal) {
   try {
-    const found = await get('/findings', { quiet: true });
-    showFindings(found);
+    const found = await get('/findings', { quiet: true, signal });
+    if (!signal.aborted) showFindings(found);
   } catch (error) {
+    if (signal.aborted) return;
     // The figures need the same permission, and say so.
     const isSaid = error.status === 401 || error.status === 403;
-    findings.replaceChildren(...(isSaid ? [] : [failure(error, () => ask())]));
+    say(findings, !isSaid && failure(error, () => ask()));
   }
 }
 
@@ -153,13 +156,12 @@ function finding({ name, status: state, detail, advice }) {
 function showFindings({ checks, at }) {
   const wrong = checks.filter((check) => check.status !== 'ok').sort((one, other) => (one.status < other.status ? -1 : 1));
   const fine = checks.filter((check) => check.status === 'ok');
-  const asOf = new Date(at).toLocaleTimeString([], { hour12: false });
   const opened = findings.querySelector('details')?.open;
   const things = wrong.length === 1 ? '1 thing needs a look' : `${wrong.length} things need a look`;
   findings.replaceChildren(
     h('div', { class: 'findings-head' },
       h('h2', null, wrong.length ? things : 'Nothing is wrong'),
-      h('span', { class: 'quiet' }, `as of ${asOf}`)),
+      h('span', { class: 'quiet' }, `as of ${clock(at)}`)),
     wrong.length ? h('ul', null, wrong.map(finding)) : '',
     h('details', { open: opened }, h('summary', null, fine.length === 1 ? '1 thing is fine' : `${fine.length} things are fine`),
       h('ul', null, fine.map(finding))));

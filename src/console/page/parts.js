@@ -4,25 +4,58 @@ import { byId, failure, h, withCommands } from './dom.js';
 import { ask, may } from './key.js';
 
 /**
- * `show` and `hide` of a section whose content is loaded again each `milliseconds` while it is shown. `load` gets a
- * signal that is aborted when the section is left.
+ * `show` and `hide` of a section whose content is loaded again each `milliseconds` while it is shown, and by `reload`.
+ * `load` gets a signal that is aborted when the section is left or the caller changes: what comes afterwards is not
+ * drawn. One load runs at a time.
  */
 export function refreshed(milliseconds, load) {
   let stop = null;
+  let again = () => {};
   return {
+    /** That of the loads; `undefined` while the section is not shown. */
+    get signal() {
+      return stop?.signal;
+    },
     show() {
       if (stop) return;
       stop = new AbortController();
       const { signal } = stop;
-      load(signal);
-      const timer = setInterval(() => { if (!document.hidden) load(signal); }, milliseconds);
+      let isLoading = false;
+      let isOutdated = false;
+      const run = async () => {
+        if (isLoading) return;
+        isLoading = true;
+        try {
+          do {
+            isOutdated = false;
+            await load(signal);
+          } while (isOutdated && !signal.aborted);
+        } finally {
+          isLoading = false;
+        }
+      };
+      again = () => {
+        // A load that runs may have asked before the change.
+        isOutdated = true;
+        return run();
+      };
+      run();
+      const timer = setInterval(() => { if (!document.hidden) run(); }, milliseconds);
       signal.addEventListener('abort', () => clearInterval(timer));
     },
     hide() {
       stop?.abort();
       stop = null;
     },
+    reload() {
+      return stop ? again() : undefined;
+    },
   };
+}
+
+/** Shows a message, or none. One with the same text stays, because a screen reader would read a new one aloud again. */
+export function say(place, message) {
+  if (place.textContent !== (message ? message.textContent : '')) place.replaceChildren(message || '');
 }
 
 /** What a section shows a caller that may not see it; `null` for one that may. */
@@ -30,14 +63,14 @@ export function refusal(permission, message) {
   return may(permission) ? null : failure({ status: 401, message }, () => ask());
 }
 
-/** Fills a place by `load`, or with the reason why it cannot be. */
-export async function filled(place, what, load) {
+/** Fills a place by `load`, or with the reason why it cannot be; with nothing once the signal is aborted. */
+export async function filled(place, what, load, signal) {
   try {
     const refused = refusal('view', `${what} needs the role viewer, operator, auditor or admin.`);
-    if (refused) place.replaceChildren(refused);
-    else await load();
+    if (refused) say(place, refused);
+    else await load(signal);
   } catch (error) {
-    place.replaceChildren(failure(error, () => ask()));
+    if (!signal?.aborted) say(place, failure(error, () => ask()));
   }
 }
 
@@ -51,25 +84,33 @@ export function field(name, more) {
   return h('input', { type: 'text', name, spellcheck: 'false', autocapitalize: 'none', autocomplete: 'off', ...more });
 }
 
-/** Puts new content into an element. The focus stays on what has the same `data-action`, and opened details stay open. */
+/**
+ * Puts new content into an element. The focus stays on what has the same `data-action`, or else on the first that acts on
+ * the same subject; opened details stay open.
+ */
 export function replace(place, ...content) {
-  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.action : undefined;
+  const { action: focused, subject } = place.contains(document.activeElement) ? document.activeElement.dataset : {};
   const opened = new Set([...place.querySelectorAll('details[open]')].map((one) => one.dataset.action));
   place.replaceChildren(...content.flat(Infinity).filter(Boolean));
   for (const one of place.querySelectorAll('details')) {
     if (one.dataset.action && opened.has(one.dataset.action)) one.open = true;
   }
-  if (focused) [...place.querySelectorAll('[data-action]')].find((one) => one.dataset.action === focused)?.focus();
+  if (!focused) return;
+  const all = [...place.querySelectorAll('[data-action]')];
+  (all.find((one) => one.dataset.action === focused) ?? all.find((one) => subject && one.dataset.subject === subject))?.focus();
 }
 
-/** A button of a row, which a caller without the permission sees and cannot press. `needed` names the roles. */
+/**
+ * A button of a row, which a caller without the permission sees and cannot press. `needed` names the roles. While its
+ * work runs it is `aria-disabled`: a disabled one would lose the focus.
+ */
 export function action(verb, subject, permission, needed, press) {
   const isAllowed = may(permission);
   const reason = `needs the role ${needed}`;
   return h('button', {
     type: 'button', class: 'small', disabled: !isAllowed, title: isAllowed ? null : `${verb} ${reason}`,
-    'aria-label': `${verb} ${subject}${isAllowed ? '' : `, ${reason}`}`, 'data-action': `${subject} ${verb.toLowerCase()}`,
-    on: { click: (event) => press(event.currentTarget) },
+    'aria-label': `${verb} ${subject}${isAllowed ? '' : `, ${reason}`}`, 'data-action': `${subject} ${verb.toLowerCase()}`, 'data-subject': subject,
+    on: { click: ({ currentTarget: button }) => { if (button.getAttribute('aria-disabled') !== 'true') press(button); } },
   }, verb);
 }
 
@@ -91,6 +132,7 @@ export function confirm(question, details, verb) {
 export function copyable(name, text, heading = 'h4') {
   const code = h('pre', { tabindex: '0', 'aria-label': name }, h('code', null, text));
   const button = h('button', { type: 'button', class: 'small copy' }, 'Copy');
+  const said = h('span', { class: 'unseen', role: 'status' });
   button.setAttribute('aria-label', `Copy: ${name}`);
   button.addEventListener('click', async () => {
     try {
@@ -104,7 +146,11 @@ export function copyable(name, text, heading = 'h4') {
       getSelection().addRange(range);
       button.textContent = 'Marked: press Ctrl+C';
     }
-    setTimeout(() => { button.textContent = 'Copy'; }, 2500);
+    said.textContent = button.textContent;
+    setTimeout(() => {
+      button.textContent = 'Copy';
+      said.textContent = '';
+    }, 2500);
   });
-  return h('div', { class: 'command' }, h('div', { class: 'row' }, h(heading, null, name), button), code);
+  return h('div', { class: 'command' }, h('div', { class: 'row' }, h(heading, null, name), button, said), code);
 }

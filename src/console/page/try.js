@@ -15,9 +15,13 @@ const input = h('div', { class: 'input' });
 const result = h('div', { class: 'result', role: 'region', 'aria-label': 'Answer' });
 // Read aloud: the answer itself is long.
 const said = h('p', { class: 'unseen', role: 'status' });
+/** The model whose form is shown, and the last one that was chosen. */
 let model = null;
-// The caller whose models are listed; `undefined` before the first.
+let chosen = '';
+/** The caller whose models are listed; `undefined` before the first. */
 let loaded;
+/** Aborted when another model is chosen or something else is asked: only the newest answer is drawn. */
+let turn = new AbortController();
 let camera = null;
 let pictureUrl = null;
 
@@ -31,70 +35,93 @@ export function build(section) {
       h('div', { class: 'pane' }, said, result)));
 }
 
-export async function show() {
-  const [, wanted] = location.hash.slice(1).split('/');
-  const name = wanted && decodeURIComponent(wanted);
-  if (loaded !== caller) await list();
-  if (name && name !== model?.name && [...select.options].some((option) => option.value === name)) {
-    select.value = name;
-    await choose(name);
-  }
-}
-
 export function hide() {
   stopCamera();
 }
 
 export function changed() {
   loaded = undefined;
+  select.replaceChildren();
+  empty();
 }
 
-/** Fills the list of models. */
-async function list() {
-  loaded = caller;
-  if (!may('infer')) {
-    result.replaceChildren(failure({ status: 401, message: 'Asking a model needs the role infer or admin.' }, () => ask()));
-  } else {
-    result.replaceChildren(h('p', { class: 'empty' }, 'The answer appears here.'));
+/** The model that the address names. */
+function wanted() {
+  const [section, name = ''] = location.hash.slice(1).split('/');
+  try {
+    return section === 'try' ? decodeURIComponent(name) : '';
+  } catch {
+    return name;
   }
-  let names = caller?.models ?? [];
+}
+
+/** Lists the models, which may be others than at the last look. The form stays while its model is there. */
+export async function show() {
+  const by = caller;
+  let names = by?.models ?? [];
   try {
     if (may('view')) {
       const index = await post('/v2/repository/index', { ready: true });
       names = [...new Set(index.map((row) => row.name))];
     }
   } catch (error) {
-    result.replaceChildren(failure(error, () => ask()));
-  }
-  const before = select.value;
-  select.replaceChildren(...names.map((name) => h('option', { value: name }, name)));
-  select.disabled = names.length === 0;
-  if (!names.length) {
-    about.textContent = 'No model is ready.';
-    input.replaceChildren();
-    model = null;
+    if (by === caller && loaded !== by) result.replaceChildren(failure(error, () => ask()));
     return;
   }
-  if (names.includes(before)) select.value = before;
-  await choose(select.value);
+  if (by !== caller) return;
+
+  const isNew = loaded !== by;
+  loaded = by;
+  select.replaceChildren(...names.map((name) => h('option', { value: name }, name)));
+  select.disabled = names.length === 0;
+  const name = [wanted(), chosen].find((one) => names.includes(one)) ?? names[0];
+  if (!name) {
+    empty();
+    about.textContent = 'No model is ready.';
+    return;
+  }
+  select.value = name;
+  if (isNew || name !== model?.name) await choose(name);
+}
+
+/** Begins something new; an answer to what was before is not drawn any more. */
+function next() {
+  turn.abort();
+  turn = new AbortController();
+  result.removeAttribute('aria-busy');
+  said.textContent = '';
+  return turn.signal;
+}
+
+/** Shows no model. */
+function empty() {
+  next();
+  stopCamera();
+  model = null;
+  about.textContent = '';
+  input.replaceChildren();
+  result.replaceChildren(may('infer') ? h('p', { class: 'empty' }, 'The answer appears here.')
+    : failure({ status: 401, message: 'Asking a model needs the role infer or admin.' }, () => ask()));
 }
 
 async function choose(name) {
-  stopCamera();
-  result.replaceChildren(h('p', { class: 'empty' }, 'The answer appears here.'));
+  empty();
+  chosen = name;
+  const { signal } = turn;
+  let found;
   try {
-    model = await get(`/v2/models/${encodeURIComponent(name)}`);
+    found = await get(`/v2/models/${encodeURIComponent(name)}`, { signal });
   } catch (error) {
-    model = null;
-    input.replaceChildren();
-    about.textContent = '';
-    result.replaceChildren(failure(error, () => ask()));
+    if (!signal.aborted) result.replaceChildren(failure(error, () => ask()));
     return;
   }
+  if (signal.aborted) return;
+
+  model = found;
   const kind = model.properties?.pipeline;
   const form = FORMS[kind] ?? tensorForm;
   about.textContent = `${kind ? kind.replaceAll('_', ' ') : 'tensors'} · version ${model.versions?.join(', ') ?? ''} · ${runtime(model.platform)}`;
-  input.replaceChildren(...form().flat().filter(Boolean));
+  input.replaceChildren(...form(model).flat().filter(Boolean));
 }
 
 const FORMS = {
@@ -105,12 +132,14 @@ const FORMS = {
   table: tableForm,
 };
 
-function path() {
-  return `/v2/models/${encodeURIComponent(model.name)}/infer`;
+// A form and what it asks keep the model that they were made for.
+
+function pathOf({ name }) {
+  return `/v2/models/${encodeURIComponent(name)}/infer`;
 }
 
-function topic() {
-  return `ledge/v1/${caller?.device ?? 'BOX'}/infer/${model.name}`;
+function topicOf({ name }) {
+  return `ledge/v1/${caller?.device ?? 'BOX'}/infer/${name}`;
 }
 
 // Files
@@ -138,18 +167,18 @@ function typeOf(file) {
   return file.type || { tif: 'image/tiff', tiff: 'image/tiff', pdf: 'application/pdf', csv: 'text/csv' }[ending] || 'application/octet-stream';
 }
 
-function photographForm() {
-  return [fileForm('A photograph', 'image/jpeg,image/png,image/webp', photograph), cameraButton()];
+function photographForm(of) {
+  return [fileForm('A photograph', 'image/jpeg,image/png,image/webp', (file) => photograph(of, file)), cameraButton(of)];
 }
 
-function documentForm() {
-  return [fileForm('A receipt, an invoice or another document', 'image/jpeg,image/png,image/webp,application/pdf,image/tiff', photograph), cameraButton()];
+function documentForm(of) {
+  return [fileForm('A receipt, an invoice or another document', 'image/jpeg,image/png,image/webp,application/pdf,image/tiff', (file) => photograph(of, file)), cameraButton(of)];
 }
 
 /** Sends a photograph or a document. */
-async function photograph(file) {
+async function photograph(of, file) {
   const type = typeOf(file);
-  await run({ body: file, type, file: file.name }, async (answer) => {
+  await run(of, { body: file, type, file: file.name }, async (answer) => {
     if (pictureUrl) URL.revokeObjectURL(pictureUrl);
     pictureUrl = URL.createObjectURL(file);
     const picture = await drawing.pictureOf(pictureUrl, 'The picture that was sent');
@@ -162,15 +191,15 @@ async function photograph(file) {
 
 // The camera
 
-function cameraButton() {
+function cameraButton(of) {
   const place = h('div', { class: 'camera' });
   const isThere = window.isSecureContext && navigator.mediaDevices?.getUserMedia;
   const button = h('button', { type: 'button', disabled: !isThere }, 'Use the camera of this device');
-  button.addEventListener('click', () => startCamera(place));
+  button.addEventListener('click', () => startCamera(of, place));
   return h('div', null, button, !isThere && h('p', { class: 'hint' }, 'Browsers give the camera only to pages at https:// or on localhost.'), place);
 }
 
-async function startCamera(place) {
+async function startCamera(of, place) {
   let stream;
   try {
     stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: 'environment' }, audio: false });
@@ -185,7 +214,7 @@ async function startCamera(place) {
     stopCamera();
     return;
   }
-  const shutter = h('button', { type: 'button', class: 'primary', disabled: true, on: { click: () => shoot(video) } }, 'Take a photograph');
+  const shutter = h('button', { type: 'button', class: 'primary', disabled: true, on: { click: () => shoot(of, video) } }, 'Take a photograph');
   const video = h('video', { autoplay: true, playsinline: true, 'aria-label': 'The camera' });
   video.muted = true;
   // Before its first picture there is nothing to take.
@@ -195,11 +224,11 @@ async function startCamera(place) {
     h('button', { type: 'button', on: { click: stopCamera } }, 'Turn it off')));
 }
 
-function shoot(video) {
+function shoot(of, video) {
   const canvas = document.createElement('canvas');
   [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
   canvas.getContext('2d').drawImage(video, 0, 0);
-  canvas.toBlob((blob) => { if (blob) photograph(new File([blob], 'camera.jpg', { type: 'image/jpeg' })); }, 'image/jpeg', 0.92);
+  canvas.toBlob((blob) => { if (blob) photograph(of, new File([blob], 'camera.jpg', { type: 'image/jpeg' })); }, 'image/jpeg', 0.92);
 }
 
 function stopCamera() {
@@ -210,19 +239,19 @@ function stopCamera() {
 
 // Texts
 
-function textForm() {
+function textForm(of) {
   const area = (id, text, value) => [h('label', { for: id }, text), h('textarea', { id, rows: 3 }, value)];
   const [first, second] = [area('text-1', 'Text', 'How do I return shoes?'), area('text-2', 'Another text, to compare (may be empty)', 'Giving back footwear')];
   const button = h('button', { type: 'button', class: 'primary' }, 'Make vectors');
-  button.addEventListener('click', () => texts([first[1].value, second[1].value].filter((text) => text.trim())));
+  button.addEventListener('click', () => texts(of, [first[1].value, second[1].value].filter((text) => text.trim())));
   return [first, second, button];
 }
 
-async function texts(all) {
+async function texts(of, all) {
   if (!all.length) return;
-  await run({ body: all[0], type: 'text/plain', text: all[0] }, async (answer) => {
+  await run(of, { body: all[0], type: 'text/plain', text: all[0] }, async (answer, signal) => {
     const others = await Promise.all(all.slice(1).map(async (text) => {
-      const response = await send(path(), { method: 'POST', headers: { 'content-type': 'text/plain' }, body: text });
+      const response = await send(pathOf(of), { method: 'POST', headers: { 'content-type': 'text/plain' }, body: text, signal });
       return (await response.json()).embeddings[0];
     }));
     return drawing.vectors([answer.embeddings[0], ...others]);
@@ -231,70 +260,77 @@ async function texts(all) {
 
 // Rows
 
-function tableForm() {
+function tableForm(of) {
   const area = h('textarea', { id: 'rows', rows: 8, class: 'code', spellcheck: 'false', placeholder: 'month,weekday,hour\nJul,Fri,17' });
   const button = h('button', { type: 'button', class: 'primary' }, 'Ask about the rows');
-  button.addEventListener('click', () => table(area.value, null));
-  const file = fileForm('A CSV file', '.csv,text/csv', async (chosen) => {
-    const text = await chosen.text();
+  button.addEventListener('click', () => table(of, area.value, null));
+  const file = fileForm('A CSV file', '.csv,text/csv', async (one) => {
+    const text = await one.text();
     area.value = text.length < 100_000 ? text : '';
-    await table(text, chosen.name);
+    await table(of, text, one.name);
   });
   return [file, h('label', { for: 'rows' }, 'Or CSV here: the first line names the columns'), area, button];
 }
 
-async function table(text, file) {
+async function table(of, text, file) {
   if (!text.trim()) return;
   const [head, ...records] = drawing.recordsOf(text);
   const isSmall = records.length <= 20;
   const asObject = (record) => Object.fromEntries(head.map((name, index) => [name, record[index] ?? '']).filter(([, cell]) => cell !== ''));
   const value = (cell) => ({ true: true, false: false }[cell.toLowerCase()] ?? (Number.isNaN(Number(cell)) ? cell : Number(cell)));
   const values = (record) => Object.fromEntries(Object.entries(asObject(record)).map(([name, cell]) => [name, value(cell)]));
-  await run({ body: text, type: 'text/csv', text, file, mqtt: isSmall ? JSON.stringify(records.map(values)) : null, isText: true },
+  await run(of, { body: text, type: 'text/csv', text, file, mqtt: isSmall ? JSON.stringify(records.map(values)) : null, isText: true },
     (answer) => drawing.rows(text, answer));
 }
 
 // Tensors
 
-function tensorForm() {
-  const sizes = model.inputs.map(({ shape }) => shape.map((side) => (side < 1 ? 1 : side)));
+function tensorForm(of) {
+  const sizes = of.inputs.map(({ shape }) => shape.map((side) => (side < 1 ? 1 : side)));
   const elements = sizes.map((shape) => shape.reduce((product, side) => product * side, 1));
   const isSmall = elements.reduce((sum, count) => sum + count, 0) <= NUMBERS_MAX;
   const element = (datatype) => ({ BYTES: 'text', BOOL: true }[datatype] ?? 1);
-  const inputs = model.inputs.map(({ name, datatype }, index) => ({
+  const inputs = of.inputs.map(({ name, datatype }, index) => ({
     name, datatype, shape: sizes[index], data: isSmall ? Array(elements[index]).fill(element(datatype)) : [] }));
   const text = `{"inputs": [\n${inputs.map((one) => `  ${JSON.stringify(one)}`).join(',\n')}\n]}`;
   const area = h('textarea', { id: 'request', rows: 10, class: 'code', spellcheck: 'false' }, text);
   const button = h('button', { type: 'button', class: 'primary' }, 'Ask');
-  button.addEventListener('click', () => run({ body: area.value, type: 'application/json', text: area.value },
+  button.addEventListener('click', () => run(of, { body: area.value, type: 'application/json', text: area.value },
     (answer) => drawing.tensors(answer.outputs ?? [])));
   return [h('label', { for: 'request' }, 'A request of the Open Inference Protocol'), area,
     !isSmall && h('p', { class: 'hint' }, `The inputs have ${Math.max(...elements).toLocaleString('en')} numbers, too many to begin with here: put them into data.`), button];
 }
 
 /** Sends a request, and draws its answer with its time and the commands that do the same. */
-async function run(request, draw) {
+async function run(of, request, draw) {
+  // A file was read or a photograph taken while another model was chosen.
+  if (of !== model) return;
+  const signal = next();
+  const sameCommands = commands({ ...request, path: pathOf(of), topic: topicOf(of) });
   result.setAttribute('aria-busy', 'true');
   result.replaceChildren(h('p', { class: 'empty' }, 'Asking …'));
   said.textContent = 'Asking';
   const began = performance.now();
   try {
-    const response = await send(path(), { method: 'POST', headers: { 'content-type': request.type }, body: request.body });
+    const response = await send(pathOf(of), { method: 'POST', headers: { 'content-type': request.type }, body: request.body, signal });
     const answer = request.isText ? await response.text() : await response.json();
     const measured = performance.now() - began;
-    const drawn = await draw(answer);
+    if (signal.aborted) return;
+    const drawn = await draw(answer, signal);
+    if (signal.aborted) return;
     const raw = request.isText ? answer : JSON.stringify(answer, null, 1);
     result.replaceChildren(...[
       h('h2', null, 'Answer'), ...drawn,
       drawing.times(measured, answer.time_ms),
       h('details', null, h('summary', null, request.isText ? 'As CSV' : 'As JSON'), h('pre', { tabindex: '0', 'aria-label': 'The answer as it came' },
         raw.length > JSON_SHOWN ? `${raw.slice(0, JSON_SHOWN)}\n… ${(raw.length - JSON_SHOWN).toLocaleString('en')} characters more` : raw)),
-      commands({ ...request, path: path(), topic: topic() }),
+      sameCommands,
     ].flat(Infinity).filter(Boolean));
     said.textContent = `The answer is here. ${result.querySelector('.sum')?.textContent ?? ''}`;
   } catch (error) {
+    if (signal.aborted) return;
     said.textContent = '';
-    result.replaceChildren(failure(error, () => ask()), commands({ ...request, path: path(), topic: topic() }));
+    result.replaceChildren(failure(error, () => ask()), sameCommands);
   }
   result.removeAttribute('aria-busy');
 }

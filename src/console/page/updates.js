@@ -2,8 +2,8 @@
 
 import { get, post } from './api.js';
 import { failure, h, moment, time, withCommands } from './dom.js';
-import { ask } from './key.js';
-import { action, confirm, facts, filled, refreshed, replace } from './parts.js';
+import { ask, caller } from './key.js';
+import { action, confirm, facts, filled, refreshed, replace, say } from './parts.js';
 import { cell, list, row, title } from './table.js';
 
 const STAGES = {
@@ -24,9 +24,10 @@ const EXPIRES_SOON_MS = 24 * 3600 * 1000;
 let due = 0;
 let isBusy = false;
 const told = h('div', { role: 'status' });
+const trouble = h('div');
 const place = h('div', { class: 'stack' });
 
-const followed = refreshed(TRIAL_MS, () => { if (!isBusy && Date.now() >= due) load(); });
+const followed = refreshed(TRIAL_MS, async (signal) => { if (!isBusy && Date.now() >= due) await load(signal); });
 export const { hide } = followed;
 
 export function show() {
@@ -35,21 +36,22 @@ export function show() {
 }
 
 export function build(section) {
-  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')), told, place);
+  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')), told, trouble, place);
 }
 
 export function changed() {
   hide();
-  told.replaceChildren();
-  place.replaceChildren();
+  isBusy = false;
+  for (const one of [told, trouble, place]) one.replaceChildren();
 }
 
-const load = () => filled(place, 'The state of updates', async () => {
+const load = (loading) => filled(place, 'The state of updates', async (signal) => {
   due = Date.now() + IDLE_MS;
-  const updates = await get('/updates').catch((error) => { if (error.status !== 409) throw error; });
+  const updates = await get('/updates', { signal }).catch((error) => { if (error.status !== 409) throw error; });
+  if (signal.aborted) return;
   if (updates && !isBusy) draw(updates);
   if (!updates) place.replaceChildren(h('p', { class: 'notice' }, withCommands(UNCONFIGURED)));
-});
+}, loading);
 
 function draw({ repository, checked, error, published, roles, subjects }) {
   due = Date.now() + (subjects.some((one) => one.trial) ? TRIAL_MS : IDLE_MS) - TRIAL_MS / 2;
@@ -59,8 +61,8 @@ function draw({ repository, checked, error, published, roles, subjects }) {
     return row(title(name), cell('Version', version), cell('Valid until', expires ? moment(expires) : 'not known yet',
       left < EXPIRES_SOON_MS && h('span', { class: `badge ${left < 0 ? 'fail' : 'warn'}` }, left < 0 ? 'expired' : 'within a day')));
   };
+  say(trouble, error && failure({ message: `The last check failed: ${error}` }));
   replace(place,
-    error && failure({ message: `The last check failed: ${error}` }),
     h('div', { class: 'card' }, h('div', { class: 'row' }, facts(values),
       action('Check now', 'for updates', 'operate', 'operator or admin', (button) => order(button, '/updates/check', 'Check for updates now?',
         `The box asks ${repository} for new rollouts, and tries at once what waits for its next attempt.`, 'Check now', 'The check has succeeded.')))),
@@ -109,15 +111,18 @@ function drawSubject(one) {
 
 async function order(button, path, question, details, verb, done) {
   if (!await confirm(question, details, verb)) return;
+  const by = caller;
   isBusy = true;
-  button.disabled = true;
+  button.setAttribute('aria-disabled', 'true');
   try {
     const updates = await post(path);
+    if (by !== caller) return;
     told.replaceChildren(h('p', { class: 'notice good' }, done));
     draw(updates);
   } catch (error) {
+    if (by !== caller) return;
     told.replaceChildren(failure(error, () => ask()));
-    button.disabled = false;
+    button.removeAttribute('aria-disabled');
   }
   isBusy = false;
 }

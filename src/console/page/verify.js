@@ -7,12 +7,22 @@ const HASH = 32;
 const FAULTS_MAX = 100;
 const AT_A_TIME = 8;
 
-/** What is wrong. `kind`: `tampered`, `missing`, `fork`, or `input`, which is no fault of the log. */
+/**
+ * What is wrong. `kind`: `tampered`, `missing`, `fork`, or `input`, which is no fault of the log. `isGone`: a bundle of
+ * records is not there, as after its removal by the box.
+ */
 export class Fault extends Error {
-  constructor(kind, message) {
+  constructor(kind, message, isGone = false) {
     super(message);
     this.kind = kind;
+    this.isGone = isGone;
   }
+}
+
+/** For `catch`: a fault is `null`. A request that failed says nothing about the log. */
+function noFault(error) {
+  if (error instanceof Fault) return null;
+  throw error;
 }
 
 export function fromBase64(text) {
@@ -178,9 +188,10 @@ export class Log {
       fault = error;
     }
     const below = level ? range(this.#width(level, index), async (at) => subtree(await this.#hashes(level - 1, index * TILE + at)))
-      : (await this.#bundle(index).catch(() => ({ entries: [] }))).entries.map(leaf);
-    const made = await Promise.all(below).catch(() => null);
-    if (!made || !await fits(made)) throw fault;
+      : (await this.#bundle(index).catch(noFault))?.entries.map(leaf);
+    const made = below && await Promise.all(below).catch(noFault);
+    if (!made) throw fault;
+    if (!await fits(made)) throw found ? fault : new Fault('tampered', `${fault.message} What is below them is not what was signed.`);
     const at = found?.findIndex((hash, place) => !equal(hash, made[place]));
     this.faults.push(found ? new Fault('tampered', `Hash ${at} in ${path} was changed. What is below it was not.`) : fault);
     return made;
@@ -191,12 +202,12 @@ export class Log {
     const tiles = edge(size);
     const found = [];
     let fault = new Fault('tampered', `The hashes in ${tiles.map(({ level, index }) => this.#path(level, index)).join(', ')} do not lead to the signed root: this is not the history that was signed.`);
-    for (const { level, index } of tiles) found[level] = await this.#hashes(level, index).catch((error) => { fault = error; });
+    for (const { level, index } of tiles) found[level] = await this.#hashes(level, index).catch((error) => { noFault(error); fault = error; });
     const fits = async (hashes) => tiles.every(({ level, width }) => hashes[level]?.length === width) && equal(await rootOf(size, hashes), root);
     if (await fits(found)) return found;
     for (const { level, index } of tiles) {
       const others = found.slice();
-      const fit = await this.#fitting(level, index, (hashes) => { others[level] = hashes; return fits(others); }).catch(() => null);
+      const fit = await this.#fitting(level, index, (hashes) => { others[level] = hashes; return fits(others); }).catch(noFault);
       if (fit) return others;
     }
     throw fault;
@@ -205,7 +216,7 @@ export class Log {
   /** The hashes of a tile that lead to the signed root. */
   proven(level, index) {
     if (this.#width(level, index) < TILE) {
-      this.#edge ??= this.#findEdge();
+      this.#edge ??= this.#answer(this.#findEdge(), () => { this.#edge = null; });
       return this.#edge.then((hashes) => hashes[level]);
     }
     const kept = this.#kept.get(level);
@@ -213,8 +224,17 @@ export class Log {
     const hashes = this.proven(level + 1, down(index / TILE))
       .then((above) => this.#fitting(level, index, async (one) => one.length === TILE && equal(await subtree(one), above[index % TILE])));
     // The last of a level is kept: its neighbours below are next.
-    if (level) this.#kept.set(level, { index, hashes });
+    if (level) {
+      this.#kept.set(level, { index, hashes });
+      this.#answer(hashes, () => { if (this.#kept.get(level)?.hashes === hashes) this.#kept.delete(level); });
+    }
     return hashes;
+  }
+
+  /** An answer to keep. `forget` runs when it is none, because a request failed. */
+  #answer(found, forget) {
+    found.catch((error) => { if (!(error instanceof Fault)) forget(); });
+    return found;
   }
 
   /** Checks that the log begins with that of an earlier head. */
@@ -228,7 +248,7 @@ export class Log {
   async #bundle(index) {
     const path = this.#path(0, index, 'entries');
     const bytes = await this.files(path);
-    if (!bytes) throw new Fault('missing', `Records ${index * TILE} to ${index * TILE + this.#width(0, index) - 1} are not there (${path}).`);
+    if (!bytes) throw new Fault('missing', `Records ${index * TILE} to ${index * TILE + this.#width(0, index) - 1} are not there (${path}).`, true);
     return { path, ...split(bytes) };
   }
 
@@ -247,7 +267,7 @@ export class Log {
       return { records, faults: [new Fault('tampered', `${name} (${path}) is not what was signed${others}.`)] };
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
-      return { records: [], faults: [error], isGone: error.kind === 'missing' };
+      return { records: [], faults: [error], isGone: error.isGone };
     }
   }
 

@@ -40,9 +40,10 @@ function age() {
   let words = trouble;
   if (!words && seconds > STALE_S) {
     words = data.by === 'watch'
-      ? `This page is ${span(seconds)} old: no watcher has written it since. \`ledge-platform page\` writes it by hand.`
-      : `This page is ${span(seconds)} old: it was written by hand. \`ledge-platform watch --page\`, or a cron line with \`ledge-platform page\`, keeps it current.`;
+      ? `This page is of ${day(data.at)}: no watcher has written it since. \`ledge-platform page\` writes it by hand.`
+      : `This page is of ${day(data.at)}: it was written by hand. \`ledge-platform watch --page\`, or a cron line with \`ledge-platform page\`, keeps it current.`;
   }
+  // A status is read aloud when it changes, so it has no age.
   const place = byId('stale');
   if (place.textContent !== words.replaceAll('`', '')) {
     place.replaceChildren(...(words ? [h('p', { class: 'notice late' }, withCommands(words))] : []));
