@@ -337,7 +337,12 @@ impl App {
             Arc::new(cameras.clone()),
             Arc::new(self.serving.features().clone()),
             Arc::new(self.updates.part(&self.config.updates.path)),
-            Arc::new(updates::catalogue(&self.config, self.serving.repository(), &self.environment)),
+            Arc::new(updates::catalogue(
+                &self.config,
+                self.serving.repository(),
+                &self.authenticator,
+                &self.environment,
+            )),
             Arc::new(audit),
             Arc::new(self.serving.clone()),
         ];

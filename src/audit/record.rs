@@ -239,6 +239,8 @@ mod tests {
             },
             AuditEvent::ConnectionRefused { destination: "a:1".into(), purpose: "mqtt".into() },
             AuditEvent::MaintenanceRequested { what: "update_check".into() },
+            AuditEvent::ModelAdded { model: model(), origin: "upload".into(), digest: "00ff".into() },
+            AuditEvent::ModelRemoved { model: model() },
             AuditEvent::AccessDenied { what: "model_load".into(), others: 3 },
             AuditEvent::KeyChanged {
                 name: "till".parse().unwrap(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ledge_base::backoff;
 use ledge_base::names::ModelName;
 use ledge_egress::{Egress, HostPort};
+use ledge_identity::authentication::Authenticator;
 use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_models::repository::{ManagedVersion, Repository};
 use ledge_part::Environment;
@@ -147,10 +148,14 @@ impl PreparedUpdates {
 }
 
 /// The catalogue, for callers that add models.
-pub fn catalogue(config: &Config, repository: &Repository, environment: &Environment) -> CataloguePart {
-    let Environment { egress, shutdown, .. } = environment;
+pub fn catalogue(
+    config: &Config,
+    repository: &Repository,
+    authenticator: &Authenticator,
+    environment: &Environment,
+) -> CataloguePart {
     let limits = DownloadLimits::new(&config.updates);
-    CataloguePart::new(config.catalogue.clone(), limits, egress.clone(), repository.clone(), shutdown.clone())
+    CataloguePart::new(config.catalogue.clone(), limits, repository.clone(), authenticator.clone(), environment)
 }
 
 /// The servers that the configuration names.

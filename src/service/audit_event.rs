@@ -133,6 +133,16 @@ pub enum AuditEvent {
         /// Its version.
         version: ModelVersion,
     },
+    /// A caller added the folder of a model, which is loaded next.
+    ModelAdded {
+        model: ModelName,
+        /// `catalogue` or `upload`.
+        origin: Word,
+        /// SHA-256 of the list of its files, `.catalogue.sha256`.
+        digest: String,
+    },
+    /// A caller removed the folder of a model.
+    ModelRemoved { model: ModelName },
     /// An inference call was answered or refused.
     Inference {
         /// The model; `None` when no model has the requested name.
@@ -291,8 +301,7 @@ pub enum AuditEvent {
     },
     /// A caller requested maintenance that leaves no other record.
     MaintenanceRequested {
-        /// The request: `feature_snapshot`, `feature_compaction`, `update_check`, `catalogue_refresh`, `catalogue_add`,
-        /// `model_upload` or `model_remove`.
+        /// The request: `feature_snapshot`, `feature_compaction`, `update_check` or `catalogue_refresh`.
         what: Word,
     },
     /// A caller lacked the permission for a request.
@@ -470,6 +479,8 @@ actions! {
     ModelFellBack: "model_fell_back",
     ModelCrashed: "model_crashed",
     ModelUnloaded: "model_unloaded",
+    ModelAdded: "model_added",
+    ModelRemoved: "model_removed",
     Inference: "inference",
     InferenceMinute: "inference_minute",
     FeaturesRead: "features_read",

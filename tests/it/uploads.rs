@@ -108,6 +108,69 @@ fn large() -> Vec<u8> {
     archive(folder.path())
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn an_uploaded_model_that_crashes_its_runtime_leaves_the_box_serving() {
+    let daemon = root().models(&["add_sub"]).start();
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(model_folder("release_crash")).unwrap() {
+        let entry = entry.unwrap();
+        let file = entry.file_name().into_string().unwrap();
+        let to = if file == "model.onnx" { "1/model.onnx" } else { &file };
+        write(&folder.path().join(to), &std::fs::read(entry.path()).unwrap());
+    }
+    let refused = upload(&mut daemon.client(), "crash", &archive(folder.path()));
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.error().contains("removed again"), "{}", refused.error());
+    assert_eq!(folders(&daemon), ["add_sub"]);
+    assert_eq!(daemon.client().get("/v2/models/add_sub/ready").status, 200);
+    // The log has which files were here.
+    let log = daemon.log();
+    for said in ["model_added", "model_removed", "\"origin\":\"upload\""] {
+        assert!(log.replace("\\\"", "\"").contains(said), "{said}: {log}");
+    }
+}
+
+#[test]
+fn what_an_operator_took_out_of_service_stays_so_when_another_model_is_removed() {
+    let daemon = root().models(&["add_sub"]).start();
+    let mut client = daemon.client();
+    assert_eq!(upload(&mut client, "sums", &archive(&model_folder("add_sub"))).status, 201);
+    assert_eq!(client.post("/v2/repository/models/add_sub/unload", &[], b"").status, 200);
+    assert_eq!(client.post("/catalogue/models/sums/remove", &[], b"").status, 200);
+    assert_eq!(client.state("add_sub").0, "UNAVAILABLE");
+    assert_eq!(client.get("/v2/models/sums").status, 404);
+}
+
+#[test]
+fn a_key_that_is_revoked_during_its_upload_adds_nothing() {
+    let root = root().set("access.loopback=[]");
+    let key = crate::access::key(&root, &["boss", "--role", "admin"]);
+    let daemon = root.start();
+    let whole = archive(&model_folder("add_sub"));
+    let mut client = daemon.client();
+    let head = format!(
+        "POST /catalogue/models/sums/upload HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n",
+        whole.len()
+    );
+    client.send(head.as_bytes());
+    client.send(&whole[..1600]);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !folders(&daemon).contains(&".sums.upload".to_owned()) {
+        assert!(std::time::Instant::now() < end, "the upload never begins");
+        std::thread::yield_now();
+    }
+    assert!(daemon.root.command(&["keys", "revoke", "boss"]).status().unwrap().success());
+    while daemon.client().request("GET", "/v2", &[("authorization", &format!("Bearer {key}"))], b"").status != 401 {
+        assert!(std::time::Instant::now() < end, "the key stays valid");
+        std::thread::yield_now();
+    }
+    client.send(&whole[1600..]);
+    let refused = client.receive();
+    assert_eq!(refused.status, 401, "{refused:?}");
+    assert_eq!(folders(&daemon), [""; 0]);
+}
+
 #[test]
 fn a_box_takes_no_upload_unless_it_is_configured() {
     let daemon = TestRoot::new().start();

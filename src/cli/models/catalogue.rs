@@ -99,7 +99,7 @@ pub fn add(
         Ok::<_, CatalogueError>(model.clone())
     })??;
 
-    let folder = catalogue.install(&added, repository)?;
+    let folder = catalogue.install(&added, repository, || Ok(()))?.folder;
     writeln!(out, "Added {name} ({}) as {}.", HumanBytes(added.bytes()), folder.display())?;
     if config.repository.packaged.join(name.as_str()).is_dir() {
         writeln!(out, "It is served instead of the package's model of this name.")?;

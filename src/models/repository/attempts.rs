@@ -160,10 +160,13 @@ impl Attempts {
 
     /// Decides how the version may be loaded.
     pub fn verdict(&self, key: &AttemptKey, mode: LoadMode, now_ms: u64) -> Verdict {
+        if mode == LoadMode::AfterTrial {
+            return Verdict::AfterTrial;
+        }
         let Some(suspect) = self.suspects.get(key) else { return Verdict::Concurrent };
         match mode {
             // An explicit load must not end the daemon.
-            LoadMode::Always => Verdict::AfterTrial,
+            LoadMode::Always | LoadMode::AfterTrial => Verdict::AfterTrial,
             LoadMode::Due if suspect.is_due(now_ms) => Verdict::AfterTrial,
             LoadMode::Due | LoadMode::Changed if suspect.suspension.is_some() => Verdict::Refused(suspect.to_string()),
             LoadMode::Due | LoadMode::Changed => Verdict::Alone,

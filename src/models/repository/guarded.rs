@@ -159,8 +159,12 @@ impl Repository {
             Verdict::Alone => drop(turn),
             Verdict::AfterTrial => {
                 drop(turn);
-                tracing::info!(model = %source.name, version = %source.version,
-                    "an earlier load of this model ended the process; it is tried in a separate process first");
+                let reason = match mode {
+                    LoadMode::AfterTrial => "it came from elsewhere",
+                    _ => "an earlier load of it ended the process",
+                };
+                tracing::info!(model = %source.name, version = %source.version, reason,
+                    "a model is tried in a separate process first");
                 let (folder, files) = (source.folder.to_owned(), source.files.to_owned());
                 let tried = trial.run(VersionOnDisk { folder, files, golden_min: source.golden_min }).await;
                 tried.map_err(|finding| VersionError::Suspended(attempts.record_failed_trial(key, &finding)))?;

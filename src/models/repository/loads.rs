@@ -26,10 +26,19 @@ pub enum LoadMode {
     /// Load in any case, as after an explicit request; a model that ended the process once is tried in a separate
     /// process first.
     Always,
+    /// The same, but every version is tried in a separate process first: nobody vouches for the files.
+    AfterTrial,
     /// Skip versions that have not changed on disk.
     Changed,
     /// The same, and try suspended models whose trial is due.
     Due,
+}
+
+impl LoadMode {
+    /// True for a load that somebody requested.
+    fn is_explicit(self) -> bool {
+        matches!(self, Self::Always | Self::AfterTrial)
+    }
 }
 
 impl Repository {
@@ -75,6 +84,37 @@ impl Repository {
         join_all(last.into_iter().map(load)).await;
         tracing::info!(models = models.len(), "model repository read");
         Ok(())
+    }
+
+    /// Loads a model of the owner's folder that came from elsewhere, after a trial in a separate process. The box survives a
+    /// model that crashes its runtime.
+    pub async fn load_after_trial(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
+        self.refuse_managed(name, principal, "model_load")?;
+        self.load_model(&self.model_or_new(name), principal, LoadMode::AfterTrial).await
+    }
+
+    /// Brings one model in line with its folder, which may be gone, and leaves all others as they are.
+    pub async fn refresh_model(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
+        if self.managed_version(name).is_some() {
+            return Ok(());
+        }
+        if self.has_folder(name) {
+            // The package has a model of this name.
+            return self.load_model(&self.model_or_new(name), principal, LoadMode::Changed).await;
+        }
+        if let Some(model) = self.model(name) {
+            let _alone = model.busy.lock().await;
+            self.unload_versions(&model, principal).await;
+            if model.slot.candidate().is_none() {
+                self.forget(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// True where a platform manages the model, so that the owner's folder does not count.
+    pub fn is_managed(&self, name: &ModelName) -> bool {
+        self.managed_version(name).is_some()
     }
 
     /// Loads a model again from disk and swaps it in; on failure the live versions stay live.
@@ -128,7 +168,7 @@ impl Repository {
         }
         let result = match self.managed_version(&model.name) {
             None => self.load_owners(model, principal, mode).await,
-            Some(_) if mode == LoadMode::Always => {
+            Some(_) if mode.is_explicit() => {
                 return Err(self.denied(&model.name, principal, "model_load").into());
             }
             Some(release) => {
@@ -201,7 +241,7 @@ impl Repository {
                     sealed: None,
                 };
                 if let Some(old) = old
-                    && mode != LoadMode::Always
+                    && !mode.is_explicit()
                     && self.is_unchanged(old, &path, &files, &config_text).await
                 {
                     live.push(old.clone());

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::body::Body;
@@ -12,18 +13,23 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use futures_util::{Stream, TryStreamExt};
 use ledge_base::clock;
+use ledge_base::durable;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
+use ledge_identity::authentication::Caller;
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::handler_context::{BodyLimits, HandlerContext};
 use ledge_part::reply::json;
 use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
 use ledge_part::route::{PathParts, Route, Scope};
+use ledge_service::audit_event::AuditEvent;
 use ledge_service::off_thread::blocking;
+use ledge_service::shutdown::Shutdown;
 use serde::Serialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
+use super::folder::Made;
 use super::part::{CatalogueState, Seen};
 use super::upload::{UploadError, receive};
 use super::{CatalogueError, CatalogueModel, Description, folder};
@@ -31,17 +37,19 @@ use super::{CatalogueError, CatalogueModel, Description, folder};
 /// The most bytes behind a refused archive, or behind its end, that are read so that the caller gets the answer.
 const DISCARDED_BYTES_MAX: u64 = 8 << 20;
 
+/// The least rate of an upload, in bytes a second: nobody holds the one turn for changes with a trickle.
+const UPLOAD_BYTES_PER_S_MIN: u64 = 10_000;
+
+/// The time after which the rate is judged.
+const UPLOAD_RATE_AFTER: Duration = Duration::from_mins(1);
+
 /// The routes of the catalogue.
 pub const ROUTES: &[Route<ServedCatalogue>] = &[
     Route::get("/catalogue", VIEW, || get(catalogue)).scope(Scope::Box),
     Route::post("/catalogue/refresh", OPERATE, || post(refresh)).scope(Scope::Box).recorded_as("catalogue_refresh"),
-    Route::post("/catalogue/models/{name}/add", OPERATE, || post(add)).scope(Scope::Box).recorded_as("catalogue_add"),
-    Route::post("/catalogue/models/{name}/remove", ADMINISTER, || post(remove))
-        .scope(Scope::Box)
-        .recorded_as("model_remove"),
-    Route::post("/catalogue/models/{name}/upload", ADMINISTER, || post(upload))
-        .scope(Scope::Box)
-        .recorded_as("model_upload"),
+    Route::post("/catalogue/models/{name}/add", OPERATE, || post(add)).scope(Scope::Box).audited().caller(),
+    Route::post("/catalogue/models/{name}/remove", ADMINISTER, || post(remove)).scope(Scope::Box).audited(),
+    Route::post("/catalogue/models/{name}/upload", ADMINISTER, || post(upload)).scope(Scope::Box).audited().caller(),
 ];
 
 /// The state of the routes.
@@ -109,11 +117,11 @@ async fn refresh(State(served): State<ServedCatalogue>, request: Request) -> Res
 async fn add(
     State(served): State<ServedCatalogue>,
     PathParts(path): PathParts,
-    Extension(principal): Extension<Principal>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, ApiError> {
     body::discard(request.into_body(), served.context.limits()).await;
-    served.state.clone().begin_addition(name(&path)?, principal)?;
+    served.state.clone().begin_addition(name(&path)?, caller)?;
     let mut response = document(served.state).await;
     *response.status_mut() = StatusCode::ACCEPTED;
     Ok(response)
@@ -129,16 +137,16 @@ async fn remove(
 ) -> Result<Response, ApiError> {
     body::discard(request.into_body(), served.context.limits()).await;
     let (name, state) = (name(&path)?, served.state.clone());
-    let removal =
-        async move {
-            let _turn = state.turn()?;
-            let removing = state.clone();
-            blocking(move || folder::remove(removing.folder(), &name, false)).await?;
-            // Unloads it, or loads the package's model of this name.
-            state.repository.refresh(&principal).await.map_err(|error| {
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("it is removed, but {error}"))
-            })
-        };
+    let removal = async move {
+        let _turn = state.turn()?;
+        let (removing, unwanted) = (state.clone(), name.clone());
+        blocking(move || folder::remove(removing.folder(), &unwanted, false)).await?;
+        state.audit.record(&principal, AuditEvent::ModelRemoved { model: name.clone() });
+        // Unloads it, or loads the package's model of this name.
+        let refreshed = state.repository.refresh_model(&name, &principal).await;
+        refreshed
+            .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("it is removed, but {error}")))
+    };
     served.context.run_to_completion(removal).await??;
     Ok(document(served.state).await)
 }
@@ -150,12 +158,13 @@ struct UploadDocument {
 }
 
 /// `POST /catalogue/models/{name}/upload`: a model's folder as a tar archive. The model is there and loaded with the
-/// answer, or nothing of it. The archive may be as large as `[catalogue] upload_max_mb`; each part of it must arrive
-/// within `http.body_timeout_ms`.
+/// answer, or nothing of it: it is tried in a separate process first. The archive may be as large as
+/// `[catalogue] upload_max_mb`; each part of it must arrive within `http.body_timeout_ms`, and all of it at
+/// [`UPLOAD_BYTES_PER_S_MIN`].
 async fn upload(
     State(served): State<ServedCatalogue>,
     PathParts(path): PathParts,
-    Extension(principal): Extension<Principal>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
@@ -164,6 +173,7 @@ async fn upload(
         if state.config.upload_max_mb == 0 {
             return Err(UploadError::Off.into());
         }
+        state.check_name(&name)?;
         Ok((name, state.turn()?))
     });
     let (name, turn) = match begun {
@@ -174,23 +184,29 @@ async fn upload(
         }
     };
 
-    let mut archive = SyncIoBridge::new(StreamReader::new(Box::pin(arriving(body, context.limits()))));
+    let arriving = arriving(body, context.limits(), state.shutdown.clone());
+    let mut archive = SyncIoBridge::new(StreamReader::new(Box::pin(arriving)));
     let work = async move {
         let _turn = turn;
-        let (receiving, wanted) = (state.clone(), name.clone());
+        let (receiving, wanted, asking) = (state.clone(), name.clone(), caller.clone());
         let limits = state.upload_limits();
         let received = blocking(move || {
-            let received = receive(&mut archive, &wanted, receiving.folder(), limits);
+            let may_appear = || Ok(receiving.may_change(&asking)?);
+            let received = receive(&mut archive, &wanted, receiving.folder(), limits, may_appear);
             // The caller reads the answer once it has sent everything.
             let _ = io::copy(&mut archive.take(DISCARDED_BYTES_MAX), &mut io::sink());
             received
         });
-        let folder = received.await?;
-        if let Err(error) = state.repository.load(&name, &principal).await {
+        let Made { folder, digest } = received.await?;
+        let principal = &caller.principal;
+        let added = AuditEvent::ModelAdded { model: name.clone(), origin: "upload".into(), digest };
+        state.audit.record(principal, added);
+        if let Err(error) = state.repository.load_after_trial(&name, principal).await {
             // Otherwise a model that never loads would stay, which only a shell could remove.
             let (removing, unwanted) = (state.clone(), name.clone());
             blocking(move || folder::remove(removing.folder(), &unwanted, true)).await?;
-            let _ = state.repository.refresh(&principal).await;
+            state.audit.record(principal, AuditEvent::ModelRemoved { model: name.clone() });
+            let _ = state.repository.refresh_model(&name, principal).await;
             let message = format!("the upload is removed again, because the model does not load: {error}");
             return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, message));
         }
@@ -202,17 +218,34 @@ async fn upload(
     Ok(response)
 }
 
-/// The parts of a body as they arrive. A part that is late ends it with an error.
-fn arriving(body: Body, limits: &BodyLimits) -> impl Stream<Item = io::Result<bytes::Bytes>> + Send + use<> {
-    let timeout = limits.timeout;
-    let parts = body.into_data_stream().map_err(io::Error::other);
-    futures_util::stream::unfold(Box::pin(parts), move |mut parts| async move {
-        let next = tokio::time::timeout(timeout, parts.try_next()).await;
-        let late = || {
-            let message = format!("no data arrived for {} ms (http.body_timeout_ms)", timeout.as_millis());
-            Err(io::Error::new(io::ErrorKind::TimedOut, message))
-        };
-        next.unwrap_or_else(|_| late()).transpose().map(|part| (part, parts))
+/// The parts of a body as they arrive. A part that is late, a slow sender and the shutdown end it with an error.
+fn arriving(
+    body: Body,
+    limits: &BodyLimits,
+    shutdown: Shutdown,
+) -> impl Stream<Item = io::Result<bytes::Bytes>> + Send + use<> {
+    let (timeout, begun) = (limits.timeout, Instant::now());
+    let parts = Box::pin(body.into_data_stream().map_err(io::Error::other));
+    futures_util::stream::unfold((parts, 0), move |(mut parts, mut arrived)| {
+        let shutdown = shutdown.clone();
+        async move {
+            let failed = |message: String| Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            let next = tokio::select! {
+                next = tokio::time::timeout(timeout, parts.try_next()) => next.unwrap_or_else(|_| {
+                    failed(format!("no data arrived for {} ms (http.body_timeout_ms)", timeout.as_millis()))
+                }),
+                () = shutdown.requested() => failed("the service is stopping".to_owned()),
+            };
+            arrived += next.as_ref().ok().and_then(Option::as_ref).map_or(0, |part| part.len() as u64);
+            let is_slow = begun.elapsed() > UPLOAD_RATE_AFTER
+                && arrived / begun.elapsed().as_secs().max(1) < UPLOAD_BYTES_PER_S_MIN;
+            let next = if is_slow && matches!(next, Ok(Some(_))) {
+                failed(format!("fewer than {UPLOAD_BYTES_PER_S_MIN} bytes arrive in a second"))
+            } else {
+                next
+            };
+            next.transpose().map(|part| (part, (parts, arrived)))
+        }
     })
 }
 
@@ -264,8 +297,11 @@ async fn document(state: Arc<CatalogueState>) -> Response {
 
 impl From<CatalogueError> for ApiError {
     fn from(error: CatalogueError) -> Self {
-        let status = match error {
+        let status = match &error {
+            CatalogueError::NotAdmitted => StatusCode::UNAUTHORIZED,
+            CatalogueError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             CatalogueError::NoCatalogue
+            | CatalogueError::Managed { .. }
             | CatalogueError::Busy { .. }
             | CatalogueError::Unusable { .. }
             | CatalogueError::Exists { .. }
@@ -273,6 +309,8 @@ impl From<CatalogueError> for ApiError {
             | CatalogueError::Own { .. } => StatusCode::CONFLICT,
             CatalogueError::Unknown { .. } | CatalogueError::NoModel { .. } => StatusCode::NOT_FOUND,
             CatalogueError::Trust { .. } | CatalogueError::Fetch { .. } => StatusCode::BAD_GATEWAY,
+            CatalogueError::Room { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            CatalogueError::File { error, .. } if durable::is_full(error) => StatusCode::INSUFFICIENT_STORAGE,
             CatalogueError::RootFile { .. }
             | CatalogueError::OtherRoot { .. }
             | CatalogueError::Damaged { .. }
@@ -286,11 +324,15 @@ impl From<CatalogueError> for ApiError {
 
 impl From<UploadError> for ApiError {
     fn from(error: UploadError) -> Self {
-        let status = match error {
+        let error = match error {
             UploadError::Catalogue(error) => return error.into(),
+            error => error,
+        };
+        let status = match &error {
+            UploadError::Catalogue(_) => StatusCode::INTERNAL_SERVER_ERROR,
             UploadError::Off => StatusCode::CONFLICT,
             UploadError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            UploadError::Room { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            UploadError::Archive(error) if error.kind() == io::ErrorKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
             UploadError::Archive(_)
             | UploadError::Path { .. }
             | UploadError::Kind { .. }

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use aws_lc_rs::digest::{Context, SHA256};
+use aws_lc_rs::digest::{self, Context, SHA256};
 use ledge_base::durable;
 use ledge_base::names::ModelName;
 
@@ -78,28 +78,44 @@ impl Origin {
     }
 }
 
-/// Removes what uploads left that were interrupted by the end of the process.
-pub(super) fn remove_interrupted_uploads(repository: &Path) {
-    let is_upload = |name: &str| name.starts_with('.') && name.ends_with(&format!(".{}", Origin::Upload.state()));
+/// The state in the name of a folder that is being removed.
+const REMOVED: &str = "removed";
+
+/// Removes what uploads and removals left that were interrupted by the end of the process.
+pub(super) fn remove_interrupted(repository: &Path) {
+    let ends = [Origin::Upload.state(), REMOVED].map(|state| format!(".{state}"));
+    let is_left = |name: &str| name.starts_with('.') && ends.iter().any(|end| name.ends_with(end));
     for entry in fs::read_dir(repository).into_iter().flatten().flatten() {
-        if !entry.file_name().to_str().is_some_and(is_upload) {
+        if !entry.file_name().to_str().is_some_and(is_left) {
             continue;
         }
         let path = entry.path();
         match fs::remove_dir_all(&path) {
-            Ok(()) => tracing::info!(folder = %path.display(), "removed an upload that was interrupted"),
-            Err(error) => tracing::warn!(folder = %path.display(), %error, "an interrupted upload cannot be removed"),
+            Ok(()) => tracing::info!(folder = %path.display(), "removed what an interrupted upload or removal left"),
+            Err(error) => {
+                tracing::warn!(folder = %path.display(), %error, "what an interrupted upload or removal left cannot be removed");
+            }
         }
     }
 }
 
+/// A folder that was made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub folder: PathBuf,
+    /// SHA-256 of its list of files.
+    pub digest: String,
+}
+
 /// Makes the folder of a model, whole or not at all. `fill` puts files into a hidden folder and returns their digests.
+/// `may_appear` is asked right before the folder gets its name.
 pub(super) fn make<E: From<CatalogueError>>(
     repository: &Path,
     name: &ModelName,
     origin: Origin,
     fill: impl FnOnce(&Path) -> Result<FileDigests, E>,
-) -> Result<PathBuf, E> {
+    may_appear: impl FnOnce() -> Result<(), E>,
+) -> Result<Made, E> {
     let (folder, new) = (repository.join(name.as_str()), hidden(repository, name, origin.state()));
     if folder.symlink_metadata().is_ok() {
         return Err(CatalogueError::Exists { folder }.into());
@@ -111,15 +127,14 @@ pub(super) fn make<E: From<CatalogueError>>(
         .map_err(|error| CatalogueError::at("create", &new)(error).into())
         .and_then(|()| fill(&new))
         .and_then(|files| {
-            finish(&new, &files)?;
-            Ok(durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new))?)
+            let digest = finish(&new, &files)?;
+            may_appear()?;
+            durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new))?;
+            Ok(digest)
         });
-    if let Err(error) = filled {
-        // What stays is removed later: see [`Origin`].
-        let _ = remove_if_there(&new);
-        return Err(error);
-    }
-    Ok(folder)
+    // What stays after an error is removed later: see [`Origin`].
+    let digest = filled.inspect_err(|_| drop(remove_if_there(&new)))?;
+    Ok(Made { folder, digest })
 }
 
 /// Copies the files of a model from `store` into a folder.
@@ -127,7 +142,9 @@ pub(super) fn copy_files(
     store: &BlobStore,
     model: &CatalogueModel,
     folder: &Path,
+    min_free_bytes: u64,
 ) -> Result<FileDigests, CatalogueError> {
+    room_for(folder, model.bytes(), min_free_bytes)?;
     for (path, target) in &model.files {
         let blob = store.blob(&target.sha256).map_err(CatalogueError::Store)?;
         let mut new = new_file(folder, path)?;
@@ -143,6 +160,17 @@ pub(super) fn copy_files(
     Ok(list_of(model))
 }
 
+/// Checks that `bytes` fit on the disk of a folder, where `kept` stay free.
+pub(super) fn room_for(folder: &Path, bytes: u64, kept: u64) -> Result<(), CatalogueError> {
+    let found = rustix::fs::statvfs(folder).map_err(io::Error::from);
+    let found = found.map_err(CatalogueError::at("read the free space of", folder))?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    if free < bytes.saturating_add(kept) {
+        return Err(CatalogueError::Room { needed: bytes, free, kept });
+    }
+    Ok(())
+}
+
 /// Creates the file at a path below the folder of a model, with the folders on its way.
 pub(super) fn new_file(folder: &Path, path: &str) -> Result<File, CatalogueError> {
     let file = folder.join(path);
@@ -152,20 +180,22 @@ pub(super) fn new_file(folder: &Path, path: &str) -> Result<File, CatalogueError
     File::create_new(&file).map_err(CatalogueError::at("create", &file))
 }
 
-/// Writes the list of files, and waits until all folders are on the disk.
-fn finish(folder: &Path, files: &FileDigests) -> Result<(), CatalogueError> {
+/// Writes the list of files, and waits until all folders are on the disk. Returns the SHA-256 of the list.
+fn finish(folder: &Path, files: &FileDigests) -> Result<String, CatalogueError> {
     let list = folder.join(LIST_FILE);
     let lines: Vec<String> = files.iter().map(|(path, sha256)| format!("{sha256}  {path}\n")).collect();
-    durable::replace(&list, lines.concat().as_bytes()).map_err(CatalogueError::at("write", &list))?;
+    let content = lines.concat();
+    durable::replace(&list, content.as_bytes()).map_err(CatalogueError::at("write", &list))?;
 
     let mut folders: Vec<PathBuf> = files.keys().filter_map(|path| Some(folder.join(path).parent()?.into())).collect();
     folders.dedup();
-    folders.iter().try_for_each(|folder| durable::sync_folder(folder).map_err(CatalogueError::at("write", folder)))
+    folders.iter().try_for_each(|folder| durable::sync_folder(folder).map_err(CatalogueError::at("write", folder)))?;
+    Ok(hex::encode(digest::digest(&SHA256, content.as_bytes())))
 }
 
 /// Removes a model that a catalogue or an upload brought; with `force` also one with files that none has.
 pub fn remove(repository: &Path, name: &ModelName, force: bool) -> Result<(), CatalogueError> {
-    let (folder, old) = (repository.join(name.as_str()), hidden(repository, name, "removed"));
+    let (folder, old) = (repository.join(name.as_str()), hidden(repository, name, REMOVED));
     match folder.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(CatalogueError::NoModel { name: name.clone(), repository: repository.to_owned() });
@@ -210,7 +240,7 @@ fn own_content(folder: &Path) -> Result<Option<String>, CatalogueError> {
                 waiting.push(path);
             } else if !facts.is_file() || !list.contains_key(&name) {
                 return Ok(Some(format!("{name} was added")));
-            } else if list.get(&name) != Some(&digest(&path).map_err(CatalogueError::at("read", &path))?) {
+            } else if list.get(&name) != Some(&digest_of(&path).map_err(CatalogueError::at("read", &path))?) {
                 return Ok(Some(format!("{name} was changed")));
             }
         }
@@ -247,7 +277,7 @@ pub(super) fn copy(from: &mut (impl Read + ?Sized), new: &mut File) -> io::Resul
     Ok(digest)
 }
 
-fn digest(path: &Path) -> io::Result<String> {
+fn digest_of(path: &Path) -> io::Result<String> {
     read_hashed(&mut File::open(path)?, |_| Ok(()))
 }
 

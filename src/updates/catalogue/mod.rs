@@ -69,6 +69,14 @@ pub struct CatalogueModel {
     files: BTreeMap<String, Target>,
 }
 
+/// A model that was added.
+#[derive(Debug)]
+pub struct AddedModel {
+    pub folder: PathBuf,
+    /// SHA-256 of the list of its files.
+    pub digest: String,
+}
+
 /// The signed description of a model, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -108,6 +116,16 @@ pub enum CatalogueError {
     Busy { folder: PathBuf },
     #[error(transparent)]
     Store(StoreError),
+    #[error(
+        "{needed} bytes do not fit on the disk: {free} bytes are free, of which {kept} stay so (`[updates] min_free_mb`)"
+    )]
+    Room { needed: u64, free: u64, kept: u64 },
+    #[error("the caller is not admitted any more: nothing was added")]
+    NotAdmitted,
+    #[error("the platform manages {name}, so its owner adds no model of this name")]
+    Managed { name: ModelName },
+    #[error("the service is stopping: nothing was added")]
+    Stopping,
     #[error("no catalogue is configured: set `[catalogue] address`")]
     NoCatalogue,
     #[error("the catalogue has no model {name}: it has {known}")]
@@ -122,7 +140,7 @@ pub enum CatalogueError {
     NoModel { name: ModelName, repository: PathBuf },
     #[error("{folder} is a link: remove it by hand", folder = folder.display())]
     Link { folder: PathBuf },
-    #[error("{folder} would lose what the catalogue does not have: {what}; --force removes it all the same", folder = folder.display())]
+    #[error("{folder} would lose what no catalogue and no upload has: {what}; `ledge models remove --force` removes it all the same", folder = folder.display())]
     Own { folder: PathBuf, what: String },
     #[error("{file} changed on this disk after it was fetched: look for a failing disk, and try again", file = file.display())]
     Changed { file: PathBuf },
@@ -186,16 +204,22 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Makes the folder of a fetched model in `repository`, whole or not at all, and removes the downloads.
-    pub fn install(&self, model: &CatalogueModel, repository: &Path) -> Result<PathBuf, CatalogueError> {
-        let fill = |folder: &Path| folder::copy_files(&self.store, model, folder);
-        let made = folder::make(repository, &model.name, Origin::Catalogue, fill)?;
+    /// Makes the folder of a fetched model in `repository`, whole or not at all, and removes the downloads. `may_appear` is
+    /// asked right before the folder gets its name.
+    pub fn install(
+        &self,
+        model: &CatalogueModel,
+        repository: &Path,
+        may_appear: impl FnOnce() -> Result<(), CatalogueError>,
+    ) -> Result<AddedModel, CatalogueError> {
+        let fill = |folder: &Path| folder::copy_files(&self.store, model, folder, self.limits.min_free_bytes);
+        let made = folder::make(repository, &model.name, Origin::Catalogue, fill, may_appear)?;
         for target in model.files.values() {
             let blob = self.store.blob(&target.sha256).map_err(CatalogueError::Store)?;
             // A file of this content may be in the folder twice. What stays is removed with the next list.
             let _ = std::fs::remove_file(blob);
         }
-        Ok(made)
+        Ok(AddedModel { folder: made.folder, digest: made.digest })
     }
 }
 

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ledge_base::clock;
 use ledge_base::names::ModelName;
-use ledge_base::principal::Principal;
 use ledge_egress::Egress;
+use ledge_identity::authentication::{Authenticator, Caller};
 use ledge_models::repository::Repository;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
 use ledge_part::{Environment, Part};
+use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 use tokio::runtime::Handle;
@@ -32,9 +33,11 @@ pub struct CataloguePart(Arc<CatalogueState>);
 pub(super) struct CatalogueState {
     pub config: CatalogueConfig,
     pub repository: Repository,
+    pub audit: AuditSink,
+    pub shutdown: Shutdown,
     egress: Egress,
     limits: DownloadLimits,
-    shutdown: Shutdown,
+    authenticator: Authenticator,
     /// The one turn for a change, or for reading the list.
     turns: Arc<Semaphore>,
     seen: Mutex<Seen>,
@@ -71,12 +74,22 @@ impl CataloguePart {
     pub fn new(
         config: CatalogueConfig,
         limits: DownloadLimits,
-        egress: Egress,
         repository: Repository,
-        shutdown: Shutdown,
+        authenticator: Authenticator,
+        environment: &Environment,
     ) -> Self {
-        let (turns, seen) = (Arc::new(Semaphore::new(1)), Mutex::default());
-        Self(Arc::new(CatalogueState { config, repository, egress, limits, shutdown, turns, seen }))
+        let Environment { egress, audit, shutdown, .. } = environment;
+        Self(Arc::new(CatalogueState {
+            config,
+            repository,
+            audit: audit.clone(),
+            shutdown: shutdown.clone(),
+            egress: egress.clone(),
+            limits,
+            authenticator,
+            turns: Arc::new(Semaphore::new(1)),
+            seen: Mutex::default(),
+        }))
     }
 }
 
@@ -92,7 +105,7 @@ impl Part for CataloguePart {
     /// Removes what an earlier process left.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         let folder = self.0.folder().to_owned();
-        environment.shutdown.spawn(blocking(move || folder::remove_interrupted_uploads(&folder)));
+        environment.shutdown.spawn(blocking(move || folder::remove_interrupted(&folder)));
         Ok(())
     }
 }
@@ -124,12 +137,27 @@ impl CatalogueState {
         blocking(move || state.read_list(&runtime).map(|_| ())).await
     }
 
-    /// Begins to add a model. The result is in [`Seen`].
-    pub fn begin_addition(self: Arc<Self>, name: ModelName, principal: Principal) -> Result<(), CatalogueError> {
-        let folder = self.folder().join(name.as_str());
-        if folder.symlink_metadata().is_ok() {
-            return Err(CatalogueError::Exists { folder });
+    /// Refuses a name that a new model cannot have.
+    pub fn check_name(&self, name: &ModelName) -> Result<(), CatalogueError> {
+        if self.repository.is_managed(name) {
+            return Err(CatalogueError::Managed { name: name.clone() });
         }
+        let folder = self.folder().join(name.as_str());
+        if folder.symlink_metadata().is_ok() { Err(CatalogueError::Exists { folder }) } else { Ok(()) }
+    }
+
+    /// Refuses a change of a caller that is not admitted any more: its key may have been revoked meanwhile. Also refuses
+    /// it once the service stops.
+    pub fn may_change(&self, caller: &Caller) -> Result<(), CatalogueError> {
+        if self.shutdown.is_requested() {
+            return Err(CatalogueError::Stopping);
+        }
+        if self.authenticator.is_current(caller) { Ok(()) } else { Err(CatalogueError::NotAdmitted) }
+    }
+
+    /// Begins to add a model. The result is in [`Seen`].
+    pub fn begin_addition(self: Arc<Self>, name: ModelName, caller: Caller) -> Result<(), CatalogueError> {
+        self.check_name(&name)?;
         if self.config.address.is_none() {
             return Err(CatalogueError::NoCatalogue);
         }
@@ -138,11 +166,12 @@ impl CatalogueState {
 
         let state = self.clone();
         self.shutdown.spawn(async move {
+            let principal = caller.principal.clone();
             let (adding, runtime, wanted) = (state.clone(), Handle::current(), name.clone());
-            let added = blocking(move || adding.add(&wanted, &runtime)).await.map_err(|error| error.to_string());
+            let added = blocking(move || adding.add(&wanted, &caller, &runtime)).await;
             let loaded = match added {
                 Ok(()) => state.repository.load(&name, &principal).await.map_err(|error| error.to_string()),
-                Err(error) => Err(error),
+                Err(error) => Err(error.to_string()),
             };
             if let Err(error) = &loaded {
                 tracing::warn!(model = %name, %error, "a model of the catalogue was not added, or cannot be loaded");
@@ -164,7 +193,7 @@ impl CatalogueState {
         Ok((catalogue, models))
     }
 
-    fn add(&self, name: &ModelName, runtime: &Handle) -> Result<(), CatalogueError> {
+    fn add(&self, name: &ModelName, caller: &Caller, runtime: &Handle) -> Result<(), CatalogueError> {
         let (catalogue, models) = self.read_list(runtime)?;
         let model = find(&models, name)?;
         let fetched = Arc::new(AtomicU64::new(0));
@@ -175,7 +204,9 @@ impl CatalogueState {
             if self.shutdown.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         runtime.block_on(catalogue.fetch(model, advance))?;
-        catalogue.install(model, self.folder())?;
+        let added = catalogue.install(model, self.folder(), || self.may_change(caller))?;
+        let (model, origin, digest) = (name.clone(), "catalogue".into(), added.digest);
+        self.audit.record(&caller.principal, AuditEvent::ModelAdded { model, origin, digest });
         Ok(())
     }
 }

@@ -47,7 +47,7 @@ impl Fixture {
         let models = catalogue.models().await?;
         let model = models.first().unwrap();
         catalogue.fetch(model, |_| ControlFlow::Continue(())).await?;
-        catalogue.install(model, &self.repository())
+        Ok(catalogue.install(model, &self.repository(), || Ok(()))?.folder)
     }
 }
 

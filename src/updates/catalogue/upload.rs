@@ -1,14 +1,24 @@
 //! Uploads: the folder of a model, in the body of a call, as a tar archive (POSIX.1-2024, pax).
 
+use std::cell::Cell;
 use std::io::{self, Cursor, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ledge_base::durable;
 use ledge_base::names::ModelName;
 use tar::{Archive, EntryType};
 
-use super::folder::{self, FileDigests, Origin};
+use super::folder::{self, FileDigests, Made, Origin};
 use super::{CatalogueError, FILES_MAX, InvalidPath, path_below};
+
+/// The most entries of an archive, folders among them.
+const ENTRIES_MAX: usize = 2 * FILES_MAX;
+
+/// The most bytes of the headers of one entry, a long name among them: `tar` reads those into memory as a whole.
+const HEADERS_BYTES_MAX: u64 = 64 << 10;
+
+/// The bytes of the last record of a file, which is padded to 512.
+const RECORD_BYTES: u64 = 512;
 
 /// The longest path in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
@@ -30,10 +40,6 @@ pub enum UploadError {
     Files,
     #[error("the files have more than {limit} bytes (`[catalogue] upload_max_mb`)")]
     TooLarge { limit: u64 },
-    #[error(
-        "the files do not fit on the disk: {free} bytes are free, of which {kept} stay so (`[updates] min_free_mb`)"
-    )]
-    Room { free: u64, kept: u64 },
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
 }
@@ -54,23 +60,22 @@ struct ArchivedFile<'a> {
     content: &'a mut dyn Read,
 }
 
-/// Makes the folder of a model in `repository` from an archive of it, whole or not at all. Returns the folder.
-pub fn receive(
+/// Makes the folder of a model in `repository` from an archive of it, whole or not at all. `may_appear` is asked right
+/// before the folder gets its name.
+pub(super) fn receive(
     archive: impl Read,
     name: &ModelName,
     repository: &Path,
     limits: UploadLimits,
-) -> Result<PathBuf, UploadError> {
+    may_appear: impl FnOnce() -> Result<(), UploadError>,
+) -> Result<Made, UploadError> {
     if limits.bytes == 0 {
         return Err(UploadError::Off);
     }
-    folder::make(repository, name, Origin::Upload, |folder| {
+    let fill = |folder: &Path| {
         let mut digests = FileDigests::new();
         each_file(archive, limits.bytes, |file| {
-            let (free, kept) = (free_bytes(folder)?, limits.min_free_bytes);
-            if free < file.bytes.saturating_add(kept) {
-                return Err(UploadError::Room { free, kept });
-            }
+            folder::room_for(folder, file.bytes, limits.min_free_bytes)?;
             let mut new = folder::new_file(folder, &file.path)?;
             let digest = folder::copy(file.content, &mut new).map_err(|error| {
                 if durable::is_full(&error) {
@@ -83,13 +88,8 @@ pub fn receive(
             Ok(())
         })?;
         if digests.is_empty() { Err(UploadError::Empty) } else { Ok(digests) }
-    })
-}
-
-fn free_bytes(folder: &Path) -> Result<u64, CatalogueError> {
-    let found = rustix::fs::statvfs(folder).map_err(io::Error::from);
-    let found = found.map_err(CatalogueError::at("read the free space of", folder))?;
-    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    };
+    folder::make(repository, name, Origin::Upload, fill, may_appear)
 }
 
 /// Calls `take` with each file of an archive whose files have no more than `bytes_max` bytes.
@@ -98,17 +98,20 @@ fn each_file(
     bytes_max: u64,
     mut take: impl FnMut(ArchivedFile<'_>) -> Result<(), UploadError>,
 ) -> Result<(), UploadError> {
-    // Each entry has a header and is padded: together less than 2 KiB, beside the headers of long names.
-    let padding = 4096 * u64::try_from(FILES_MAX).unwrap_or(u64::MAX);
-    let mut archive = Archive::new(archive.take(bytes_max.saturating_add(padding)));
-    let (mut files, mut left) = (0, bytes_max);
+    let allowance = Cell::new(HEADERS_BYTES_MAX);
+    let mut archive = Archive::new(Allowed { from: archive, allowance: &allowance });
+    let (mut entries_left, mut files, mut left) = (ENTRIES_MAX, 0, bytes_max);
     for entry in archive.entries().map_err(UploadError::Archive)? {
         let mut entry = entry.map_err(UploadError::Archive)?;
+        entries_left = usize::checked_sub(entries_left, 1).ok_or(UploadError::Files)?;
         let full = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let path = full.trim_start_matches("./").to_owned();
         let shown = || full.chars().take(SHOWN_CHARS_MAX).collect();
         match entry.header().entry_type() {
-            EntryType::Directory => continue,
+            EntryType::Directory => {
+                allowance.set(HEADERS_BYTES_MAX);
+                continue;
+            }
             EntryType::Regular | EntryType::Continuous => {}
             _ => return Err(UploadError::Kind { path: shown() }),
         }
@@ -119,10 +122,31 @@ fn each_file(
         if files > FILES_MAX {
             return Err(UploadError::Files);
         }
+        allowance.set(bytes.saturating_add(RECORD_BYTES));
         let mut content = Whole { entry: &mut entry, left: bytes };
         take(ArchivedFile { path, bytes, content: &mut content })?;
+        allowance.set(HEADERS_BYTES_MAX);
     }
     Ok(())
+}
+
+/// An archive of which only so much is read as its reader allows.
+struct Allowed<'a, R> {
+    from: R,
+    allowance: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Allowed<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let allowed = usize::try_from(self.allowance.get()).unwrap_or(usize::MAX).min(into.len());
+        if allowed == 0 && !into.is_empty() {
+            let problem = format!("an entry has more than {HEADERS_BYTES_MAX} bytes of headers");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        let count = self.from.read(into.get_mut(..allowed).unwrap_or_default())?;
+        self.allowance.set(self.allowance.get().saturating_sub(u64::try_from(count).unwrap_or(u64::MAX)));
+        Ok(count)
+    }
 }
 
 /// The content of an entry, whose early end is an error.
@@ -194,8 +218,47 @@ mod tests {
         builder.into_inner().unwrap()
     }
 
-    fn receive_in(folder: &Path, archive: &[u8]) -> Result<PathBuf, UploadError> {
-        receive(archive, &"m".parse().unwrap(), folder, LIMITS)
+    fn receive_in(folder: &Path, archive: &[u8]) -> Result<std::path::PathBuf, UploadError> {
+        receive(archive, &"m".parse().unwrap(), folder, LIMITS, || Ok(())).map(|made| made.folder)
+    }
+
+    #[test]
+    fn a_name_without_end_takes_no_memory() {
+        // A long name of GNU tar, which has eight gigabytes by its header.
+        let mut header = header(EntryType::GNULongName, 0);
+        header.set_path("././@LongLink").unwrap();
+        header.set_size(8 << 30);
+        header.set_cksum();
+        let mut read = 0;
+        let endless = io::Cursor::new(header.as_bytes().to_vec()).chain(Counted { read: &mut read });
+        let models = tempfile::tempdir().unwrap();
+        let limits = UploadLimits { bytes: 16 << 30, ..LIMITS };
+        let refused = receive(endless, &"m".parse().unwrap(), models.path(), limits, || Ok(()));
+        assert!(matches!(refused, Err(UploadError::Archive(_))), "{refused:?}");
+        assert!(read <= HEADERS_BYTES_MAX, "{read} bytes");
+    }
+
+    /// Bytes without end, counted.
+    struct Counted<'a> {
+        read: &'a mut u64,
+    }
+
+    impl Read for Counted<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            into.fill(b'a');
+            *self.read += into.len() as u64;
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn a_folder_does_not_appear_when_it_may_not() {
+        let models = tempfile::tempdir().unwrap();
+        let archive = archive(&[("1/model.onnx", b"x")]);
+        let refuse = || Err(CatalogueError::NotAdmitted.into());
+        let refused = receive(&archive[..], &"m".parse().unwrap(), models.path(), LIMITS, refuse);
+        assert!(matches!(refused, Err(UploadError::Catalogue(CatalogueError::NotAdmitted))), "{refused:?}");
+        assert_eq!(fs::read_dir(models.path()).unwrap().count(), 0);
     }
 
     #[test]
@@ -236,12 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_that_the_end_of_the_process_interrupted_is_removed() {
+    fn what_the_end_of_the_process_interrupted_is_removed() {
         let models = tempfile::tempdir().unwrap();
-        for folder in [".m.upload/1", ".n.new/1", "o/1", "p.upload/1"] {
+        for folder in [".m.upload/1", ".n.new/1", ".q.removed/1", "o/1", "p.upload/1"] {
             fs::create_dir_all(models.path().join(folder)).unwrap();
         }
-        folder::remove_interrupted_uploads(models.path());
+        folder::remove_interrupted(models.path());
         let mut left: Vec<_> = fs::read_dir(models.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, [".n.new", "o", "p.upload"]);
