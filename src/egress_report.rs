@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::config::Config;
 use contents::Message;
 
-/// What can leave this box, and how much did.
+/// The contents that can leave this box, with the bytes that did.
 #[derive(Debug, Serialize)]
 pub struct EgressReport {
     contents: Vec<ContentReport>,

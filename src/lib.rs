@@ -6,7 +6,7 @@
 pub mod cli;
 /// The composition root. The only file that sees every part.
 pub mod daemon;
-/// What can leave this box, and how much did, for `ledge audit egress` and the console.
+/// The contents that can leave this box, with the bytes that did, for `ledge audit egress` and the console.
 pub mod egress_report;
 /// The findings about this box that `ledge doctor` and the daemon share.
 pub mod findings;

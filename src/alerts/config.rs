@@ -153,7 +153,7 @@ impl AlertConfig {
         format!("alert {}", self.name)
     }
 
-    /// What its receivers want to hear.
+    /// The filter and times of its receivers.
     pub(crate) fn rules(&self) -> Rules {
         Rules {
             least: match self.least {

@@ -46,7 +46,7 @@ pub struct AlertsState {
     look_interval: Duration,
 }
 
-/// What alerts need.
+/// The services that alerts need.
 #[derive(Debug)]
 pub struct AlertServices<'a> {
     pub device: DeviceName,

@@ -73,7 +73,7 @@ pub struct Receiver {
     error: Mutex<Option<String>>,
 }
 
-/// What is known of a receiver.
+/// The known state of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiverStatus {
     /// Messages since the start.

@@ -1,4 +1,4 @@
-//! What receivers were told, in one file: a restart neither repeats a message nor forgets that a trouble is over.
+//! The state that receivers know, in one file: a restart neither repeats a message nor forgets that a trouble is over.
 //!
 //! The file is not among the stores of `daemon/formats.rs`: without it a message comes again, and that is no reason for
 //! an earlier version not to start. A file that cannot be read, also one of a later version, is set aside whole.
@@ -23,7 +23,7 @@ const SCHEMA: u32 = 1;
 /// The largest file that is read, in bytes: 32 receivers with a thousand checks each have less.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What was told, by receiver ([`key`]) and check.
+/// The last message by receiver ([`key`]) and check.
 pub type AllTold = BTreeMap<String, BTreeMap<String, Told>>;
 
 #[derive(Debug, Serialize, Deserialize)]

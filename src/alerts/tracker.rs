@@ -1,4 +1,4 @@
-//! What one receiver should know about the findings, and what it was told. Pure: the time is passed in.
+//! The state of the findings for one receiver, and the last messages to it. Pure: the time is passed in.
 //!
 //! A check goes through these states:
 //!
@@ -20,7 +20,7 @@ use ledge_part::check::{Check, Status};
 /// The most checks of one receiver. Findings beyond them wait for room.
 const CHECKS_MAX: usize = 1024;
 
-/// What a receiver wants to hear.
+/// The filter and times of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// The least severity: [`Status::Warn`] or [`Status::Fail`].
@@ -66,7 +66,7 @@ enum State {
     Resolved { since_ms: u64 },
 }
 
-/// What a receiver was told last about a check that it takes for wrong.
+/// The last message about a check that the receiver takes for wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
     pub severity: Status,
@@ -76,7 +76,7 @@ pub struct Told {
     pub at_ms: u64,
 }
 
-/// What a message says of a check.
+/// The news of a message about a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     Firing,
@@ -199,7 +199,7 @@ impl Tracker {
             let place = (news.rank(), *check);
             (last.is_some_and(|last| place <= last), place)
         })?;
-        // What is right again needs no remedy.
+        // A check that is right again needs no remedy.
         let advice = tracked.advice.clone().filter(|_| news != News::Resolved);
         Some(Due { check: check.clone(), news, severity, since_ms, detail: tracked.detail.clone(), advice })
     }
@@ -228,7 +228,7 @@ impl Tracker {
         self.checks.retain(|_, tracked| !tracked.is_forgotten());
     }
 
-    /// What the receiver was told and takes for true, for the next start.
+    /// The messages that the receiver takes for true, for the next start.
     pub fn all_told(&self) -> BTreeMap<String, Told> {
         self.checks.iter().filter_map(|(name, tracked)| Some((name.clone(), tracked.told?))).collect()
     }

@@ -1,4 +1,4 @@
-//! What is wrong with this box, as the daemon itself sees it: for the console and for alerts.
+//! The findings about this box, as the daemon itself sees it: for the console and for alerts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -39,7 +39,7 @@ pub enum Content {
     /// Pictures of cameras, with the objects that were found drawn into them.
     #[serde(rename = "pictures")]
     Picture,
-    /// What is wrong with this box, for the receivers of `[[alert]]`.
+    /// The findings about this box, for the receivers of `[[alert]]`.
     #[serde(rename = "alerts")]
     Alert,
 }

@@ -31,7 +31,7 @@ fn configure(root: &TestRoot, hook: &HookServer, checks: &str, more: &str) {
 #[track_caller]
 fn wait_until_kept(daemon: &TestDaemon) {
     wait_until(daemon, |receiver| receiver["sent"] == 1);
-    // What was told is written before the next message, and nothing else is due.
+    // The state is written before the next message, and nothing else is due.
     let file = daemon.root.folder.path().join("alerts.json");
     let deadline = Instant::now() + Duration::from_secs(30);
     while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(BROKEN)) {

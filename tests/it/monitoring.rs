@@ -16,7 +16,7 @@ const OWN_SERIES: [&str; 1] = ["up"];
 /// A label, an operator and a value.
 type Matcher = (String, String, String);
 
-/// What a metric has: the values of each label, by the name of the label.
+/// The labels of a metric: the values of each, by its name.
 type Labels = BTreeMap<String, BTreeSet<String>>;
 
 fn file(name: &str) -> String {
@@ -59,7 +59,7 @@ fn scraped() -> BTreeMap<String, Labels> {
     found
 }
 
-/// What the table of docs/operating.md says: the words in backticks of the row of each metric.
+/// The table of docs/operating.md: the words in backticks of the row of each metric.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let text = file("docs/operating.md");
     let mut rows = BTreeMap::new();

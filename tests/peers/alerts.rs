@@ -50,7 +50,7 @@ fn root(broker: &Broker, hook: &HookServer, more: &str) -> TestRoot {
     root
 }
 
-/// What a person hears of a box: by its webhook and over MQTT.
+/// The messages that a person gets from a box: by its webhook and over MQTT.
 struct Ears {
     hook: HookServer,
     peer: Peer,

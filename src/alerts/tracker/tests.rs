@@ -252,7 +252,7 @@ proptest! {
     #[test]
     fn a_receiver_is_told_changes_only_and_in_the_end_the_truth(minutes in minutes(), last in 0..3_u8) {
         let mut run = Run::new(rules());
-        // What the receiver takes for wrong.
+        // The checks that the receiver takes for wrong.
         let mut known: Option<Status> = None;
         let mut messages = 0;
         let hear = |run: &mut Run, known: &mut Option<Status>| {

@@ -76,7 +76,7 @@ const names = (list, all, none) => (!list || list[0] === '*' ? all : list.join('
 const covered = (models, views) => h('span', null, names(models, 'all models', 'no model'), h('br'),
   h('span', { class: 'quiet' }, names(views, 'all feature views', 'no feature view')));
 
-// Who the caller is, and what roles there are
+// The caller, and the roles that there are
 
 function selfPart() {
   return [

@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// What was recorded about keys.
+    /// The records about keys.
     fn all(events: &Receiver<String>) -> Vec<String> {
         events.try_iter().filter(|event| event.contains(" key_")).collect()
     }

@@ -132,7 +132,7 @@ pub(super) fn make<E: From<CatalogueError>>(
             durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new))?;
             Ok(digest)
         });
-    // What stays after an error is removed later: see [`Origin`].
+    // Files that stay after an error are removed later: see [`Origin`].
     let digest = filled.inspect_err(|_| drop(remove_if_there(&new)))?;
     Ok(Made { folder, digest })
 }

@@ -43,7 +43,7 @@ pub(super) struct CatalogueState {
     seen: Mutex<Seen>,
 }
 
-/// What callers see without waiting.
+/// The state that callers see without waiting.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Seen {
     /// The list that was read last, with the time in milliseconds since the Unix epoch.
@@ -200,7 +200,7 @@ impl CatalogueState {
         self.seen().addition = Some(Addition { name: name.clone(), bytes: model.bytes(), fetched: fetched.clone() });
         let advance = |bytes| {
             fetched.fetch_add(bytes, Ordering::Relaxed);
-            // What was fetched is kept for the next attempt.
+            // Fetched bytes are kept for the next attempt.
             if self.shutdown.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         runtime.block_on(catalogue.fetch(model, advance))?;
