@@ -69,9 +69,6 @@ pub(super) fn receive(
     limits: UploadLimits,
     may_appear: impl FnOnce() -> Result<(), UploadError>,
 ) -> Result<Made, UploadError> {
-    if limits.bytes == 0 {
-        return Err(UploadError::Off);
-    }
     let fill = |folder: &Path| {
         let mut digests = FileDigests::new();
         each_file(archive, limits.bytes, |file| {
