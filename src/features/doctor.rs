@@ -1,5 +1,6 @@
 //! The finding about the feature store: its declarations, its folder and its damage.
 
+use ledge_base::telemetry::system::Disk;
 use ledge_base::toml_check::BadConfiguration;
 use ledge_part::check::{Check, size};
 use ledge_part::section::DoctorContext;
@@ -20,9 +21,8 @@ pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Che
         }
     };
     let folder = config.path.as_path();
-    // Before the first start there is no folder: its nearest parent is checked then.
-    let place = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
-    let free = rustix::fs::statvfs(place).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize));
+    // Before the first start there is no folder.
+    let free = Disk::under(folder).map_or(u64::MAX, |disk| disk.available_bytes);
 
     // Empty where the daemon does not run.
     let status = (context.ask_daemon)("/features/status").unwrap_or_default();

@@ -45,6 +45,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use ledge_base::durable;
+use ledge_base::telemetry::system::Disk;
 use ledge_identity::sealing::{Header, OpenError, SealPurpose, Sealer, StreamError, open_stream};
 
 use super::state::{Cause, Installed};
@@ -210,9 +211,8 @@ impl BlobStore {
 
     /// Returns the bytes that are free for the user of this process.
     pub(super) fn free_bytes(&self) -> Result<u64, StoreError> {
-        let found = rustix::fs::statvfs(&*self.folder).map_err(io::Error::from);
-        let found = found.map_err(StoreError::at("read the free space of", &self.folder))?;
-        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+        let disk = Disk::of(&self.folder).map_err(StoreError::at("read the free space of", &self.folder))?;
+        Ok(disk.available_bytes)
     }
 
     fn names(&self) -> MutexGuard<'_, ()> {

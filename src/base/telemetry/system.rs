@@ -176,6 +176,11 @@ impl Disk {
         let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
         Ok(Self { total_bytes: bytes(facts.f_blocks), available_bytes: bytes(facts.f_bavail) })
     }
+
+    /// The same for a folder that may not exist yet: it will be on the disk of the nearest one above it.
+    pub fn under(folder: &Path) -> io::Result<Self> {
+        Self::of(folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder))
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The metrics of the disks under the stores of this box.
 
 use std::fmt::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ledge_base::telemetry::system::Disk;
 use ledge_part::metrics::{family, gauge_value, label};
@@ -19,7 +19,7 @@ pub struct StoreFolder {
 
 /// Writes the free space of the disk under each store.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, stores: &[StoreFolder]) -> Result<(), Error> {
-    let disks: Vec<_> = stores.iter().filter_map(|store| Some((store, disk(&store.folder)?))).collect();
+    let disks: Vec<_> = stores.iter().filter_map(|store| Some((store, Disk::under(&store.folder).ok()?))).collect();
     let samples = |figure: fn(&StoreFolder, &Disk) -> u64| {
         let sample = move |(store, disk): &(&StoreFolder, Disk)| {
             (label("store", store.store), ConstGauge::new(gauge_value(figure(store, disk))))
@@ -32,12 +32,6 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, stores: &[StoreFolder]) -> Re
     family(encoder, "disk_size_bytes", help, samples(|_, disk| disk.total_bytes))?;
     let help = "Free space below which a store takes no more";
     family(encoder, "disk_reserve_bytes", help, samples(|store, _| store.reserve_bytes))
-}
-
-/// The disk of a folder, which may not exist yet.
-fn disk(folder: &Path) -> Option<Disk> {
-    let existing = folder.ancestors().find(|folder| folder.is_dir())?;
-    Disk::of(existing).ok()
 }
 
 #[cfg(test)]

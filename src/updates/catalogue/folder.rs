@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest::{self, Context, SHA256};
 use ledge_base::durable;
 use ledge_base::names::ModelName;
+use ledge_base::telemetry::system::Disk;
 
 use super::{CatalogueError, CatalogueModel};
 use crate::store::BlobStore;
@@ -162,9 +163,8 @@ pub(super) fn copy_files(
 
 /// Checks that `bytes` fit on the disk of a folder, where `kept` stay free.
 pub(super) fn room_for(folder: &Path, bytes: u64, kept: u64) -> Result<(), CatalogueError> {
-    let found = rustix::fs::statvfs(folder).map_err(io::Error::from);
-    let found = found.map_err(CatalogueError::at("read the free space of", folder))?;
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let disk = Disk::of(folder).map_err(CatalogueError::at("read the free space of", folder))?;
+    let free = disk.available_bytes;
     if free < bytes.saturating_add(kept) {
         return Err(CatalogueError::Room { needed: bytes, free, kept });
     }
