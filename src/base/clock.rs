@@ -53,6 +53,11 @@ impl Floor {
         system_ms.max(built_ms()).max(self.proven_ms.load(Ordering::Relaxed))
     }
 
+    /// The time now, but never before the floor.
+    pub fn now_millis(&self) -> u64 {
+        self.plausible_millis(unix_millis())
+    }
+
     /// True if a clock that shows `system_ms` is not before the floor.
     pub fn is_plausible(&self, system_ms: u64) -> bool {
         self.plausible_millis(system_ms) == system_ms

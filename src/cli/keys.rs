@@ -106,7 +106,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let store = KeyStore::new(&globals.load_section("state")?.state.path);
-    let now_ms = clock::FLOOR.plausible_millis(clock::unix_millis());
+    let now_ms = clock::FLOOR.now_millis();
     match &args.command {
         KeysCommand::Create(new) => create(&store, new, now_ms, args.json, out)?,
         KeysCommand::List if args.json => {

@@ -114,7 +114,7 @@ async fn create(
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts, body, &served.context).await?;
-    let now_ms = now_ms();
+    let now_ms = clock::FLOOR.now_millis();
     let new = new_key(&body.bytes, now_ms)?;
 
     let (authenticator, by) = (served.authenticator.clone(), caller.clone());
@@ -151,7 +151,10 @@ async fn revoke(
     let record = served.context.run_to_completion(revoking).await?.map_err(change_error)?;
     tracing::info!(by = %caller.principal, key = %record.name, id = %record.id, "an API key was revoked");
     let is_caller = caller.key_id() == Some(record.id);
-    Ok(unstored(json(&RevokedKeyDocument { document: KeyDocument::new(&record, now_ms()), is_caller })))
+    Ok(unstored(json(&RevokedKeyDocument {
+        document: KeyDocument::new(&record, clock::FLOOR.now_millis()),
+        is_caller,
+    })))
 }
 
 /// The new key that a body describes, with the checks of the command line.
@@ -212,11 +215,6 @@ fn store_error(error: KeysError) -> ApiError {
         | KeysError::Unwritable { .. } => StatusCode::SERVICE_UNAVAILABLE,
     };
     ApiError::new(status, error.with_cause())
-}
-
-/// Never before the proven time, as for the expiry of keys.
-fn now_ms() -> u64 {
-    clock::FLOOR.plausible_millis(clock::unix_millis())
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub fn check(config: &Config) -> Check {
     }
     let valid = keys.iter().filter(|key| key.revoked_ms.is_none());
     let detail = format!("{} of {} API keys are not revoked", valid.clone().count(), keys.len());
-    match ending(valid, clock::FLOOR.plausible_millis(clock::unix_millis())) {
+    match ending(valid, clock::FLOOR.now_millis()) {
         None => Check::ok(name, detail),
         Some(ending) => {
             Check::warn(name, format!("{detail}\n{ending}"), "create new keys for their holders: ledge keys create")

@@ -10,7 +10,7 @@ use crate::tls::{self, EXPIRY_WARNING_PERIOD, InspectedFiles};
 /// Checks that `https://` can be served; `None` where it is not configured.
 pub fn https(config: &HttpConfig, context: &DoctorContext<'_>) -> Option<Check> {
     let found = tls::inspect(config, context.state)?;
-    Some(judge(config, found, clock::FLOOR.plausible_millis(clock::unix_millis())))
+    Some(judge(config, found, clock::FLOOR.now_millis()))
 }
 
 /// Checks that the command line can reach this box without options.

@@ -405,7 +405,7 @@ impl Authenticator {
 
 fn is_expired(record: &KeyRecord) -> bool {
     // Never before the proven time: a clock that was set back makes no expired key valid again.
-    let now = || clock::FLOOR.plausible_millis(clock::unix_millis());
+    let now = || clock::FLOOR.now_millis();
     record.expires_ms.is_some_and(|expires| expires <= now())
 }
 

@@ -362,5 +362,5 @@ pub struct InspectedFiles {
 
 /// The time at which certificates are verified.
 fn now_ms() -> u64 {
-    clock::FLOOR.plausible_millis(clock::unix_millis())
+    clock::FLOOR.now_millis()
 }

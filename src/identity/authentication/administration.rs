@@ -98,7 +98,7 @@ impl Authenticator {
             };
             let listed = |record| ListedKey { last_used_ms: last_used(&record), record };
             let keys = records.into_iter().map(listed).collect();
-            Ok(KeyList { at_ms: now_ms(), keys, is_half_full: store.is_half_full() })
+            Ok(KeyList { at_ms: clock::FLOOR.now_millis(), keys, is_half_full: store.is_half_full() })
         })
         .await
     }
@@ -110,7 +110,7 @@ impl Authenticator {
         if !is_recorded {
             let (own, id) = (self.clone(), record.id.to_string());
             blocking(move || {
-                let revoked = own.store().revoke(&id, now_ms());
+                let revoked = own.store().revoke(&id, clock::FLOOR.now_millis());
                 own.refresh();
                 revoked
             })
@@ -145,7 +145,7 @@ impl Authenticator {
             if !own.is_current(&caller) {
                 return Err(KeyChangeError::CallerEnded);
             }
-            let (record, done) = change(&own.store(), now_ms())?;
+            let (record, done) = change(&own.store(), clock::FLOOR.now_millis())?;
             own.refresh();
             Ok((record, done, keys::read(&own.shared.path).ok()))
         })
@@ -165,11 +165,6 @@ impl Authenticator {
     fn store(&self) -> KeyStore {
         KeyStore::new(self.shared.path.parent().unwrap_or(Path::new(".")))
     }
-}
-
-/// Never before the proven time, as for the expiry of keys.
-fn now_ms() -> u64 {
-    clock::FLOOR.plausible_millis(clock::unix_millis())
 }
 
 #[cfg(test)]
