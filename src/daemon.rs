@@ -65,7 +65,8 @@ use ledge_features::registry::Registry;
 use ledge_http::{self as http, Handover, Listeners, ServerTls, StoreFolder};
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
-use ledge_identity::sealing::{Sealer, remove_leftovers};
+use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
+use ledge_isolation::ChildSettings;
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
@@ -76,6 +77,7 @@ use ledge_mqtt::publisher::Publisher;
 use ledge_part::{Environment, Part};
 use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
+use ledge_service::limited_process::THIS_PROGRAM;
 use ledge_service::readiness::Latch;
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::runtime_dirs;
@@ -286,7 +288,9 @@ impl App {
         }
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
-        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()));
+        let children = child_settings(&config);
+        let serving =
+            serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()), Some(children));
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
@@ -481,12 +485,27 @@ pub fn standalone_serving(config: &Config, audit: AuditSink) -> Serving {
     let is_own = |metadata: Metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
     let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
     let features = FeatureStore::without_values(&config.features, registry);
-    serving(config, runtimes, features, audit, Sealer::none(), cache.cloned())
+    serving(config, runtimes, features, audit, Sealer::none(), cache.cloned(), None)
 }
 
 /// The runtimes of this box, including those that were installed as releases.
 fn runtimes(config: &Config) -> Runtimes {
     Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
+}
+
+/// The settings of the processes of models.
+fn child_settings(config: &Config) -> ChildSettings {
+    let folder = config.runtimes.cache.join(".instances");
+    let memory_folder =
+        memory_folder().map(|place| place.join(format!("ledge-models-{}", rustix::process::geteuid().as_raw())));
+    std::iter::once(&folder).chain(&memory_folder).for_each(|folder| ledge_isolation::remove_leftovers(folder));
+    ChildSettings {
+        program: THIS_PROGRAM.into(),
+        folder,
+        memory_folder,
+        cores: Topology::read().budget(config.runtimes.threads),
+        memory_bytes: Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
+    }
 }
 
 /// The serving core over the configured repository. Compiled models are kept in `cache_dir`.
@@ -497,6 +516,7 @@ fn serving(
     audit: AuditSink,
     sealer: Sealer,
     cache_dir: Option<PathBuf>,
+    children: Option<ChildSettings>,
 ) -> Serving {
     let budget = Topology::read().budget(config.runtimes.threads);
     let seconds = config.runtimes.keep_alive_s;
@@ -513,11 +533,13 @@ fn serving(
         ),
         measure: config.runtimes.measure,
         cache_dir,
+        isolation: config.runtimes.isolation,
+        audit: audit.clone(),
         sealer,
     };
     let sources = Sources::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
-    let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20));
+    let engine = Engine::with_children(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
     let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,

@@ -67,6 +67,11 @@ impl CheckedFolder {
         &self.path
     }
 
+    /// The names of the files that it held when it was locked, all of them complete.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.found.iter().map(|entry| entry.name.as_str())
+    }
+
     /// Lists the current files as complete. The list survives a power cut.
     pub fn keep(self) -> io::Result<()> {
         let now = entries(&self.path)?;

@@ -11,6 +11,7 @@
 //! * `log_limiter.rs` - limits repeated log messages: each kind at once, then at most once a minute with a count
 //! * `clock.rs` - the wall clock, and the earliest time that is possible when the clock is wrong
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
+//! * `contained.rs` - files of a folder, read without following a link out of it
 //! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
 //! * `secret.rs` - places of secrets: a file, or a credential of systemd
 //! * `config_path.rs` - paths of the configuration, relative to its root
@@ -47,6 +48,7 @@ pub mod serde_messages;
 pub mod sys;
 pub mod clock;
 pub mod durable;
+pub mod contained;
 pub mod checked_folder;
 pub mod backoff;
 pub mod log_limiter;

@@ -66,6 +66,40 @@ pub fn reset_signals() {
     }
 }
 
+/// The signals by which the CPU, the C library or Rust end a process that went wrong.
+const CRASH_SIGNALS: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
+
+/// Calls `handler` on the thread that crashes, with the number of the signal. It runs in a signal handler, so it may only
+/// do what signal-safety(7) allows, and it ends with [`end_by`].
+pub fn handle_crashes(handler: extern "C" fn(libc::c_int)) {
+    for signal in CRASH_SIGNALS {
+        // SAFETY: the struct is valid when it is zeroed: no flags, an empty mask. The handler has the type that the kernel
+        // calls without SA_SIGINFO. After an overflow of the stack it needs another one, which Rust's runtime gave to the
+        // main thread and to each thread that Rust started.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = libc::SA_ONSTACK;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Ends the process by a signal that was handled, when its handler returns.
+pub fn end_by(signal: libc::c_int) {
+    // SAFETY: both take only numbers, and may be called in a handler. The signal is blocked until the handler returns.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
+/// Sends a signal to the calling thread.
+pub fn raise(signal: libc::c_int) {
+    // SAFETY: raise(3) takes only a number.
+    unsafe { libc::raise(signal) };
+}
+
 /// The system's allocator, with a reserve for Ledge's own code beyond the memory limit of the runtimes
 /// (`telemetry::process::bound_memory`). When a runtime's allocation fails, a call fails; when one of Rust's fails, the
 /// process ends. Without the reserve the next allocation of Rust's would fail after a runtime has used up the limit.

@@ -164,6 +164,9 @@ pub enum Command {
     /// Write the manual pages and the shell completions of this program, for its packages.
     #[command(hide = true)]
     GenerateAssets(assets::AssetsArgs),
+    /// Run models for the daemon, which starts it and sends it orders.
+    #[command(hide = true)]
+    Runtime,
     /// Draw the pages of a document. Only the daemon and `ledge infer` start it, and send it an order.
     #[command(hide = true)]
     Pages,
@@ -190,6 +193,10 @@ impl Cli {
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
             Command::GenerateAssets(args) => assets::run(&args, out),
+            Command::Runtime => {
+                ledge_isolation::child::run()?;
+                Ok(Exit::Success)
+            }
             Command::Pages => {
                 ledge_documents::process::run()?;
                 Ok(Exit::Success)

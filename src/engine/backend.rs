@@ -40,7 +40,7 @@ impl fmt::Display for Runtime {
 }
 
 /// The format of a model's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Format {
     /// `model.onnx`.
     Onnx,
@@ -70,13 +70,15 @@ impl Format {
 }
 
 /// The files of one version of a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFiles {
     pub format: Format,
     /// `model.onnx`, `model.xml` or `model.tflite`.
     pub model: PathBuf,
     /// `model.bin` of an OpenVINO IR.
     pub weights: Option<PathBuf>,
+    /// The files with external data of an ONNX model, relative to its folder.
+    pub external: Vec<PathBuf>,
     /// The names of inputs and outputs in the file's order, if the file has them (ONNX). A runtime that knows several
     /// names for one tensor uses these.
     pub port_names: Option<PortNames>,
@@ -88,7 +90,7 @@ pub struct ModelFiles {
 
 /// An output that the operator `ZipMap` makes, as scikit-learn's converter does by default: for each row a map from
 /// classes to scores. The scores are a tensor before.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassMap {
     pub output: String,
     /// The tensor `[rows, classes]` that the map is made of.
@@ -99,7 +101,7 @@ pub struct ClassMap {
 
 /// The harm that callers could do to a runtime with the numbers that they send. Known of ONNX files; of others only
 /// the control flow is known.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Dangers {
     /// The runtimes that may not run the model, with the reason: a caller's numbers would end the process, access its
     /// memory, or get a wrong answer.
@@ -115,7 +117,7 @@ pub struct Dangers {
 }
 
 /// A division of integers by an input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Divisor {
     pub input: String,
     /// The input that is divided, if it is one.
@@ -138,7 +140,7 @@ impl ModelFiles {
 }
 
 /// The names of a model's inputs and outputs, in the model's order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortNames {
     /// Inputs, without initializers.
     pub inputs: Vec<String>,
@@ -146,7 +148,7 @@ pub struct PortNames {
 }
 
 /// One input or output of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
     /// Its name in the model.
     pub name: String,
@@ -165,7 +167,7 @@ impl Port {
 }
 
 /// The inputs and outputs of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Signature {
     /// Inputs in the model's order.
     pub inputs: Vec<Port>,
@@ -173,8 +175,24 @@ pub struct Signature {
     pub outputs: Vec<Port>,
 }
 
+/// The side of a model that a port is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PortKind {
+    Input,
+    Output,
+}
+
+impl fmt::Display for PortKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Input => "input",
+            Self::Output => "output",
+        })
+    }
+}
+
 /// A runtime did not load a model. `Display` is one line for people, with the runtime's own message in it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum LoadError {
     /// The runtime's shared library does not exist or cannot be used.
     #[error("{runtime} is not available: {reason}")]
@@ -194,12 +212,17 @@ pub enum LoadError {
         /// The operator, and the harm.
         reason: String,
     },
+    /// The load ended the process that it was in.
+    #[error("{runtime}: {reason}")]
+    Crashed { runtime: Runtime, reason: String },
+    /// The process that loaded it ended for another reason than this load, which may be tried again.
+    #[error("{runtime}: {reason}")]
+    Interrupted { runtime: Runtime, reason: String },
     /// The model has an input or output that Ledge cannot carry.
     #[error("{runtime}: {port} {name:?} {reason}")]
     Port {
         runtime: Runtime,
-        /// "input" or "output".
-        port: &'static str,
+        port: PortKind,
         /// The name of the input or output.
         name: String,
         /// The problem with it.
@@ -208,7 +231,7 @@ pub enum LoadError {
 }
 
 /// One run failed. The model stays loaded.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum RunError {
     /// The values cannot be passed to the runtime: the caller's fault.
     #[error("input {name:?} {reason}")]
@@ -226,6 +249,15 @@ pub enum RunError {
         /// The problem with it.
         reason: String,
     },
+    /// The process that ran the model ended, and this run is to blame.
+    #[error("{reason}")]
+    Crashed {
+        /// The end of the process, with the signal or the limit.
+        reason: String,
+    },
+    /// The process that ran the model ended for another reason than this run, which may be tried again.
+    #[error("{reason}")]
+    Interrupted { reason: String },
 }
 
 /// The result of one run.
@@ -235,10 +267,12 @@ pub struct RunResult {
     pub outputs: Vec<Tensor>,
     /// The time of each phase.
     pub time: ComputeTime,
+    /// The CPU time of a thread of another process.
+    pub cpu_elsewhere: Duration,
 }
 
 /// The phases of one run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeTime {
     /// Passing the inputs to the runtime.
     pub input: Duration,
@@ -284,20 +318,51 @@ pub trait Backend: Send {
     /// Does the repair now, before the next run.
     fn repair(&mut self) {}
 
+    /// The number of the process that runs it, if that is not this one; see the crate `isolation`.
+    fn process(&self) -> Option<u64> {
+        None
+    }
+
+    /// True when that process has ended, so that no run succeeds any more.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Runs the model once.
     ///
     /// `inputs` are in the signature's order and fit it; `outputs` are indices into the signature's outputs, and the
     /// tensors come back in that order.
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError>;
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError>;
+}
+
+/// The core and the time of one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunPlace {
+    /// The core that the calling thread may use for the run, as an index into those that models run on.
+    pub core: usize,
+    /// True when the runtime's own threads use further cores.
+    pub is_wide: bool,
+    /// The time after which nobody waits for the answer.
+    pub deadline: Instant,
 }
 
 /// The options of a load.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadOptions {
     /// The threads that the runtime may use for one run, including the calling thread.
     pub threads: usize,
-    /// The folder that keeps compiled models between starts; `None` keeps none.
-    pub cache_dir: Option<PathBuf>,
+    pub cache: CompiledCache,
     /// Makes the runtime use slower instructions, if it can, on a CPU whose int8 instructions would give wrong sums.
     pub exact_int8: bool,
+}
+
+/// The folder in which OpenVINO finds and leaves compiled models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CompiledCache {
+    None,
+    /// Kept between starts and used by several processes: locked, and checked by hashes. A folder in it for each version
+    /// of the runtime.
+    Shared(PathBuf),
+    /// For this load only.
+    Own(PathBuf),
 }

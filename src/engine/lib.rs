@@ -11,6 +11,7 @@
 //!   makes tensors of outputs that are maps
 //! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
+//! * `warm_up.rs` - runs on zeros, in every batch size that will be used
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
 //!
 //! Invariants:
@@ -32,6 +33,7 @@ pub mod onnx;
 mod openvino;
 pub mod pipeline;
 pub mod tflite;
+pub mod warm_up;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,6 +79,11 @@ impl Runtimes {
         let own_folders = Runtime::ALL.into_iter().filter_map(own_folder).collect();
         let inner = RuntimesInner { folder, own_folders, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// The folder of the libraries of all others.
+    pub fn folder(&self) -> &Path {
+        &self.inner.folder
     }
 
     /// The folders of the runtimes that have their own, by their names.

@@ -1,7 +1,7 @@
 //! ONNX Runtime behind `Backend`. Only this file and `foreign.rs` use the crate `ort`.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -15,8 +15,8 @@ use ort::session::{Session, SessionInputValue};
 use ort::value::{DynTensor, DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
 
 use super::backend::{
-    Backend, ComputeTime, Divisor, Format, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime,
-    Signature,
+    Backend, ComputeTime, Divisor, Format, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError, RunPlace,
+    RunResult, Runtime, Signature,
 };
 use super::foreign;
 use super::onnx::class_maps;
@@ -69,8 +69,10 @@ impl OnnxRuntime {
         let ports = |kind, outlets: &[ort::value::Outlet]| -> Result<Vec<Port>, LoadError> {
             outlets.iter().map(|outlet| port(kind, outlet.name(), outlet.dtype())).collect()
         };
-        let signature =
-            Signature { inputs: ports("input", session.inputs())?, outputs: ports("output", session.outputs())? };
+        let signature = Signature {
+            inputs: ports(PortKind::Input, session.inputs())?,
+            outputs: ports(PortKind::Output, session.outputs())?,
+        };
         let divisors = divisors(&files.dangers.divisors, &signature)?;
         Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors }))
     }
@@ -104,7 +106,7 @@ pub(super) fn version_in_name(library: &Path, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or("unknown").to_owned()
 }
 
-fn port(kind: &'static str, name: &str, value_type: &ValueType) -> Result<Port, LoadError> {
+fn port(kind: PortKind, name: &str, value_type: &ValueType) -> Result<Port, LoadError> {
     let refused =
         |reason: String| LoadError::Port { runtime: Runtime::OnnxRuntime, port: kind, name: name.to_owned(), reason };
     let ValueType::Tensor { ty, shape, .. } = value_type else {
@@ -177,7 +179,7 @@ impl Backend for OnnxRuntimeBackend {
         &self.signature
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
         let start = Instant::now();
         for &(divisor, dividend) in &self.divisors {
             let (Some(numbers), Some(port)) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else {
@@ -225,7 +227,8 @@ impl Backend for OnnxRuntimeBackend {
                     .map_err(|reason| RunError::Output { name: name.to_owned(), reason })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(RunResult { outputs, time: ComputeTime::between(start, staged, inferred, Instant::now()) })
+        let time = ComputeTime::between(start, staged, inferred, Instant::now());
+        Ok(RunResult { outputs, time, cpu_elsewhere: Duration::ZERO })
     }
 }
 

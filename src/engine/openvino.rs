@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ledge_base::checked_folder::CheckedFolder;
@@ -12,7 +12,8 @@ use openvino::{
 };
 
 use super::backend::{
-    Backend, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime, Signature,
+    Backend, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError, RunPlace,
+    RunResult, Runtime, Signature,
 };
 use super::foreign;
 
@@ -49,7 +50,7 @@ impl OpenVino {
             let reason = "is a map that the operator ai.onnx.ml.ZipMap makes, which OpenVINO does not have".to_owned();
             return Err(LoadError::Port {
                 runtime: Runtime::OpenVino,
-                port: "output",
+                port: PortKind::Output,
                 name: map.output.clone(),
                 reason,
             });
@@ -63,7 +64,10 @@ impl OpenVino {
         let signature = signature(&model, files)?;
 
         // Compiled models of another version cannot be used.
-        let cache = options.cache_dir.as_ref().map(|folder| folder.join(&self.version));
+        let cache = match &options.cache {
+            CompiledCache::Shared(folder) => CompiledCache::Shared(folder.join(&self.version)),
+            other => other.clone(),
+        };
         let mut source = ModelSource { core, model, cache };
         let runner = source.compile().map_err(|error| refused(&error))?;
         // A failed run changes a compiled model only through variable shapes.
@@ -136,7 +140,7 @@ fn signature(model: &Model, files: &ModelFiles) -> Result<Signature, LoadError> 
     for index in 0..model.get_inputs_len().map_err(error)? {
         let node = FreedNode(ManuallyDrop::new(model.get_input_by_index(index).map_err(error)?));
         let name = names.and_then(|names| names.inputs.get(index));
-        let mut port = port("input", index, &node.0, name)?;
+        let mut port = port(PortKind::Input, index, &node.0, name)?;
         // OpenVINO also multiplies a matrix by an input of another length, and reads past the end of that input.
         let width = files.dangers.widths.iter().find(|(name, _)| *name == port.name);
         if let (Some(last @ -1), Some((_, width))) = (port.shape.last_mut(), width) {
@@ -147,7 +151,7 @@ fn signature(model: &Model, files: &ModelFiles) -> Result<Signature, LoadError> 
     for index in 0..model.get_outputs_len().map_err(error)? {
         let node = FreedNode(ManuallyDrop::new(model.get_output_by_index(index).map_err(error)?));
         let name = names.and_then(|names| names.outputs.get(index));
-        signature.outputs.push(port("output", index, &node.0, name)?);
+        signature.outputs.push(port(PortKind::Output, index, &node.0, name)?);
     }
     Ok(signature)
 }
@@ -162,7 +166,7 @@ impl Drop for FreedNode {
     }
 }
 
-fn port(kind: &'static str, index: usize, node: &Node, name: Option<&String>) -> Result<Port, LoadError> {
+fn port(kind: PortKind, index: usize, node: &Node, name: Option<&String>) -> Result<Port, LoadError> {
     // A port of an IR may have no name. Its position is used then.
     let name = name.cloned().or_else(|| node.get_name().ok()).unwrap_or_else(|| format!("{kind}_{index}"));
     let refused =
@@ -210,8 +214,7 @@ fn element(datatype: DataType) -> Option<ElementType> {
 struct ModelSource {
     core: Core,
     model: Model,
-    /// The folder that keeps compiled models.
-    cache: Option<PathBuf>,
+    cache: CompiledCache,
 }
 
 /// The longest wait of a load for another load of the same model, before it compiles without the cache.
@@ -219,16 +222,20 @@ const CACHE_LOCK_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl ModelSource {
     fn compile(&mut self) -> Result<Runner, InferenceError> {
-        let kept = self.cache.as_deref().and_then(|path| {
-            let taken = CheckedFolder::take(path, CACHE_LOCK_TIMEOUT);
-            let warn = |error: &io::Error| {
-                tracing::warn!(folder = %path.display(), %error,
-                    "the cache of compiled models cannot be used; compiling without it");
-            };
-            taken.inspect_err(warn).ok()
-        });
-
-        let folder = kept.as_ref().map_or(String::new(), |folder| folder.path().display().to_string());
+        let (kept, folder) = match &self.cache {
+            CompiledCache::None => (None, String::new()),
+            CompiledCache::Own(path) => (None, path.display().to_string()),
+            CompiledCache::Shared(path) => {
+                let taken = CheckedFolder::take(path, CACHE_LOCK_TIMEOUT);
+                let warn = |error: &io::Error| {
+                    tracing::warn!(folder = %path.display(), %error,
+                        "the cache of compiled models cannot be used; compiling without it");
+                };
+                let kept = taken.inspect_err(warn).ok();
+                let folder = kept.as_ref().map_or(String::new(), |folder| folder.path().display().to_string());
+                (kept, folder)
+            }
+        };
         self.core.set_property(&DeviceType::CPU, &RwPropertyKey::CacheDir, &folder)?;
         let runner = Runner::new(self.core.compile_model(&self.model, DeviceType::CPU)?)?;
 
@@ -317,7 +324,7 @@ impl Backend for OpenVinoBackend {
         let _ = self.reset();
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
         let failed =
             |error: InferenceError| RunError::Runtime { runtime: Runtime::OpenVino, reason: message_of(&error) };
         self.reset().map_err(failed)?;
@@ -346,7 +353,8 @@ impl Backend for OpenVinoBackend {
             })
             .collect::<Result<Vec<_>, _>>()?;
         self.is_sound = true;
-        Ok(RunResult { outputs, time: ComputeTime::between(start, staged, inferred, Instant::now()) })
+        let time = ComputeTime::between(start, staged, inferred, Instant::now());
+        Ok(RunResult { outputs, time, cpu_elsewhere: Duration::ZERO })
     }
 }
 

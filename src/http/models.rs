@@ -51,6 +51,7 @@ fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, Ap
 pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let Target { model, version } = target(&path)?;
     match app.serving().repository().pin(&model, version) {
+        Ok(pinned) if let Some(reason) = pinned.fault() => Ok(not_ready(&reason)),
         Ok(_) => Ok(json(&Ready { name: Some(&model), ready: true })),
         Err(error) if error.is_known() => Ok(not_ready(&error.to_string())),
         Err(error) => Err(error.into()),

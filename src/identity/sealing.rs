@@ -23,7 +23,7 @@ use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-pub use folder::{FolderError, OpenedFolder, SealedFolder, remove_leftovers};
+pub use folder::{FolderError, OpenedFolder, SealedFolder, memory_folder, remove_leftovers};
 pub use stream::{
     CHUNK_BYTES, Header, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream,
 };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
 use ledge_base::toml_check::in_range;
+use ledge_isolation::Isolation;
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ pub struct RuntimesConfig {
     pub dir: PathBuf,
     /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
     pub cache: PathBuf,
+    /// The process that models run in, where their `model.toml` does not say: `none` is the daemon itself, `process` a
+    /// sealed process for all of them, `own` one for each.
+    pub isolation: Isolation,
     /// The number of cores that all models share; 0 is every physical core that this process may use.
     #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
     pub threads: usize,
@@ -36,7 +40,15 @@ pub struct RuntimesConfig {
 
 impl Default for RuntimesConfig {
     fn default() -> Self {
-        Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0, memory_mb: 0, measure: true, keep_alive_s: 0 }
+        Self {
+            dir: "runtimes".into(),
+            cache: "cache".into(),
+            isolation: Isolation::None,
+            threads: 0,
+            memory_mb: 0,
+            measure: true,
+            keep_alive_s: 0,
+        }
     }
 }
 

@@ -42,6 +42,7 @@ pub fn of_serving(error: &ServingError) -> u16 {
         ServingError::Features(error) => of_feature_input(error),
         ServingError::Overloaded { .. } | ServingError::Refused(_) => 429,
         ServingError::ModelFailed { .. } => 500,
+        ServingError::Crashed { .. } => 502,
         ServingError::Unavailable { .. } | ServingError::NoRoom(_) => 503,
         ServingError::DeadlineExceeded { .. } => 504,
     }

@@ -117,13 +117,14 @@ pub enum AuditEvent {
         /// The fallback: the same file in another runtime or with other instructions, or the float original next to it.
         to: Fallback,
     },
-    /// A load or first run of a version of a model crashed the previous process.
+    /// A load or run of a version of a model ended the process that it was in: one of its own, or the previous one of the
+    /// daemon.
     ModelCrashed {
         /// The model.
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// True if it is not loaded any more, only tried in a process of its own.
+        /// True if it is not loaded any more until somebody asks for it, or until a trial in a process of its own passes.
         suspended: bool,
     },
     /// A version of a model was taken out of service.

@@ -211,6 +211,11 @@ pub fn remove_leftovers() {
     }
 }
 
+/// A folder on a file system in memory that this user may write to; `None` where there is none.
+pub fn memory_folder() -> Option<PathBuf> {
+    tmpfs_folders().into_iter().map(|place| place.path).next()
+}
+
 /// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
 fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);

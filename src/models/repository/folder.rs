@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use ledge_base::contained;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Dangers, Format, ModelFiles};
@@ -15,7 +16,6 @@ use ledge_engine::pipeline::kind::Part;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::{onnx, tflite};
 
-use super::contained;
 use super::model_config::ModelConfig;
 
 /// Reason why a model's folder cannot be used. One line for people.
@@ -169,6 +169,7 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
         format: Format::Onnx,
         model: model.clone(),
         weights: None,
+        external: Vec::new(),
         port_names: None,
         dangers: Dangers::default(),
         class_maps: Vec::new(),
@@ -201,6 +202,7 @@ fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hashe
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 hash_file(&name, &read_file(folder, path)?);
             }
+            files.external = summary.external_data;
             files.port_names = Some(summary.port_names);
             files.dangers = summary.dangers;
             files.class_maps = summary.class_maps;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::contained;
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
@@ -12,13 +13,12 @@ use ledge_engine::backend::{Port, RunError};
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{Expected, InputError, Pipeline};
+use ledge_engine::warm_up::WarmUp;
 
-use super::contained;
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
 use crate::scheduling::instance::InferError;
 use crate::scheduling::terms::{Priority, Terms};
-use crate::scheduling::warm_up::WarmUp;
 
 /// Shortest timeout of a run at load: a model that needs longer than this and than its own timeout is refused.
 const RUN_TIMEOUT_MIN: Duration = Duration::from_mins(1);
@@ -59,7 +59,7 @@ impl From<InferError> for GoldenError {
             | InferError::Run(RunError::Input { .. } | RunError::Output { .. })
             | InferError::Outputs(_) => Self::Wrong(error.to_string()),
             // A runtime that fails may lack memory.
-            InferError::Run(RunError::Runtime { .. })
+            InferError::Run(RunError::Runtime { .. } | RunError::Interrupted { .. } | RunError::Crashed { .. })
             | InferError::Preparation(InputError::NoRoom(_))
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }

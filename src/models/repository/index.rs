@@ -109,7 +109,9 @@ impl Repository {
                 (!notes.is_empty()).then(|| notes.join("; "))
             };
 
-            let known = states.versions.iter().map(|(&version, state)| (version, state.clone()));
+            let fault = |version| live.iter().find(|live| live.version == version)?.fault().map(VersionState::failed);
+            let known = states.versions.iter();
+            let known = known.map(|(&version, state)| (version, fault(version).unwrap_or_else(|| state.clone())));
             rows.extend(known.map(|(version, state)| row(Some(version), state, note(version))));
 
             if let Some((candidate, share)) = &candidate

@@ -19,7 +19,8 @@ use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Model, Pipeline, Postprocess, Prepared};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
-use ledge_service::audit_event::Fallback;
+use ledge_isolation::Isolation;
+use ledge_service::audit_event::{AuditSink, Fallback};
 use ledge_service::off_thread::off_thread;
 
 use super::chain;
@@ -50,6 +51,10 @@ pub struct ModelDefaults {
     pub profiles: Profiles,
     /// Set to measure a model at its load, when several runtimes accept it and it was not measured yet.
     pub measure: bool,
+    /// The process of a model whose config does not say.
+    pub isolation: Isolation,
+    /// Takes the crashes of models.
+    pub audit: AuditSink,
     /// Opens the models that updates brought.
     pub sealer: Sealer,
 }
@@ -180,6 +185,11 @@ impl LoadedModel {
     /// The runtime that runs it.
     pub fn runtime(&self) -> Runtime {
         self.instances.runtime()
+    }
+
+    /// The reason why it was unloaded, because its processes ended too often; `None` while it runs.
+    pub fn fault(&self) -> Option<String> {
+        std::iter::once(&self.instances).chain(self.parts.iter().map(|part| &part.instances)).find_map(Instances::fault)
     }
 
     /// Bounds of the number of its instances, and the cores of one run.

@@ -11,10 +11,12 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::system::Int8;
-use ledge_engine::backend::{ClassMap, ComputeTime, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
+use ledge_engine::warm_up::WarmUp;
 use ledge_identity::sealing::SealedFolder;
+use ledge_service::audit_event::{AuditEvent, AuditSink};
 
 use super::folder::{self, FolderError, ReadModel, VersionFolder};
 use super::golden::{self, GoldenError};
@@ -25,9 +27,9 @@ use super::statistics::Statistics;
 use super::{pipeline_check, placement, tuning};
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::engine::Engine;
+use crate::scheduling::faults::Faults;
 use crate::scheduling::instance::{InstanceSpec, Instances, Observer};
 use crate::scheduling::queue::QueueLimits;
-use crate::scheduling::warm_up::WarmUp;
 
 /// Advice after the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
 const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
@@ -346,17 +348,18 @@ impl Loading<'_> {
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
         let spec = |files: &ModelFiles| InstanceSpec {
             name: self.source.name.to_string(),
+            own_process: format!("{}/{}", self.source.name, self.source.version),
             runtime,
             files: files.clone(),
             sealed: self.source.sealed.cloned(),
             // The compiled models that OpenVINO caches hold the weights: of an encrypted one nothing is cached.
             options: LoadOptions {
                 threads: scale.threads,
-                cache_dir: defaults
+                cache: defaults
                     .cache_dir
                     .as_ref()
                     .filter(|_| self.source.sealed.is_none())
-                    .map(|folder| folder.join(self.digest)),
+                    .map_or(CompiledCache::None, |folder| CompiledCache::Shared(folder.join(self.digest))),
                 exact_int8: self.exact_int8,
             },
             scale,
@@ -365,8 +368,17 @@ impl Loading<'_> {
                 bytes: config.queue.max_bytes.unwrap_or(DEFAULT_QUEUE_BYTES),
             },
             workers: workers.clone(),
-            observer: Arc::new(Counting { statistics: self.source.statistics.clone(), on: AtomicBool::new(false) }),
+            observer: Arc::new(Counting {
+                statistics: self.source.statistics.clone(),
+                on: AtomicBool::new(false),
+                model: self.source.name.clone(),
+                version: self.source.version,
+                audit: defaults.audit.clone(),
+            }),
             warm_up: OnceLock::new(),
+            isolation: config.isolation.unwrap_or(defaults.isolation),
+            faults: Faults::default(),
+            time_limit: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
         };
 
         let instances =
@@ -475,6 +487,9 @@ fn batch_policy(config: &ModelConfig, choice: Option<Choice>, limit: Option<usiz
 struct Counting {
     statistics: Arc<Statistics>,
     on: AtomicBool,
+    model: ModelName,
+    version: ModelVersion,
+    audit: AuditSink,
 }
 
 impl Observer for Counting {
@@ -488,6 +503,11 @@ impl Observer for Counting {
         if self.on.load(Ordering::Relaxed) {
             self.statistics.prepared(cpu);
         }
+    }
+
+    fn crashed(&self, _: &str, unloaded: Option<&str>) {
+        let (model, version) = (self.model.clone(), self.version);
+        self.audit.record_own(AuditEvent::ModelCrashed { model, version, suspended: unloaded.is_some() });
     }
 
     fn start(&self) {

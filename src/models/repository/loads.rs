@@ -323,7 +323,9 @@ impl Repository {
         let same_labels = labels.is_ok_and(|labels| labels == old.labels);
         let files = loading::pipeline_files(&old.config, folder);
         let same_files = files.is_ok_and(|files| files == old.pipeline_files);
-        old.config_text == config_text && same_labels && same_files && read.digest == old.digest
+        let is_same = old.config_text == config_text && same_labels && same_files && read.digest == old.digest;
+        // One that its faults unloaded gets another chance when somebody asks for it.
+        is_same && old.fault().is_none()
     }
 
     async fn unload_model(&self, model: &Model, principal: &Principal) {

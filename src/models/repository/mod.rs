@@ -4,7 +4,6 @@
 //! * `config.rs` - `[repository]`
 //! * `sources.rs` - the folders that models come from: the owner's, and the package's
 //! * `folder.rs` - a model's folder on disk, checked without a runtime
-//! * `contained.rs` - files of a model's folder, read without following a link out of it
 //! * `model_config.rs`, `model_config/` - `model.toml`; the folder has its tests
 //! * `limits_config.rs`, `port_config.rs`, `golden_config.rs` - tables of `model.toml`: cache and limits, inputs and
 //!   outputs, golden inputs
@@ -92,7 +91,6 @@ pub mod candidate;
 pub mod chain;
 mod check;
 pub mod config;
-mod contained;
 pub mod feature_config;
 pub mod feature_elements;
 mod folder;

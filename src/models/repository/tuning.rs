@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
+use ledge_engine::warm_up::WarmUp;
 
 use super::loaded_model::LoadedModel;
 use crate::scheduling::instance::InferError;
 use crate::scheduling::terms::{Priority, Terms};
-use crate::scheduling::warm_up::WarmUp;
 
 /// Time that the quick comparison may measure each runtime.
 const QUICK_COMPARISON_TIME: Duration = Duration::from_millis(150);

@@ -1,26 +1,31 @@
 //! The engine: one budget of cores for all models, a worker pinned to each, and the loading and unloading of instances.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::telemetry::process;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, LoadError, Port, RunError, RunResult, Runtime};
+use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, RunError, RunPlace, RunResult, Runtime};
+use ledge_engine::warm_up::WarmUp;
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
+use ledge_isolation::{ChildId, ChildSettings, Children, Ended, Isolation, ModelOrder};
 use tokio::sync::{oneshot, watch};
 
 use super::instance::{InferError, InstanceSpec};
 use super::queue::{Job, Queue};
-use super::scheduler::{AliveToken, Instance, ModelEntry, SchedulerState};
-use super::warm_up::WarmUp;
+use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
 use super::worker;
 
 /// Interval between two checks of whether the runs have ended. The callers wait for minutes, so half a second is
 /// enough.
 const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The most times that an instance is loaded whose process ended meanwhile.
+const LOAD_TRIES_MAX: usize = 4;
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -47,6 +52,8 @@ pub(super) struct EngineInner {
     runs_since: Vec<Mutex<Option<Instant>>>,
     /// Closed while there is no instance of any model: see [`AliveToken`].
     instances: watch::Sender<()>,
+    /// The processes of models that do not run in this one; `None` where every model runs in this one.
+    children: Option<Children>,
     /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
     /// process can be measured.
     loading: Mutex<()>,
@@ -60,19 +67,39 @@ impl std::fmt::Debug for EngineInner {
 
 impl Engine {
     /// An engine over the cores `cpus`. Its threads start with the first model. Above `memory_budget` bytes of models
-    /// the least recently used ones are unloaded until they are called again.
+    /// the least recently used ones are unloaded until they are called again. Every model runs in this process.
     pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>) -> Self {
-        let shared = EngineInner {
-            state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
-            wakers: cpus.iter().map(|_| Condvar::new()).collect(),
-            runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
-            keeper: Condvar::new(),
-            cpus,
-            runtimes,
-            instances: watch::Sender::default(),
-            loading: Mutex::default(),
-        };
-        Self { handle: Arc::new(Handle { shared: Arc::new(shared), started: OnceLock::new() }) }
+        Self::with_children(runtimes, cpus, memory_budget, None)
+    }
+
+    /// As [`Self::new`], with processes for the models whose config asks for them.
+    pub fn with_children(
+        runtimes: Runtimes,
+        cpus: Vec<usize>,
+        memory_budget: Option<u64>,
+        children: Option<ChildSettings>,
+    ) -> Self {
+        let shared = Arc::new_cyclic(|shared: &Weak<EngineInner>| {
+            let shared = shared.clone();
+            let on_end = Arc::new(move |child, end: &Ended| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.child_ended(child, end);
+                }
+            });
+            let children = children.map(|settings| Children::new(settings, runtimes.clone(), on_end));
+            EngineInner {
+                state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
+                wakers: cpus.iter().map(|_| Condvar::new()).collect(),
+                runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
+                keeper: Condvar::new(),
+                cpus,
+                runtimes,
+                instances: watch::Sender::default(),
+                children,
+                loading: Mutex::default(),
+            }
+        });
+        Self { handle: Arc::new(Handle { shared, started: OnceLock::new() }) }
     }
 
     /// The cores that models run on, one worker each.
@@ -117,12 +144,13 @@ impl Engine {
     }
 
     /// Adds a model with its first instance.
-    pub(super) fn add(&self, spec: &InstanceSpec, first: Instance) -> u64 {
+    pub(super) fn add(&self, spec: &Arc<InstanceSpec>, alive: &Arc<watch::Sender<()>>, first: Instance) -> u64 {
         self.start();
         let all = 0..self.cores().len();
         let workers = if spec.workers.is_empty() { all.collect() } else { spec.workers.clone() };
         let mut entry = ModelEntry::new(Queue::new(spec.limits), spec.scale, None, workers, Instant::now());
         let fixed = |port: &Port| port.shape.iter().skip(1).all(|&dim| dim >= 0);
+        entry.source = Some(InstanceSource { spec: spec.clone(), alive: alive.clone() });
         entry.steady = first.backend.signature().outputs.iter().all(fixed);
         let id = self.handle.shared.lock().add(entry);
         self.put(id, first);
@@ -146,21 +174,29 @@ impl Engine {
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
+        deadline: Instant,
     ) -> Option<Result<RunResult, RunError>> {
         let shared = &self.handle.shared;
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
         let (mut instance, worker) = shared.lock().take_brief(id, bytes)?;
         let start = Instant::now();
-        let result = worker::run_once(&mut instance, inputs, outputs, rows);
+        let place = RunPlace { core: worker, is_wide: false, deadline };
+        let result = worker::run_once(&mut instance, inputs, outputs, rows, place);
         let now = Instant::now();
         let spent = now.duration_since(start);
+        if let Err(RunError::Crashed { reason }) = &result {
+            shared.model_crashed(id, reason);
+        }
         let mut state = shared.lock();
-        if result.is_ok() {
-            state.record_run(id, bytes, spent);
+        if let Ok(run) = &result {
+            state.record_run(id, bytes, run.time.total());
         }
         let orphan = state.finish_brief_run(worker, id, instance, spent, now);
         shared.unlock_and_wake(state, now);
-        unload_in_background(orphan.into_iter().collect());
+        if orphan.is_some() {
+            unload_in_background(orphan.into_iter().collect());
+            shared.load_missing();
+        }
         Some(result)
     }
 
@@ -311,6 +347,37 @@ impl EngineInner {
         }
     }
 
+    /// Handles the end of a process that had models: those are loaded again, in a new one.
+    fn child_ended(self: &Arc<Self>, child: ChildId, end: &Ended) {
+        tracing::error!(
+            process = child,
+            reason = end.reason,
+            "a process of the runtimes ended; its models are loaded again"
+        );
+        let lost = self.lock().lose(child);
+        unload_in_background(lost);
+        self.load_missing();
+    }
+
+    /// Loads the instances whose processes have ended.
+    pub(super) fn load_missing(self: &Arc<Self>) {
+        let missing = self.lock().take_missing();
+        for (id, InstanceSource { spec, alive }) in missing {
+            let (shared, own, alive) = (self.clone(), spec.clone(), self.alive(&alive));
+            if let Err(reason) = on_own_thread(&spec.name, move || shared.grow(id, &own, alive)) {
+                self.instance_failed(id, &spec.name, &reason);
+            }
+        }
+    }
+
+    /// Counts the fault of a model whose run ended its process.
+    pub(super) fn model_crashed(&self, id: u64, reason: &str) {
+        let source = self.lock().model(id).and_then(|entry| entry.source.clone());
+        if let Some(InstanceSource { spec, .. }) = source {
+            count_fault(&spec, reason);
+        }
+    }
+
     /// Handles an instance that could not be loaded: with other instances the model goes on; without any, its waiting
     /// callers get the reason.
     fn instance_failed(&self, id: u64, name: &str, reason: &str) {
@@ -352,8 +419,40 @@ impl EngineInner {
     }
 }
 
-/// Loads an instance on the calling thread, and runs its warm-up.
+fn count_fault(spec: &InstanceSpec, reason: &str) {
+    let unloaded = spec.faults.count(reason, Instant::now());
+    tracing::error!(
+        model = spec.name,
+        reason,
+        unloaded = unloaded.is_some(),
+        "a model ended the process that it ran in"
+    );
+    spec.observer.crashed(reason, unloaded.as_deref());
+}
+
+/// Loads an instance on the calling thread, and runs its warm-up. A load whose process ended for another reason is tried
+/// again.
 fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<Instance, LoadError> {
+    let mut tries = LOAD_TRIES_MAX;
+    loop {
+        tries -= 1;
+        if let Some(reason) = spec.faults.unloaded() {
+            return Err(LoadError::Refused { runtime: spec.runtime, reason });
+        }
+        match load_once(shared, spec) {
+            Ok((backend, bytes)) => {
+                let (observer, last_used) = (spec.observer.clone(), Instant::now());
+                return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, alive });
+            }
+            Err(LoadError::Crashed { reason, .. }) if tries > 0 => count_fault(spec, &reason),
+            Err(LoadError::Interrupted { .. }) if tries > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Loads a model on the calling thread, and runs its warm-up. Also returns its memory in bytes.
+fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backend>, u64), LoadError> {
     // The runtime's own threads inherit the cores of the thread that loads.
     let of_worker = |&worker: &usize| shared.cpus.get(worker).copied();
     let own: Vec<usize> = spec.workers.iter().filter_map(of_worker).collect();
@@ -371,8 +470,31 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
     let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
     // A runtime may go on reading a file that it has mapped: the memory stays as long as the mapping, the name is
     // removed at once.
+    let isolation = spec.faults.isolation(spec.isolation, Instant::now());
     let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
     let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
+    if let Some(children) = shared.children.as_ref().filter(|_| isolation != Isolation::None) {
+        let library = || shared.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
+        let cache = match &spec.options.cache {
+            // Not the folder of models in this process: whoever may write there is trusted more.
+            CompiledCache::Shared(folder) => library().map(|name| folder.join(name)),
+            CompiledCache::None | CompiledCache::Own(_) => None,
+        };
+        let order = ModelOrder {
+            name: &spec.own_process,
+            runtime: spec.runtime,
+            files: &files,
+            is_secret: opened.is_some(),
+            options: &spec.options,
+            cache: cache.as_deref(),
+            cores: cpus,
+            warm_up: spec.warm_up.get(),
+            time_limit: spec.time_limit,
+        };
+        let on_disk = files.bytes();
+        let (backend, grown) = children.load(isolation, &order)?;
+        return Ok((Box::new(backend), grown.max(on_disk)));
+    }
     let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &files, &spec.options))?;
     let on_disk = files.bytes();
     drop(opened);
@@ -380,14 +502,13 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     for (_, inputs) in spec.warm_up.get().into_iter().flat_map(WarmUp::runs) {
         // Inputs that the first instance accepted are accepted by this one too.
-        let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs)));
+        let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now() };
+        let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs, place)));
     }
 
     worker::repair(&mut *backend);
     let grown = process::resident_bytes().saturating_sub(before);
-    let observer = spec.observer.clone();
-    let bytes = grown.max(on_disk);
-    Ok(Instance { backend, last_worker: usize::MAX, last_used: Instant::now(), bytes, observer, alive })
+    Ok((backend, grown.max(on_disk)))
 }
 
 /// Runs `load`, and turns a panic of a runtime's binding into an error.

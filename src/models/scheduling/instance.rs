@@ -7,15 +7,17 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::kind::{AnswerError, InputError};
+use ledge_engine::warm_up::WarmUp;
 use ledge_identity::sealing::SealedFolder;
+use ledge_isolation::Isolation;
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
 use super::engine::Engine;
+use super::faults::Faults;
 use super::queue::{Job, JobInputs, Preparation, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
-use super::warm_up::WarmUp;
 
 /// Reason why a run returned no tensors.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +88,10 @@ pub trait Observer: Send + Sync {
     /// Records the CPU time that a worker spent making the inputs of a request, or results of its outputs.
     fn prepared(&self, cpu: Duration);
 
+    /// Records that a run, or the load of an instance, ended the process that it was in. `unloaded` is the reason why the
+    /// model is not loaded again.
+    fn crashed(&self, reason: &str, unloaded: Option<&str>);
+
     /// Begins to count: runs from now on answer requests; earlier ones were warm-up.
     fn start(&self);
 }
@@ -94,6 +100,8 @@ pub trait Observer: Send + Sync {
 pub struct InstanceSpec {
     /// The model's name: the runtime's own threads carry it.
     pub name: String,
+    /// The name of the process that it may have to itself: its own, with the version.
+    pub own_process: String,
     pub runtime: Runtime,
     pub files: ModelFiles,
     /// Encrypted folder that is opened first, whenever an instance is loaded.
@@ -108,6 +116,12 @@ pub struct InstanceSpec {
     pub observer: Arc<dyn Observer>,
     /// Runs that every later instance does before it serves; set once the signature is known from the first one.
     pub warm_up: OnceLock<WarmUp>,
+    /// The process that it runs in.
+    pub isolation: Isolation,
+    /// The faults of its processes.
+    pub faults: Faults,
+    /// The time that a run may take before it counts as one that never ends.
+    pub time_limit: Duration,
 }
 
 impl std::fmt::Debug for InstanceSpec {
@@ -144,7 +158,7 @@ impl Instances {
         let first = engine.load(&spec, &alive).await?;
         let signature = first.backend.signature().clone();
         // Created now: when a later instance fails to load, dropping this unloads the earlier ones.
-        let instances = Self { id: engine.add(&spec, first), engine: engine.clone(), spec, signature, alive };
+        let instances = Self { id: engine.add(&spec, &alive, first), engine: engine.clone(), spec, signature, alive };
         for _ in 1..instances.spec.scale.min {
             match engine.load(&instances.spec, &instances.alive).await {
                 Ok(next) => engine.put(instances.id, next),
@@ -205,6 +219,11 @@ impl Instances {
         self.spec.scale
     }
 
+    /// The reason why the model was unloaded, because its processes ended too often; `None` while it runs.
+    pub fn fault(&self) -> Option<String> {
+        self.spec.faults.unloaded()
+    }
+
     /// Number of instances now, and their memory.
     pub fn instance_usage(&self) -> InstanceUsage {
         self.engine.with(self.id, |entry| entry.instance_usage()).unwrap_or_default()
@@ -227,8 +246,10 @@ impl Instances {
         if Instant::now() >= terms.deadline {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
-        if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
-            return Ok(FinishedRun { run: result?, ..FinishedRun::default() });
+        match self.engine.run_brief(self.id, &inputs, &outputs, rows, terms.deadline) {
+            // Its process ended because of another run.
+            None | Some(Err(RunError::Interrupted { .. })) => {}
+            Some(result) => return Ok(FinishedRun { run: result?, ..FinishedRun::default() }),
         }
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
     }
@@ -252,7 +273,12 @@ impl Instances {
     ) -> Result<FinishedRun, InferError> {
         let (queued, deadline) = (Instant::now(), terms.deadline);
         let (reply, mut answer) = oneshot::channel();
-        self.engine.offer(self.id, &self.spec, &self.alive, Job { inputs, outputs, rows, terms, queued, reply });
+        self.engine.offer(
+            self.id,
+            &self.spec,
+            &self.alive,
+            Job { inputs, outputs, rows, terms, queued, is_second_try: false, reply },
+        );
         match tokio::time::timeout_at(deadline.into(), &mut answer).await {
             Ok(Ok(answer)) => answer,
             // The queue drops a job without an answer only when its deadline passed.

@@ -7,8 +7,8 @@
 //! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
 //! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
 //! * `engine.rs` - the state behind its one lock; loads, brief runs, and unloading of idle instances
+//! * `faults.rs` - the faults of a model in its processes
 //! * `instance.rs` - the handle of one loaded version, for the layers above
-//! * `warm_up.rs` - runs on zeros, in every batch size that will be used
 //!
 //! The folders hold tests.
 //!
@@ -32,9 +32,9 @@
 
 pub mod batcher;
 pub mod engine;
+pub mod faults;
 pub mod instance;
 pub mod queue;
 pub mod scheduler;
 pub mod terms;
-pub mod warm_up;
 mod worker;

@@ -28,6 +28,8 @@ pub struct Job {
     /// Deadline, priority and caller.
     pub terms: Terms,
     pub queued: Instant,
+    /// Set for a job that was in a run when its process ended: it runs again, by itself.
+    pub is_second_try: bool,
     pub reply: oneshot::Sender<Result<FinishedRun, InferError>>,
 }
 
@@ -64,6 +66,9 @@ impl Job {
     }
 
     fn can_batch_with(&self, other: &Self) -> bool {
+        if self.is_second_try || other.is_second_try {
+            return false;
+        }
         let both = self.tensors().zip(other.tensors());
         both.is_some_and(|(own, others)| batch_together(own, &self.outputs, others, &other.outputs))
     }
@@ -218,6 +223,21 @@ impl Queue {
         level.rows -= jobs.iter().map(|job| job.rows).sum::<usize>();
         level.bytes -= jobs.iter().map(Job::bytes).sum::<usize>();
         jobs
+    }
+
+    /// Puts jobs back that were taken, before all others.
+    pub fn requeue(&mut self, jobs: Vec<Job>) {
+        for job in jobs.into_iter().rev() {
+            let bytes = job.bytes();
+            let level = self.level_mut(job.terms.priority);
+            level.jobs += 1;
+            level.rows += job.rows;
+            level.bytes += bytes;
+            match level.lanes.iter_mut().find(|lane| lane.principal == job.terms.principal) {
+                Some(lane) => lane.jobs.push_front(job),
+                None => level.lanes.push_front(Lane { principal: job.terms.principal.clone(), jobs: [job].into() }),
+            }
+        }
     }
 
     /// Takes every job, for example when the model cannot be loaded.

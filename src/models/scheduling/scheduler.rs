@@ -13,7 +13,7 @@ use ledge_engine::backend::Backend;
 use tokio::sync::watch;
 
 use super::batcher::BatchPolicy;
-use super::instance::{InstanceUsage, Observer};
+use super::instance::{InstanceSpec, InstanceUsage, Observer};
 use super::queue::{Due, Job, JobInputs, Queue};
 use super::terms::Priority;
 
@@ -78,12 +78,16 @@ pub struct ModelEntry {
     pub instances: usize,
     /// Instances that are being loaded.
     pub loading: usize,
+    /// Instances whose process has ended, and that are not loaded again yet.
+    lost: usize,
     /// Bounds of the number of instances.
     pub scale: Scale,
     /// Rule for joining requests into one run; `None` runs each by itself.
     pub batching: Option<BatchPolicy>,
     /// The workers that may run it.
     pub workers: Vec<usize>,
+    /// The means to load another instance; `None` only in tests.
+    pub source: Option<InstanceSource>,
     /// Memory of one instance, in bytes.
     pub bytes_each: u64,
     /// Average time of a run; each new run counts for an eighth.
@@ -111,9 +115,11 @@ impl ModelEntry {
             idle: Vec::new(),
             instances: 0,
             loading: 0,
+            lost: 0,
             scale,
             batching,
             workers,
+            source: None,
             bytes_each: 0,
             average_run: Duration::MAX,
             brief_bytes: 0,
@@ -143,6 +149,13 @@ impl ModelEntry {
     fn is_unused(&self) -> bool {
         self.running() == 0 && self.loading == 0 && self.queue.is_empty()
     }
+}
+
+/// The means to load an instance of a model.
+#[derive(Clone)]
+pub struct InstanceSource {
+    pub spec: Arc<InstanceSpec>,
+    pub alive: Arc<watch::Sender<()>>,
 }
 
 /// Next action of a worker.
@@ -385,8 +398,48 @@ impl SchedulerState {
         let cores = u64::try_from(cores).unwrap_or(u64::MAX);
         entry.core_time = entry.core_time.saturating_add(nanos.saturating_mul(cores));
         entry.last_used = now;
+        if instance.backend.has_ended() {
+            entry.instances -= 1;
+            entry.lost += 1;
+            return Some(instance);
+        }
         entry.idle.push(instance);
         None
+    }
+
+    /// Removes the idle instances in the process of this number, which has ended. Those that are running are returned by
+    /// [`Self::finish_run`].
+    pub fn lose(&mut self, process: u64) -> Vec<Instance> {
+        let mut lost = Vec::new();
+        for entry in self.models.values_mut() {
+            let before = lost.len();
+            lost.extend(entry.idle.extract_if(.., |instance| instance.backend.process() == Some(process)));
+            entry.instances -= lost.len() - before;
+            entry.lost += lost.len() - before;
+        }
+        lost
+    }
+
+    /// The models that have fewer instances than their minimum because a process has ended, each with the means to load
+    /// one. They count as loading from now on.
+    pub fn take_missing(&mut self) -> Vec<(u64, InstanceSource)> {
+        let mut missing = Vec::new();
+        for (&id, entry) in &mut self.models {
+            let lost = std::mem::take(&mut entry.lost);
+            let Some(source) = &entry.source else { continue };
+            let wanted = entry.scale.min.max(1).saturating_sub(entry.instances + entry.loading);
+            entry.loading += lost.min(wanted);
+            missing.extend(std::iter::repeat_n((id, source.clone()), lost.min(wanted)));
+        }
+        missing
+    }
+
+    /// Queues jobs again whose run was interrupted, before all others.
+    pub fn requeue(&mut self, id: u64, jobs: Vec<Job>) {
+        match self.models.get_mut(&id) {
+            Some(entry) => entry.queue.requeue(jobs),
+            None => self.dropped.extend(jobs.into_iter().map(|job| job.inputs)),
+        }
     }
 
     /// Marks `worker` as awake.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, ComputeTime, RunError, RunResult};
+use ledge_engine::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Postprocess, Prepared};
 use rustix::time::{ClockId, clock_gettime};
@@ -55,7 +55,9 @@ pub(super) fn serve(shared: &EngineInner, index: usize) {
 
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
-                let ran = run(&mut instance, jobs, taken);
+                let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(taken);
+                let place = RunPlace { core: index, is_wide: !reserved.is_empty(), deadline };
+                let ran = run(&mut instance, jobs, taken, place);
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
@@ -95,14 +97,18 @@ pub(super) fn serve(shared: &EngineInner, index: usize) {
 
 /// Runs the jobs together and answers each; returns whether all succeeded. `Err` reports that the model mixes the
 /// elements of a batch; the jobs were answered nevertheless.
-fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, NotBatched> {
+fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant, place: RunPlace) -> Result<bool, NotBatched> {
     let mut went_well = Ok(true);
     if jobs.len() > 1 {
-        match run_together(instance, &jobs) {
+        match run_together(instance, &jobs, place) {
             Ok(Some((answers, time))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     let queue = taken.saturating_duration_since(job.queued);
-                    answer(job.reply, Ok(RunResult { outputs, time }), Times { queue, ..Times::default() });
+                    answer(
+                        job.reply,
+                        Ok(RunResult { outputs, time, ..RunResult::default() }),
+                        Times { queue, ..Times::default() },
+                    );
                 }
                 return Ok(true);
             }
@@ -112,13 +118,13 @@ fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, 
         }
     }
     for job in jobs {
-        let well = run_alone(instance, job, taken);
+        let well = run_alone(instance, job, taken, place);
         went_well = went_well.map(|before| before && well);
     }
     went_well
 }
 
-fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
+fn run_alone(instance: &mut Instance, job: Job, taken: Instant, place: RunPlace) -> bool {
     let Job { inputs, outputs, rows, queued, reply, .. } = job;
     let start = Instant::now();
     let (prepared, prepare) = match inputs {
@@ -140,7 +146,7 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
     };
 
     let Prepared { inputs, postprocess } = prepared;
-    let result = run_once(instance, &inputs, &outputs, rows);
+    let result = run_once(instance, &inputs, &outputs, rows, place);
     let well = result.is_ok();
     let (result, postprocess) = match (result, postprocess) {
         (Ok(run), Some(make)) => postprocessed(instance, run, make),
@@ -153,7 +159,7 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
 /// Makes results of the outputs of a run, and measures the time of that.
 fn postprocessed(
     instance: &Instance,
-    RunResult { outputs, time }: RunResult,
+    RunResult { outputs, time, cpu_elsewhere }: RunResult,
     make: Postprocess,
 ) -> (Result<RunResult, InferError>, Duration) {
     let (start, cpu) = (Instant::now(), thread_cpu_time());
@@ -161,17 +167,21 @@ fn postprocessed(
         Err(AnswerError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
     });
     instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
-    (results.map(|outputs| RunResult { outputs, time }).map_err(InferError::Outputs), start.elapsed())
+    (results.map(|outputs| RunResult { outputs, time, cpu_elsewhere }).map_err(InferError::Outputs), start.elapsed())
 }
 
 /// Runs the jobs as one; `Ok(None)` when the run failed.
 #[expect(clippy::type_complexity, reason = "named nowhere else")]
-fn run_together(instance: &mut Instance, jobs: &[Job]) -> Result<Option<(Vec<Vec<Tensor>>, ComputeTime)>, NotBatched> {
+fn run_together(
+    instance: &mut Instance,
+    jobs: &[Job],
+    place: RunPlace,
+) -> Result<Option<(Vec<Vec<Tensor>>, ComputeTime)>, NotBatched> {
     let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(None) };
     let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
     let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(None) };
-    match run_once(instance, &inputs, &first.outputs, rows.iter().sum()) {
-        Ok(RunResult { outputs, time }) => Ok(Some((split(&outputs, &rows)?, time))),
+    match run_once(instance, &inputs, &first.outputs, rows.iter().sum(), place) {
+        Ok(RunResult { outputs, time, .. }) => Ok(Some((split(&outputs, &rows)?, time))),
         Err(_) => Ok(None),
     }
 }
@@ -181,15 +191,17 @@ pub(super) fn run_once(
     inputs: &[Tensor],
     outputs: &[usize],
     rows: usize,
+    place: RunPlace,
 ) -> Result<RunResult, RunError> {
     let backend = &mut *instance.backend;
     let cpu = thread_cpu_time();
-    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs))).unwrap_or_else(|panic| {
+    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs, place))).unwrap_or_else(|panic| {
         let reason = format!("panicked: {}", panic_message(&*panic));
         Err(RunError::Runtime { runtime: backend.runtime(), reason })
     });
     if let Ok(result) = &result {
-        instance.observer.executed(rows, result.time, thread_cpu_time().saturating_sub(cpu));
+        let own = thread_cpu_time().saturating_sub(cpu);
+        instance.observer.executed(rows, result.time, own + result.cpu_elsewhere);
     }
     result
 }

@@ -115,6 +115,9 @@ pub enum ServingError {
     /// The model was unloaded while idle, and cannot be loaded again.
     #[error("model '{model}' cannot be loaded again: {reason}")]
     Unavailable { model: ModelName, reason: String },
+    /// The run of this call ended the process that it was in.
+    #[error("model '{model}': {reason}; this call was in its run")]
+    Crashed { model: ModelName, reason: String },
     /// There is no memory now for what the call is made into.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -131,6 +134,8 @@ impl ServingError {
             Self::Overloaded { .. } => Some(Duration::from_secs(1)),
             Self::Features(error) => error.retry_after(),
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
+            // By then the model is loaded again.
+            Self::Crashed { .. } => Some(Duration::from_secs(1)),
             Self::Pin(_)
             | Self::InvalidRequest(_)
             | Self::DeadlineExceeded { .. }
@@ -151,6 +156,7 @@ impl ServingError {
             | Self::Features(_)
             | Self::BadInput { .. }
             | Self::Unavailable { .. }
+            | Self::Crashed { .. }
             | Self::NoRoom(_)
             | Self::ModelFailed { .. } => None,
         }

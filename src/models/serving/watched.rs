@@ -343,6 +343,7 @@ fn failure_cause(error: &ServingError) -> FailureCause {
         | ServingError::Features(_)
         | ServingError::BadInput { .. }
         | ServingError::Unavailable { .. }
+        | ServingError::Crashed { .. }
         | ServingError::ModelFailed { .. } => FailureCause::Unclear,
         ServingError::Pin(_) | ServingError::Refused(_) | ServingError::Overloaded { .. } | ServingError::NoRoom(_) => {
             FailureCause::Unrelated
@@ -352,7 +353,7 @@ fn failure_cause(error: &ServingError) -> FailureCause {
 
 /// True when the model failed on a request that it had accepted.
 fn is_of_model(error: &ServingError) -> bool {
-    matches!(error, ServingError::ModelFailed { .. } | ServingError::Unavailable { .. })
+    matches!(error, ServingError::ModelFailed { .. } | ServingError::Unavailable { .. } | ServingError::Crashed { .. })
 }
 
 /// The objects in the results of a photograph, for a model that detects some.

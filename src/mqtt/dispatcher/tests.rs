@@ -5,6 +5,7 @@ use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_identity::access_config::AccessConfig;
+use ledge_isolation::Isolation;
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
@@ -24,6 +25,8 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
         timeout: Duration::from_secs(1),
         keep_alive: None,
         cache_dir: None,
+        isolation: Isolation::None,
+        audit: AuditSink::to_nowhere(),
         profiles: Profiles::new(None, runtimes.clone(), 1),
         measure: false,
         sealer: ledge_identity::sealing::Sealer::none(),

@@ -14,6 +14,7 @@ use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime};
 use ledge_engine::cores::Topology;
 use ledge_identity::sealing::Sealer;
+use ledge_isolation::Isolation;
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
 use ledge_models::scheduling::engine::Engine;
@@ -284,6 +285,8 @@ fn repository(runtimes: Runtimes, threads: usize, measure: bool, timeout: Durati
         keep_alive: None,
         // Nothing compiled here is kept: it may be the reason of a failure.
         cache_dir: None,
+        isolation: Isolation::None,
+        audit: AuditSink::to_nowhere(),
         profiles: Profiles::none(runtimes.clone()),
         measure,
         // The daemon has decrypted the files for the time of the preflight: this process has no key.

@@ -25,7 +25,18 @@ impl Maker {
         let (reply, receiver) = oneshot::channel();
         let terms = Terms { deadline: self.now + deadline, priority, principal: Principal::User(who) };
         let inputs = vec![Tensor::from_vec::<f32>(vec![rows, 1], vec![tag; rows]).unwrap()];
-        (Job { inputs: JobInputs::Tensors(inputs), outputs: vec![0], rows, terms, queued: self.now, reply }, receiver)
+        (
+            Job {
+                inputs: JobInputs::Tensors(inputs),
+                outputs: vec![0],
+                rows,
+                terms,
+                queued: self.now,
+                is_second_try: false,
+                reply,
+            },
+            receiver,
+        )
     }
 
     /// A job whose caller waits to the end.

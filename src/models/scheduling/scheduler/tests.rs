@@ -1,6 +1,6 @@
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{ComputeTime, RunError, RunResult, Runtime, Signature};
+use ledge_engine::backend::{ComputeTime, RunError, RunPlace, RunResult, Runtime, Signature};
 use tokio::sync::{oneshot, watch};
 
 use super::*;
@@ -20,8 +20,8 @@ impl Backend for Unrun {
         &self.0
     }
 
-    fn run(&mut self, _: &[Tensor], _: &[usize]) -> Result<RunResult, RunError> {
-        Ok(RunResult { outputs: vec![], time: ComputeTime::default() })
+    fn run(&mut self, _: &[Tensor], _: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
+        Ok(RunResult::default())
     }
 }
 
@@ -31,6 +31,8 @@ impl Observer for Silent {
     fn executed(&self, _: usize, _: ComputeTime, _: Duration) {}
 
     fn prepared(&self, _: Duration) {}
+
+    fn crashed(&self, _: &str, _: Option<&str>) {}
 
     fn start(&self) {}
 }
@@ -87,8 +89,18 @@ impl Machine {
         let queued = self.start + at;
         let deadline = queued + Duration::from_mins(1);
         let terms = Terms { deadline, priority, principal: Principal::Local };
-        self.state
-            .offer(model, Job { inputs: JobInputs::Tensors(vec![]), outputs: vec![], rows: 1, terms, queued, reply })
+        self.state.offer(
+            model,
+            Job {
+                inputs: JobInputs::Tensors(vec![]),
+                outputs: vec![],
+                rows: 1,
+                terms,
+                queued,
+                is_second_try: false,
+                reply,
+            },
+        )
     }
 
     /// Wakes a worker at `at`, and returns the task that it takes.

@@ -40,7 +40,8 @@ pub fn read_text(folder: &Path, relative: &Path, max: u64) -> io::Result<String>
     String::from_utf8(content).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-fn open(folder: &Path, relative: &Path) -> io::Result<File> {
+/// Opens the regular file at `relative` in `folder`. `folder` itself may be a link.
+pub fn open(folder: &Path, relative: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let folder_fd = rustix::fs::openat(CWD, folder, flags | OFlags::DIRECTORY, Mode::empty())?;
     // Without NONBLOCK, opening a FIFO would wait for its writer.
@@ -76,7 +77,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use ledge_base::durable;
+    use crate::durable;
 
     #[test]
     fn a_link_within_the_folder_is_followed_and_one_out_of_it_is_refused() {

@@ -2,13 +2,15 @@
 //! the compilation of a batch size.
 
 use ledge_base::tensor::{Tensor, element_count};
-use ledge_engine::backend::{Port, Signature};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Port, Signature};
 
 /// Bound on one input of a warm-up run, in bytes: a larger one is not worth a warm-up.
 const WARM_UP_BYTES_MAX: usize = 64 << 20;
 
 /// Runs that every instance of a model does before it serves.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WarmUp {
     /// Inputs of the model, with the dimensions that its model config fixes.
     pub signature: Signature,

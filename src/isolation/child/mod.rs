@@ -1,0 +1,108 @@
+//! The process that runs models, from inside: `ledge runtime`. It has a thread for each core that models run on, asleep
+//! until its lane has a job, and one that obeys orders. It ends with its socket.
+
+pub mod crash;
+#[cfg(feature = "fault-injection")]
+pub mod faults;
+mod jobs;
+mod models;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use ledge_base::sys;
+use ledge_base::telemetry::process;
+use ledge_engine::{Runtimes, cores};
+use rustix::process::Signal;
+
+use self::crash::Work;
+use self::models::Models;
+use crate::channel;
+use crate::lane::Lane;
+use crate::shared_memory::SharedMemory;
+use crate::wire::{LoadOrder, Loaded, Order, Setup};
+
+/// The most bytes of an order.
+const ORDER_BYTES_MAX: usize = 256 << 20;
+
+/// Reasons why the process does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    #[error("`ledge runtime` is started by the daemon, with a socket as standard input; this is none: {0}")]
+    Socket(io::Error),
+    #[error("cannot map the memory of a lane: {0}")]
+    Memory(io::Error),
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Serves the daemon at the other end of standard input until it hangs up. To be called while there is one thread. Returns
+/// only errors.
+pub fn run() -> Result<(), ChildError> {
+    let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
+    let setup: Option<Setup> = channel::receive(&socket, ORDER_BYTES_MAX).map_err(ChildError::Socket)?;
+    let Some(setup) = setup else { return Ok(()) };
+    let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
+    crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?);
+    let mut lanes = Vec::with_capacity(setup.cores.len());
+    for _ in &setup.cores {
+        let file = channel::receive_file(&socket).map_err(ChildError::Socket)?;
+        lanes.push(Lane::new(SharedMemory::map(&file, Lane::LENGTH).map_err(ChildError::Memory)?));
+    }
+
+    if let Some(memory) = setup.memory_bytes {
+        process::bound_memory(memory);
+    }
+    let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
+    let models = Arc::new(Models::new(runtimes));
+    for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
+        let (models, cores) = (models.clone(), setup.cores.clone());
+        let serve = move || jobs::serve(&lane, index, core, &cores, &models);
+        let thread = std::thread::Builder::new().name(format!("infer-core-{core}"));
+        thread.spawn(serve).map_err(ChildError::Thread)?;
+    }
+    obey(&Arc::new(socket), &models);
+    end()
+}
+
+/// Standard input under another number, so that nothing reads the socket by accident.
+fn own_input() -> io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?)
+}
+
+/// Obeys orders until the daemon hangs up.
+fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
+    while let Ok(Some(order)) = channel::receive::<Order>(socket, ORDER_BYTES_MAX) {
+        match order {
+            Order::Load(order) => {
+                let (models, socket, model) = (models.clone(), socket.clone(), order.model);
+                let work = move || load(&order, &models, &socket);
+                if let Err(error) = std::thread::Builder::new().name("infer-load".to_owned()).spawn(work) {
+                    eprintln!("cannot start a thread for the load of model {model}: {error}");
+                    return;
+                }
+            }
+            Order::Unload(model) => {
+                models.remove(model);
+                sys::return_free_memory();
+            }
+        }
+    }
+}
+
+fn load(order: &LoadOrder, models: &Models, socket: &UnixStream) {
+    crash::works_at(Work::Load(order.model));
+    // The runtime's own threads inherit the cores of the thread that loads.
+    let _ = cores::pin(&order.cores);
+    let result = models.load(order);
+    // The daemon hung up: the main thread ends the process.
+    let _ = channel::send(socket, &Loaded { model: order.model, result });
+}
+
+/// Ends this process at once. Destructors of a runtime crash while a model is loaded, so none is run.
+fn end() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    std::process::abort()
+}

@@ -1,0 +1,48 @@
+//! Models in processes of their own: a small daemon, and children that hold the runtimes and whatever reads foreign bytes.
+//!
+//! Files, in reading order:
+//! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
+//! * `process.rs` - one child, from the daemon: its start, its orders, its end
+//! * `remote.rs` - a model in a child, behind the trait `Backend`
+//! * `stage.rs` - the files of a model, laid out where a child may read them
+//! * `wire.rs` - what passes between the processes
+//! * `channel.rs` - orders and their results, over a socket
+//! * `lane.rs`, `lane/` - jobs and answers, through the shared memory of one core; the folder has tests
+//! * `shared_memory.rs` - that memory
+//! * `child/` - the child, from inside: `mod.rs` its threads and orders, `models.rs` what it loaded, `jobs.rs` the thread
+//!   of a core, `crash.rs` the note of who crashed, `faults.rs` faults for tests
+//!
+//! # One run
+//!
+//! The worker of a core, or the caller's thread for a brief run, writes the tensors into the lane of that core, wakes the
+//! child's thread there, and sleeps until the answer. So there is one thread awake for each core, whichever process it is
+//! in, and the scheduler decides about all of them.
+//!
+//! # The end of a child
+//!
+//! The watcher of a child sees its socket closed, makes sure that the process is gone, and reads from the crash report
+//! which lane or load crashed. The run of that lane gets [`RunError::Crashed`](ledge_engine::backend::RunError::Crashed),
+//! the others `Interrupted`: they may run again elsewhere, since an inference has no side effects.
+//!
+//! Invariants:
+//! * The daemon loads no runtime for a model that runs in a child.
+//! * Nothing that a child says is believed: lengths, places, counts and datatypes are checked against what was asked, on a
+//!   copy. A child that lies is ended.
+//! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need.
+//! * A child ends with the daemon, and with its last model.
+//! * Unsafe code is in `shared_memory.rs` and `child/crash.rs` alone.
+
+pub mod child;
+mod channel;
+mod lane;
+mod pool;
+mod process;
+mod remote;
+mod shared_memory;
+mod stage;
+mod wire;
+
+pub use child::crash::Work;
+pub use pool::{ChildSettings, Children, Isolation, ModelOrder, remove_leftovers};
+pub use process::{ChildId, Ended, OnEnd};
+pub use remote::RemoteBackend;

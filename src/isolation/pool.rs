@@ -1,0 +1,210 @@
+//! The children: the shared one of all models, and those of models that have one to themselves.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use ledge_engine::Runtimes;
+use ledge_engine::backend::{LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::warm_up::WarmUp;
+use rustix::io::Errno;
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::process::{Child, OnEnd};
+use crate::remote::RemoteBackend;
+use crate::stage::Stage;
+use crate::wire::{LoadOrder, Setup};
+
+/// Where a model runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// In the daemon itself.
+    #[default]
+    None,
+    /// In a sealed process, together with other models.
+    Process,
+    /// In a sealed process of its own.
+    Own,
+}
+
+/// What the children need.
+#[derive(Debug, Clone)]
+pub struct ChildSettings {
+    /// The program whose verb `runtime` is a child: this one.
+    pub program: PathBuf,
+    /// The folder in which each child gets one of its own.
+    pub folder: PathBuf,
+    /// The same on a file system in memory, for models that are encrypted on the disk; `None` where there is none.
+    pub memory_folder: Option<PathBuf>,
+    /// The cores that models run on.
+    pub cores: Vec<usize>,
+    /// The most memory that each may reserve, in bytes.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A model to load in a child.
+#[derive(Debug)]
+pub struct ModelOrder<'m> {
+    /// The model and its version, by which its own child is found.
+    pub name: &'m str,
+    pub runtime: Runtime,
+    pub files: &'m ModelFiles,
+    /// True when the files may lie only in memory.
+    pub is_secret: bool,
+    /// Threads and instructions. The cache is the next field.
+    pub options: &'m LoadOptions,
+    /// The folder that keeps the compiled model between starts.
+    pub cache: Option<&'m Path>,
+    /// The cores that its runtime's threads may use.
+    pub cores: &'m [usize],
+    pub warm_up: Option<&'m WarmUp>,
+    /// The time that a run may take before it counts as one that never ends.
+    pub time_limit: Duration,
+}
+
+/// The children of this process. Each is started when the first model needs it, and ends with its last model.
+pub struct Children {
+    settings: ChildSettings,
+    runtimes: Runtimes,
+    on_end: OnEnd,
+    /// By the model that has one to itself; the shared one has no name.
+    homes: Mutex<HashMap<Option<String>, Weak<Home>>>,
+    next_folder: AtomicU64,
+    next_model: AtomicU64,
+}
+
+impl std::fmt::Debug for Children {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Children").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// A child, and the folders that it may read.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub child: Child,
+    folders: Vec<PathBuf>,
+    next_stage: AtomicU64,
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+impl Children {
+    /// No child is started yet. `on_end` is told of each that ends before its models.
+    pub fn new(settings: ChildSettings, runtimes: Runtimes, on_end: OnEnd) -> Self {
+        let (next_folder, next_model) = (AtomicU64::new(1), AtomicU64::new(1));
+        Self { settings, runtimes, on_end, homes: Mutex::default(), next_folder, next_model }
+    }
+
+    /// Loads a model into a child: the shared one, or with [`Isolation::Own`] one that only its instances share. Also
+    /// returns the memory that it takes there, in bytes. Blocks until that is done.
+    pub fn load(&self, isolation: Isolation, order: &ModelOrder<'_>) -> Result<(RemoteBackend, u64), LoadError> {
+        let refused = |error: io::Error| LoadError::Refused { runtime: order.runtime, reason: error.to_string() };
+        let own = (isolation == Isolation::Own).then(|| order.name.to_owned());
+        let home = self.home(own).map_err(|error| LoadError::Refused {
+            runtime: order.runtime,
+            reason: format!("its process cannot be started: {error}"),
+        })?;
+        let folder = home.folder(order.is_secret).map_err(refused)?;
+        let (mut stage, files, cache) = Stage::new(folder, order.files, order.cache).map_err(refused)?;
+        let model = self.next_model.fetch_add(1, Ordering::Relaxed);
+        let facts = home.child.load(LoadOrder {
+            model,
+            runtime: order.runtime,
+            files,
+            options: LoadOptions { cache, ..order.options.clone() },
+            cores: order.cores.to_vec(),
+            warm_up: order.warm_up.cloned(),
+        })?;
+        if let Err(error) = stage.keep_compiled() {
+            tracing::warn!(model = order.name, %error, "the compiled model cannot be kept; the next start compiles it again");
+        }
+        let bytes = facts.bytes;
+        Ok((RemoteBackend::new(home, (model, order.runtime), facts, order.time_limit, stage), bytes))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Option<String>, Weak<Home>>> {
+        // Nothing panics under this lock.
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The child of this name, or a new one in place of one that has ended.
+    fn home(&self, name: Option<String>) -> io::Result<Arc<Home>> {
+        // Held during a start, so that two loads at a time do not start two.
+        let mut homes = self.lock();
+        homes.retain(|_, home| home.strong_count() > 0);
+        let running = homes.get(&name).and_then(Weak::upgrade);
+        if let Some(home) = running.filter(|home| !home.child.is_closed()) {
+            return Ok(home);
+        }
+        let home = Arc::new(self.start()?);
+        homes.insert(name, Arc::downgrade(&home));
+        Ok(home)
+    }
+
+    fn start(&self) -> io::Result<Home> {
+        let own = format!("{}-{}", std::process::id(), self.next_folder.fetch_add(1, Ordering::Relaxed));
+        let places = std::iter::once(&self.settings.folder).chain(&self.settings.memory_folder);
+        let mut folders = Vec::new();
+        for place in places {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
+            let folder = place.join(&own);
+            std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+            folders.push(folder.canonicalize()?);
+        }
+        let setup = Setup {
+            cores: self.settings.cores.clone(),
+            runtimes: self.runtimes.folder().to_owned(),
+            own_folders: self.runtimes.own_folders(),
+            folders: folders.clone(),
+            memory_bytes: self.settings.memory_bytes,
+        };
+        let started = Child::start(&self.settings.program, &setup, self.on_end.clone());
+        match started {
+            Ok(child) => Ok(Home { child, folders, next_stage: AtomicU64::new(1) }),
+            Err(error) => {
+                folders.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Home {
+    /// A new path for the files of an instance.
+    fn folder(&self, is_secret: bool) -> io::Result<PathBuf> {
+        let no_memory = || io::Error::other("encrypted models need a folder in memory (tmpfs), and there is none");
+        let folder = if is_secret {
+            self.folders.get(1).ok_or_else(no_memory)?
+        } else {
+            self.folders.first().ok_or_else(no_memory)?
+        };
+        Ok(folder.join(self.next_stage.fetch_add(1, Ordering::Relaxed).to_string()))
+    }
+}
+
+/// Removes the folders of processes that were killed, and those of this one from before its restart. To be called before a
+/// child is started.
+pub fn remove_leftovers(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.split('-').next().and_then(|pid| pid.parse::<i32>().ok()).and_then(Pid::from_raw);
+        let is_alive =
+            |pid| pid != rustix::process::getpid() && rustix::process::test_kill_process(pid) != Err(Errno::SRCH);
+        if !pid.is_some_and(is_alive) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One child, from the daemon: its start, its orders, and its end.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use ledge_base::sys::NO_TELEMETRY_VARIABLE;
+use ledge_engine::backend::LoadError;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::channel;
+use crate::child::crash::{self, Work};
+use crate::lane::Lane;
+use crate::shared_memory::SharedMemory;
+use crate::wire::{LoadOrder, Loaded, LoadedFacts, ModelId, Order, Setup};
+
+/// The most bytes of a message from a child: a signature with names.
+const RESULT_BYTES_MAX: usize = 16 << 20;
+
+/// The longest wait of an order for a child that does not read.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest time of one load.
+const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
+
+/// Environment variables that a child inherits: those by which libraries are found.
+const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
+
+/// The number of a child, for this process.
+pub type ChildId = u64;
+
+/// The end of a child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The end and its cause, for people.
+    pub reason: String,
+    /// The work that is to blame, if it is known.
+    pub blamed: Option<Work>,
+}
+
+/// Is told the end of each child that was not stopped.
+pub type OnEnd = Arc<dyn Fn(ChildId, &Ended) + Send + Sync>;
+
+/// A child. It ends with the last handle.
+#[derive(Debug)]
+pub struct Child {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: ChildId,
+    process: OwnedFd,
+    lanes: Vec<LaneSlot>,
+    report: SharedMemory,
+    /// For orders; one thread writes at a time.
+    socket: Mutex<UnixStream>,
+    /// Set before lanes are closed: no answer comes any more.
+    is_closed: AtomicBool,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+/// A lane, and the lock of the thread that has a job in it.
+#[derive(Debug)]
+struct LaneSlot {
+    shared: Lane,
+    taken: Mutex<Lane>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    loads: HashMap<ModelId, mpsc::Sender<Result<LoadedFacts, LoadError>>>,
+    /// Set when the daemon ends the child.
+    cause: Option<Ended>,
+    /// Set when the last handle was dropped.
+    was_stopped: bool,
+    end: Option<Ended>,
+}
+
+impl Child {
+    /// Starts `program`, and gives it what it needs.
+    pub fn start(program: &PathBuf, setup: &Setup, on_end: OnEnd) -> io::Result<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let (socket, other) = UnixStream::pair()?;
+        let mut command = Command::new(program);
+        command.arg("runtime").env_clear().env(NO_TELEMETRY_VARIABLE, "1");
+        command.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
+        let mut process = command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null()).spawn()?;
+        // The handle of the command holds the other end of the socket.
+        drop(command);
+
+        let begun = Self::set_up(id, process.id(), &socket, setup);
+        let inner = match begun {
+            Ok(inner) => Arc::new(inner),
+            Err(error) => {
+                let _ = process.kill();
+                let _ = process.wait();
+                return Err(error);
+            }
+        };
+        let watched = inner.clone();
+        let watch = move || watched.watch(&socket, process, &on_end);
+        std::thread::Builder::new().name("runtime-watch".to_owned()).spawn(watch)?;
+        Ok(Self { inner })
+    }
+
+    fn set_up(id: ChildId, process: u32, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
+        let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        socket.set_write_timeout(Some(ORDER_TIMEOUT))?;
+        channel::send(socket, setup)?;
+        let (report, file) = SharedMemory::create("ledge-crash-report", crash::LENGTH)?;
+        channel::send_file(socket, &file)?;
+        let mut lanes = Vec::with_capacity(setup.cores.len());
+        for _ in &setup.cores {
+            let (memory, file) = SharedMemory::create("ledge-lane", Lane::LENGTH)?;
+            channel::send_file(socket, &file)?;
+            let lane = Lane::new(memory);
+            lanes.push(LaneSlot { shared: lane.clone(), taken: Mutex::new(lane) });
+        }
+        Ok(Inner {
+            id,
+            process,
+            lanes,
+            report,
+            socket: Mutex::new(socket.try_clone()?),
+            is_closed: AtomicBool::new(false),
+            state: Mutex::default(),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// The number of this child.
+    pub fn id(&self) -> ChildId {
+        self.inner.id
+    }
+
+    /// True when no answer comes from it any more.
+    pub fn is_closed(&self) -> bool {
+        self.inner.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The lane of a core, for one job.
+    pub fn lane(&self, core: usize) -> Option<MutexGuard<'_, Lane>> {
+        Some(self.inner.lanes.get(core)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Loads a model. Blocks until that is done.
+    pub fn load(&self, order: LoadOrder) -> Result<LoadedFacts, LoadError> {
+        let (model, runtime) = (order.model, order.runtime);
+        let (sender, receiver) = mpsc::channel();
+        {
+            let mut state = self.inner.state();
+            if let Some(end) = &state.end {
+                return Err(LoadError::Interrupted { runtime, reason: end.reason.clone() });
+            }
+            state.loads.insert(model, sender);
+        }
+        self.order(&Order::Load(Box::new(order)));
+        let late = format!("the load took longer than {} minutes", LOAD_TIME_MAX.as_secs() / 60);
+        match receiver.recv_timeout(LOAD_TIME_MAX) {
+            Ok(result) => result,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.end(Ended { reason: late.clone(), blamed: Some(Work::Load(model)) });
+                Err(LoadError::Crashed { runtime, reason: late })
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let Ended { reason, blamed } = self.wait_for_end();
+                Err(match blamed {
+                    Some(work) if work != Work::Load(model) => LoadError::Interrupted { runtime, reason },
+                    _ => LoadError::Crashed { runtime, reason },
+                })
+            }
+        }
+    }
+
+    /// Unloads a model, when its run has ended.
+    pub fn unload(&self, model: ModelId) {
+        self.order(&Order::Unload(model));
+    }
+
+    fn order(&self, order: &Order) {
+        let socket = self.inner.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = channel::send(&socket, order)
+            && !self.is_closed()
+        {
+            self.end(Ended { reason: format!("the process of the runtimes takes no orders: {error}"), blamed: None });
+        }
+    }
+
+    /// Ends the process now, for a reason that counts instead of the signal.
+    pub fn end(&self, cause: Ended) {
+        self.inner.state().cause.get_or_insert(cause);
+        self.inner.kill();
+    }
+
+    /// Waits for the end of a child that is closed, or was ended, and returns its cause.
+    pub fn wait_for_end(&self) -> Ended {
+        let mut state = self.inner.state();
+        loop {
+            if let Some(end) = &state.end {
+                return end.clone();
+            }
+            state = self.inner.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.inner.state().was_stopped = true;
+        // It ends itself when its socket is closed, whatever its threads do; and if not, the watcher ends it.
+        let socket = self.inner.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+    }
+
+    /// Passes results on until the child ends, and then tells everybody who waits.
+    fn watch(&self, socket: &UnixStream, mut process: std::process::Child, on_end: &OnEnd) {
+        let nonsense = loop {
+            match channel::receive::<Loaded>(socket, RESULT_BYTES_MAX) {
+                Ok(Some(Loaded { model, result })) => {
+                    let waiting = self.state().loads.remove(&model);
+                    let Some(waiting) = waiting else { break true };
+                    let _ = waiting.send(result);
+                }
+                Ok(None) => break false,
+                Err(error) => break error.kind() == io::ErrorKind::InvalidData,
+            }
+        };
+
+        // A child that closed its socket and lives on is ended too.
+        self.kill();
+        let status = process.wait();
+        self.is_closed.store(true, Ordering::Release);
+        let by_itself = || match status {
+            Ok(status) => describe(status),
+            Err(error) => format!("ended, and its status is not known: {error}"),
+        };
+        let mut state = self.state();
+        let end = state.cause.clone().unwrap_or_else(|| Ended {
+            reason: match nonsense {
+                true => "the process of the runtimes sent a message that is none".to_owned(),
+                false => format!("the process of the runtimes {}", by_itself()),
+            },
+            blamed: crash::crashed(&self.report),
+        });
+        state.end = Some(end.clone());
+        // Whoever waits for a load learns the end from the closed channel.
+        state.loads.clear();
+        let was_stopped = state.was_stopped;
+        drop(state);
+        self.ended.notify_all();
+        for lane in &self.lanes {
+            lane.shared.close();
+        }
+        if !was_stopped {
+            on_end(self.id, &end);
+        }
+    }
+}
+
+/// The end of a process, completing "the process ...".
+fn describe(status: std::process::ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match status.signal().map(|signal| (signal, Signal::from_named_raw(signal))) {
+        Some((_, Some(Signal::SEGV))) => "crashed with SIGSEGV (segmentation fault)".to_owned(),
+        Some((_, Some(Signal::ABORT))) => "crashed with SIGABRT (aborted)".to_owned(),
+        Some((_, Some(Signal::BUS))) => "crashed with SIGBUS (bus error)".to_owned(),
+        Some((_, Some(Signal::FPE))) => "crashed with SIGFPE (arithmetic error)".to_owned(),
+        Some((_, Some(Signal::ILL))) => "crashed with SIGILL (illegal instruction)".to_owned(),
+        Some((_, Some(Signal::KILL))) => "was killed with SIGKILL, by a user or for want of memory".to_owned(),
+        Some((number, _)) => format!("ended with signal {number}"),
+        None => format!("ended with {status}"),
+    }
+}

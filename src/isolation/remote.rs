@@ -1,0 +1,174 @@
+//! A model in a child, behind the interface that models in this process have.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::{Backend, RunError, RunPlace, RunResult, Runtime, Signature};
+
+use crate::child::crash::Work;
+use crate::lane::{Lane, LaneError, NoAnswer, Writer};
+use crate::pool::Home;
+use crate::process::{ChildId, Ended};
+use crate::stage::Stage;
+use crate::wire::{AnswerHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
+
+/// The time beyond its deadline, or beyond the model's own time limit, after which a run counts as one that never ends.
+pub const HANG_GRACE: Duration = Duration::from_secs(10);
+
+/// A model that a child has loaded. Dropping it unloads it there.
+#[derive(Debug)]
+pub struct RemoteBackend {
+    /// The first field, so that files are removed before their folder is.
+    _stage: Stage,
+    home: Arc<Home>,
+    model: ModelId,
+    runtime: Runtime,
+    signature: Signature,
+    is_sound: bool,
+    /// The time that a run may take whatever its deadline is.
+    time_limit: Duration,
+    /// The core of the last run.
+    core: usize,
+}
+
+impl RemoteBackend {
+    pub(crate) fn new(
+        home: Arc<Home>,
+        (model, runtime): (ModelId, Runtime),
+        facts: LoadedFacts,
+        time_limit: Duration,
+        stage: Stage,
+    ) -> Self {
+        let LoadedFacts { signature, .. } = facts;
+        Self { _stage: stage, home, model, runtime, signature, is_sound: true, time_limit, core: 0 }
+    }
+
+    /// Gives a job to the child, and waits for its answer. `read` makes a value of the answer, or says what is wrong with it.
+    fn ask<T>(
+        &mut self,
+        place: RunPlace,
+        make: impl FnOnce(&mut Writer<'_>) -> Result<JobHead, LaneError>,
+        read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
+    ) -> Result<(T, Duration), RunError> {
+        self.core = place.core;
+        let Self { home, time_limit, .. } = self;
+        let no_lane = || RunError::Interrupted { reason: format!("the process has no lane {}", place.core) };
+        let lane = home.child.lane(place.core).ok_or_else(no_lane)?;
+        let mut area = lane.job();
+        let too_large =
+            |error: LaneError| RunError::Input { name: "of this call".to_owned(), reason: error.to_string() };
+        let head = make(&mut area).map_err(too_large)?;
+        let sent = area.used();
+        let number = lane.ask(area, &head).map_err(too_large)?;
+
+        let until = place.deadline.max(Instant::now() + *time_limit) + HANG_GRACE;
+        match lane.wait(number, until, || home.child.is_closed()) {
+            Ok(()) => {}
+            Err(NoAnswer::Closed) => return Err(ended(home, place.core)),
+            Err(NoAnswer::Late) => {
+                let seconds = time_limit.saturating_add(HANG_GRACE).as_secs();
+                return Err(end(home, place.core, format!("a run of the model did not end within {seconds} s")));
+            }
+        }
+
+        let answer = lane.answer_head::<AnswerHead>();
+        let received = answer.as_ref().map_or(0, |answer| answer.result.as_ref().map_or(0, RunHead::end));
+        let answer = answer.map_err(|error| format!("gave an answer that is none: {error}"));
+        let answer = answer.and_then(|AnswerHead { result, is_sound, cpu }| {
+            self.is_sound = is_sound;
+            match result {
+                // Only the daemon can know that.
+                Err(RunError::Crashed { .. }) => Err("claims that it has crashed".to_owned()),
+                Err(error) => Ok(Err(error)),
+                Ok(head) => read(&self.signature, &lane, head).map(|value| Ok((value, cpu))),
+            }
+        });
+        lane.release(sent, received);
+        answer.unwrap_or_else(|reason| Err(end(home, place.core, format!("the process of the runtimes {reason}"))))
+    }
+}
+
+/// Ends the child because of the job on `core`.
+fn end(home: &Home, core: usize, reason: String) -> RunError {
+    home.child.end(Ended { reason, blamed: Some(Work::Lane(core)) });
+    ended(home, core)
+}
+
+/// The error of a run on `core` whose child has ended.
+fn ended(home: &Home, core: usize) -> RunError {
+    match home.child.wait_for_end() {
+        Ended { reason, blamed: Some(work) } if work == Work::Lane(core) => RunError::Crashed { reason },
+        Ended { reason, .. } => RunError::Interrupted { reason },
+    }
+}
+
+/// The outputs `asked` of a run, checked.
+fn outputs(signature: &Signature, lane: &Lane, head: RunHead, asked: &[usize]) -> Result<RunResult, String> {
+    let RunHead { outputs: heads, time } = head;
+    if heads.len() != asked.len() {
+        return Err(format!("gave {} outputs, {} were asked for", heads.len(), asked.len()));
+    }
+    let mut outputs = Vec::with_capacity(heads.len());
+    for (head, index) in heads.into_iter().zip(asked) {
+        let port = signature.outputs.get(*index);
+        if port.is_none_or(|port| port.datatype != head.datatype) {
+            return Err(format!("gave {} for output {index}", head.datatype));
+        }
+        outputs.push(tensor(lane, head)?);
+    }
+    Ok(RunResult { outputs, time, cpu_elsewhere: Duration::ZERO })
+}
+
+/// A tensor that a child left, copied and then checked.
+fn tensor(lane: &Lane, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, String> {
+    let bytes = lane.answer_bytes(place).map_err(|error| format!("gave an output that is none: {error}"))?;
+    Tensor::new(datatype, shape, bytes.into()).map_err(|error| format!("gave an output that is none: {error}"))
+}
+
+impl Backend for RemoteBackend {
+    fn runtime(&self) -> Runtime {
+        self.runtime
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn is_sound(&self) -> bool {
+        self.is_sound
+    }
+
+    fn repair(&mut self) {
+        let place = RunPlace { core: self.core, is_wide: false, deadline: Instant::now() };
+        let model = self.model;
+        let _ = self.ask(place, |_| Ok(JobHead::Repair(model)), |_, _, _| Ok(()));
+    }
+
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
+        let model = self.model;
+        let make = |area: &mut Writer<'_>| {
+            let inputs = inputs.iter().map(|tensor| TensorHead::write(tensor, area)).collect::<Result<_, _>>()?;
+            Ok(JobHead::Run { model, inputs, outputs: outputs.to_vec(), is_wide: place.is_wide })
+        };
+        let (result, cpu) =
+            self.ask(place, make, |signature, lane, head| self::outputs(signature, lane, head, outputs))?;
+        Ok(RunResult { cpu_elsewhere: cpu, ..result })
+    }
+
+    fn process(&self) -> Option<ChildId> {
+        Some(self.home.child.id())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.home.child.is_closed()
+    }
+}
+
+impl Drop for RemoteBackend {
+    fn drop(&mut self) {
+        if !self.home.child.is_closed() {
+            self.home.child.unload(self.model);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The files of a model where a child may read them: a folder for each instance, beneath the child's own.
+//!
+//! A child may open files only beneath its own folder, so nothing that a model's folder contains, such as a link, leads it
+//! anywhere else. Files are linked there where that is possible, and copied otherwise.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ledge_base::checked_folder::CheckedFolder;
+use ledge_base::contained;
+use ledge_engine::backend::{CompiledCache, ModelFiles};
+use rustix::fs::{AtFlags, CWD};
+
+/// The folder of compiled models within that of an instance.
+const CACHE: &str = "compiled";
+
+/// The longest wait for another load that uses the same compiled model.
+const CACHE_LOCK_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The largest compiled model that is kept, in bytes.
+const COMPILED_BYTES_MAX: u64 = 16 << 30;
+
+/// The files of one instance; removed when this is dropped. What a runtime has mapped stays as long as the mapping.
+#[derive(Debug)]
+pub struct Stage {
+    folder: PathBuf,
+    /// The folder that keeps the compiled model between starts, if it has none yet.
+    to_keep: Option<PathBuf>,
+}
+
+impl Stage {
+    /// Lays `files` out in the new folder `folder`, together with the compiled model that `cache` keeps. Returns the
+    /// files and the cache as the child sees them.
+    pub fn new(
+        folder: PathBuf,
+        files: &ModelFiles,
+        cache: Option<&Path>,
+    ) -> io::Result<(Self, ModelFiles, CompiledCache)> {
+        create(&folder)?;
+        let mut stage = Self { folder, to_keep: None };
+        let home = files.model.parent().unwrap_or(Path::new("."));
+        let own = |path: &Path| path.file_name().map(PathBuf::from);
+        let named = [own(&files.model), files.weights.as_deref().and_then(own)];
+        for name in named.into_iter().flatten().chain(files.external.iter().cloned()) {
+            stage.place(&contained::open(home, &name)?, &name)?;
+        }
+        let cache = cache.map_or(Ok(CompiledCache::None), |cache| stage.compiled(cache))?;
+        let staged = files.moved_to(&stage.folder);
+        Ok((stage, staged, cache))
+    }
+
+    fn place(&self, file: &File, name: &Path) -> io::Result<()> {
+        let target = self.folder.join(name);
+        if let Some(parent) = target.parent().filter(|parent| *parent != self.folder) {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
+        link_or_copy(file, &target)
+    }
+
+    /// A folder with the compiled model that `cache` keeps, or an empty one that the runtime fills.
+    fn compiled(&mut self, cache: &Path) -> io::Result<CompiledCache> {
+        let own = self.folder.join(CACHE);
+        create(&own)?;
+        let kept = CheckedFolder::take(cache, CACHE_LOCK_TIMEOUT)?;
+        let mut is_empty = true;
+        for name in kept.files() {
+            link_or_copy(&contained::open(kept.path(), Path::new(name))?, &own.join(name))?;
+            is_empty = false;
+        }
+        self.to_keep = is_empty.then(|| cache.to_owned());
+        Ok(CompiledCache::Own(own))
+    }
+
+    /// Keeps the compiled model that the runtime has left, for the next start.
+    pub fn keep_compiled(&mut self) -> io::Result<()> {
+        let Some(cache) = self.to_keep.take() else { return Ok(()) };
+        let own = self.folder.join(CACHE);
+        let kept = CheckedFolder::take(&cache, CACHE_LOCK_TIMEOUT)?;
+        // Another instance was quicker.
+        if kept.files().next().is_some() {
+            return Ok(());
+        }
+        for entry in fs::read_dir(&own)? {
+            let name = entry?.file_name();
+            let file = contained::open(&own, Path::new(&name))?;
+            if file.metadata()?.len() <= COMPILED_BYTES_MAX {
+                // Copied: the child could go on writing to a file that is linked.
+                copy(&file, &kept.path().join(&name))?;
+            }
+        }
+        kept.keep()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            tracing::warn!(folder = %self.folder.display(), %error, "the files of an unloaded model cannot be removed");
+        }
+    }
+}
+
+fn create(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(folder)
+}
+
+fn link_or_copy(file: &File, target: &Path) -> io::Result<()> {
+    // Through the open file, so that the name cannot be another file meanwhile.
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match rustix::fs::linkat(CWD, opened, CWD, target, AtFlags::SYMLINK_FOLLOW) {
+        Ok(()) => Ok(()),
+        // Another file system, a file of another user, or a file system without links.
+        Err(_) => copy(file, target),
+    }
+}
+
+fn copy(mut file: &File, target: &Path) -> io::Result<()> {
+    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target)?;
+    io::copy(&mut file, &mut copy).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledge_base::durable;
+    use ledge_engine::backend::{Dangers, Format};
+
+    fn files(home: &Path) -> ModelFiles {
+        for name in ["model.onnx", "data/weights"] {
+            let path = home.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            durable::replace(&path, name.as_bytes()).unwrap();
+        }
+        ModelFiles {
+            format: Format::Onnx,
+            model: home.join("model.onnx"),
+            weights: None,
+            external: vec!["data/weights".into()],
+            port_names: None,
+            dangers: Dangers::default(),
+            class_maps: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn files_are_laid_out_under_their_names_and_removed_at_the_end() {
+        let root = tempfile::tempdir().unwrap();
+        let files = files(&root.path().join("home"));
+        let folder = root.path().join("stage");
+        let (stage, staged, cache) = Stage::new(folder.clone(), &files, None).unwrap();
+        assert_eq!((staged.model.clone(), cache), (folder.join("model.onnx"), CompiledCache::None));
+        assert_eq!(fs::read(&staged.model).unwrap(), b"model.onnx");
+        assert_eq!(fs::read(folder.join("data/weights")).unwrap(), b"data/weights");
+        drop(stage);
+        assert!(!folder.exists() && files.model.exists());
+    }
+
+    #[test]
+    fn a_link_out_of_the_folder_is_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        durable::replace(&root.path().join("secret"), b"key").unwrap();
+        let files = files(&root.path().join("home"));
+        fs::remove_file(&files.model).unwrap();
+        std::os::unix::fs::symlink("../secret", &files.model).unwrap();
+        let error = Stage::new(root.path().join("stage"), &files, None).unwrap_err();
+        assert!(error.to_string().contains("leads out"), "{error}");
+        assert!(!root.path().join("stage").exists());
+    }
+
+    #[test]
+    fn a_compiled_model_is_kept_once_and_found_by_the_next() {
+        let root = tempfile::tempdir().unwrap();
+        let (files, cache) = (files(&root.path().join("home")), root.path().join("cache"));
+        let stage = |name: &str| {
+            let (stage, _, own) = Stage::new(root.path().join(name), &files, Some(&cache)).unwrap();
+            let CompiledCache::Own(own) = own else { panic!("{own:?}") };
+            (stage, own)
+        };
+        let (mut first, own) = stage("first");
+        assert_eq!(fs::read_dir(&own).unwrap().count(), 0);
+        durable::replace(&own.join("1.blob"), b"compiled").unwrap();
+        first.keep_compiled().unwrap();
+        let (mut second, own) = stage("second");
+        assert_eq!(fs::read(own.join("1.blob")).unwrap(), b"compiled");
+        durable::replace(&own.join("2.blob"), b"other").unwrap();
+        second.keep_compiled().unwrap();
+        let (_third, own) = stage("third");
+        assert!(!own.join("2.blob").exists());
+    }
+}

@@ -1,0 +1,121 @@
+//! What passes between the daemon and a child: plain data. Orders and their results go over a socket, jobs and answers
+//! through lanes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, Runtime, Signature};
+use ledge_engine::warm_up::WarmUp;
+use serde::{Deserialize, Serialize};
+
+use crate::lane::{LaneError, Place, Writer};
+
+/// A model in a child, by a number that the daemon gave it.
+pub type ModelId = u64;
+
+/// The first message to a child.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// The cores that models run on. A file with the shared memory of a lane follows for each, after that of the crash
+    /// report.
+    pub cores: Vec<usize>,
+    /// The folder of the runtimes' libraries.
+    pub runtimes: PathBuf,
+    /// The folders of runtimes that have their own, by their names.
+    pub own_folders: BTreeMap<String, PathBuf>,
+    /// The folders in which model files appear.
+    pub folders: Vec<PathBuf>,
+    /// The most memory that it may reserve, in bytes; `None` for no limit of its own.
+    pub memory_bytes: Option<u64>,
+}
+
+/// An order of the daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Order {
+    Load(Box<LoadOrder>),
+    Unload(ModelId),
+}
+
+/// The files of a model and how to load them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadOrder {
+    pub model: ModelId,
+    pub runtime: Runtime,
+    pub files: ModelFiles,
+    pub options: LoadOptions,
+    /// The cores that the runtime's own threads may use.
+    pub cores: Vec<usize>,
+    /// Runs before the model serves.
+    pub warm_up: Option<WarmUp>,
+}
+
+/// The result of an order. A model that is unloaded has none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Loaded {
+    pub model: ModelId,
+    pub result: Result<LoadedFacts, LoadError>,
+}
+
+/// The facts about a model that was loaded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadedFacts {
+    pub signature: Signature,
+    /// The memory that the load took, in bytes.
+    pub bytes: u64,
+}
+
+/// The head of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum JobHead {
+    Run {
+        model: ModelId,
+        inputs: Vec<TensorHead>,
+        outputs: Vec<usize>,
+        /// See [`ledge_engine::backend::RunPlace::is_wide`].
+        is_wide: bool,
+    },
+    /// See [`ledge_engine::backend::Backend::repair`].
+    Repair(ModelId),
+}
+
+/// A tensor without its bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TensorHead {
+    pub datatype: DataType,
+    pub shape: Vec<usize>,
+    pub place: Place,
+}
+
+impl TensorHead {
+    /// Writes the bytes of `tensor` into an area.
+    pub fn write(tensor: &Tensor, area: &mut Writer<'_>) -> Result<Self, LaneError> {
+        let place = area.put(tensor.data())?;
+        Ok(Self { datatype: tensor.datatype(), shape: tensor.shape().to_vec(), place })
+    }
+}
+
+/// The head of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AnswerHead {
+    pub result: Result<RunHead, RunError>,
+    /// See [`ledge_engine::backend::Backend::is_sound`].
+    pub is_sound: bool,
+    /// The CPU time of the child's thread.
+    pub cpu: Duration,
+}
+
+/// The result of a run without the bytes of its outputs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunHead {
+    pub outputs: Vec<TensorHead>,
+    pub time: ComputeTime,
+}
+
+impl RunHead {
+    /// Where the outputs end in their area, as the child says.
+    pub fn end(&self) -> usize {
+        self.outputs.iter().map(|head| head.place.offset.saturating_add(head.place.length)).max().unwrap_or(0)
+    }
+}

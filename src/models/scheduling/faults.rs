@@ -1,0 +1,95 @@
+//! The faults of one model in its processes: when it gets a process of its own, and when it is not loaded any more.
+//!
+//! A model that ends its process is on probation for a time, in a process of its own, where its next fault costs nobody
+//! else anything. Several faults within one probation unload it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ledge_isolation::Isolation;
+
+/// The time without a fault after which a model is trusted again.
+pub const PROBATION: Duration = Duration::from_mins(10);
+
+/// The faults within one probation that unload a model.
+pub const FAULTS_MAX: u32 = 3;
+
+/// The faults of a model.
+#[derive(Debug, Default)]
+pub struct Faults(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    count: u32,
+    last: Option<Instant>,
+    unloaded: Option<String>,
+}
+
+impl Faults {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a fault. Returns the reason why the model is not loaded again, if that is so now.
+    pub fn count(&self, reason: &str, now: Instant) -> Option<String> {
+        let mut state = self.state();
+        state.count = if state.is_on_probation(now) { state.count + 1 } else { 1 };
+        state.last = Some(now);
+        if state.count >= FAULTS_MAX && state.unloaded.is_none() {
+            let minutes = PROBATION.as_secs() / 60;
+            state.unloaded = Some(format!(
+                "it was unloaded because it ended its process {FAULTS_MAX} times within {minutes} minutes, the last time: \
+                 {reason}"
+            ));
+        }
+        state.unloaded.clone()
+    }
+
+    /// The process of its next instance, if `wanted` is where it runs without faults.
+    pub fn isolation(&self, wanted: Isolation, now: Instant) -> Isolation {
+        match wanted {
+            Isolation::Process if self.state().is_on_probation(now) => Isolation::Own,
+            wanted => wanted,
+        }
+    }
+
+    /// The reason why the model is not loaded any more.
+    pub fn unloaded(&self) -> Option<String> {
+        self.state().unloaded.clone()
+    }
+}
+
+impl State {
+    fn is_on_probation(&self, now: Instant) -> bool {
+        self.last.is_some_and(|last| now.saturating_duration_since(last) < PROBATION)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_with_a_fault_gets_its_own_process_until_its_probation_is_over() {
+        let (faults, now) = (Faults::default(), Instant::now());
+        assert_eq!(faults.isolation(Isolation::Process, now), Isolation::Process);
+        assert_eq!(faults.count("crashed", now), None);
+        assert_eq!(faults.isolation(Isolation::Process, now), Isolation::Own);
+        assert_eq!(faults.isolation(Isolation::None, now), Isolation::None);
+        assert_eq!(faults.isolation(Isolation::Process, now + PROBATION), Isolation::Process);
+    }
+
+    #[test]
+    fn faults_within_one_probation_unload_it_and_rare_ones_do_not() {
+        let (faults, now) = (Faults::default(), Instant::now());
+        for count in 0..10 {
+            assert_eq!(faults.count("crashed", now + PROBATION * count), None);
+        }
+        let now = now + PROBATION * 20;
+        assert_eq!(faults.count("crashed", now), None);
+        assert_eq!(faults.count("crashed", now), None);
+        assert!(faults.count("SIGSEGV", now).unwrap().contains("SIGSEGV"));
+        assert!(faults.unloaded().unwrap().contains("3 times within 10 minutes"));
+    }
+}
