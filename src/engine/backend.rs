@@ -146,7 +146,7 @@ pub struct PortNames {
 }
 
 /// One input or output of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
     /// Its name in the model.
     pub name: String,
@@ -165,7 +165,7 @@ impl Port {
 }
 
 /// The inputs and outputs of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Signature {
     /// Inputs in the model's order.
     pub inputs: Vec<Port>,
@@ -208,7 +208,7 @@ pub enum LoadError {
 }
 
 /// One run failed. The model stays loaded.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum RunError {
     /// The values cannot be passed to the runtime: the caller's fault.
     #[error("input {name:?} {reason}")]
@@ -238,7 +238,7 @@ pub struct RunResult {
 }
 
 /// The phases of one run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeTime {
     /// Passing the inputs to the runtime.
     pub input: Duration,

@@ -413,7 +413,7 @@ impl Loading<'_> {
             attached: OnceLock::new(),
             instances,
             parts,
-            part_metadata: self.parts.iter().map(|(name, read)| (*name, read.metadata.clone())).collect(),
+            part_metadata: self.parts.iter().map(|(name, read)| ((*name).to_owned(), read.metadata.clone())).collect(),
         };
         let checked = match model.bind_config() {
             Ok(()) => {

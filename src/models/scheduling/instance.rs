@@ -3,16 +3,19 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
-use ledge_engine::pipeline::kind::{AnswerError, InputError};
+use ledge_engine::pipeline::document_reading::PageLease;
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
+use ledge_engine::pipeline::work::{WorkError, WorkInput};
 use ledge_identity::sealing::SealedFolder;
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
 use super::engine::Engine;
-use super::queue::{Job, JobInputs, Preparation, QueueLimits};
+use super::queue::{Job, JobInputs, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
 use super::warm_up::WarmUp;
@@ -43,13 +46,27 @@ pub enum InferError {
     Outputs(AnswerError),
 }
 
-/// Inputs that are made on a worker.
-pub struct Prepare {
-    pub make: Preparation,
-    /// Bytes that are held until then.
-    pub bytes: usize,
-    /// Batch elements that are made.
-    pub rows: usize,
+impl From<WorkError> for InferError {
+    fn from(error: WorkError) -> Self {
+        match error {
+            WorkError::Input(error) => Self::Preparation(error),
+            WorkError::Run(error) => Self::Run(error),
+            WorkError::Outputs(error) => Self::Outputs(error),
+        }
+    }
+}
+
+/// Inputs that a pipeline makes on a worker.
+#[derive(Debug)]
+pub struct RawInputs {
+    pub pipeline: Arc<dyn Pipeline>,
+    pub input: WorkInput,
+    /// Pays for intermediate results.
+    pub account: Account,
+    /// The number of outputs that the caller asked for, in front of those of the pipeline.
+    pub own: usize,
+    /// Keeps the page of a step in memory until the step has ended.
+    pub page: Option<Arc<PageLease>>,
 }
 
 /// A finished run.
@@ -234,13 +251,9 @@ impl Instances {
     }
 
     /// Makes inputs on a worker, and runs the model on them.
-    pub async fn run_prepared(
-        &self,
-        Prepare { make, bytes, rows }: Prepare,
-        outputs: Vec<usize>,
-        terms: Terms,
-    ) -> Result<FinishedRun, InferError> {
-        self.run_queued(JobInputs::Prepare { make, bytes }, outputs, rows, terms).await
+    pub async fn run_raw(&self, raw: RawInputs, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
+        let rows = raw.input.rows();
+        self.run_queued(JobInputs::Raw(raw), outputs, rows, terms).await
     }
 
     async fn run_queued(

@@ -7,14 +7,15 @@ use ledge_base::sys;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, ComputeTime, RunError, RunResult};
 use ledge_engine::cores;
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Postprocess, Prepared};
-use rustix::time::{ClockId, clock_gettime};
+use ledge_engine::pipeline::work::{self, FinishedWork, Work, WorkError, WorkTimes};
 
 use super::batcher::{NotBatched, concat, split};
 use super::engine::EngineInner;
-use super::instance::{FinishedRun, InferError};
+use super::instance::{FinishedRun, InferError, RawInputs};
 use super::queue::{Job, JobInputs};
 use super::scheduler::{Instance, NextAction, Task};
+
+pub(super) use ledge_engine::pipeline::work::panic_message;
 
 type Sender = tokio::sync::oneshot::Sender<Result<FinishedRun, InferError>>;
 
@@ -120,48 +121,37 @@ fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, 
 
 fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
     let Job { inputs, outputs, rows, queued, reply, .. } = job;
-    let start = Instant::now();
-    let (prepared, prepare) = match inputs {
-        JobInputs::Tensors(inputs) => (Prepared { inputs, postprocess: None }, Duration::ZERO),
-        JobInputs::Prepare { make, .. } => {
-            let cpu = thread_cpu_time();
-            let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-                Err(InputError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
-            });
-            instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
-            match made {
-                Ok(prepared) => (prepared, start.elapsed()),
-                Err(error) => {
-                    let _ = reply.send(Err(error.into()));
-                    return false;
-                }
-            }
+    let queue = taken.saturating_duration_since(queued);
+    match &inputs {
+        JobInputs::Tensors(tensors) => {
+            let result = run_once(instance, tensors, &outputs, rows);
+            let well = result.is_ok();
+            answer(reply, result.map_err(InferError::Run), Times { queue, ..Times::default() });
+            well
         }
-    };
-
-    let Prepared { inputs, postprocess } = prepared;
-    let result = run_once(instance, &inputs, &outputs, rows);
-    let well = result.is_ok();
-    let (result, postprocess) = match (result, postprocess) {
-        (Ok(run), Some(make)) => postprocessed(instance, run, make),
-        (result, _) => (result.map_err(InferError::Run), Duration::ZERO),
-    };
-    answer(reply, result, Times { queue: taken.saturating_duration_since(queued), prepare, postprocess });
-    well
+        JobInputs::Raw(raw) => {
+            let FinishedWork { result, times } = run_raw(instance, raw, &outputs, rows);
+            // The memory of the input is free when its caller has the answer.
+            drop(inputs);
+            let well = matches!(result, Ok(_) | Err(WorkError::Outputs(_)));
+            let WorkTimes { prepare, postprocess, .. } = times;
+            answer(reply, result.map_err(InferError::from), Times { queue, prepare, postprocess });
+            well
+        }
+    }
 }
 
-/// Makes results of the outputs of a run, and measures the time of that.
-fn postprocessed(
-    instance: &Instance,
-    RunResult { outputs, time }: RunResult,
-    make: Postprocess,
-) -> (Result<RunResult, InferError>, Duration) {
-    let (start, cpu) = (Instant::now(), thread_cpu_time());
-    let results = catch_unwind(AssertUnwindSafe(move || make(outputs))).unwrap_or_else(|panic| {
-        Err(AnswerError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
-    });
-    instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
-    (results.map(|outputs| RunResult { outputs, time }).map_err(InferError::Outputs), start.elapsed())
+/// Makes the inputs of a run, runs the model and makes results of its outputs.
+fn run_raw(instance: &mut Instance, raw: &RawInputs, outputs: &[usize], rows: usize) -> FinishedWork {
+    let RawInputs { pipeline, input, account, own, .. } = raw;
+    let work = Work { input, outputs, own: *own, account };
+    let finished = work::run(&mut *instance.backend, &**pipeline, work);
+    let WorkTimes { compute, run_cpu, pipeline_cpu, .. } = finished.times;
+    if let Some(compute) = compute {
+        instance.observer.executed(rows, compute, run_cpu);
+    }
+    instance.observer.prepared(pipeline_cpu);
+    finished
 }
 
 /// Runs the jobs as one; `Ok(None)` when the run failed.
@@ -182,14 +172,9 @@ pub(super) fn run_once(
     outputs: &[usize],
     rows: usize,
 ) -> Result<RunResult, RunError> {
-    let backend = &mut *instance.backend;
-    let cpu = thread_cpu_time();
-    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs))).unwrap_or_else(|panic| {
-        let reason = format!("panicked: {}", panic_message(&*panic));
-        Err(RunError::Runtime { runtime: backend.runtime(), reason })
-    });
+    let (result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs);
     if let Ok(result) = &result {
-        instance.observer.executed(rows, result.time, thread_cpu_time().saturating_sub(cpu));
+        instance.observer.executed(rows, result.time, cpu);
     }
     result
 }
@@ -214,18 +199,4 @@ fn answer(reply: Sender, result: Result<RunResult, InferError>, times: Times) {
     let Times { queue, prepare, postprocess } = times;
     // The caller may have left meanwhile.
     let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess, stages: Vec::new() }));
-}
-
-/// The CPU time of this thread.
-fn thread_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("without a message")
 }
