@@ -504,6 +504,7 @@ fn child_settings(config: &Config) -> ChildSettings {
         folder,
         memory_folder,
         cores: Topology::read().budget(config.runtimes.threads),
+        content_bytes: config.http.max_memory_bytes,
         memory_bytes: Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
     }
 }

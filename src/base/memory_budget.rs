@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::principal::Principal;
 
@@ -41,7 +42,7 @@ struct Sums {
 }
 
 /// The budget has no room now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("out of request memory (http.max_memory_bytes); retry after 1 s")]
 pub struct NoRoom;
 

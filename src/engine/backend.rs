@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::pipeline::kind::Pipeline;
+use crate::pipeline::work::{FinishedWork, Work};
+
 /// A runtime that can run models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -317,6 +320,11 @@ pub trait Backend: Send {
 
     /// Does the repair now, before the next run.
     fn repair(&mut self) {}
+
+    /// Runs the model with a pipeline around it, where both are in another process; `None` for a model in this one.
+    fn run_work(&mut self, _pipeline: &dyn Pipeline, _work: Work<'_>, _place: RunPlace) -> Option<FinishedWork> {
+        None
+    }
 
     /// The number of the process that runs it, if that is not this one; see the crate `isolation`.
     fn process(&self) -> Option<u64> {

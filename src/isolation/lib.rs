@@ -4,6 +4,7 @@
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
 //! * `remote.rs` - a model in a child, behind the trait `Backend`
+//! * `pipeline.rs` - the daemon's twins of pipelines that run in children
 //! * `stage.rs` - the files of a model, laid out where a child may read them
 //! * `wire.rs` - what passes between the processes
 //! * `channel.rs` - orders and their results, over a socket
@@ -35,6 +36,7 @@
 pub mod child;
 mod channel;
 mod lane;
+mod pipeline;
 mod pool;
 mod process;
 mod remote;

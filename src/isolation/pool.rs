@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::pipeline::kind::Pipeline;
+use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::pipeline::{Bound, Pipelines, RemotePipeline};
 use crate::process::{Child, OnEnd};
 use crate::remote::RemoteBackend;
 use crate::stage::Stage;
@@ -46,6 +49,8 @@ pub struct ChildSettings {
     pub cores: Vec<usize>,
     /// The most memory that each may reserve, in bytes.
     pub memory_bytes: Option<u64>,
+    /// The most memory of what each makes of the content of calls, in bytes.
+    pub content_bytes: usize,
 }
 
 /// A model to load in a child.
@@ -76,7 +81,7 @@ pub struct Children {
     /// By the model that has one to itself; the shared one has no name.
     homes: Mutex<HashMap<Option<String>, Weak<Home>>>,
     next_folder: AtomicU64,
-    next_model: AtomicU64,
+    pipelines: Arc<Pipelines>,
 }
 
 impl std::fmt::Debug for Children {
@@ -89,6 +94,8 @@ impl std::fmt::Debug for Children {
 #[derive(Debug)]
 pub(crate) struct Home {
     pub child: Child,
+    pub bound: Bound,
+    pub pipelines: Arc<Pipelines>,
     folders: Vec<PathBuf>,
     next_stage: AtomicU64,
 }
@@ -104,8 +111,13 @@ impl Drop for Home {
 impl Children {
     /// No child is started yet. `on_end` is told of each that ends before its models.
     pub fn new(settings: ChildSettings, runtimes: Runtimes, on_end: OnEnd) -> Self {
-        let (next_folder, next_model) = (AtomicU64::new(1), AtomicU64::new(1));
-        Self { settings, runtimes, on_end, homes: Mutex::default(), next_folder, next_model }
+        let (homes, next_folder) = (Mutex::default(), AtomicU64::new(1));
+        Self { settings, runtimes, on_end, homes, next_folder, pipelines: Arc::default() }
+    }
+
+    /// The pipeline of a model in a child; `twin` is bound of the same setup.
+    pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
+        Arc::new(RemotePipeline::new(&self.pipelines, twin, setup))
     }
 
     /// Loads a model into a child: the shared one, or with [`Isolation::Own`] one that only its instances share. Also
@@ -119,7 +131,7 @@ impl Children {
         })?;
         let folder = home.folder(order.is_secret).map_err(refused)?;
         let (mut stage, files, cache) = Stage::new(folder, order.files, order.cache).map_err(refused)?;
-        let model = self.next_model.fetch_add(1, Ordering::Relaxed);
+        let model = self.pipelines.next_id();
         let facts = home.child.load(LoadOrder {
             model,
             runtime: order.runtime,
@@ -170,10 +182,14 @@ impl Children {
             own_folders: self.runtimes.own_folders(),
             folders: folders.clone(),
             memory_bytes: self.settings.memory_bytes,
+            content_bytes: self.settings.content_bytes,
         };
         let started = Child::start(&self.settings.program, &setup, self.on_end.clone());
         match started {
-            Ok(child) => Ok(Home { child, folders, next_stage: AtomicU64::new(1) }),
+            Ok(child) => {
+                let (bound, pipelines) = (Bound::default(), self.pipelines.clone());
+                Ok(Home { child, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
+            }
             Err(error) => {
                 folders.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
                 Err(error)

@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use ledge_base::sys::NO_TELEMETRY_VARIABLE;
 use ledge_engine::backend::LoadError;
+use ledge_engine::pipeline::document_reading::step::PageId;
+use ledge_engine::pipeline::setup::PipelineSetup;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::channel;
 use crate::child::crash::{self, Work};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
-use crate::wire::{LoadOrder, Loaded, LoadedFacts, ModelId, Order, Setup};
+use crate::wire::{Done, LoadOrder, LoadedFacts, ModelId, Order, PipelineId, Setup};
 
 /// The most bytes of a message from a child: a signature with names.
 const RESULT_BYTES_MAX: usize = 16 << 20;
@@ -76,7 +78,8 @@ struct LaneSlot {
 
 #[derive(Debug, Default)]
 struct State {
-    loads: HashMap<ModelId, mpsc::Sender<Result<LoadedFacts, LoadError>>>,
+    /// Those who wait for the result of an order, by the number of its model or pipeline.
+    waiting: HashMap<u64, mpsc::Sender<Done>>,
     /// Set when the daemon ends the child.
     cause: Option<Ended>,
     /// Set when the last handle was dropped.
@@ -156,35 +159,67 @@ impl Child {
     /// Loads a model. Blocks until that is done.
     pub fn load(&self, order: LoadOrder) -> Result<LoadedFacts, LoadError> {
         let (model, runtime) = (order.model, order.runtime);
+        match self.done(model, &Order::Load(Box::new(order))) {
+            Ok(Done::Loaded(_, result)) => result,
+            Ok(Done::Bound(..)) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason }),
+            Err(Ended { reason, blamed: Some(work) }) if work != Work::Load(model) => {
+                Err(LoadError::Interrupted { runtime, reason })
+            }
+            Err(Ended { reason, .. }) => Err(LoadError::Crashed { runtime, reason }),
+        }
+    }
+
+    /// Binds a pipeline. Blocks until that is done.
+    pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
+        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone()))) {
+            Ok(Done::Bound(_, result)) => result,
+            Ok(Done::Loaded(..)) => Err(self.confused().reason),
+            Err(Ended { reason, .. }) => Err(reason),
+        }
+    }
+
+    /// Gives an order, and waits for its result.
+    fn done(&self, number: u64, order: &Order) -> Result<Done, Ended> {
         let (sender, receiver) = mpsc::channel();
         {
             let mut state = self.inner.state();
             if let Some(end) = &state.end {
-                return Err(LoadError::Interrupted { runtime, reason: end.reason.clone() });
+                // Its end had another cause.
+                return Err(Ended { blamed: Some(Work::None), ..end.clone() });
             }
-            state.loads.insert(model, sender);
+            state.waiting.insert(number, sender);
         }
-        self.order(&Order::Load(Box::new(order)));
-        let late = format!("the load took longer than {} minutes", LOAD_TIME_MAX.as_secs() / 60);
+        self.order(order);
         match receiver.recv_timeout(LOAD_TIME_MAX) {
-            Ok(result) => result,
+            Ok(done) => Ok(done),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                self.end(Ended { reason: late.clone(), blamed: Some(Work::Load(model)) });
-                Err(LoadError::Crashed { runtime, reason: late })
+                let reason = format!("the load took longer than {} minutes", LOAD_TIME_MAX.as_secs() / 60);
+                self.end(Ended { reason, blamed: Some(Work::Load(number)) });
+                Err(self.wait_for_end())
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                let Ended { reason, blamed } = self.wait_for_end();
-                Err(match blamed {
-                    Some(work) if work != Work::Load(model) => LoadError::Interrupted { runtime, reason },
-                    _ => LoadError::Crashed { runtime, reason },
-                })
-            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.wait_for_end()),
         }
+    }
+
+    /// Ends a child that gave the result of another order.
+    fn confused(&self) -> Ended {
+        self.end(Ended { reason: "the process of the runtimes confuses orders".to_owned(), blamed: None });
+        self.wait_for_end()
     }
 
     /// Unloads a model, when its run has ended.
     pub fn unload(&self, model: ModelId) {
         self.order(&Order::Unload(model));
+    }
+
+    /// Drops a pipeline.
+    pub fn unbind(&self, pipeline: PipelineId) {
+        self.order(&Order::Unbind(pipeline));
+    }
+
+    /// Frees a page that the steps of a call kept.
+    pub fn release_page(&self, pipeline: PipelineId, page: PageId) {
+        self.order(&Order::ReleasePage(pipeline, page));
     }
 
     fn order(&self, order: &Order) {
@@ -236,11 +271,12 @@ impl Inner {
     /// Passes results on until the child ends, and then tells everybody who waits.
     fn watch(&self, socket: &UnixStream, mut process: std::process::Child, on_end: &OnEnd) {
         let nonsense = loop {
-            match channel::receive::<Loaded>(socket, RESULT_BYTES_MAX) {
-                Ok(Some(Loaded { model, result })) => {
-                    let waiting = self.state().loads.remove(&model);
+            match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
+                Ok(Some(done)) => {
+                    let (Done::Loaded(number, _) | Done::Bound(number, _)) = &done;
+                    let waiting = self.state().waiting.remove(number);
                     let Some(waiting) = waiting else { break true };
-                    let _ = waiting.send(result);
+                    let _ = waiting.send(done);
                 }
                 Ok(None) => break false,
                 Err(error) => break error.kind() == io::ErrorKind::InvalidData,
@@ -264,8 +300,8 @@ impl Inner {
             blamed: crash::crashed(&self.report),
         });
         state.end = Some(end.clone());
-        // Whoever waits for a load learns the end from the closed channel.
-        state.loads.clear();
+        // Whoever waits for a result learns the end from the closed channel.
+        state.waiting.clear();
         let was_stopped = state.was_stopped;
         drop(state);
         self.ended.notify_all();

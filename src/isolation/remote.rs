@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, RunError, RunPlace, RunResult, Runtime, Signature};
+use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
+use ledge_engine::pipeline::work::{FinishedWork, Work, WorkError, WorkInput, WorkTimes};
 
-use crate::child::crash::Work;
+use crate::child::crash::Work as ChildWork;
 use crate::lane::{Lane, LaneError, NoAnswer, Writer};
 use crate::pool::Home;
 use crate::process::{ChildId, Ended};
@@ -50,7 +52,19 @@ impl RemoteBackend {
         place: RunPlace,
         make: impl FnOnce(&mut Writer<'_>) -> Result<JobHead, LaneError>,
         read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
-    ) -> Result<(T, Duration), RunError> {
+    ) -> (Result<T, WorkError>, WorkTimes) {
+        let mut times = WorkTimes::default();
+        let result = self.ask_measured(place, make, read, &mut times);
+        (result, times)
+    }
+
+    fn ask_measured<T>(
+        &mut self,
+        place: RunPlace,
+        make: impl FnOnce(&mut Writer<'_>) -> Result<JobHead, LaneError>,
+        read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
+        times: &mut WorkTimes,
+    ) -> Result<T, WorkError> {
         self.core = place.core;
         let Self { home, time_limit, .. } = self;
         let no_lane = || RunError::Interrupted { reason: format!("the process has no lane {}", place.core) };
@@ -65,55 +79,67 @@ impl RemoteBackend {
         let until = place.deadline.max(Instant::now() + *time_limit) + HANG_GRACE;
         match lane.wait(number, until, || home.child.is_closed()) {
             Ok(()) => {}
-            Err(NoAnswer::Closed) => return Err(ended(home, place.core)),
+            Err(NoAnswer::Closed) => return Err(ended(home, place.core).into()),
             Err(NoAnswer::Late) => {
                 let seconds = time_limit.saturating_add(HANG_GRACE).as_secs();
-                return Err(end(home, place.core, format!("a run of the model did not end within {seconds} s")));
+                return Err(end(home, place.core, format!("a run of the model did not end within {seconds} s")).into());
             }
         }
 
         let answer = lane.answer_head::<AnswerHead>();
         let received = answer.as_ref().map_or(0, |answer| answer.result.as_ref().map_or(0, RunHead::end));
         let answer = answer.map_err(|error| format!("gave an answer that is none: {error}"));
-        let answer = answer.and_then(|AnswerHead { result, is_sound, cpu }| {
-            self.is_sound = is_sound;
-            match result {
+        let answer = answer.and_then(|answer| {
+            self.is_sound = answer.is_sound;
+            *times = answer.times;
+            match answer.result {
                 // Only the daemon can know that.
-                Err(RunError::Crashed { .. }) => Err("claims that it has crashed".to_owned()),
+                Err(WorkError::Run(RunError::Crashed { .. })) => Err("claims that it has crashed".to_owned()),
                 Err(error) => Ok(Err(error)),
-                Ok(head) => read(&self.signature, &lane, head).map(|value| Ok((value, cpu))),
+                Ok(head) => read(&self.signature, &lane, head).map(Ok),
             }
         });
         lane.release(sent, received);
-        answer.unwrap_or_else(|reason| Err(end(home, place.core, format!("the process of the runtimes {reason}"))))
+        let lie = |reason| end(home, place.core, format!("the process of the runtimes {reason}")).into();
+        answer.unwrap_or_else(|reason: String| Err(lie(reason)))
     }
 }
 
 /// Ends the child because of the job on `core`.
 fn end(home: &Home, core: usize, reason: String) -> RunError {
-    home.child.end(Ended { reason, blamed: Some(Work::Lane(core)) });
+    home.child.end(Ended { reason, blamed: Some(ChildWork::Lane(core)) });
     ended(home, core)
 }
 
 /// The error of a run on `core` whose child has ended.
 fn ended(home: &Home, core: usize) -> RunError {
     match home.child.wait_for_end() {
-        Ended { reason, blamed: Some(work) } if work == Work::Lane(core) => RunError::Crashed { reason },
+        Ended { reason, blamed: Some(work) } if work == ChildWork::Lane(core) => RunError::Crashed { reason },
         Ended { reason, .. } => RunError::Interrupted { reason },
     }
 }
 
-/// The outputs `asked` of a run, checked.
-fn outputs(signature: &Signature, lane: &Lane, head: RunHead, asked: &[usize]) -> Result<RunResult, String> {
+/// The outputs of a run, checked: those at the positions `asked`, and behind them `others` results of a pipeline, whatever
+/// their datatype is.
+fn outputs(
+    signature: &Signature,
+    lane: &Lane,
+    head: RunHead,
+    asked: &[usize],
+    others: usize,
+) -> Result<RunResult, String> {
     let RunHead { outputs: heads, time } = head;
-    if heads.len() != asked.len() {
-        return Err(format!("gave {} outputs, {} were asked for", heads.len(), asked.len()));
+    let expected = asked.len() + others;
+    if heads.len() != expected {
+        return Err(format!("gave {} outputs, {expected} were asked for", heads.len()));
     }
     let mut outputs = Vec::with_capacity(heads.len());
-    for (head, index) in heads.into_iter().zip(asked) {
-        let port = signature.outputs.get(*index);
-        if port.is_none_or(|port| port.datatype != head.datatype) {
-            return Err(format!("gave {} for output {index}", head.datatype));
+    for (position, head) in heads.into_iter().enumerate() {
+        if let Some(index) = asked.get(position) {
+            let port = signature.outputs.get(*index);
+            if port.is_none_or(|port| port.datatype != head.datatype) {
+                return Err(format!("gave {} for output {index}", head.datatype));
+            }
         }
         outputs.push(tensor(lane, head)?);
     }
@@ -151,9 +177,42 @@ impl Backend for RemoteBackend {
             let inputs = inputs.iter().map(|tensor| TensorHead::write(tensor, area)).collect::<Result<_, _>>()?;
             Ok(JobHead::Run { model, inputs, outputs: outputs.to_vec(), is_wide: place.is_wide })
         };
-        let (result, cpu) =
-            self.ask(place, make, |signature, lane, head| self::outputs(signature, lane, head, outputs))?;
-        Ok(RunResult { cpu_elsewhere: cpu, ..result })
+        let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, outputs, 0);
+        let (result, times) = self.ask(place, make, read);
+        match result {
+            Ok(run) => Ok(RunResult { cpu_elsewhere: times.run_cpu, ..run }),
+            Err(WorkError::Run(error)) => Err(error),
+            // No pipeline was asked for.
+            Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
+                Err(end(&self.home, place.core, "the process of the runtimes confuses jobs".to_owned()))
+            }
+        }
+    }
+
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> Option<FinishedWork> {
+        let (model, id) = (self.model, pipeline.remote_id()?);
+        if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
+            let result = Err(match self.home.child.is_closed() {
+                true => WorkError::Run(RunError::Interrupted { reason }),
+                false => WorkError::Outputs(AnswerError::Outputs(reason)),
+            });
+            return Some(FinishedWork { result, times: WorkTimes::default() });
+        }
+        let (head, bytes) = work.input.clone().into_parts();
+        let make = |area: &mut Writer<'_>| {
+            let places = bytes.iter().map(|bytes| area.put(bytes)).collect::<Result<_, _>>()?;
+            let (outputs, own, is_wide) = (work.outputs.to_vec(), work.own, place.is_wide);
+            Ok(JobHead::Work { model, pipeline: id, input: head, places, outputs, own, is_wide })
+        };
+        let (asked, others) = match (work.input, pipeline.results()) {
+            // A step has one result; see `StepResult`.
+            (WorkInput::Step(_), _) => (&[][..], 1),
+            (WorkInput::Content { .. }, Some(names)) => (work.outputs.get(..work.own).unwrap_or_default(), names.len()),
+            (WorkInput::Content { .. }, None) => (work.outputs, 0),
+        };
+        let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, asked, others);
+        let (result, times) = self.ask(place, make, read);
+        Some(FinishedWork { result, times })
     }
 
     fn process(&self) -> Option<ChildId> {

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, Runtime, Signature};
+use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, Runtime, Signature};
+use ledge_engine::pipeline::document_reading::step::PageId;
+use ledge_engine::pipeline::setup::PipelineSetup;
+use ledge_engine::pipeline::work::{WorkError, WorkHead, WorkTimes};
 use ledge_engine::warm_up::WarmUp;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +16,9 @@ use crate::lane::{LaneError, Place, Writer};
 
 /// A model in a child, by a number that the daemon gave it.
 pub type ModelId = u64;
+
+/// A pipeline in a child, likewise.
+pub type PipelineId = u64;
 
 /// The first message to a child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,6 +34,8 @@ pub struct Setup {
     pub folders: Vec<PathBuf>,
     /// The most memory that it may reserve, in bytes; `None` for no limit of its own.
     pub memory_bytes: Option<u64>,
+    /// The most memory of what it makes of the content of calls, in bytes.
+    pub content_bytes: usize,
 }
 
 /// An order of the daemon.
@@ -36,6 +43,9 @@ pub struct Setup {
 pub enum Order {
     Load(Box<LoadOrder>),
     Unload(ModelId),
+    Bind(PipelineId, Box<PipelineSetup>),
+    Unbind(PipelineId),
+    ReleasePage(PipelineId, PageId),
 }
 
 /// The files of a model and how to load them.
@@ -51,11 +61,11 @@ pub struct LoadOrder {
     pub warm_up: Option<WarmUp>,
 }
 
-/// The result of an order. A model that is unloaded has none.
+/// The result of an order that has one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Loaded {
-    pub model: ModelId,
-    pub result: Result<LoadedFacts, LoadError>,
+pub enum Done {
+    Loaded(ModelId, Result<LoadedFacts, LoadError>),
+    Bound(PipelineId, Result<(), String>),
 }
 
 /// The facts about a model that was loaded.
@@ -74,6 +84,16 @@ pub enum JobHead {
         inputs: Vec<TensorHead>,
         outputs: Vec<usize>,
         /// See [`ledge_engine::backend::RunPlace::is_wide`].
+        is_wide: bool,
+    },
+    Work {
+        model: ModelId,
+        pipeline: PipelineId,
+        input: WorkHead,
+        /// The large bytes of the input.
+        places: Vec<Place>,
+        outputs: Vec<usize>,
+        own: usize,
         is_wide: bool,
     },
     /// See [`ledge_engine::backend::Backend::repair`].
@@ -99,11 +119,10 @@ impl TensorHead {
 /// The head of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnswerHead {
-    pub result: Result<RunHead, RunError>,
+    pub result: Result<RunHead, WorkError>,
     /// See [`ledge_engine::backend::Backend::is_sound`].
     pub is_sound: bool,
-    /// The CPU time of the child's thread.
-    pub cpu: Duration,
+    pub times: WorkTimes,
 }
 
 /// The result of a run without the bytes of its outputs.

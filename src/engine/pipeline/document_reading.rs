@@ -3,16 +3,20 @@
 //!
 //! Files, in reading order:
 //! * `document_reading.rs` - the section, and the pipeline as the rest of Ledge sees it
+//! * `document_reading/step.rs` - a step as plain data: what is asked of a page, and what comes back
+//! * `document_reading/pages.rs` - the pages in memory between their steps
 //! * `document_reading/steps.rs` - the steps between the models of one page
 //! * `document_reading/document.rs` - the answer: pages, lines, fields
 
 pub mod document;
+mod pages;
+pub mod step;
 pub mod steps;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};
@@ -20,6 +24,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use self::document::Document;
+pub use self::pages::PageLease;
+use self::pages::PageStore;
+use self::step::{PageId, PageStep};
 pub use self::steps::Reader;
 use super::content::{Content, Input};
 use super::image::DecodeLimits;
@@ -207,7 +214,7 @@ impl PipelineSection for DocumentReading {
             pages_max: self.pages_max,
             text_layer: self.text_layer,
         };
-        Ok(Arc::new(DocumentReader(Arc::new(reader))))
+        Ok(Arc::new(DocumentReader { reader: Arc::new(reader), pages: Arc::default() }))
     }
 }
 
@@ -233,7 +240,7 @@ impl DocumentReading {
 }
 
 /// Checks that a part takes one picture and returns floats.
-fn check_part(parts: &HashMap<&'static str, Signature>, name: &str) -> Result<(), String> {
+fn check_part(parts: &HashMap<String, Signature>, name: &str) -> Result<(), String> {
     let Some(Signature { inputs, outputs }) = parts.get(name) else { return Err(format!("{name} is missing")) };
     let ([input], [output, ..]) = (inputs.as_slice(), outputs.as_slice()) else {
         return Err(format!("{name} has {} inputs and {} outputs, expected one of each", inputs.len(), outputs.len()));
@@ -252,7 +259,10 @@ fn check_part(parts: &HashMap<&'static str, Signature>, name: &str) -> Result<()
 
 /// The pipeline of one model.
 #[derive(Debug)]
-struct DocumentReader(Arc<Reader>);
+struct DocumentReader {
+    reader: Arc<Reader>,
+    pages: Arc<PageStore>,
+}
 
 impl Pipeline for DocumentReader {
     fn kind(&self) -> &'static Kind {
@@ -260,11 +270,19 @@ impl Pipeline for DocumentReader {
     }
 
     fn reader(&self) -> Option<&Arc<Reader>> {
-        Some(&self.0)
+        Some(&self.reader)
     }
 
     fn prepare(&self, _: &Content, _: DecodeLimits, _: &mut Hold) -> Result<Prepared, InputError> {
         Err(InputError::Content("a document is read in steps".to_owned()))
+    }
+
+    fn prepare_step(&self, step: &PageStep, account: &Account) -> Result<Prepared, InputError> {
+        pages::prepare(&self.reader, &self.pages, step, account)
+    }
+
+    fn release_page(&self, page: PageId) {
+        self.pages.release(page);
     }
 
     fn outputs(&self) -> &[usize] {

@@ -17,9 +17,11 @@ use std::fmt;
 use std::io::{self, Cursor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use bytes::Bytes;
 use image_webp::WebPDecoder;
 use ledge_base::memory_budget::{Account, Hold, NoRoom};
 use png::{BitDepth, ColorType, Transformations};
+use serde::{Deserialize, Serialize};
 
 pub use self::photograph::Photograph;
 use super::containers;
@@ -86,7 +88,7 @@ impl fmt::Display for ImageFormat {
 }
 
 /// The limits of a picture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecodeLimits {
     /// The largest width times height. Decoding takes at most about 12 bytes of memory a pixel (a 16-bit RGBA PNG); a
     /// baseline JPEG takes 3, or less where it is scaled down, a progressive one 9.
@@ -102,7 +104,7 @@ impl Default for DecodeLimits {
 
 impl DecodeLimits {
     /// Refuses a size that is too large, before memory is allocated for it.
-    fn check(self, (width, height): (u32, u32)) -> Result<(), ImageError> {
+    pub(super) fn check(self, (width, height): (u32, u32)) -> Result<(), ImageError> {
         if width.max(height) > SIDE_MAX || u64::from(width) * u64::from(height) > self.max_pixels {
             return Err(ImageError::TooLarge { width, height, max_pixels: self.max_pixels });
         }
@@ -146,17 +148,23 @@ pub enum ImageError {
     Malformed { format: ImageFormat, reason: String },
 }
 
-/// An upright picture: rows from the top, three bytes (red, green, blue) a pixel, no padding, no side of zero.
+/// An upright picture: rows from the top, three bytes (red, green, blue) a pixel, no padding, no side of zero. Clones share
+/// the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rgb8Image {
     width: u32,
     height: u32,
-    pixels: Vec<u8>,
+    pixels: Bytes,
 }
 
 impl Rgb8Image {
     /// A picture of `width * height * 3` bytes; `None` for another number of bytes or a side of zero.
     pub fn new(width: u32, height: u32, pixels: Vec<u8>) -> Option<Self> {
+        Self::over(width, height, pixels.into())
+    }
+
+    /// [`Self::new`] over bytes that others may share.
+    pub fn over(width: u32, height: u32, pixels: Bytes) -> Option<Self> {
         let bytes = u64::from(width).checked_mul(u64::from(height))?.checked_mul(3)?;
         (bytes > 0 && u64::try_from(pixels.len()) == Ok(bytes)).then_some(Self { width, height, pixels })
     }
@@ -174,7 +182,7 @@ impl Rgb8Image {
     }
 
     pub fn into_pixels(self) -> Vec<u8> {
-        self.pixels
+        self.pixels.into()
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Hold, NoRoom};
+use ledge_base::memory_budget::{Account, Hold, NoRoom};
 use ledge_base::tensor::Tensor;
 use ledge_base::toml_check::Problem;
 use schemars::{Schema, SchemaGenerator};
@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use super::content::{Content, Division, Input};
 use super::detection::Detection;
 use super::document_reading::Reader;
+use super::document_reading::step::{PageId, PageStep};
 use super::image::{self, DecodeLimits, ImageError, Photograph};
 use super::preparation::ImagePreparation;
 use super::quantization::Quantization;
@@ -123,6 +124,21 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// Makes the model's inputs, in the signature's order, from the content that a caller sent. Called on a worker's
     /// core; large intermediate results count in `hold`.
     fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
+
+    /// Makes the input of a step of a pipeline with steps, and what makes its result of the outputs: one `BYTES` tensor, a
+    /// [`StepResult`](super::document_reading::step::StepResult). Called on a worker's core; `account` pays for the page and
+    /// for the input.
+    fn prepare_step(&self, _step: &PageStep, _account: &Account) -> Result<Prepared, InputError> {
+        Err(InputError::Content(format!("pipeline.{} has no steps", self.kind().name)))
+    }
+
+    /// The number by which other processes know it, where the models run in those; see the crate `isolation`.
+    fn remote_id(&self) -> Option<u64> {
+        None
+    }
+
+    /// Frees the page that steps of a call kept. Called once the call and all of its steps have ended.
+    fn release_page(&self, _page: PageId) {}
 
     /// The outputs of the run that the answer needs, as positions in the signature.
     fn outputs(&self) -> &[usize];
@@ -232,9 +248,9 @@ pub struct Model<'m> {
     /// The content of the files that the section names, by their names.
     pub files: &'m HashMap<String, Bytes>,
     /// The signatures of the models of a chain, by the names of the parts.
-    pub parts: &'m HashMap<&'static str, Signature>,
+    pub parts: &'m HashMap<String, Signature>,
     /// The metadata of their ONNX files, by the names of the parts.
-    pub part_metadata: &'m HashMap<&'static str, HashMap<String, String>>,
+    pub part_metadata: &'m HashMap<String, HashMap<String, String>>,
     /// `[[field]]` of `model.toml`.
     pub fields: &'m [Field],
 }
@@ -305,17 +321,20 @@ pub(super) fn decode_photograph(
 }
 
 /// Bytes that do not become the inputs of a model.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum InputError {
     /// The caller's mistake.
     #[error("{0}")]
     Content(String),
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
+    /// The page of a step is not in memory any more.
+    #[error("the page was dropped before it was read to its end: send the document again")]
+    PageLost,
 }
 
 /// Outputs that do not become an answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum AnswerError {
     /// No output of the model becomes one, such as one of another datatype: the model is refused at its load.
     #[error("{0}")]

@@ -5,6 +5,8 @@
 //! Files, in reading order:
 //! * `mod.rs` - the table of kinds, and the table `[pipeline]` of a model's config
 //! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
+//! * `setup.rs` - the facts of which a pipeline is made, as plain data
+//! * `work.rs`, `work/` - one run: inputs are made, the model runs, results are made of its outputs
 //! * `content.rs` - what a caller sends: a photograph, a document, rows, or texts within their limits
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
 //! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
@@ -48,10 +50,12 @@ pub mod preparation;
 pub mod picture_size;
 pub mod quantization;
 pub mod reading;
+pub mod setup;
 pub mod table;
 pub mod text_embedding;
 pub mod tokenizer;
 mod tokenizer_limits;
+pub mod work;
 
 use ledge_base::toml_check::Problem;
 use serde::{Deserialize, Serialize};

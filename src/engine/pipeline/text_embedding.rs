@@ -1,7 +1,8 @@
 //! The kind `text_embedding`: texts in, a vector for each of them out.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use ledge_base::memory_budget::Hold;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_base::toml_check::Problem;
@@ -46,6 +47,10 @@ const RUN_PADDING_TOKENS: usize = 32;
 const TOKEN_LETTERS: usize = 6;
 /// The bytes that a token is expected to have, where a text is cut.
 const TOKEN_BYTES: usize = 4;
+
+/// The bytes of the sample's sentence for each token that a text may have: more than a token of it has in any tokenizer.
+const SAMPLE_TOKEN_BYTES: usize = 16;
+const _: () = assert!(MAX_TOKENS_MAX * SAMPLE_TOKEN_BYTES <= TEXT_BYTES_MAX, "the sample is one text");
 
 /// The table `[pipeline.text_embedding]` of a model's config.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -146,14 +151,8 @@ impl PipelineSection for TextEmbedding {
 
         let max_tokens = fixed(1).map_or(self.max_tokens, |length| length.min(self.max_tokens));
         let file = model.files.get(&self.tokenizer).ok_or_else(|| format!("{} was not read", self.tokenizer))?;
-        let tokenizer = Tokenizer::read(file, max_tokens).map_err(|reason| format!("{}: {reason}", self.tokenizer))?;
-        let least = tokenizer.least().map_err(|reason| format!("{}: {reason}", self.tokenizer))?;
-        if max_tokens < least {
-            return Err(format!(
-                "{} makes at least {least} tokens of a text, the model takes {max_tokens}",
-                self.tokenizer
-            ));
-        }
+        let tokenizer =
+            LazyTokenizer { name: self.tokenizer.clone(), file: file.clone(), max_tokens, read: OnceLock::new() };
         let pool = Pool { pooling: self.pooling, normalize: self.normalize };
         let (count, length) = (fixed(0), fixed(1));
         Ok(Arc::new(Embedder { tokenizer, max_tokens, inputs, count, length, output: [position], pool }))
@@ -222,10 +221,37 @@ fn padded(ids: &[u32], length: usize, padding: u32) -> Vec<u32> {
     row
 }
 
+/// A tokenizer that is read with the first text: a process that runs no model does not parse the file. A file that is none
+/// is found at the load, when the sample goes through the pipeline.
+#[derive(Debug)]
+struct LazyTokenizer {
+    name: String,
+    file: Bytes,
+    max_tokens: usize,
+    read: OnceLock<Result<Tokenizer, String>>,
+}
+
+impl LazyTokenizer {
+    fn get(&self) -> Result<&Tokenizer, InputError> {
+        let read = || self.read().map_err(|reason| format!("{}: {reason}", self.name));
+        self.read.get_or_init(read).as_ref().map_err(|reason| InputError::Content(reason.clone()))
+    }
+
+    fn read(&self) -> Result<Tokenizer, String> {
+        let tokenizer = Tokenizer::read(&self.file, self.max_tokens)?;
+        let least = tokenizer.least()?;
+        if self.max_tokens < least {
+            let max_tokens = self.max_tokens;
+            return Err(format!("it makes at least {least} tokens of a text, the model takes {max_tokens}"));
+        }
+        Ok(tokenizer)
+    }
+}
+
 /// The pipeline of one model.
 #[derive(Debug)]
 struct Embedder {
-    tokenizer: Tokenizer,
+    tokenizer: LazyTokenizer,
     max_tokens: usize,
     inputs: Vec<TokenInput>,
     /// The number of texts and of tokens of each run, of a model where they are fixed.
@@ -268,12 +294,7 @@ impl Pipeline for Embedder {
     /// A text of `max_tokens` tokens: a model with fewer positions is refused at its load, not at the first long text.
     fn sample(&self) -> Content {
         const SENTENCE: &str = "The box has 3 cores, and no network. ";
-        let mut text = SENTENCE.to_owned();
-        while text.len() * 2 <= TEXT_BYTES_MAX
-            && self.tokenizer.tokens(&text).is_ok_and(|tokens| tokens.ids.len() < self.max_tokens)
-        {
-            text = text.repeat(2);
-        }
+        let text = SENTENCE.repeat((self.max_tokens * SAMPLE_TOKEN_BYTES / SENTENCE.len()).max(1));
         Texts::one(text.as_bytes()).map_or_else(|_| KIND.input.sample(), Content::Texts)
     }
 
@@ -316,13 +337,13 @@ impl Pipeline for Embedder {
     fn prepare(&self, content: &Content, _limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
         let Content::Texts(texts) = content else { return Err(InputError::Content("expected a text".to_owned())) };
         let bad = |reason: String| InputError::Content(format!("the text cannot be made into tokens: {reason}"));
-        let tokens =
-            texts.iter().map(|text| self.tokenizer.tokens(text)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+        let tokenizer = self.tokenizer.get()?;
+        let tokens = texts.iter().map(|text| tokenizer.tokens(text)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let longest = tokens.iter().map(|tokens| tokens.ids.len()).max().unwrap_or(0).max(1);
         let length = self.length.unwrap_or(longest);
         hold.grow(self.inputs.len() * tokens.len() * length * size_of::<i64>())?;
 
-        let padding = self.tokenizer.padding();
+        let padding = tokenizer.padding();
         let fill = |input: &TokenInput| input.tensor(&tokens, length, padding).map_err(InputError::Content);
         let inputs = self.inputs.iter().map(fill).collect::<Result<Vec<_>, _>>()?;
         let pool = self.pool;

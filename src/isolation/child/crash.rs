@@ -17,6 +17,8 @@ const WORK: usize = 4;
 /// The work of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
+    /// None that is known.
+    None,
     /// A job of the lane with this index.
     Lane(usize),
     /// The load of the model with this number.
@@ -30,6 +32,7 @@ impl Work {
     fn word(self) -> u32 {
         let number = |number: u64| u32::try_from(number % u64::from(IS_LOAD - 1)).unwrap_or(0) + 1;
         match self {
+            Self::None => 0,
             Self::Lane(lane) => number(lane as u64),
             Self::Load(model) => number(model) | IS_LOAD,
         }

@@ -1,12 +1,16 @@
 //! Faults on demand, for tests of what the daemon does about them. Only in builds with the feature `fault-injection`.
 
+use bytes::Bytes;
 use ledge_base::sys;
-use ledge_base::tensor::Tensor;
+use rustix::process::Signal;
 
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneError};
 
-/// The first bytes of an input that asks for a fault; the next one says which.
+/// The bytes at the begin of an input that ask for a fault; the next one says which.
 pub const MAGIC: &[u8; 7] = b"!FAULT:";
+
+/// A string of a `BYTES` tensor begins with its length.
+const LENGTH_BYTES: usize = 4;
 
 /// A way to go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,16 +27,18 @@ pub enum Fault {
     Scribble,
     /// Answers with a head that is none.
     Nonsense,
-    /// Ends in order, without an answer.
-    Exit,
+    /// Ends as if somebody had killed it.
+    Kill,
 }
 
 impl Fault {
-    /// The fault that the first input asks for.
-    pub fn wanted(inputs: &[Tensor]) -> Option<Self> {
-        let rest =
-            inputs.first()?.data().windows(MAGIC.len() + 1).take(5).find_map(|window| window.strip_prefix(MAGIC))?;
-        Some(match rest.first()? {
+    /// The fault that an input asks for.
+    pub fn wanted<'b>(mut inputs: impl Iterator<Item = &'b Bytes>) -> Option<Self> {
+        let kind = inputs.find_map(|input| {
+            let begins = [0, LENGTH_BYTES].into_iter();
+            begins.filter_map(|begin| input.get(begin..)?.strip_prefix(MAGIC)?.first()).next()
+        })?;
+        Some(match kind {
             b's' => Self::Segv,
             b'f' => Self::Fpe,
             b'a' => Self::Abort,
@@ -41,13 +47,13 @@ impl Fault {
             b'o' => Self::StackOverflow,
             b'c' => Self::Scribble,
             b'n' => Self::Nonsense,
-            b'x' => Self::Exit,
+            b'k' => Self::Kill,
             _ => return None,
         })
     }
 
-    /// Goes wrong.
-    pub fn happen(self, lane: &Lane, number: u32) {
+    /// Goes wrong. Returns where that leaves the process alive.
+    pub fn happen(self, lane: &Lane, number: u32) -> Result<(), LaneError> {
         match self {
             Self::Segv => sys::raise(libc::SIGSEGV),
             Self::Fpe => sys::raise(libc::SIGFPE),
@@ -62,13 +68,18 @@ impl Fault {
                 }
             }
             Self::StackOverflow => drop(std::hint::black_box(overflow(1))),
-            Self::Scribble => lane.scribble(0xa5),
-            Self::Nonsense => {
-                let _ = lane.reply(number, lane.answer(), &vec![255_u8; 64]);
+            Self::Scribble => {
+                lane.scribble(0xa5);
+                return Ok(());
             }
-            Self::Exit => {
-                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            Self::Nonsense => lane.reply(number, lane.answer(), &vec![255_u8; 64])?,
+            Self::Kill => {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
             }
+        }
+        // The end is on its way, or the answer is there: this thread is of no use any more.
+        loop {
+            std::thread::park();
         }
     }
 }

@@ -22,7 +22,7 @@ use self::models::Models;
 use crate::channel;
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
-use crate::wire::{LoadOrder, Loaded, Order, Setup};
+use crate::wire::{Done, Order, Setup};
 
 /// The most bytes of an order.
 const ORDER_BYTES_MAX: usize = 256 << 20;
@@ -56,7 +56,7 @@ pub fn run() -> Result<(), ChildError> {
         process::bound_memory(memory);
     }
     let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
-    let models = Arc::new(Models::new(runtimes));
+    let models = Arc::new(Models::new(runtimes, setup.content_bytes));
     for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
         let (models, cores) = (models.clone(), setup.cores.clone());
         let serve = move || jobs::serve(&lane, index, core, &cores, &models);
@@ -75,30 +75,50 @@ fn own_input() -> io::Result<OwnedFd> {
 /// Obeys orders until the daemon hangs up.
 fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
     while let Ok(Some(order)) = channel::receive::<Order>(socket, ORDER_BYTES_MAX) {
-        match order {
-            Order::Load(order) => {
-                let (models, socket, model) = (models.clone(), socket.clone(), order.model);
-                let work = move || load(&order, &models, &socket);
-                if let Err(error) = std::thread::Builder::new().name("infer-load".to_owned()).spawn(work) {
-                    eprintln!("cannot start a thread for the load of model {model}: {error}");
-                    return;
-                }
-            }
+        let own = models.clone();
+        let obeyed = match order {
+            Order::Load(order) => in_background(order.model, socket, move || {
+                // The runtime's own threads inherit the cores of the thread that loads.
+                let _ = cores::pin(&order.cores);
+                Done::Loaded(order.model, own.load(&order))
+            }),
+            Order::Bind(id, setup) => in_background(id, socket, move || Done::Bound(id, own.bind(id, &setup))),
             Order::Unload(model) => {
                 models.remove(model);
                 sys::return_free_memory();
+                Ok(())
             }
+            Order::Unbind(pipeline) => {
+                models.unbind(pipeline);
+                Ok(())
+            }
+            Order::ReleasePage(pipeline, page) => {
+                if let Some(pipeline) = models.pipeline(pipeline) {
+                    pipeline.release_page(page);
+                }
+                Ok(())
+            }
+        };
+        if let Err(error) = obeyed {
+            eprintln!("cannot start a thread for an order: {error}");
+            return;
         }
     }
 }
 
-fn load(order: &LoadOrder, models: &Models, socket: &UnixStream) {
-    crash::works_at(Work::Load(order.model));
-    // The runtime's own threads inherit the cores of the thread that loads.
-    let _ = cores::pin(&order.cores);
-    let result = models.load(order);
-    // The daemon hung up: the main thread ends the process.
-    let _ = channel::send(socket, &Loaded { model: order.model, result });
+/// Does an order that takes long, on a thread of its own, and sends its result.
+fn in_background(
+    number: u64,
+    socket: &Arc<UnixStream>,
+    work: impl FnOnce() -> Done + Send + 'static,
+) -> io::Result<()> {
+    let socket = socket.clone();
+    let work = move || {
+        crash::works_at(Work::Load(number));
+        // When the daemon hung up, the main thread ends the process.
+        let _ = channel::send(&socket, &work());
+    };
+    std::thread::Builder::new().name("infer-load".to_owned()).spawn(work).map(drop)
 }
 
 /// Ends this process at once. Destructors of a runtime crash while a model is loaded, so none is run.

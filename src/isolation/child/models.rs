@@ -5,24 +5,63 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use ledge_base::memory_budget::{Account, MemoryBudget};
+use ledge_base::principal::Principal;
 use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Backend, LoadError, RunPlace};
+use ledge_engine::pipeline::kind::Pipeline;
+use ledge_engine::pipeline::setup::PipelineSetup;
+use ledge_engine::pipeline::work::panic_message;
 
-use crate::wire::{LoadOrder, LoadedFacts, ModelId};
+use crate::wire::{LoadOrder, LoadedFacts, ModelId, PipelineId};
 
 /// The models of this process.
 pub struct Models {
     runtimes: Runtimes,
     loaded: Mutex<HashMap<ModelId, Model>>,
+    pipelines: Mutex<HashMap<PipelineId, Arc<dyn Pipeline>>>,
+    /// Pays for what is made of the content of calls.
+    content: MemoryBudget,
 }
 
 /// One model; clones share it.
 pub type Model = Arc<Mutex<Box<dyn Backend>>>;
 
 impl Models {
-    pub fn new(runtimes: Runtimes) -> Self {
-        Self { runtimes, loaded: Mutex::default() }
+    /// No models yet. What is made of the content of calls takes at most `content_bytes` of memory.
+    pub fn new(runtimes: Runtimes, content_bytes: usize) -> Self {
+        let content = MemoryBudget::new(content_bytes);
+        Self { runtimes, loaded: Mutex::default(), pipelines: Mutex::default(), content }
+    }
+
+    /// Pays for what is made of the content of one call.
+    pub fn account(&self) -> Account {
+        self.content.account(Principal::Local)
+    }
+
+    fn pipelines(&self) -> MutexGuard<'_, HashMap<PipelineId, Arc<dyn Pipeline>>> {
+        // Nothing panics under this lock.
+        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds a pipeline.
+    pub fn bind(&self, id: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
+        let bound = catch_unwind(AssertUnwindSafe(|| setup.bind()));
+        let pipeline = bound.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic))))?;
+        self.pipelines().insert(id, pipeline);
+        Ok(())
+    }
+
+    /// Drops a pipeline, when its runs have ended.
+    pub fn unbind(&self, id: PipelineId) {
+        let unbound = self.pipelines().remove(&id);
+        drop(unbound);
+    }
+
+    /// The pipeline of this number.
+    pub fn pipeline(&self, id: PipelineId) -> Option<Arc<dyn Pipeline>> {
+        self.pipelines().get(&id).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ModelId, Model>> {
@@ -69,10 +108,4 @@ pub fn repair(backend: &mut dyn Backend) {
         // A fault here occurs again in the next run, which reports it.
         let _ = catch_unwind(AssertUnwindSafe(|| backend.repair()));
     }
-}
-
-/// The message of a panic.
-pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }

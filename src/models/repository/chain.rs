@@ -6,21 +6,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use ledge_base::memory_budget::{Account, Hold};
-use ledge_base::tensor::{DataType, Tensor};
+use ledge_base::memory_budget::Account;
+use ledge_base::tensor::DataType;
 use ledge_documents::{DocumentError, DocumentLimits, PageContent, Pages};
 use ledge_engine::backend::{Port, Signature};
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::document_reading::document::{self, Page};
-use ledge_engine::pipeline::document_reading::steps::{self, FoundLine, LINES_PER_TURN_RUN, UprightPage};
-use ledge_engine::pipeline::document_reading::{DocumentFormat, RESULTS, Reader, part};
-use ledge_engine::pipeline::image::{DecodeLimits, Photograph, Rgb8Image};
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Prepared};
+use ledge_engine::pipeline::document_reading::step::{PageShape, PageSource, PageStep, StepResult, StepTask};
+use ledge_engine::pipeline::document_reading::steps::{FoundLine, LINES_PER_TURN_RUN};
+use ledge_engine::pipeline::document_reading::{DocumentFormat, PageLease, RESULTS, Reader, part};
+use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::reading::ctc::Reading;
+use ledge_engine::pipeline::work::WorkInput;
 use ledge_service::limited_process::THIS_PROGRAM;
 
 use super::loaded_model::LoadedModel;
-use crate::scheduling::instance::{FinishedRun, InferError, Prepare};
+use crate::scheduling::instance::{FinishedRun, InferError, RawInputs};
 use crate::scheduling::terms::Terms;
 
 /// The name of a chain's input: the bytes of a file.
@@ -42,7 +44,8 @@ pub(super) fn signature() -> Signature {
 /// Reads a document. `account` pays for its pages while they are read.
 pub(super) async fn read(
     model: &LoadedModel,
-    reader: &Arc<Reader>,
+    pipeline: &Arc<dyn Pipeline>,
+    reader: &Reader,
     content: Content,
     limits: DecodeLimits,
     account: Account,
@@ -51,11 +54,11 @@ pub(super) async fn read(
     let Content::Document(file) = content else {
         return Err(InputError::Content("expected a document".to_owned()).into());
     };
-    let chain = Chain { model, reader, account, terms, spent: Mutex::default(), waits: Mutex::default() };
+    let chain = Chain { model, pipeline, reader, account, terms, spent: Mutex::default(), waits: Mutex::default() };
     let pages = if DocumentFormat::sniff(&file).is_some() {
         chain.pages(file).await?
     } else {
-        vec![chain.page(1, PageSource::File { file, limits }).await?]
+        vec![chain.page(1, PageSource::file(file, limits)).await?]
     };
     let mut whole = chain.spent.into_inner().unwrap_or_else(PoisonError::into_inner);
     whole.queue = length_of(chain.waits.into_inner().unwrap_or_else(PoisonError::into_inner));
@@ -63,44 +66,11 @@ pub(super) async fn read(
     Ok(whole)
 }
 
-/// A page before it is read.
-enum PageSource {
-    /// A picture file.
-    File { file: bytes::Bytes, limits: DecodeLimits },
-    /// A page of a document, drawn.
-    Drawn { picture: Rgb8Image, hold: Hold },
-}
-
-impl PageSource {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::File { file, .. } => file.len(),
-            Self::Drawn { hold, .. } => hold.bytes(),
-        }
-    }
-
-    /// The picture, with the memory that it takes.
-    fn decode(self, account: &Account) -> Result<(Photograph, Hold), InputError> {
-        match self {
-            Self::File { file, limits } => {
-                let mut hold = account.hold();
-                Ok((steps::decode(&file, limits, &mut hold)?, hold))
-            }
-            Self::Drawn { picture, hold } => Ok((picture.into(), hold)),
-        }
-    }
-}
-
-/// Memory that a page takes, with the page.
-struct Held<T> {
-    thing: T,
-    _hold: Hold,
-}
-
 /// One call of a chain.
 struct Chain<'c> {
     model: &'c LoadedModel,
-    reader: &'c Arc<Reader>,
+    pipeline: &'c Arc<dyn Pipeline>,
+    reader: &'c Reader,
     account: Account,
     terms: Terms,
     /// The time of all steps until now.
@@ -129,9 +99,9 @@ impl Chain<'_> {
                     self.reader.page_of_text(number, (width, height), lines)
                 }
                 PageContent::Picture { pixels, hold } => {
-                    let picture = Rgb8Image::new(width, height, pixels)
+                    let source = PageSource::drawn(width, height, hold.keep(pixels.into()))
                         .ok_or_else(|| InputError::Content(format!("page {number} is no picture")))?;
-                    self.page(number, PageSource::Drawn { picture, hold }).await?
+                    self.page(number, source).await?
                 }
             });
             waited = Instant::now();
@@ -140,8 +110,16 @@ impl Chain<'_> {
     }
 
     async fn page(&self, number: usize, source: PageSource) -> Result<Page, InferError> {
-        let page = Arc::new(self.upright(source).await?);
-        let lines = self.lines(&page).await?;
+        match self.page_once(number, source.clone()).await {
+            // The process that had the page has ended, and the models are in another one now.
+            Err(InferError::Preparation(InputError::PageLost)) => self.page_once(number, source).await,
+            read => read,
+        }
+    }
+
+    async fn page_once(&self, number: usize, source: PageSource) -> Result<Page, InferError> {
+        let page = Arc::new(PageLease::new(self.pipeline.clone()));
+        let (shape, lines) = self.lines(&page, source).await?;
         let turned = self.upside_down(&page, &lines).await?;
         let readings = self.readings(&page, &lines).await?;
         // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
@@ -156,56 +134,36 @@ impl Chain<'_> {
                 *known = (line, reading);
             }
         }
-        Ok(self.reader.page(number, &page.thing, read))
+        Ok(self.reader.page(number, shape, read))
     }
 
-    /// The page as it is read. Without a model that tells how it stands, it is decoded where lines are found.
-    async fn upright(&self, source: PageSource) -> Result<Held<UprightPage>, InferError> {
-        let account = self.account.clone();
-        if !self.reader.turns_pages() {
-            let decode = move || {
-                let (picture, hold) = source.decode(&account)?;
-                Ok::<_, InputError>(Held { thing: Reader::as_it_is(picture), _hold: hold })
-            };
-            let decoded = ledge_service::off_thread::off_thread(&self.account, decode).await?;
-            return Ok(decoded);
+    /// The lines of a page, and its shape as it stands upright.
+    async fn lines(
+        &self,
+        page: &Arc<PageLease>,
+        source: PageSource,
+    ) -> Result<(PageShape, Vec<FoundLine>), InferError> {
+        let form = source.form();
+        let (mut source, mut upright) = (Some(source), None);
+        if self.reader.turns_pages() {
+            let found = self.step(part::PAGE_TURN, page, source.take(), StepTask::PageTurn).await?;
+            upright = Some(found.upright(form).map_err(InferError::Outputs)?);
         }
-        let bytes = source.bytes();
-        let make = move || {
-            let (picture, hold) = source.decode(&account)?;
-            let input = Reader::page_turn_input(&picture)?;
-            let upright =
-                move |outputs: &[Tensor]| Reader::upright(picture, outputs).map(|thing| Held { thing, _hold: hold });
-            Ok((input, upright))
-        };
-        self.step(part::PAGE_TURN, bytes, 1, make).await
-    }
-
-    async fn lines(&self, page: &Arc<Held<UprightPage>>) -> Result<Vec<FoundLine>, InferError> {
-        let (reader, page) = (self.reader.clone(), page.clone());
-        let make = move || {
-            let input = reader.find_input(&page.thing)?;
-            Ok((input, move |outputs: &[Tensor]| reader.found_lines(&page.thing, outputs)))
-        };
-        let lines = self.step(part::FIND, 0, 1, make).await?;
+        let found = self.step(part::FIND, page, source, StepTask::Find).await?;
+        let (shape, lines) = found.lines(form, upright, self.reader.lines_max()).map_err(InferError::Outputs)?;
         Reader::check_length(&lines)?;
-        Ok(lines)
+        Ok((shape, lines))
     }
 
     /// Tells which lines may stand upside down.
-    async fn upside_down(&self, page: &Arc<Held<UprightPage>>, lines: &[FoundLine]) -> Result<Vec<bool>, InferError> {
+    async fn upside_down(&self, page: &Arc<PageLease>, lines: &[FoundLine]) -> Result<Vec<bool>, InferError> {
         if !self.reader.turns_lines() {
             return Ok(Vec::new());
         }
-        let run = |lines: &[FoundLine]| {
-            let lines = lines.to_vec();
-            let rows = lines.len();
-            let (page, account) = (page.clone(), self.account.clone());
-            let make = move || {
-                let input = Reader::line_turn_input(&page.thing, &lines, &account)?;
-                Ok((input, Reader::upside_down as fn(&[Tensor]) -> _))
-            };
-            self.step(part::LINE_TURN, 0, rows, make)
+        let run = async |lines: &[FoundLine]| {
+            let task = StepTask::LineTurn { lines: lines.to_vec() };
+            let found = self.step(part::LINE_TURN, page, None, task).await?;
+            found.upside_down(lines.len()).map_err(InferError::Outputs)
         };
         let runs: Vec<_> = lines.chunks(LINES_PER_TURN_RUN).map(run).collect();
         let turned: Vec<Vec<bool>> = self.some_at_a_time(runs).await?;
@@ -213,17 +171,13 @@ impl Chain<'_> {
     }
 
     /// The characters of each line.
-    async fn readings(&self, page: &Arc<Held<UprightPage>>, lines: &[FoundLine]) -> Result<Vec<Reading>, InferError> {
+    async fn readings(&self, page: &Arc<PageLease>, lines: &[FoundLine]) -> Result<Vec<Reading>, InferError> {
         let groups = Reader::groups(lines);
-        let run = |group: &Vec<usize>| {
+        let run = async |group: &Vec<usize>| {
             let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
-            let (reader, rows) = (self.reader.clone(), lines.len());
-            let (page, account) = (page.clone(), self.account.clone());
-            let make = move || {
-                let (input, filled) = Reader::read_input(&page.thing, &lines, &account)?;
-                Ok((input, move |outputs: &[Tensor]| reader.readings(outputs, &filled)))
-            };
-            self.step(part::READ, 0, rows, make)
+            let count = lines.len();
+            let found = self.step(part::READ, page, None, StepTask::Read { lines }).await?;
+            found.readings(count).map_err(InferError::Outputs)
         };
         let runs: Vec<_> = groups.iter().map(run).collect();
         let read = self.some_at_a_time(runs).await?;
@@ -245,41 +199,29 @@ impl Chain<'_> {
         stream::iter(runs).buffered(at_a_time).try_collect().await
     }
 
-    /// Runs one model: `make` makes its input on a worker's core, and a function that makes a result of its outputs there.
-    async fn step<T, P>(
+    /// Runs one model on a page.
+    async fn step(
         &self,
         name: &'static str,
-        bytes: usize,
-        rows: usize,
-        make: impl FnOnce() -> Result<(Tensor, P), InputError> + Send + 'static,
-    ) -> Result<T, InferError>
-    where
-        T: Send + 'static,
-        P: FnOnce(&[Tensor]) -> Result<T, AnswerError> + Send + 'static,
-    {
+        page: &Arc<PageLease>,
+        source: Option<PageSource>,
+        task: StepTask,
+    ) -> Result<StepResult, InferError> {
         let instances =
             self.model.part(name).ok_or_else(|| InferError::Unavailable { reason: format!("no {name}") })?;
-        let slot = Arc::new(Mutex::new(None));
-        let (result, account) = (slot.clone(), self.account.clone());
-        let make = move || {
-            let (input, finish) = make()?;
-            let mut hold = account.hold();
-            hold.grow(input.data().len())?;
-            let postprocess = move |outputs: Vec<Tensor>| {
-                let finished = finish(&outputs)?;
-                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(finished);
-                drop(hold);
-                Ok(Vec::new())
-            };
-            Ok(Prepared { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
+        let raw = RawInputs {
+            pipeline: self.pipeline.clone(),
+            input: WorkInput::Step(PageStep { page: page.id(), source, task }),
+            account: self.account.clone(),
+            own: 0,
+            page: Some(page.clone()),
         };
-        let prepare = Prepare { make: Box::new(make), bytes, rows };
         let begun = Instant::now();
-        let finished = instances.run_prepared(prepare, vec![0], self.terms.clone()).await?;
+        let mut finished = instances.run_raw(raw, vec![0], self.terms.clone()).await?;
         self.waits.lock().unwrap_or_else(PoisonError::into_inner).push((begun, begun + finished.queue));
+        let outputs = std::mem::take(&mut finished.run.outputs);
         self.spend(name, finished);
-        let result = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        result.ok_or_else(|| InferError::Outputs(AnswerError::Values(format!("{name} gave no result"))))
+        StepResult::of_outputs(&outputs).map_err(InferError::Outputs)
     }
 
     fn spend(&self, name: &'static str, finished: FinishedRun) {

@@ -1,6 +1,5 @@
 //! Trials of models in runtimes: every version in every runtime, without serving any.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -185,7 +184,7 @@ impl Repository {
                         let time = started.elapsed();
                         let table = match model.pipeline {
                             Some(_) => None,
-                            None => proposal::propose(model.for_pipeline(&HashMap::new())),
+                            None => proposal::propose(&model.signature, &model.labels),
                         };
                         let tried = TrialLoad { time, stand_in: model.stand_in(), table };
                         loading::end(model).await;

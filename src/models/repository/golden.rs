@@ -60,7 +60,7 @@ impl From<InferError> for GoldenError {
             | InferError::Outputs(_) => Self::Wrong(error.to_string()),
             // A runtime that fails may lack memory.
             InferError::Run(RunError::Runtime { .. } | RunError::Interrupted { .. } | RunError::Crashed { .. })
-            | InferError::Preparation(InputError::NoRoom(_))
+            | InferError::Preparation(InputError::NoRoom(_) | InputError::PageLost)
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }
             | InferError::Unavailable { .. } => Self::Unchecked(error.to_string()),

@@ -16,8 +16,10 @@ use ledge_engine::backend::{Port, Runtime, Signature};
 use ledge_engine::pipeline::content::{Content, Division};
 use ledge_engine::pipeline::document_reading::part;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Model, Pipeline, Postprocess, Prepared};
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::quantization::Quantization;
+use ledge_engine::pipeline::setup::PipelineSetup;
+use ledge_engine::pipeline::work::WorkInput;
 use ledge_identity::sealing::Sealer;
 use ledge_isolation::Isolation;
 use ledge_service::audit_event::{AuditSink, Fallback};
@@ -29,7 +31,7 @@ use super::model_config::ModelConfig;
 use super::profile::{Profile, Profiles};
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
-use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances, Prepare};
+use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances, RawInputs};
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
 
@@ -105,7 +107,7 @@ pub struct LoadedModel {
     /// The other models of a chain.
     pub(super) parts: Vec<LoadedPart>,
     /// The metadata of the files of a chain, by the names of its models.
-    pub(super) part_metadata: HashMap<&'static str, HashMap<String, String>>,
+    pub(super) part_metadata: HashMap<String, HashMap<String, String>>,
 }
 
 /// One of the models of a chain, loaded.
@@ -118,16 +120,13 @@ pub(super) struct LoadedPart {
 impl LoadedModel {
     /// Compares the model config with the signature, and sets up the pipeline.
     pub(super) fn bind_config(&mut self) -> Result<(), String> {
-        if let Some(section) = self.config.pipeline.section() {
-            let first = section.parts().first().map(|part| (part.name, &self.instances));
-            let others = self.parts.iter().map(|part| (part.name, &part.instances));
-            let parts = first.into_iter().chain(others).map(|(name, part)| (name, part.signature().clone())).collect();
-            let pipeline = section.bind(Model { parts: &parts, ..self.for_pipeline(&HashMap::new()) })?;
-            if !parts.is_empty() {
+        if let Some(setup) = self.pipeline_setup()? {
+            let pipeline = setup.bind()?;
+            if !setup.parts.is_empty() {
                 self.signature = chain::signature();
                 self.batch_limit = None;
             }
-            self.pipeline = Some(pipeline);
+            self.pipeline = Some(self.instances.pipeline(pipeline, setup));
         }
         for (position, port) in self.signature.outputs.iter().enumerate() {
             // A pipeline knows how its outputs hold classes.
@@ -142,10 +141,21 @@ impl LoadedModel {
         Ok(())
     }
 
-    /// The facts that a pipeline may use.
-    pub(super) fn for_pipeline<'m>(&'m self, parts: &'m HashMap<&'static str, Signature>) -> Model<'m> {
-        let Self { signature, labels, quantization, pipeline_files: files, part_metadata, .. } = self;
-        Model { signature, labels, quantization, files, parts, part_metadata, fields: &self.config.field }
+    /// The facts of which its pipeline is made, if it has one. Of a chain only before its config is bound: afterwards the
+    /// signature is the one that callers see.
+    fn pipeline_setup(&self) -> Result<Option<PipelineSetup>, String> {
+        let Some(section) = self.config.pipeline.section() else { return Ok(None) };
+        let first = section.parts().first().map(|part| (part.name, &self.instances));
+        let parts = first.into_iter().chain(self.parts.iter().map(|part| (part.name, &part.instances)));
+        Ok(Some(PipelineSetup {
+            signature: self.signature.clone(),
+            labels: self.labels.clone(),
+            quantization: self.quantization.clone(),
+            files: self.pipeline_files.clone(),
+            parts: parts.map(|(name, part)| (name.to_owned(), part.signature().clone())).collect(),
+            part_metadata: self.part_metadata.clone(),
+            ..PipelineSetup::new(&self.config.pipeline, &self.config.field)?
+        }))
     }
 
     /// Checks that the label file of an output has a line for each of its classes.
@@ -276,7 +286,7 @@ impl LoadedModel {
     ) -> Result<FinishedRun, InferError> {
         if let Some(reader) = pipeline.reader() {
             // Boxed: a call of one model does not reserve space for this future.
-            return Box::pin(chain::read(self, reader, content, limits, account, terms)).await;
+            return Box::pin(chain::read(self, pipeline, reader, content, limits, account, terms)).await;
         }
         let run = |part| self.run_part(pipeline, part, limits, account.clone(), outputs.clone(), terms.clone());
         let Some(Division { parts, places }) = divide(pipeline, &content, &account).await else {
@@ -300,14 +310,11 @@ impl LoadedModel {
         outputs: Vec<usize>,
         terms: Terms,
     ) -> Result<FinishedRun, InferError> {
-        let (pipeline, bytes, rows, own) = (pipeline.clone(), content.bytes(), content.count(), outputs.len());
+        let own = outputs.len();
         let outputs = outputs.into_iter().chain(pipeline.outputs().iter().copied()).collect();
-        let make = move || {
-            let mut hold = account.hold();
-            let prepared = pipeline.prepare(&content, limits, &mut hold)?;
-            Ok(Prepared { postprocess: prepared.postprocess.map(|make| behind(own, make)), ..prepared })
-        };
-        self.instances.run_prepared(Prepare { make: Box::new(make), bytes, rows }, outputs, terms).await
+        let input = WorkInput::Content { content, limits };
+        let raw = RawInputs { pipeline: pipeline.clone(), input, account, own, page: None };
+        self.instances.run_raw(raw, outputs, terms).await
     }
 
     /// A future that ends when the model's memory is freed.
@@ -347,15 +354,6 @@ fn join(places: &[usize], runs: Vec<FinishedRun>) -> Option<FinishedRun> {
     }
     whole.run.outputs = Division::join(places, &parts)?;
     Some(whole)
-}
-
-/// Leaves the first `count` outputs as they are, and makes results of the others.
-fn behind(count: usize, make: Postprocess) -> Postprocess {
-    Box::new(move |mut outputs| {
-        let results = make(outputs.split_off(count.min(outputs.len())))?;
-        outputs.extend(results);
-        Ok(outputs)
-    })
 }
 
 /// Number of classes of an output of scores; `None` where its signature does not say, or it has no scores.

@@ -346,6 +346,7 @@ impl Loading<'_> {
         let (config, defaults) = (&self.config(), self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
+        let faults = Arc::<Faults>::default();
         let spec = |files: &ModelFiles| InstanceSpec {
             name: self.source.name.to_string(),
             own_process: format!("{}/{}", self.source.name, self.source.version),
@@ -377,7 +378,7 @@ impl Loading<'_> {
             }),
             warm_up: OnceLock::new(),
             isolation: config.isolation.unwrap_or(defaults.isolation),
-            faults: Faults::default(),
+            faults: faults.clone(),
             time_limit: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
         };
 
@@ -425,7 +426,7 @@ impl Loading<'_> {
             attached: OnceLock::new(),
             instances,
             parts,
-            part_metadata: self.parts.iter().map(|(name, read)| (*name, read.metadata.clone())).collect(),
+            part_metadata: self.parts.iter().map(|(name, read)| ((*name).to_owned(), read.metadata.clone())).collect(),
         };
         let checked = match model.bind_config() {
             Ok(()) => {

@@ -107,6 +107,11 @@ impl Engine {
         &self.handle.shared.cpus
     }
 
+    /// The processes of models that do not run in this one.
+    pub(super) fn children(&self) -> Option<&Children> {
+        self.handle.shared.children.as_ref()
+    }
+
     /// The runtimes that models are loaded into.
     pub fn runtimes(&self) -> &Runtimes {
         &self.handle.shared.runtimes
@@ -470,7 +475,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
     let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
     // A runtime may go on reading a file that it has mapped: the memory stays as long as the mapping, the name is
     // removed at once.
-    let isolation = spec.faults.isolation(spec.isolation, Instant::now());
+    let isolation = spec.faults.isolation(spec.isolation);
     let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
     let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
     if let Some(children) = shared.children.as_ref().filter(|_| isolation != Isolation::None) {

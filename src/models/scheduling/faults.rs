@@ -1,14 +1,15 @@
 //! The faults of one model in its processes: when it gets a process of its own, and when it is not loaded any more.
 //!
-//! A model that ends its process is on probation for a time, in a process of its own, where its next fault costs nobody
-//! else anything. Several faults within one probation unload it.
+//! A model that ends its process gets one of its own, where its next fault costs nobody else anything. It is on probation
+//! for a time after each fault: several faults within one probation unload it. It returns to the process of all models when
+//! it is loaded anew.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ledge_isolation::Isolation;
 
-/// The time without a fault after which a model is trusted again.
+/// The time without a fault after which earlier faults do not count any more.
 pub const PROBATION: Duration = Duration::from_mins(10);
 
 /// The faults within one probation that unload a model.
@@ -47,9 +48,10 @@ impl Faults {
     }
 
     /// The process of its next instance, if `wanted` is where it runs without faults.
-    pub fn isolation(&self, wanted: Isolation, now: Instant) -> Isolation {
+    pub fn isolation(&self, wanted: Isolation) -> Isolation {
         match wanted {
-            Isolation::Process if self.state().is_on_probation(now) => Isolation::Own,
+            // All its instances have faults in common, so all of them move.
+            Isolation::Process if self.state().last.is_some() => Isolation::Own,
             wanted => wanted,
         }
     }
@@ -71,13 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_with_a_fault_gets_its_own_process_until_its_probation_is_over() {
-        let (faults, now) = (Faults::default(), Instant::now());
-        assert_eq!(faults.isolation(Isolation::Process, now), Isolation::Process);
-        assert_eq!(faults.count("crashed", now), None);
-        assert_eq!(faults.isolation(Isolation::Process, now), Isolation::Own);
-        assert_eq!(faults.isolation(Isolation::None, now), Isolation::None);
-        assert_eq!(faults.isolation(Isolation::Process, now + PROBATION), Isolation::Process);
+    fn a_model_with_a_fault_gets_its_own_process() {
+        let faults = Faults::default();
+        assert_eq!(faults.isolation(Isolation::Process), Isolation::Process);
+        assert_eq!(faults.count("crashed", Instant::now()), None);
+        assert_eq!(faults.isolation(Isolation::Process), Isolation::Own);
+        assert_eq!(faults.isolation(Isolation::None), Isolation::None);
     }
 
     #[test]

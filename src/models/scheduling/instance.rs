@@ -3,10 +3,14 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
-use ledge_engine::pipeline::kind::{AnswerError, InputError};
+use ledge_engine::pipeline::document_reading::PageLease;
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
+use ledge_engine::pipeline::setup::PipelineSetup;
+use ledge_engine::pipeline::work::{WorkError, WorkInput};
 use ledge_engine::warm_up::WarmUp;
 use ledge_identity::sealing::SealedFolder;
 use ledge_isolation::Isolation;
@@ -15,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 use super::batcher::BatchPolicy;
 use super::engine::Engine;
 use super::faults::Faults;
-use super::queue::{Job, JobInputs, Preparation, QueueLimits};
+use super::queue::{Job, JobInputs, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
 
@@ -45,13 +49,27 @@ pub enum InferError {
     Outputs(AnswerError),
 }
 
-/// Inputs that are made on a worker.
-pub struct Prepare {
-    pub make: Preparation,
-    /// Bytes that are held until then.
-    pub bytes: usize,
-    /// Batch elements that are made.
-    pub rows: usize,
+impl From<WorkError> for InferError {
+    fn from(error: WorkError) -> Self {
+        match error {
+            WorkError::Input(error) => Self::Preparation(error),
+            WorkError::Run(error) => Self::Run(error),
+            WorkError::Outputs(error) => Self::Outputs(error),
+        }
+    }
+}
+
+/// Inputs that a pipeline makes on a worker.
+#[derive(Debug)]
+pub struct RawInputs {
+    pub pipeline: Arc<dyn Pipeline>,
+    pub input: WorkInput,
+    /// Pays for intermediate results.
+    pub account: Account,
+    /// The number of outputs that the caller asked for, in front of those of the pipeline.
+    pub own: usize,
+    /// Keeps the page of a step in memory until the step has ended.
+    pub page: Option<Arc<PageLease>>,
 }
 
 /// A finished run.
@@ -118,8 +136,8 @@ pub struct InstanceSpec {
     pub warm_up: OnceLock<WarmUp>,
     /// The process that it runs in.
     pub isolation: Isolation,
-    /// The faults of its processes.
-    pub faults: Faults,
+    /// The faults of its processes; of a chain, those of all its models, which share pages.
+    pub faults: Arc<Faults>,
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,
 }
@@ -199,6 +217,15 @@ impl Instances {
         let _ = self.spec.warm_up.set(warm_up);
     }
 
+    /// The pipeline `twin` for these instances, which is bound of `setup`: where they are in another process, bytes are read
+    /// there.
+    pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
+        match self.engine.children().filter(|_| self.spec.isolation != Isolation::None) {
+            Some(children) => children.pipeline(twin, setup),
+            None => twin,
+        }
+    }
+
     /// Reports to the observer that runs answer requests from now on.
     pub fn count_runs(&self) {
         self.spec.observer.start();
@@ -255,13 +282,9 @@ impl Instances {
     }
 
     /// Makes inputs on a worker, and runs the model on them.
-    pub async fn run_prepared(
-        &self,
-        Prepare { make, bytes, rows }: Prepare,
-        outputs: Vec<usize>,
-        terms: Terms,
-    ) -> Result<FinishedRun, InferError> {
-        self.run_queued(JobInputs::Prepare { make, bytes }, outputs, rows, terms).await
+    pub async fn run_raw(&self, raw: RawInputs, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
+        let rows = raw.input.rows();
+        self.run_queued(JobInputs::Raw(raw), outputs, rows, terms).await
     }
 
     async fn run_queued(

@@ -9,11 +9,10 @@ use std::time::Instant;
 
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::kind::{InputError, Prepared};
 use tokio::sync::oneshot;
 
 use super::batcher::{BatchPolicy, batch_together};
-use super::instance::{FinishedRun, InferError};
+use super::instance::{FinishedRun, InferError, RawInputs};
 use super::terms::{Priority, Terms};
 
 /// One call of a model, waiting for an instance.
@@ -33,27 +32,13 @@ pub struct Job {
     pub reply: oneshot::Sender<Result<FinishedRun, InferError>>,
 }
 
-/// The inputs of a job, in the signature's order; they fit it.
+/// The inputs of a job. A run leaves them as they are, so that a job whose run failed can be run again.
+#[derive(Debug)]
 pub enum JobInputs {
+    /// In the signature's order; they fit it.
     Tensors(Vec<Tensor>),
     /// Something smaller, such as a photograph, that becomes tensors on the worker's core when the job's turn has come.
-    Prepare {
-        make: Preparation,
-        /// Bytes held while the job waits.
-        bytes: usize,
-    },
-}
-
-/// Makes a job's tensors, and what makes results of its outputs; or returns the reason why it cannot.
-pub type Preparation = Box<dyn FnOnce() -> Result<Prepared, InputError> + Send>;
-
-impl std::fmt::Debug for JobInputs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tensors(tensors) => f.debug_tuple("Tensors").field(tensors).finish(),
-            Self::Prepare { bytes, .. } => f.debug_struct("Prepare").field("bytes", bytes).finish_non_exhaustive(),
-        }
-    }
+    Raw(RawInputs),
 }
 
 impl Job {
@@ -61,7 +46,7 @@ impl Job {
     pub fn tensors(&self) -> Option<&[Tensor]> {
         match &self.inputs {
             JobInputs::Tensors(tensors) => Some(tensors),
-            JobInputs::Prepare { .. } => None,
+            JobInputs::Raw(_) => None,
         }
     }
 
@@ -81,7 +66,7 @@ impl Job {
     pub fn bytes(&self) -> usize {
         match &self.inputs {
             JobInputs::Tensors(tensors) => tensors.iter().map(|tensor| tensor.data().len()).sum(),
-            JobInputs::Prepare { bytes, .. } => *bytes,
+            JobInputs::Raw(raw) => raw.input.bytes(),
         }
     }
 }

@@ -1,25 +1,27 @@
 //! The thread behind each core: takes the next run, runs it, answers its callers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Postprocess, Prepared};
-use rustix::time::{ClockId, clock_gettime};
+use ledge_engine::pipeline::work::{self, FinishedWork, Work, WorkTimes};
 
 use super::batcher::{NotBatched, concat, split};
 use super::engine::EngineInner;
-use super::instance::{FinishedRun, InferError};
+use super::instance::{FinishedRun, InferError, RawInputs};
 use super::queue::{Job, JobInputs};
 use super::scheduler::{Instance, NextAction, Task};
+
+pub(super) use ledge_engine::pipeline::work::panic_message;
 
 type Sender = tokio::sync::oneshot::Sender<Result<FinishedRun, InferError>>;
 
 /// Runs jobs as worker `index` until the engine is closed.
-pub(super) fn serve(shared: &EngineInner, index: usize) {
+pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
     let own: Vec<usize> = shared.cpus.get(index).copied().into_iter().collect();
     let pinned = cores::pin(&own);
     if let Err(error) = &pinned {
@@ -57,19 +59,22 @@ pub(super) fn serve(shared: &EngineInner, index: usize) {
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(taken);
                 let place = RunPlace { core: index, is_wide: !reserved.is_empty(), deadline };
-                let ran = run(&mut instance, jobs, taken, place);
+                let Ran { went_well, compute, crashed, again } = run(&mut instance, jobs, taken, place);
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
                 repair(&mut *instance.backend);
+                if let Some(reason) = crashed {
+                    shared.model_crashed(model, &reason);
+                }
                 if wide {
                     let _ = cores::pin(&own);
                 }
 
                 let now = Instant::now();
                 state = shared.lock();
-                match ran {
-                    Ok(true) if tensors => state.record_run(model, bytes, now.duration_since(taken)),
+                match went_well {
+                    Ok(true) if tensors => state.record_run(model, bytes, compute),
                     Ok(_) => {}
                     Err(reason) => {
                         tracing::warn!(%reason, "dynamic batching is turned off for a model until it is loaded again");
@@ -84,10 +89,12 @@ pub(super) fn serve(shared: &EngineInner, index: usize) {
                 for &other in &reserved {
                     shared.wake(Some(other));
                 }
+                state.requeue(model, again);
                 if orphan.is_some() {
                     drop(state);
                     drop(orphan);
                     sys::return_free_memory();
+                    shared.load_missing();
                     state = shared.lock();
                 }
             }
@@ -95,95 +102,135 @@ pub(super) fn serve(shared: &EngineInner, index: usize) {
     }
 }
 
-/// Runs the jobs together and answers each; returns whether all succeeded. `Err` reports that the model mixes the
-/// elements of a batch; the jobs were answered nevertheless.
-fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant, place: RunPlace) -> Result<bool, NotBatched> {
-    let mut went_well = Ok(true);
+/// The end of a task.
+struct Ran {
+    /// True when all jobs succeeded. `Err` reports that the model mixes the elements of a batch; the jobs were answered
+    /// nevertheless.
+    went_well: Result<bool, NotBatched>,
+    /// The time that the model took.
+    compute: Duration,
+    /// The reason why its process ended, if a run is to blame.
+    crashed: Option<String>,
+    /// Jobs that run again, because their process ended and they are not known to be the cause.
+    again: Vec<Job>,
+}
+
+/// Runs the jobs, together where they are several, and answers each that is not run again.
+fn run(instance: &mut Instance, mut jobs: Vec<Job>, taken: Instant, place: RunPlace) -> Ran {
+    let mut ran = Ran { went_well: Ok(true), compute: Duration::ZERO, crashed: None, again: Vec::new() };
     if jobs.len() > 1 {
         match run_together(instance, &jobs, place) {
-            Ok(Some((answers, time))) => {
+            Ok(Ok(Some((answers, time)))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     let queue = taken.saturating_duration_since(job.queued);
-                    answer(
-                        job.reply,
-                        Ok(RunResult { outputs, time, ..RunResult::default() }),
-                        Times { queue, ..Times::default() },
-                    );
+                    let run = RunResult { outputs, time, ..RunResult::default() };
+                    answer(job.reply, Ok(run), Times { queue, ..Times::default() });
                 }
-                return Ok(true);
+                return Ran { compute: time.total(), ..ran };
+            }
+            // One of the jobs is to blame, or none: each runs by itself, when the model is loaded again.
+            Ok(Err(crashed)) => {
+                jobs.iter_mut().for_each(|job| job.is_second_try = true);
+                return Ran { went_well: Ok(false), crashed, again: jobs, ..ran };
             }
             // A failure caused by one request must not fail the others: run each by itself.
-            Ok(None) => went_well = Ok(false),
-            Err(reason) => went_well = Err(reason),
+            Ok(Ok(None)) => ran.went_well = Ok(false),
+            Err(reason) => ran.went_well = Err(reason),
         }
     }
     for job in jobs {
-        let well = run_alone(instance, job, taken, place);
-        went_well = went_well.map(|before| before && well);
-    }
-    went_well
-}
-
-fn run_alone(instance: &mut Instance, job: Job, taken: Instant, place: RunPlace) -> bool {
-    let Job { inputs, outputs, rows, queued, reply, .. } = job;
-    let start = Instant::now();
-    let (prepared, prepare) = match inputs {
-        JobInputs::Tensors(inputs) => (Prepared { inputs, postprocess: None }, Duration::ZERO),
-        JobInputs::Prepare { make, .. } => {
-            let cpu = thread_cpu_time();
-            let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-                Err(InputError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
-            });
-            instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
-            match made {
-                Ok(prepared) => (prepared, start.elapsed()),
-                Err(error) => {
-                    let _ = reply.send(Err(error.into()));
-                    return false;
-                }
+        if instance.backend.has_ended() {
+            ran.again.push(job);
+            continue;
+        }
+        match run_alone(instance, job, taken, place) {
+            Alone::Succeeded(time) => ran.compute += time,
+            Alone::Failed => ran.went_well = ran.went_well.map(|_| false),
+            Alone::Crashed(reason) => {
+                ran.crashed = Some(reason);
+                ran.went_well = ran.went_well.map(|_| false);
+            }
+            Alone::Interrupted(job) => {
+                ran.again.push(job);
+                ran.went_well = ran.went_well.map(|_| false);
             }
         }
-    };
-
-    let Prepared { inputs, postprocess } = prepared;
-    let result = run_once(instance, &inputs, &outputs, rows, place);
-    let well = result.is_ok();
-    let (result, postprocess) = match (result, postprocess) {
-        (Ok(run), Some(make)) => postprocessed(instance, run, make),
-        (result, _) => (result.map_err(InferError::Run), Duration::ZERO),
-    };
-    answer(reply, result, Times { queue: taken.saturating_duration_since(queued), prepare, postprocess });
-    well
+    }
+    ran
 }
 
-/// Makes results of the outputs of a run, and measures the time of that.
-fn postprocessed(
-    instance: &Instance,
-    RunResult { outputs, time, cpu_elsewhere }: RunResult,
-    make: Postprocess,
-) -> (Result<RunResult, InferError>, Duration) {
-    let (start, cpu) = (Instant::now(), thread_cpu_time());
-    let results = catch_unwind(AssertUnwindSafe(move || make(outputs))).unwrap_or_else(|panic| {
-        Err(AnswerError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
-    });
-    instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
-    (results.map(|outputs| RunResult { outputs, time, cpu_elsewhere }).map_err(InferError::Outputs), start.elapsed())
+/// The end of a job that ran by itself. All but an interrupted one are answered.
+enum Alone {
+    /// With the time that the model took.
+    Succeeded(Duration),
+    Failed,
+    /// Its process ended because of it.
+    Crashed(String),
+    /// Its process ended for another reason.
+    Interrupted(Job),
 }
 
-/// Runs the jobs as one; `Ok(None)` when the run failed.
-#[expect(clippy::type_complexity, reason = "named nowhere else")]
+fn run_alone(instance: &mut Instance, mut job: Job, taken: Instant, place: RunPlace) -> Alone {
+    let queue = taken.saturating_duration_since(job.queued);
+    let (result, times) = match &job.inputs {
+        JobInputs::Tensors(tensors) => {
+            let result = run_once(instance, tensors, &job.outputs, job.rows, place);
+            (result.map_err(InferError::Run), Times { queue, ..Times::default() })
+        }
+        JobInputs::Raw(raw) => {
+            let FinishedWork { result, times } = run_raw(instance, raw, &job.outputs, job.rows, place);
+            let WorkTimes { prepare, postprocess, .. } = times;
+            (result.map_err(InferError::from), Times { queue, prepare, postprocess })
+        }
+    };
+    let end = match &result {
+        Err(InferError::Run(RunError::Interrupted { .. })) if !job.is_second_try => {
+            job.is_second_try = true;
+            return Alone::Interrupted(job);
+        }
+        Err(InferError::Run(RunError::Crashed { reason })) => Alone::Crashed(reason.clone()),
+        Ok(run) => Alone::Succeeded(run.time.total()),
+        Err(_) => Alone::Failed,
+    };
+    let Job { inputs, reply, .. } = job;
+    // The memory of the input is free when its caller has the answer.
+    drop(inputs);
+    answer(reply, result, times);
+    end
+}
+
+/// Makes the inputs of a run, runs the model and makes results of its outputs.
+fn run_raw(instance: &mut Instance, raw: &RawInputs, outputs: &[usize], rows: usize, place: RunPlace) -> FinishedWork {
+    let RawInputs { pipeline, input, account, own, .. } = raw;
+    let work = Work { input, outputs, own: *own, account };
+    let finished = work::run(&mut *instance.backend, &**pipeline, work, place);
+    let WorkTimes { compute, run_cpu, pipeline_cpu, .. } = finished.times;
+    if let Some(compute) = compute {
+        instance.observer.executed(rows, compute, run_cpu);
+    }
+    instance.observer.prepared(pipeline_cpu);
+    finished
+}
+
+/// The answers of a joint run, each as the outputs of its job, and the time of the run.
+type Joint = (Vec<Vec<Tensor>>, ComputeTime);
+
+/// Runs the jobs as one. `Ok(Ok(None))` when the run failed; `Ok(Err)` when its process ended, with the reason if the run is
+/// to blame.
 fn run_together(
     instance: &mut Instance,
     jobs: &[Job],
     place: RunPlace,
-) -> Result<Option<(Vec<Vec<Tensor>>, ComputeTime)>, NotBatched> {
-    let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(None) };
+) -> Result<Result<Option<Joint>, Option<String>>, NotBatched> {
+    let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(Ok(None)) };
     let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
-    let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(None) };
-    match run_once(instance, &inputs, &first.outputs, rows.iter().sum(), place) {
+    let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(Ok(None)) };
+    Ok(match run_once(instance, &inputs, &first.outputs, rows.iter().sum(), place) {
         Ok(RunResult { outputs, time, .. }) => Ok(Some((split(&outputs, &rows)?, time))),
+        Err(RunError::Crashed { reason }) => Err(Some(reason)),
+        Err(RunError::Interrupted { .. }) => Err(None),
         Err(_) => Ok(None),
-    }
+    })
 }
 
 pub(super) fn run_once(
@@ -193,15 +240,9 @@ pub(super) fn run_once(
     rows: usize,
     place: RunPlace,
 ) -> Result<RunResult, RunError> {
-    let backend = &mut *instance.backend;
-    let cpu = thread_cpu_time();
-    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs, place))).unwrap_or_else(|panic| {
-        let reason = format!("panicked: {}", panic_message(&*panic));
-        Err(RunError::Runtime { runtime: backend.runtime(), reason })
-    });
+    let (result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
     if let Ok(result) = &result {
-        let own = thread_cpu_time().saturating_sub(cpu);
-        instance.observer.executed(rows, result.time, own + result.cpu_elsewhere);
+        instance.observer.executed(rows, result.time, cpu + result.cpu_elsewhere);
     }
     result
 }
@@ -226,18 +267,4 @@ fn answer(reply: Sender, result: Result<RunResult, InferError>, times: Times) {
     let Times { queue, prepare, postprocess } = times;
     // The caller may have left meanwhile.
     let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess, stages: Vec::new() }));
-}
-
-/// The CPU time of this thread.
-fn thread_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("without a message")
 }

@@ -3,10 +3,12 @@
 
 use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::{DataType, Tensor};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::TextLayer;
 use super::document::{Page, PageSize, Source};
+use super::step::PageShape;
 use crate::pipeline::image::{self, DecodeLimits, ImageError, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::reading::ctc::{self, Alphabet, Reading};
@@ -54,7 +56,7 @@ pub struct UprightPage {
 
 /// A line that was found. Its picture is cut out of the page where it is needed: those of a whole page may take half a
 /// gigabyte.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FoundLine {
     area: Quadrilateral,
 }
@@ -73,6 +75,13 @@ impl FoundLine {
 
     fn width(self) -> usize {
         LineImage::width_of(self.area, LINE_WIDTH_MAX)
+    }
+
+    /// Tells whether its corners are finite, and no farther from a page of this size than a rectangle around a text on it.
+    pub(super) fn is_near(&self, (width, height): (u32, u32)) -> bool {
+        let longer = side(width.max(height));
+        let near = -2.0 * longer..=3.0 * longer;
+        self.area.0.iter().all(|corner| near.contains(&corner.x) && near.contains(&corner.y))
     }
 }
 
@@ -111,19 +120,19 @@ impl Reader {
     }
 
     /// The picture that tells how a page stands.
-    pub fn page_turn_input(picture: &Photograph) -> Result<Tensor, InputError> {
-        let tensor = page_turn::PREPARATION.prepare(picture, DataType::Fp32, None);
+    pub fn page_turn_input(page: &UprightPage) -> Result<Tensor, InputError> {
+        let tensor = page_turn::PREPARATION.prepare(&page.picture, DataType::Fp32, None);
         tensor.map_err(|error| InputError::Content(error.to_string()))
     }
 
     /// Turns a page upright by the outputs of that run.
-    pub fn upright(picture: Photograph, outputs: &[Tensor]) -> Result<UprightPage, AnswerError> {
+    pub fn upright(page: &UprightPage, outputs: &[Tensor]) -> Result<UprightPage, AnswerError> {
         let (shape, scores) = floats(outputs)?;
         let direction = page_turn::direction(shape, &scores, PAGE_TURN_SCORE_MIN);
         let direction = direction.ok_or_else(|| unexpected("page_turn", shape))?;
         let picture = match direction.turn {
-            Turn::None => picture,
-            turn => Photograph::from(turn.apply(picture.into_image())),
+            Turn::None => page.picture.clone(),
+            turn => Photograph::from(turn.apply(page.image().clone())),
         };
         Ok(UprightPage { picture, turn: direction.turn })
     }
@@ -196,7 +205,7 @@ impl Reader {
     }
 
     /// The page of the answer. Lines that were read with too little confidence are left out.
-    pub fn page(&self, number: usize, page: &UprightPage, lines: Vec<(FoundLine, Reading)>) -> Page {
+    pub fn page(&self, number: usize, page: PageShape, lines: Vec<(FoundLine, Reading)>) -> Page {
         let sure = lines.into_iter().filter(|(_, reading)| reading.confidence >= self.min_confidence);
         let lines: Vec<_> = sure.map(|(line, reading)| Line::new(reading, line.area)).collect();
         let lines: Vec<_> = lines.into_iter().filter(|line| !line.text().is_empty()).collect();
@@ -238,6 +247,20 @@ impl UprightPage {
 
     fn image(&self) -> &Rgb8Image {
         self.picture.image()
+    }
+
+    pub(super) fn shape(&self) -> PageShape {
+        let (width, height) = self.size();
+        PageShape { width, height, turn: self.turn }
+    }
+
+    /// The bytes of its pixels.
+    pub(super) fn bytes(&self) -> usize {
+        self.image().pixels().len()
+    }
+
+    pub(super) fn shares_bytes_with(&self, other: &Self) -> bool {
+        std::ptr::eq(self.image().pixels(), other.image().pixels())
     }
 }
 
@@ -307,7 +330,8 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
     };
     let account = Account::unlimited();
     let turns = output(vec![1, 4]).ok();
-    let Some(page) = turns.and_then(|turns| Reader::upright(picture.into(), &[turns]).ok()) else { return false };
+    let page = Reader::as_it_is(picture.into());
+    let Some(page) = turns.and_then(|turns| Reader::upright(&page, &[turns]).ok()) else { return false };
     let Some(lines) = output(shape(1)).ok().and_then(|map| reader.found_lines(&page, &[map]).ok()) else {
         return false;
     };
@@ -325,7 +349,7 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
         let readings = scores.ok().and_then(|scores| reader.readings(&[scores], &filled).ok());
         read.extend(of_group.into_iter().zip(readings.unwrap_or_default()));
     }
-    let answer = serde_json::to_value(reader.page(1, &page, read)).unwrap_or_default();
+    let answer = serde_json::to_value(reader.page(1, page.shape(), read)).unwrap_or_default();
     let sides = ["width", "height"].map(|side| answer.get(side).and_then(Value::as_f64).unwrap_or(0.0));
     let corners = answer
         .get("lines")

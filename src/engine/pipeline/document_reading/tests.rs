@@ -9,15 +9,17 @@ fn port(name: &str, shape: &[i64]) -> Port {
     Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
 }
 
-fn parts(classes: i64) -> HashMap<&'static str, Signature> {
+fn parts(classes: i64) -> HashMap<String, Signature> {
     let signature =
         |output: &[i64]| Signature { inputs: vec![port("x", &[-1, 3, -1, -1])], outputs: vec![port("y", output)] };
-    [(part::FIND, signature(&[-1, 1, -1, -1])), (part::READ, signature(&[-1, -1, classes]))].into()
+    [(part::FIND, signature(&[-1, 1, -1, -1])), (part::READ, signature(&[-1, -1, classes]))]
+        .map(|(name, signature)| (name.to_owned(), signature))
+        .into()
 }
 
 fn bind_with(
     section: &DocumentReading,
-    parts: &HashMap<&'static str, Signature>,
+    parts: &HashMap<String, Signature>,
     file: &'static [u8],
     metadata: &[(&str, &str)],
 ) -> Result<Arc<dyn Pipeline>, String> {
@@ -28,12 +30,12 @@ fn bind_with(
         quantization: &[].into(),
         files: &[("characters.txt".to_owned(), file.into())].into(),
         parts,
-        part_metadata: &[(part::READ, metadata)].into(),
+        part_metadata: &[(part::READ.to_owned(), metadata)].into(),
         fields: &[],
     })
 }
 
-fn bind(parts: &HashMap<&'static str, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
+fn bind(parts: &HashMap<String, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
     let section = DocumentReading { characters: Some("characters.txt".to_owned()), ..DocumentReading::default() };
     bind_with(&section, parts, characters, &[])
 }

@@ -1,6 +1,8 @@
 //! The characters of a line, from a model's scores at each step: the most likely one each, repetitions and blanks left
 //! out ("Connectionist Temporal Classification", Graves et al., 2006).
 
+use serde::{Deserialize, Serialize};
+
 use super::geometry::coordinate;
 
 /// The characters of a model, in the order of its classes.
@@ -27,7 +29,7 @@ impl Alphabet {
 }
 
 /// A text that was read, with the places of its characters.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Reading {
     pub text: String,
     /// The mean of the characters' scores; 0 without any.
@@ -37,6 +39,12 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Tells whether its numbers are shares, with a place for each character.
+    pub fn is_sound(&self) -> bool {
+        let is_share = |share: &f32| (0.0..=1.0).contains(share);
+        is_share(&self.confidence) && self.places.iter().all(is_share) && self.places.len() == self.text.chars().count()
+    }
+
     /// The surer one of two readings of a line, this one if they are equal.
     #[must_use]
     pub fn or_surer(self, other: Self) -> Self {
@@ -76,7 +84,9 @@ fn decode_line(scores: &[f32], steps: usize, filled: f32, alphabet: &Alphabet) -
         sum += score;
         taken = taken.saturating_add(1);
     }
-    reading.confidence = if taken > 0 { (sum / f32::from(taken)).clamp(0.0, 1.0) } else { 0.0 };
+    // The sum of scores of both infinities is no number.
+    let mean = if taken > 0 && !f32::is_nan(sum) { sum / f32::from(taken) } else { 0.0 };
+    reading.confidence = mean.clamp(0.0, 1.0);
     reading
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A point of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Point {
     pub x: f32,
     pub y: f32,
@@ -46,7 +46,7 @@ impl Point {
 
 /// The corners around a text, clockwise from where its first letter begins at the top: upper left, upper right, lower
 /// right, lower left as the text is read, however it stands on the page.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Quadrilateral(pub [Point; 4]);
 

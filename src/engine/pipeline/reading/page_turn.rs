@@ -1,6 +1,6 @@
 //! Turns a page upright, by the model that tells in which of four directions it stands.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::pipeline::image::Rgb8Image;
 use crate::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
@@ -8,7 +8,7 @@ use crate::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
 use super::geometry::{Point, Quadrilateral};
 
 /// Quarter turns, clockwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Turn {
     #[default]
     #[serde(rename = "0")]

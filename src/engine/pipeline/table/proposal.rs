@@ -1,16 +1,18 @@
 //! The section `[pipeline.table]` that a model without one may get, read from its inputs and outputs.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use ledge_base::tensor::DataType;
 
-use super::super::kind::Model;
 use super::{COLUMNS_MAX, is_label};
-use crate::backend::Port;
+use crate::backend::{Port, Signature};
 
-/// The section for a model that looks like one of a table: one matrix of fixed width, or one input a column.
-pub fn propose(model: Model<'_>) -> Option<String> {
-    let Model { signature, labels, .. } = model;
+/// The section for a model that looks like one of a table: one matrix of fixed width, or one input a column. `labels` are
+/// the class names of outputs, by output name.
+pub fn propose(signature: &Signature, labels: &HashMap<String, Arc<[String]>, impl BuildHasher>) -> Option<String> {
     let columns = match signature.inputs.as_slice() {
         [matrix] => match matrix.shape.as_slice() {
             [-1, width] if is_number(matrix.datatype) => {

@@ -183,15 +183,7 @@ fn a_proposed_section_fits_the_model_that_it_was_read_from() {
     let propose = |inputs: Vec<Port>, outputs: Vec<Port>| {
         let signature = Signature { inputs, outputs };
         let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes\n".to_owned()].into())]);
-        let proposed = proposal::propose(Model {
-            signature: &signature,
-            labels: &labels,
-            quantization: &HashMap::new(),
-            files: &HashMap::new(),
-            parts: &HashMap::new(),
-            part_metadata: &HashMap::new(),
-            fields: &[],
-        })?;
+        let proposed = proposal::propose(&signature, &labels)?;
         let document: toml::Table = toml::from_str(&proposed).unwrap();
         let section: Table = document["pipeline"]["table"].clone().try_into().unwrap();
         assert_eq!(section.mistakes(), []);

@@ -4,7 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::scheduling::instance::FinishedRun;
-use ledge_engine::pipeline::kind::InputError;
+use ledge_base::memory_budget::Account;
+use ledge_base::tensor::DataType;
+use ledge_engine::backend::{Port, Signature};
+use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::setup::PipelineSetup;
+use ledge_engine::pipeline::work::WorkInput;
 
 type RunReceiver = oneshot::Receiver<Result<FinishedRun, InferError>>;
 
@@ -44,6 +50,20 @@ impl Maker {
         let (job, receiver) = self.job(who, rows, tag, LONG_DEADLINE, Priority::Interactive);
         self.kept.push(receiver);
         job
+    }
+}
+
+fn photograph() -> RawInputs {
+    let config = serde_json::from_str(r#"{"image_classification": {"crop": [2, 2]}}"#).unwrap();
+    let port = |name: &str, shape: &[i64]| Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
+    let signature = Signature { inputs: vec![port("x", &[1, 3, 2, 2])], outputs: vec![port("y", &[1, 2])] };
+    let setup = PipelineSetup { signature, ..PipelineSetup::new(&config, &[]).unwrap() };
+    RawInputs {
+        pipeline: setup.bind().unwrap(),
+        input: WorkInput::Content { content: Input::Photograph.sample(), limits: DecodeLimits::default() },
+        account: Account::unlimited(),
+        own: 0,
+        page: None,
     }
 }
 
@@ -216,7 +236,8 @@ fn what_is_still_to_be_made_into_tensors_does_not_wait_for_company() {
     let policy = BatchPolicy::powers_of_two(4, Duration::from_millis(5));
     let mut queue = Queue::new(WIDE_LIMITS);
     let mut job = maker.stays(1, 1, 1.0);
-    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(InputError::Content(String::new()))), bytes: 7 };
+    job.inputs = JobInputs::Raw(photograph());
+    assert_eq!(job.bytes(), Input::Photograph.sample().bytes());
     queue.offer(job);
     assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), Due::Now);
     queue.offer(maker.stays(1, 1, 2.0));

@@ -1,0 +1,370 @@
+//! Steps as plain data: a page and what is asked of it, and the results that come back, which are checked here: a result may
+//! come from a process that runs foreign models.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::steps::{self, FoundLine};
+use crate::pipeline::image::{DecodeLimits, Photograph, Rgb8Image};
+use crate::pipeline::kind::{AnswerError, InputError};
+use crate::pipeline::reading::ctc::Reading;
+use crate::pipeline::reading::page_turn::Turn;
+
+/// The most bytes of a result. The largest ones have the characters of 5000 pixels of lines, or 5000 lines.
+const RESULT_BYTES_MAX: usize = 16 << 20;
+
+/// The name of a page among all pages that are read at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PageId(u64);
+
+impl PageId {
+    /// A name that no page of this process has had.
+    pub fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A step of a page: the input of one run. A step can be run again with the same result.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PageStep {
+    pub page: PageId,
+    /// The page, in the first of its steps. It stays in memory for the others.
+    pub source: Option<PageSource>,
+    pub task: StepTask,
+}
+
+/// The work of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum StepTask {
+    /// Turn the page upright.
+    PageTurn,
+    /// Find its lines.
+    Find,
+    /// Tell which of these lines stand upside down.
+    LineTurn { lines: Vec<FoundLine> },
+    /// Read these lines.
+    Read { lines: Vec<FoundLine> },
+}
+
+/// A page before it is read. Clones share the bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PageSource {
+    form: SourceForm,
+    bytes: Bytes,
+}
+
+/// What the bytes of a page are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SourceForm {
+    /// A picture file.
+    File { limits: DecodeLimits },
+    /// A page of a document, drawn: three bytes a pixel.
+    Drawn { width: u32, height: u32 },
+}
+
+/// A page that stands upright, without its pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageShape {
+    pub width: u32,
+    pub height: u32,
+    /// The turn that put it upright.
+    pub turn: Turn,
+}
+
+/// The result of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum StepResult {
+    Upright(PageShape),
+    Lines { page: PageShape, lines: Vec<FoundLine> },
+    UpsideDown(Vec<bool>),
+    Readings(Vec<Reading>),
+}
+
+impl PageStep {
+    /// The bytes that it keeps in memory until it runs. Lines are a few.
+    pub fn bytes(&self) -> usize {
+        self.source.as_ref().map_or(0, |source| source.bytes.len())
+    }
+
+    /// The rows of its run.
+    pub fn rows(&self) -> usize {
+        match &self.task {
+            StepTask::PageTurn | StepTask::Find => 1,
+            StepTask::LineTurn { lines } | StepTask::Read { lines } => lines.len(),
+        }
+    }
+}
+
+impl PageSource {
+    /// A picture file.
+    pub fn file(bytes: Bytes, limits: DecodeLimits) -> Self {
+        Self { form: SourceForm::File { limits }, bytes }
+    }
+
+    /// A page that was drawn; `None` for another number of bytes or a side of zero. The memory of the page counts with
+    /// these bytes.
+    pub fn drawn(width: u32, height: u32, pixels: Bytes) -> Option<Self> {
+        Rgb8Image::over(width, height, pixels.clone())?;
+        Some(Self { form: SourceForm::Drawn { width, height }, bytes: pixels })
+    }
+
+    pub fn form(&self) -> SourceForm {
+        self.form
+    }
+
+    pub fn into_parts(self) -> (SourceForm, Bytes) {
+        (self.form, self.bytes)
+    }
+
+    /// The source of these parts; `None` if they do not fit together.
+    pub fn from_parts(form: SourceForm, bytes: Bytes) -> Option<Self> {
+        match form {
+            SourceForm::File { limits } => Some(Self::file(bytes, limits)),
+            SourceForm::Drawn { width, height } => Self::drawn(width, height, bytes),
+        }
+    }
+
+    /// The picture, with the memory that it takes beside these bytes.
+    pub(super) fn decode(&self, account: &Account) -> Result<(Photograph, Hold), InputError> {
+        let mut hold = account.hold();
+        match self.form {
+            SourceForm::File { limits } => Ok((steps::decode(&self.bytes, limits, &mut hold)?, hold)),
+            SourceForm::Drawn { width, height } => {
+                let picture = Rgb8Image::over(width, height, self.bytes.clone());
+                let picture = picture.ok_or_else(|| InputError::Content("the page is no picture".to_owned()))?;
+                Ok((picture.into(), hold))
+            }
+        }
+    }
+}
+
+impl SourceForm {
+    /// Tells whether a page of this source can have that shape.
+    fn admits(self, PageShape { width, height, turn }: PageShape) -> bool {
+        match self {
+            Self::File { limits } => width > 0 && height > 0 && limits.check((width, height)).is_ok(),
+            Self::Drawn { width: drawn_width, height: drawn_height } => {
+                turn.turned_size((drawn_width, drawn_height)) == (width, height)
+            }
+        }
+    }
+}
+
+impl PageShape {
+    /// Width and height.
+    pub fn size(&self) -> (u32, u32) {
+        (self.width, self.height)
+    }
+}
+
+impl StepResult {
+    /// The result as a `BYTES` tensor of one element.
+    pub fn to_tensor(&self) -> Result<Tensor, AnswerError> {
+        let bytes = postcard::to_stdvec(self).map_err(|error| refused(&error.to_string()))?;
+        Tensor::from_strings(vec![1], [bytes]).map_err(|error| refused(&error.to_string()))
+    }
+
+    /// The result that a step gave.
+    pub fn of_outputs(outputs: &[Tensor]) -> Result<Self, AnswerError> {
+        let [output] = outputs else { return Err(refused(&format!("it has {} tensors", outputs.len()))) };
+        let bytes = match (output.shape(), output.strings()) {
+            ([1], Some(mut strings)) => strings.next().unwrap_or_default(),
+            _ => return Err(refused(&format!("it is {} of shape {:?}", output.datatype(), output.shape()))),
+        };
+        if bytes.len() > RESULT_BYTES_MAX {
+            return Err(refused(&format!("it has {} bytes, more than {RESULT_BYTES_MAX}", bytes.len())));
+        }
+        match postcard::take_from_bytes(bytes) {
+            Ok((result, [])) => Ok(result),
+            Ok((_, rest)) => Err(refused(&format!("{} bytes follow it", rest.len()))),
+            Err(error) => Err(refused(&error.to_string())),
+        }
+    }
+
+    /// The page that [`StepTask::PageTurn`] made of this source.
+    pub fn upright(self, source: SourceForm) -> Result<PageShape, AnswerError> {
+        match self {
+            Self::Upright(page) if source.admits(page) => Ok(page),
+            Self::Upright(page) => Err(refused(&format!("{source:?} cannot become {page:?}"))),
+            _ => Err(refused("it is no page")),
+        }
+    }
+
+    /// The lines that [`StepTask::Find`] found, at most `lines_max`, on a page of that shape; without one, on the page as
+    /// its source has it.
+    pub fn lines(
+        self,
+        source: SourceForm,
+        known: Option<PageShape>,
+        lines_max: usize,
+    ) -> Result<(PageShape, Vec<FoundLine>), AnswerError> {
+        let Self::Lines { page, lines } = self else { return Err(refused("it has no lines")) };
+        let is_right = known.map_or(page.turn == Turn::None && source.admits(page), |known| known == page);
+        if !is_right {
+            return Err(refused(&format!("the page is {page:?}, expected {known:?} of {source:?}")));
+        }
+        if lines.len() > lines_max {
+            return Err(refused(&format!("it has {} lines, more than {lines_max}", lines.len())));
+        }
+        if let Some(line) = lines.iter().find(|line| !line.is_near(page.size())) {
+            return Err(refused(&format!("{line:?} is not on a page of {}x{}", page.width, page.height)));
+        }
+        Ok((page, lines))
+    }
+
+    /// The answers to [`StepTask::LineTurn`], for `count` lines.
+    pub fn upside_down(self, count: usize) -> Result<Vec<bool>, AnswerError> {
+        match self {
+            Self::UpsideDown(turned) if turned.len() == count => Ok(turned),
+            _ => Err(refused(&format!("it has no answer for each of {count} lines"))),
+        }
+    }
+
+    /// The readings of [`StepTask::Read`], for `count` lines.
+    pub fn readings(self, count: usize) -> Result<Vec<Reading>, AnswerError> {
+        match self {
+            Self::Readings(readings) if readings.len() == count => {
+                match readings.iter().find(|read| !read.is_sound()) {
+                    None => Ok(readings),
+                    Some(_) => Err(refused("a reading has numbers that are no shares, or not one for each character")),
+                }
+            }
+            _ => Err(refused(&format!("it has no reading for each of {count} lines"))),
+        }
+    }
+}
+
+/// An error that refuses the model at its load.
+fn refused(reason: &str) -> AnswerError {
+    AnswerError::Outputs(format!("the result of a step cannot be used: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pipeline::reading::geometry::{Point, Quadrilateral};
+
+    const FILE: SourceForm = SourceForm::File { limits: DecodeLimits { max_pixels: 5000 } };
+    const DRAWN: SourceForm = SourceForm::Drawn { width: 100, height: 50 };
+
+    fn shape(width: u32, height: u32, turn: Turn) -> PageShape {
+        PageShape { width, height, turn }
+    }
+
+    fn line(x: f32) -> FoundLine {
+        FoundLine::at(Quadrilateral([
+            Point::new(x, 1.0),
+            Point::new(30.0, 1.0),
+            Point::new(30.0, 9.0),
+            Point::new(2.0, 9.0),
+        ]))
+    }
+
+    fn reading(text: &str, confidence: f32, places: &[f32]) -> StepResult {
+        StepResult::Readings(vec![Reading { text: text.to_owned(), confidence, places: places.to_vec() }])
+    }
+
+    #[test]
+    fn a_page_of_a_size_that_its_source_cannot_have_is_refused() {
+        let upright = |source, page| StepResult::Upright(page).upright(source);
+        assert!(upright(FILE, shape(100, 50, Turn::Half)).is_ok());
+        assert!(upright(DRAWN, shape(100, 50, Turn::Half)).is_ok());
+        assert!(upright(DRAWN, shape(50, 100, Turn::Quarter)).is_ok());
+        assert!(upright(FILE, shape(100, 51, Turn::None)).is_err(), "more pixels than the limit");
+        assert!(upright(FILE, shape(0, 51, Turn::None)).is_err());
+        assert!(upright(DRAWN, shape(50, 100, Turn::None)).is_err());
+        assert!(StepResult::UpsideDown(vec![]).upright(FILE).is_err());
+    }
+
+    #[test]
+    fn lines_that_are_too_many_or_nowhere_are_refused() {
+        let page = shape(100, 50, Turn::None);
+        let found = |page, known, lines: &[FoundLine]| {
+            StepResult::Lines { page, lines: lines.to_vec() }.lines(FILE, known, 2).map(|(_, lines)| lines.len())
+        };
+        assert_eq!(found(page, None, &[line(2.0); 2]), Ok(2));
+        assert!(found(page, None, &[line(2.0); 3]).is_err());
+        for nowhere in [f32::NAN, f32::INFINITY, -1e9, 1e9] {
+            assert!(found(page, None, &[line(nowhere)]).is_err(), "{nowhere}");
+        }
+        let turned = shape(100, 50, Turn::Half);
+        assert_eq!(found(turned, Some(turned), &[]), Ok(0));
+        assert!(found(turned, None, &[]).is_err(), "no model turned it");
+        assert!(found(page, Some(turned), &[]).is_err(), "another page than the one that was turned");
+        assert!(StepResult::Readings(vec![]).lines(FILE, None, 2).is_err());
+    }
+
+    #[test]
+    fn answers_for_other_lines_than_those_asked_about_are_refused() {
+        assert_eq!(StepResult::UpsideDown(vec![true]).upside_down(1), Ok(vec![true]));
+        assert!(StepResult::UpsideDown(vec![true]).upside_down(2).is_err());
+        assert!(reading("ab", 0.5, &[0.2, 0.9]).readings(1).is_ok());
+        assert!(reading("ab", 0.5, &[0.2, 0.9]).readings(0).is_err());
+        for (confidence, places) in [
+            (f32::NAN, &[0.2, 0.9][..]),
+            (1.5, &[0.2, 0.9]),
+            (0.5, &[0.2]),
+            (0.5, &[0.2, 0.9, 1.0]),
+            (0.5, &[0.2, f32::NAN]),
+            (0.5, &[-0.2, 0.9]),
+        ] {
+            assert!(reading("ab", confidence, places).readings(1).is_err(), "{confidence} {places:?}");
+        }
+    }
+
+    #[test]
+    fn a_result_that_is_none_is_refused() {
+        let tensor = |bytes: &[u8]| Tensor::from_strings(vec![1], [bytes]).unwrap();
+        let good = StepResult::UpsideDown(vec![true, false]).to_tensor().unwrap();
+        let bytes = good.strings().unwrap().next().unwrap().to_vec();
+        assert!(StepResult::of_outputs(std::slice::from_ref(&good)).is_ok());
+        assert!(StepResult::of_outputs(&[good.clone(), good]).is_err());
+        assert!(StepResult::of_outputs(&[]).is_err());
+        assert!(StepResult::of_outputs(&[Tensor::from_vec(vec![1], vec![1_i64]).unwrap()]).is_err());
+        assert!(StepResult::of_outputs(&[tensor(&bytes[..bytes.len() - 1])]).is_err());
+        assert!(StepResult::of_outputs(&[tensor(&[&bytes[..], &[0]].concat())]).is_err());
+        // A list of 2^63 readings.
+        let many = [&[3][..], &[0xff; 8], &[0x7f]].concat();
+        assert!(StepResult::of_outputs(&[tensor(&many)]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn results_come_back_as_they_went_in(
+            corners in proptest::array::uniform4((-5e3_f32..5e3, -5e3_f32..5e3)),
+            texts in proptest::collection::vec((".{0,9}", 0.0_f32..1.0, proptest::collection::vec(any::<f32>(), 0..9)), 0..5),
+            turned in proptest::collection::vec(any::<bool>(), 0..9),
+            size in (1_u32..90, 1_u32..90),
+        ) {
+            let page = shape(size.0, size.1, Turn::ThreeQuarters);
+            let lines = vec![FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y))))];
+            let readings = texts.into_iter().map(|(text, confidence, places)| Reading { text, confidence, places });
+            for result in [
+                StepResult::Upright(page),
+                StepResult::Lines { page, lines },
+                StepResult::UpsideDown(turned),
+                StepResult::Readings(readings.collect()),
+            ] {
+                prop_assert_eq!(StepResult::of_outputs(&[result.to_tensor().unwrap()]), Ok(result));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_result_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let tensor = Tensor::from_strings(vec![1], [bytes]).unwrap();
+            if let Ok(result) = StepResult::of_outputs(&[tensor]) {
+                let _ = result.clone().upright(DRAWN);
+                let _ = result.clone().lines(FILE, None, 9);
+                let _ = result.clone().upside_down(3);
+                let _ = result.readings(1);
+            }
+        }
+    }
+}

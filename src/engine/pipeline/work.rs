@@ -1,0 +1,226 @@
+//! One run of a model around which a pipeline works: its inputs are made, the model runs, results are made of its outputs.
+//!
+//! Everything that comes in and goes out is plain data: it may pass the boundary of a process.
+//!
+//! Files, in reading order:
+//! * `work.rs` - the run
+//! * `work/input.rs` - the data that inputs are made of
+
+mod input;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use ledge_base::memory_budget::Account;
+use ledge_base::tensor::Tensor;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+pub use self::input::{PartsError, WorkHead, WorkInput};
+use super::kind::{AnswerError, InputError, Pipeline, Postprocess, Prepared};
+use crate::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult};
+
+/// One run of a model with its pipeline.
+#[derive(Debug, Clone, Copy)]
+pub struct Work<'w> {
+    pub input: &'w WorkInput,
+    /// The positions of the outputs that are computed: those that the caller asked for, and behind them those of
+    /// [`Pipeline::outputs`].
+    pub outputs: &'w [usize],
+    /// The number of outputs that the caller asked for. They stay as they are, in front of the pipeline's results.
+    pub own: usize,
+    /// Pays for intermediate results.
+    pub account: &'w Account,
+}
+
+/// The end of a run.
+#[derive(Debug)]
+pub struct FinishedWork {
+    pub result: Result<RunResult, WorkError>,
+    pub times: WorkTimes,
+}
+
+/// The times of a run. Zero for a part that was not reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WorkTimes {
+    /// Making the inputs.
+    pub prepare: Duration,
+    /// Making results of the outputs.
+    pub postprocess: Duration,
+    /// The CPU time of this thread for both.
+    pub pipeline_cpu: Duration,
+    /// The time of the model's run; `None` when there was none, or it failed.
+    pub compute: Option<ComputeTime>,
+    /// The CPU time of this thread for the model, without a runtime's own threads.
+    pub run_cpu: Duration,
+}
+
+/// The reason why a run gave no results.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum WorkError {
+    /// No inputs were made; the model did not run.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The model ran, and its outputs are no results.
+    #[error(transparent)]
+    Outputs(#[from] AnswerError),
+}
+
+/// Does one run. A panic anywhere is an error of this run only.
+pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
+    if let Some(finished) = backend.run_work(pipeline, work, place) {
+        return finished;
+    }
+    let mut times = WorkTimes::default();
+    let result = run_measured(backend, pipeline, work, place, &mut times);
+    FinishedWork { result, times }
+}
+
+fn run_measured(
+    backend: &mut dyn Backend,
+    pipeline: &dyn Pipeline,
+    Work { input, outputs, own, account }: Work<'_>,
+    place: RunPlace,
+    times: &mut WorkTimes,
+) -> Result<RunResult, WorkError> {
+    let (start, cpu) = (Instant::now(), thread_cpu_time());
+    let prepared = catch_unwind(AssertUnwindSafe(|| input.prepare(pipeline, account))).unwrap_or_else(|panic| {
+        Err(InputError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
+    });
+    times.pipeline_cpu = thread_cpu_time().saturating_sub(cpu);
+    let Prepared { inputs, postprocess } = prepared?;
+    times.prepare = start.elapsed();
+
+    let (ran, run_cpu) = run_tensors(backend, &inputs, outputs, place);
+    times.run_cpu = run_cpu;
+    let RunResult { outputs, time, .. } = ran?;
+    times.compute = Some(time);
+    let Some(make) = postprocess else { return Ok(RunResult { outputs, time, ..RunResult::default() }) };
+
+    let (start, cpu) = (Instant::now(), thread_cpu_time());
+    let results = catch_unwind(AssertUnwindSafe(move || results_behind(own, outputs, make))).unwrap_or_else(|panic| {
+        Err(AnswerError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
+    });
+    times.pipeline_cpu += thread_cpu_time().saturating_sub(cpu);
+    times.postprocess = start.elapsed();
+    Ok(RunResult { outputs: results?, time, ..RunResult::default() })
+}
+
+/// Runs the model on tensors; returns the CPU time of this thread too. A panic is an error of this run only.
+pub fn run_tensors(
+    backend: &mut dyn Backend,
+    inputs: &[Tensor],
+    outputs: &[usize],
+    place: RunPlace,
+) -> (Result<RunResult, RunError>, Duration) {
+    let cpu = thread_cpu_time();
+    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs, place))).unwrap_or_else(|panic| {
+        let reason = format!("panicked: {}", panic_message(&*panic));
+        Err(RunError::Runtime { runtime: backend.runtime(), reason })
+    });
+    (result, thread_cpu_time().saturating_sub(cpu))
+}
+
+/// Leaves the first `own` outputs as they are, and makes results of the others.
+fn results_behind(own: usize, mut outputs: Vec<Tensor>, make: Postprocess) -> Result<Vec<Tensor>, AnswerError> {
+    let results = make(outputs.split_off(own.min(outputs.len())))?;
+    outputs.extend(results);
+    Ok(outputs)
+}
+
+/// The message of a panic.
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
+}
+
+/// The CPU time of this thread.
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use ledge_base::tensor::DataType;
+
+    use super::*;
+    use crate::backend::{Port, Runtime, Signature};
+    use crate::pipeline::content::{Content, Input, Texts};
+    use crate::pipeline::image::DecodeLimits;
+    use crate::pipeline::setup::PipelineSetup;
+
+    /// Answers with its output, or panics without one.
+    struct Stub(Option<Vec<Tensor>>);
+
+    impl Backend for Stub {
+        fn runtime(&self) -> Runtime {
+            Runtime::OnnxRuntime
+        }
+
+        fn signature(&self) -> &Signature {
+            unreachable!("not asked for")
+        }
+
+        fn run(&mut self, _: &[Tensor], _: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
+            let outputs = self.0.clone().expect("an output");
+            let time = ComputeTime { infer: Duration::from_secs(1), ..ComputeTime::default() };
+            Ok(RunResult { outputs, time, ..RunResult::default() })
+        }
+    }
+
+    fn pipeline() -> std::sync::Arc<dyn Pipeline> {
+        let config = r#"{"object_detection": {"size": [2, 2], "boxes": {"detections": "y"}}}"#;
+        let config = serde_json::from_str(config).unwrap_or_else(|error| panic!("{error}"));
+        let port =
+            |name: &str, shape: &[i64]| Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
+        let signature = Signature { inputs: vec![port("x", &[1, 3, 2, 2])], outputs: vec![port("y", &[1, -1, 6])] };
+        PipelineSetup { signature, ..PipelineSetup::new(&config, &[]).unwrap() }.bind().unwrap()
+    }
+
+    fn done(backend: &mut Stub, content: Content, own: usize) -> FinishedWork {
+        let input = WorkInput::Content { content, limits: DecodeLimits::default() };
+        let (outputs, account) = (vec![0; own + 1], Account::unlimited());
+        let work = Work { input: &input, outputs: &outputs, own, account: &account };
+        let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now() };
+        run(backend, pipeline().as_ref(), work, place)
+    }
+
+    fn output() -> Tensor {
+        Tensor::from_vec(vec![1, 1, 6], vec![0.0_f32, 0.0, 1.0, 1.0, 0.9, 0.0]).unwrap()
+    }
+
+    #[test]
+    fn outputs_that_the_caller_asked_for_stay_in_front_of_the_results() {
+        let finished = done(&mut Stub(Some(vec![output(), output()])), Input::Photograph.sample(), 1);
+        let outputs = finished.result.unwrap().outputs;
+        assert_eq!(outputs[0], output());
+        assert!(outputs.len() == 2 && outputs[1] != output(), "{outputs:?}");
+        assert_eq!(finished.times.compute.unwrap().infer, Duration::from_secs(1));
+        assert!(!finished.times.prepare.is_zero() && !finished.times.postprocess.is_zero());
+    }
+
+    #[test]
+    fn a_failure_names_the_part_that_failed() {
+        let text = Content::Texts(Texts::one(b"a").unwrap());
+        let finished = done(&mut Stub(None), text, 0);
+        assert!(matches!(finished.result, Err(WorkError::Input(InputError::Content(_)))));
+        assert_eq!((finished.times.compute, finished.times.prepare), (None, Duration::ZERO));
+
+        let finished = done(&mut Stub(None), Input::Photograph.sample(), 0);
+        let error = finished.result.unwrap_err();
+        assert!(matches!(error, WorkError::Run(RunError::Runtime { .. })), "{error}");
+        assert!(error.to_string().contains("panicked: an output"), "{error}");
+
+        let text = Tensor::from_strings(vec![1], ["a"]).unwrap();
+        let finished = done(&mut Stub(Some(vec![text])), Input::Photograph.sample(), 0);
+        assert!(matches!(finished.result, Err(WorkError::Outputs(_))));
+        assert!(finished.times.compute.is_some());
+    }
+}

@@ -1,0 +1,218 @@
+//! The data that the inputs of a run are made of, and its two parts: large bytes, which are shared and never copied, and a
+//! small head with everything else.
+
+use bytes::Bytes;
+use ledge_base::memory_budget::Account;
+use ledge_base::tensor::{DataType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::pipeline::content::rows::RowsText;
+use crate::pipeline::content::{Content, Texts};
+use crate::pipeline::document_reading::step::{PageId, PageSource, PageStep, SourceForm, StepTask};
+use crate::pipeline::image::DecodeLimits;
+use crate::pipeline::kind::{InputError, Pipeline, Prepared};
+
+/// The data that a pipeline makes the inputs of one run of. Clones share the bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WorkInput {
+    /// What a caller sent, or a part of it.
+    Content { content: Content, limits: DecodeLimits },
+    /// A step of a pipeline with steps.
+    Step(PageStep),
+}
+
+/// A [`WorkInput`] without its large bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum WorkHead {
+    Content { form: ContentForm, limits: DecodeLimits },
+    Step { page: PageId, source: Option<SourceForm>, task: StepTask },
+}
+
+/// What the bytes of a content are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContentForm {
+    Photograph,
+    Document,
+    /// The elements of a `BYTES` tensor.
+    Texts {
+        count: usize,
+    },
+    Rows {
+        count: usize,
+        first: usize,
+    },
+}
+
+/// A head and bytes that do not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the parts are no input of a run: {0}")]
+pub struct PartsError(String);
+
+impl WorkInput {
+    /// The bytes that it keeps in memory until it runs.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Content { content, .. } => content.bytes(),
+            Self::Step(step) => step.bytes(),
+        }
+    }
+
+    /// The rows of its run.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Content { content, .. } => content.count(),
+            Self::Step(step) => step.rows(),
+        }
+    }
+
+    /// Makes the inputs of the run.
+    pub(super) fn prepare(&self, pipeline: &dyn Pipeline, account: &Account) -> Result<Prepared, InputError> {
+        match self {
+            Self::Content { content, limits } => pipeline.prepare(content, *limits, &mut account.hold()),
+            Self::Step(step) => pipeline.prepare_step(step, account),
+        }
+    }
+
+    /// Takes the input apart.
+    pub fn into_parts(self) -> (WorkHead, Vec<Bytes>) {
+        match self {
+            Self::Content { content, limits } => {
+                let (form, bytes) = match content {
+                    Content::Photograph(bytes) => (ContentForm::Photograph, bytes),
+                    Content::Document(bytes) => (ContentForm::Document, bytes),
+                    Content::Texts(texts) => {
+                        (ContentForm::Texts { count: texts.count() }, texts.tensor().data().clone())
+                    }
+                    Content::Rows(rows) => {
+                        (ContentForm::Rows { count: rows.count(), first: rows.first() }, rows.json().clone())
+                    }
+                };
+                (WorkHead::Content { form, limits }, vec![bytes])
+            }
+            Self::Step(PageStep { page, source, task }) => {
+                let (source, bytes) = source.map(PageSource::into_parts).unzip();
+                (WorkHead::Step { page, source, task }, bytes.into_iter().collect())
+            }
+        }
+    }
+
+    /// Puts the parts together again.
+    pub fn from_parts(head: WorkHead, bytes: Vec<Bytes>) -> Result<Self, PartsError> {
+        match head {
+            WorkHead::Content { form, limits } => {
+                let [bytes] = <[Bytes; 1]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 1))?;
+                Ok(Self::Content { content: content(form, bytes)?, limits })
+            }
+            WorkHead::Step { page, source: None, task } => {
+                let [] = <[Bytes; 0]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 0))?;
+                Ok(Self::Step(PageStep { page, source: None, task }))
+            }
+            WorkHead::Step { page, source: Some(form), task } => {
+                let [bytes] = <[Bytes; 1]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 1))?;
+                let source = PageSource::from_parts(form, bytes);
+                let source = source.ok_or_else(|| PartsError(format!("the bytes are not {form:?}")))?;
+                Ok(Self::Step(PageStep { page, source: Some(source), task }))
+            }
+        }
+    }
+}
+
+fn content(form: ContentForm, bytes: Bytes) -> Result<Content, PartsError> {
+    Ok(match form {
+        ContentForm::Photograph => Content::Photograph(bytes),
+        ContentForm::Document => Content::Document(bytes),
+        ContentForm::Texts { count } => {
+            let tensor =
+                Tensor::new(DataType::Bytes, vec![count], bytes).map_err(|error| PartsError(error.to_string()))?;
+            Content::Texts(Texts::from_tensor(&tensor).map_err(|error| PartsError(error.to_string()))?)
+        }
+        ContentForm::Rows { count, first } => Content::Rows(RowsText::part(bytes, count, first)),
+    })
+}
+
+fn wrong_number(bytes: &[Bytes], expected: usize) -> PartsError {
+    PartsError(format!("expected {expected} buffers, got {}", bytes.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pipeline::document_reading::steps::FoundLine;
+    use crate::pipeline::reading::geometry::{Point, Quadrilateral};
+
+    fn contents() -> impl Strategy<Value = Content> {
+        let file = || proptest::collection::vec(any::<u8>(), 0..60).prop_map(Bytes::from);
+        prop_oneof![
+            file().prop_map(Content::Photograph),
+            file().prop_map(Content::Document),
+            proptest::collection::vec(".{0,9}", 1..5)
+                .prop_map(|texts| Content::Texts(Texts::new(texts.iter()).unwrap())),
+            (file(), 0_usize..9, 0_usize..9)
+                .prop_map(|(json, count, first)| Content::Rows(RowsText::part(json, count, first))),
+        ]
+    }
+
+    fn steps() -> impl Strategy<Value = PageStep> {
+        let corners = proptest::array::uniform4((-5e3_f32..5e3, -5e3_f32..5e3));
+        let line = corners.prop_map(|corners| FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y)))));
+        let lines = || proptest::collection::vec(line.clone(), 0..4);
+        let task = prop_oneof![
+            Just(StepTask::PageTurn),
+            Just(StepTask::Find),
+            lines().prop_map(|lines| StepTask::LineTurn { lines }),
+            lines().prop_map(|lines| StepTask::Read { lines }),
+        ];
+        let file = proptest::collection::vec(any::<u8>(), 0..60)
+            .prop_map(|file| PageSource::file(file.into(), DecodeLimits { max_pixels: 9 }));
+        let drawn = (1_u32..5, 1_u32..5, any::<u8>()).prop_map(|(width, height, shade)| {
+            PageSource::drawn(width, height, vec![shade; (3 * width * height) as usize].into()).unwrap()
+        });
+        let source = proptest::option::of(prop_oneof![file, drawn]);
+        (source, task).prop_map(|(source, task)| PageStep { page: PageId::next(), source, task })
+    }
+
+    fn inputs() -> impl Strategy<Value = WorkInput> {
+        let content = (contents(), any::<u64>())
+            .prop_map(|(content, max_pixels)| WorkInput::Content { content, limits: DecodeLimits { max_pixels } });
+        prop_oneof![content, steps().prop_map(WorkInput::Step)]
+    }
+
+    proptest! {
+        #[test]
+        fn an_input_is_the_same_after_its_parts_passed_a_boundary(input in inputs()) {
+            let (head, bytes) = input.clone().into_parts();
+            prop_assert_eq!(bytes.iter().map(Bytes::len).sum::<usize>(), input.bytes());
+            let message = postcard::to_stdvec(&head).unwrap();
+            let copies: Vec<_> = bytes.iter().map(|bytes| Bytes::copy_from_slice(bytes)).collect();
+            let again = WorkInput::from_parts(postcard::from_bytes(&message).unwrap(), copies);
+            prop_assert_eq!(again, Ok(input));
+        }
+
+        #[test]
+        fn parts_of_different_inputs_are_an_error_or_another_input(one in inputs(), other in inputs()) {
+            let ((head, _), (_, bytes)) = (one.into_parts(), other.into_parts());
+            if let Ok(mixed) = WorkInput::from_parts(head.clone(), bytes.clone()) {
+                prop_assert_eq!(mixed.into_parts(), (head, bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_an_input_are_not_copied() {
+        let file = Bytes::from(vec![7; 100]);
+        let input = WorkInput::Content { content: Content::Photograph(file.clone()), limits: DecodeLimits::default() };
+        let (_, bytes) = input.into_parts();
+        assert_eq!(bytes[0].as_ptr(), file.as_ptr());
+    }
+
+    #[test]
+    fn a_wrong_number_of_buffers_is_refused() {
+        let head = WorkHead::Content { form: ContentForm::Photograph, limits: DecodeLimits::default() };
+        for count in [0, 2] {
+            let error = WorkInput::from_parts(head.clone(), vec![Bytes::new(); count]).unwrap_err();
+            assert!(error.to_string().contains(&format!("expected 1 buffers, got {count}")), "{error}");
+        }
+    }
+}

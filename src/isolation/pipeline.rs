@@ -1,0 +1,173 @@
+//! Pipelines whose bytes are read in children. The daemon has a twin of each, for the facts about it and for answers of
+//! results; a child makes the inputs of runs, and the results of outputs.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::tensor::Tensor;
+use ledge_engine::pipeline::content::{Content, Division};
+use ledge_engine::pipeline::detection::Detection;
+use ledge_engine::pipeline::document_reading::Reader;
+use ledge_engine::pipeline::document_reading::step::{PageId, PageStep};
+use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_engine::pipeline::kind::{AnswerError, Expected, FeatureColumn, InputError, Kind, Pipeline, Prepared};
+use ledge_engine::pipeline::setup::PipelineSetup;
+use serde_json::value::RawValue;
+
+use crate::pool::Home;
+use crate::wire::PipelineId;
+
+/// The pipelines that children may need.
+#[derive(Debug, Default)]
+pub(crate) struct Pipelines {
+    known: Mutex<HashMap<PipelineId, Known>>,
+    /// Models and pipelines have numbers of one sequence.
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Known {
+    setup: Arc<PipelineSetup>,
+    /// The children that have it.
+    homes: Vec<Weak<Home>>,
+}
+
+impl Pipelines {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PipelineId, Known>> {
+        // Nothing panics under this lock.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that no model and no other pipeline has.
+    pub fn next_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn homes(&self, id: PipelineId) -> Vec<Arc<Home>> {
+        let known = self.lock();
+        known.get(&id).into_iter().flat_map(|known| &known.homes).filter_map(Weak::upgrade).collect()
+    }
+
+    /// What a child needs to bind a pipeline, which it has from now on.
+    fn give(&self, id: PipelineId, home: &Arc<Home>) -> Option<Arc<PipelineSetup>> {
+        let mut known = self.lock();
+        let known = known.get_mut(&id)?;
+        known.homes.retain(|home| home.strong_count() > 0);
+        known.homes.push(Arc::downgrade(home));
+        Some(known.setup.clone())
+    }
+}
+
+/// The pipelines that one child has bound.
+#[derive(Debug, Default)]
+pub(crate) struct Bound(Mutex<HashSet<PipelineId>>);
+
+/// Makes sure that the child has bound the pipeline.
+pub(crate) fn bind(home: &Arc<Home>, pipelines: &Pipelines, id: PipelineId) -> Result<(), String> {
+    // Held meanwhile, so that another run waits for the pipeline too.
+    let mut bound = home.bound.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if bound.contains(&id) {
+        return Ok(());
+    }
+    let setup = pipelines.give(id, home).ok_or("the pipeline was unloaded")?;
+    home.child.bind(id, &setup)?;
+    bound.insert(id);
+    Ok(())
+}
+
+/// A pipeline of a model in a child.
+#[derive(Debug)]
+pub(crate) struct RemotePipeline {
+    twin: Arc<dyn Pipeline>,
+    id: PipelineId,
+    pipelines: Arc<Pipelines>,
+}
+
+impl RemotePipeline {
+    /// Registers a pipeline; `twin` is bound of the same setup.
+    pub fn new(pipelines: &Arc<Pipelines>, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Self {
+        let id = pipelines.next_id();
+        pipelines.lock().insert(id, Known { setup: Arc::new(setup), homes: Vec::new() });
+        Self { twin, id, pipelines: pipelines.clone() }
+    }
+}
+
+impl Drop for RemotePipeline {
+    fn drop(&mut self) {
+        for home in self.pipelines.homes(self.id) {
+            home.child.unbind(self.id);
+        }
+        self.pipelines.lock().remove(&self.id);
+    }
+}
+
+impl Pipeline for RemotePipeline {
+    fn remote_id(&self) -> Option<u64> {
+        Some(self.id)
+    }
+
+    fn release_page(&self, page: PageId) {
+        self.twin.release_page(page);
+        for home in self.pipelines.homes(self.id) {
+            home.child.release_page(self.id, page);
+        }
+    }
+
+    fn kind(&self) -> &'static Kind {
+        self.twin.kind()
+    }
+
+    fn sample(&self) -> Content {
+        self.twin.sample()
+    }
+
+    fn reader(&self) -> Option<&Arc<Reader>> {
+        self.twin.reader()
+    }
+
+    fn divide(&self, content: &Content) -> Option<Division> {
+        self.twin.divide(content)
+    }
+
+    fn feature_columns(&self) -> &[FeatureColumn] {
+        self.twin.feature_columns()
+    }
+
+    fn has_column(&self, name: &str) -> bool {
+        self.twin.has_column(name)
+    }
+
+    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+        self.twin.prepare(content, limits, hold)
+    }
+
+    fn prepare_step(&self, step: &PageStep, account: &Account) -> Result<Prepared, InputError> {
+        self.twin.prepare_step(step, account)
+    }
+
+    fn outputs(&self) -> &[usize] {
+        self.twin.outputs()
+    }
+
+    fn scores(&self) -> Option<usize> {
+        self.twin.scores()
+    }
+
+    fn results(&self) -> Option<&'static [&'static str]> {
+        self.twin.results()
+    }
+
+    fn detections(&self, results: &[&Tensor]) -> Option<Vec<Detection>> {
+        self.twin.detections(results)
+    }
+
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
+        self.twin.answer(results)
+    }
+
+    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+        self.twin.judge(results, expected)
+    }
+}
