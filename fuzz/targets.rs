@@ -33,6 +33,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("csv_rows", ledge::protocol::csv_rows::fuzz_csv_rows),
     ("pdf", ledge::documents::fuzz_pdf),
     ("tiff", ledge::documents::fuzz_tiff),
+    ("step_result", ledge::pipeline::document_reading::step::fuzz_step_result),
     ("document_steps", ledge::pipeline::document_reading::steps::fuzz_steps),
     ("page_messages", ledge::documents::fuzz_page_messages),
     ("text_layer", ledge::documents::fuzz_text_layer),

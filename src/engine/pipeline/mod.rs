@@ -30,7 +30,9 @@
 //!
 //! Invariants:
 //! * Only `mod.rs` names the modules of kinds; they are private to this folder.
-//! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection.
+//! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection. Between
+//!   two runs it keeps nothing but the pages of a document that is being read, until their lease is dropped.
+//! * The data of a run, and its results, could pass through a process boundary (`work.rs`).
 //! * It knows a model by its signature, labels and quantization, and nothing of requests.
 //! * The size of an image is known before a pixel is decoded. A file that was cut off is an error, never a half-grey
 //!   image.

@@ -123,6 +123,19 @@ pub fn tiff() -> Vec<Vec<u8>> {
     vec![crate::document_pdf::small_tiff()]
 }
 
+/// A result of each step of a page, for two lines.
+pub fn step_result() -> Vec<Vec<u8>> {
+    let corners = [2.0_f32, 3.0, 40.0, 3.0, 40.0, 9.0, 2.0, 9.0].map(f32::to_le_bytes).concat();
+    let reading =
+        [&b"\x02ab"[..], &0.5_f32.to_le_bytes(), &[2], &[0.2_f32, 0.9].map(f32::to_le_bytes).concat()].concat();
+    vec![
+        vec![0, 100, 50, 2],
+        [&[1, 100, 50, 0, 2][..], &corners, &corners].concat(),
+        vec![2, 2, 1, 0],
+        [&[3, 2][..], &reading, &reading].concat(),
+    ]
+}
+
 /// A page of 33 by 25 pixels, and a map of 32 columns with two lines in it.
 pub fn document_steps() -> Vec<Vec<u8>> {
     let map = (0..24 * 32).map(|at| if matches!(at / 32, 4..9 | 14..19) && matches!(at % 32, 3..28) { 240 } else { 3 });

@@ -8,7 +8,7 @@ use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::steps::{self, FoundLine};
+use super::steps::{self, FoundLine, Reader};
 use crate::pipeline::image::{DecodeLimits, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::reading::ctc::Reading;
@@ -242,6 +242,28 @@ impl StepResult {
 /// An error that refuses the model at its load.
 fn refused(reason: &str) -> AnswerError {
     AnswerError::Outputs(format!("the result of a step cannot be used: {reason}"))
+}
+
+/// Reads any bytes as the result of a step, for the fuzzers; true for a result of a step for two lines of a small page. The
+/// folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_step_result(data: &[u8]) -> bool {
+    const LIMITS: DecodeLimits = DecodeLimits { max_pixels: 1 << 16 };
+    let form = SourceForm::File { limits: LIMITS };
+    let Ok(tensor) = Tensor::from_strings(vec![1], [data]) else { return false };
+    let Ok(result) = StepResult::of_outputs(&[tensor]) else { return false };
+    let fits = |page: PageShape| assert!(LIMITS.check(page.size()).is_ok() && page.width * page.height > 0, "{page:?}");
+
+    let upright = result.clone().upright(form).map(fits);
+    let lines = result.clone().lines(form, None, 2).map(|(page, lines)| {
+        fits(page);
+        assert!(lines.len() <= 2 && Reader::groups(&lines).iter().flatten().count() == lines.len());
+    });
+    let turned = result.clone().upside_down(2).map(|turned| assert_eq!(turned.len(), 2));
+    let readings = result.readings(2).map(|readings| assert!(readings.iter().all(Reading::is_sound)));
+    [upright, lines, turned, readings].iter().any(Result::is_ok)
 }
 
 #[cfg(test)]
