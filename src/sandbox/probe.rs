@@ -15,7 +15,7 @@ use std::{fmt, thread};
 
 use rustix::fs::MemfdFlags;
 use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket, socketpair};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket, socketpair};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use serde::{Deserialize, Serialize};
@@ -151,7 +151,10 @@ impl Probe<'_> {
         self.attempt("make a pair of sockets", pair);
 
         let address = SocketAddrUnix::new_abstract_name(&targets.abstract_name);
-        self.attempt("connect to an abstract socket", address.and_then(|name| connect(&targets.unconnected, &name)));
+        self.attempt(
+            "connect to an abstract socket",
+            address.and_then(|name| rustix::net::connect(&targets.unconnected, &name)),
+        );
         let address = SocketAddrUnix::new_abstract_name(format!("probe {}", std::process::id()).as_bytes());
         self.attempt("bind a socket", address.and_then(|name| bind(&targets.unconnected, &name)));
     }
