@@ -38,9 +38,9 @@ pub const SYSTEM_FILES: &[&str] = &[
     "/sys/kernel/mm/transparent_hugepage",
 ];
 
-/// The folder of this process. Kept open, because a rule holds for the kernel's present entry of the folder, and a new
-/// entry without the rule would replace it when memory is short.
-static OWN_FOLDER: OnceLock<PathFd> = OnceLock::new();
+/// The files and folders of [`SYSTEM_FILES`] below `/proc`. Kept open, because a rule holds for the kernel's present entry
+/// of a file, and when memory is short the kernel forgets entries that nobody has open: the new one has no rule.
+static KEPT_OPEN: OnceLock<Vec<PathFd>> = OnceLock::new();
 
 /// The states of the mechanisms of Landlock.
 pub(crate) struct Landlock {
@@ -78,9 +78,8 @@ pub(crate) fn close(readable: &[PathBuf], writable: &[PathBuf], system_files: bo
         for path in SYSTEM_FILES.iter().map(Path::new).filter(|path| path.exists()) {
             opened.add(path, read_rights());
         }
-    }
-    if let Ok(own) = PathFd::new("/proc/self") {
-        let _ = OWN_FOLDER.set(own);
+        let forgotten = SYSTEM_FILES.iter().filter(|path| path.starts_with("/proc/"));
+        let _ = KEPT_OPEN.set(forgotten.filter_map(|path| PathFd::new(path).ok()).collect());
     }
 
     match restrict(opened.rules) {

@@ -31,7 +31,9 @@
 //! * a full disk by many files in a folder to write, and anything written there that a later process trusts;
 //! * `stat`: names, sizes and times of files that it cannot open, where it guesses the path, for Landlock has no right for it;
 //! * an open file of its own through `/proc/self/fd` with other access: shared memory that it may only read must be sealed
-//!   against writing (`F_SEAL_WRITE`, `F_SEAL_FUTURE_WRITE`), not only be passed as a read-only descriptor.
+//!   against writing (`F_SEAL_WRITE`, `F_SEAL_FUTURE_WRITE`), not only be passed as a read-only descriptor;
+//! * a change of the size of shared memory that it has: sealed against that too (`F_SEAL_SHRINK`, `F_SEAL_GROW`), or the
+//!   daemon gets a SIGBUS where it reads what is cut off.
 #![forbid(unsafe_code)]
 
 mod seal;

@@ -12,7 +12,8 @@ use crate::Test;
 use crate::order::{Order, parse};
 
 pub const TESTS: &[Test] = &[
-    ("models::every_model_answers_as_outside", every_model_answers_as_outside),
+    ("models::every_model_answers_as_outside_on_one_thread", || every_model_answers_as_outside(1)),
+    ("models::every_model_answers_as_outside_on_two_threads", || every_model_answers_as_outside(2)),
     ("models::models_of_all_formats_answer_as_outside", models_of_all_formats_answer_as_outside),
     ("models::no_code_is_generated_where_memory_is_writable_or_executable", no_code_is_generated),
 ];
@@ -41,10 +42,17 @@ fn setup_root() -> PathBuf {
 }
 
 /// Runs models outside and in a sealed process, there `rounds` times with what the first left in the cache.
-fn answers_are_the_same(models: &[PathBuf], rounds: usize) -> Vec<String> {
+fn answers_are_the_same(models: &[PathBuf], threads: usize, rounds: usize) -> Vec<String> {
     let runtimes = setup_root().join("runtimes");
     let run = |cache: &Path, is_sealed| -> Vec<String> {
-        Order::Run { models: models.to_owned(), runtimes: runtimes.clone(), cache: cache.to_owned(), is_sealed }.lines()
+        Order::Run {
+            models: models.to_owned(),
+            threads,
+            runtimes: runtimes.clone(),
+            cache: cache.to_owned(),
+            is_sealed,
+        }
+        .lines()
     };
     let [outside, sealed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let expected = run(outside.path(), false);
@@ -55,22 +63,22 @@ fn answers_are_the_same(models: &[PathBuf], rounds: usize) -> Vec<String> {
     expected
 }
 
-fn every_model_answers_as_outside() {
+fn every_model_answers_as_outside(threads: usize) {
     let folders = std::fs::read_dir(setup_root().join("models")).unwrap();
     let mut models: Vec<_> = folders.map(|folder| folder.unwrap().path()).filter(|folder| folder.is_dir()).collect();
     models.sort();
     assert!(models.len() >= 8, "{models:?}");
-    let answers = answers_are_the_same(&models, 1);
+    let answers = answers_are_the_same(&models, threads, 1);
     let answered =
         |runtime: Runtime| answers.iter().filter(|answer| answer.contains(&format!(" {runtime} ok "))).count();
-    assert!(answered(Runtime::OnnxRuntime) >= 16 && answered(Runtime::OpenVino) >= 14, "{answers:#?}");
+    assert!(answered(Runtime::OnnxRuntime) >= 8 && answered(Runtime::OpenVino) >= 7, "{answers:#?}");
 }
 
 fn models_of_all_formats_answer_as_outside() {
     let root = setup_root().join("test-models");
     let models: Vec<_> = TEST_MODELS.iter().map(|name| root.join(name)).collect();
-    let answers = answers_are_the_same(&models, 2);
-    assert!(answers.iter().filter(|answer| answer.contains(" ok ")).count() >= 20, "{answers:#?}");
+    let answers = answers_are_the_same(&models, 2, 2);
+    assert!(answers.iter().filter(|answer| answer.contains(" ok ")).count() >= 10, "{answers:#?}");
 }
 
 fn no_code_is_generated() {
@@ -99,21 +107,19 @@ fn has_file(folder: &Path, extension: &str) -> bool {
     })
 }
 
-/// Loads each model of these folders in each runtime with one and with two threads, runs it, and tells what came of it.
-pub fn run(folders: &[PathBuf], runtimes: &Path, cache: &Path, mut tell: impl FnMut(String)) {
+/// Loads each model of these folders in each runtime, runs it, and tells what came of it.
+pub fn run(folders: &[PathBuf], threads: usize, runtimes: &Path, cache: &Path, mut tell: impl FnMut(String)) {
     let runtimes = Runtimes::new(runtimes.to_owned());
     for files in folders.iter().flat_map(|folder| models_in(folder)) {
         for runtime in Runtime::ALL {
-            for threads in [1, 2] {
-                let cache = cache.join(format!("{}-{threads}", files.model.display()).replace('/', "_"));
-                let options = LoadOptions { threads, cache_dir: Some(cache), exact_int8: false };
-                let name = format!("{} {threads} {runtime}", files.model.display());
-                tell(match runtimes.load(runtime, &files, &options) {
-                    Ok(backend) => format!("{name} {}", answer(backend)),
-                    // Its text may name a folder of the cache.
-                    Err(_) => format!("{name} refused"),
-                });
-            }
+            let cache = cache.join(files.model.display().to_string().replace('/', "_"));
+            let options = LoadOptions { threads, cache_dir: Some(cache), exact_int8: false };
+            let name = format!("{} {runtime}", files.model.display());
+            tell(match runtimes.load(runtime, &files, &options) {
+                Ok(backend) => format!("{name} {}", answer(backend)),
+                // Its text may name a folder of the cache.
+                Err(_) => format!("{name} refused"),
+            });
         }
     }
 }

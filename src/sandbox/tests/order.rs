@@ -26,8 +26,8 @@ pub enum Order {
     WriteBeyondLimit { folders: Folders },
     /// Reports the seal, on a system that denies these calls with this error.
     Report { denied: Vec<i64>, error: i32 },
-    /// Loads and runs models.
-    Run { models: Vec<PathBuf>, runtimes: PathBuf, cache: PathBuf, is_sealed: bool },
+    /// Loads and runs models, with so many threads for each.
+    Run { models: Vec<PathBuf>, threads: usize, runtimes: PathBuf, cache: PathBuf, is_sealed: bool },
     /// Denies memory that is writable and executable, and runs a model.
     WriteCode { model: PathBuf, runtimes: PathBuf, cache: PathBuf },
 }
@@ -73,18 +73,18 @@ impl Order {
                 let seal = Seal { readable: Vec::new(), writable: Vec::new(), system_files: false, limits: LIMITS };
                 say(&seal.apply());
             }
-            Self::Run { models, runtimes, cache, is_sealed } => {
+            Self::Run { models, threads, runtimes, cache, is_sealed } => {
                 if is_sealed {
                     let readable = models.iter().chain([&runtimes]).cloned().collect();
                     let seal = Seal { readable, writable: vec![cache.clone()], system_files: true, limits: LIMITS };
                     let report = seal.apply();
                     assert!(report.is_tight(), "{report:?}");
                 }
-                models::run(&models, &runtimes, &cache, |answer| say(&answer));
+                models::run(&models, threads, &runtimes, &cache, |answer| say(&answer));
             }
             Self::WriteCode { model, runtimes, cache } => {
                 say(&deny_writable_code());
-                models::run(&[model], &runtimes, &cache, |answer| say(&answer));
+                models::run(&[model], 1, &runtimes, &cache, |answer| say(&answer));
             }
         }
     }
