@@ -136,7 +136,10 @@ fn states(status: &RestrictionStatus, failures: &[String]) -> Landlock {
             LandlockStatus::NotEnabled => {
                 "Landlock is in this kernel, but not enabled: add landlock to the kernel's lsm="
             }
-            _ => "this kernel has no Landlock (Linux 5.13)",
+            _ => {
+                "this kernel has no Landlock (Linux 5.13), or the service manager or a container denies its system calls \
+                 (SystemCallFilter=)"
+            }
         });
     };
     if status.ruleset == RulesetStatus::NotEnforced {
