@@ -194,7 +194,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_number_in_a_state_is_that_of_the_calls() {
+    fn a_filter_that_the_kernel_refuses_is_reported_with_the_reason() {
         assert!(state(Ok(()), "3 allowed").is_in_force());
         let refused = Err(Error::Seccomp(std::io::Error::from_raw_os_error(libc::EINVAL)).into());
         assert!(state(refused, "").to_string().starts_with("not in force: not available in this kernel"));
