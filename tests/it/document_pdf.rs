@@ -230,6 +230,27 @@ fn the_verb_that_draws_pages_refuses_what_is_no_order_and_ends_with_its_input() 
     assert!(complaint.contains("is started by the daemon"), "{complaint}");
 }
 
+#[test]
+fn the_process_that_draws_pages_is_sealed_before_it_gets_the_document() {
+    let root = TestRoot::new();
+    let mut command = root.command(&["pages"]);
+    let mut process = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let limits = json!({"pages_max": 1, "lines_max": 1, "pixels_max": 1, "memory_bytes": 1 << 30, "cpu_seconds": 30});
+    let order = json!({"bytes": 1, "text_layer": "auto", "limits": limits});
+    writeln!(process.stdin.as_mut().unwrap(), "{order}").unwrap();
+
+    // It waits for the document. The filter of system calls is the last mechanism of the seal.
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let sealed = ["NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Seccomp:\t2"];
+    let started = std::time::Instant::now();
+    while !sealed.iter().all(|line| status().contains(line)) {
+        assert!(started.elapsed().as_secs() < 30, "{}", status());
+        std::thread::yield_now();
+    }
+    drop(process.stdin.take());
+    assert!(!process.wait().unwrap().success());
+}
+
 /// A TIFF of these pages: width, height, rows of three bytes a pixel, and `NewSubfileType`. Its directories are a chain
 /// that ends, or one that ends where it begins.
 fn tiff(pages: &[(u32, u32, &[u8], u32)], is_loop: bool) -> Vec<u8> {

@@ -1,0 +1,45 @@
+//! Limits of resources.
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit};
+
+use crate::report::State;
+use crate::seal::Limits;
+
+/// The number of threads of this process, if the system reports it.
+pub(crate) fn thread_count() -> Option<usize> {
+    std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
+}
+
+/// Sets the limits except that of threads, soft and hard.
+pub(crate) fn limit_resources(limits: Limits) -> State {
+    let Limits { data_bytes, open_files, file_bytes, threads: _ } = limits;
+    let wanted = [
+        (Resource::Data, data_bytes),
+        (Resource::Nofile, open_files),
+        (Resource::Fsize, file_bytes),
+        // A core file would hold what callers sent.
+        (Resource::Core, 0),
+        // Memory of the kernel that counts against no other limit.
+        (Resource::Msgqueue, 0),
+    ];
+    let set = wanted.into_iter().try_for_each(|(resource, most)| limit(resource, most));
+    State::after(set, format!("{data_bytes} bytes of memory, {open_files} open files, files of {file_bytes} bytes"))
+}
+
+/// Limits the threads. The kernel counts those of a user in a namespace, so without a namespace of its own it would count
+/// those of Ledge too; and it limits none of root.
+pub(crate) fn limit_threads(most: u64, user_namespace: &State, is_root: bool) -> State {
+    if is_root {
+        return State::Absent("Ledge runs as root, whose threads the kernel does not limit".to_owned());
+    }
+    if !user_namespace.is_in_force() {
+        return State::Absent("there is no user namespace, so the threads of Ledge itself would count".to_owned());
+    }
+    State::after(limit(Resource::Nproc, most), format!("{most} threads"))
+}
+
+fn limit(resource: Resource, most: u64) -> Result<(), Errno> {
+    let most = rustix::process::getrlimit(resource).maximum.map_or(most, |hard| most.min(hard));
+    rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+}

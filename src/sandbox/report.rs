@@ -1,0 +1,240 @@
+//! The mechanisms of the seal, each in force or not, in words for people.
+
+use std::fmt;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// One mechanism of the kernel that confines a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mechanism {
+    /// Limits of memory, open files, file size and message queues.
+    ResourceLimits,
+    /// A limit of the number of threads.
+    ThreadLimit,
+    /// No program that it starts could gain privileges.
+    NoNewPrivileges,
+    /// Its user has no rights over anything outside.
+    UserNamespace,
+    /// A network without interfaces, and without the abstract sockets of others.
+    NetworkNamespace,
+    /// Shared memory and message queues of its own.
+    IpcNamespace,
+    /// Landlock: files and folders.
+    Files,
+    /// Landlock: TCP ports.
+    TcpPorts,
+    /// Landlock: commands to devices.
+    DeviceCommands,
+    /// Landlock: abstract sockets of processes outside, and signals to them.
+    SocketsAndSignals,
+    /// Its memory is in no core file, and closed to processes of the same user.
+    PrivateMemory,
+    /// No capability of root.
+    Capabilities,
+    /// seccomp: a list of allowed system calls.
+    SystemCalls,
+}
+
+impl Mechanism {
+    /// All of them, in the order in which they are reported.
+    pub const ALL: [Self; 13] = [
+        Self::ResourceLimits,
+        Self::ThreadLimit,
+        Self::NoNewPrivileges,
+        Self::UserNamespace,
+        Self::NetworkNamespace,
+        Self::IpcNamespace,
+        Self::Files,
+        Self::TcpPorts,
+        Self::DeviceCommands,
+        Self::SocketsAndSignals,
+        Self::PrivateMemory,
+        Self::Capabilities,
+        Self::SystemCalls,
+    ];
+
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ResourceLimits => "resource limits",
+            Self::ThreadLimit => "limit of threads",
+            Self::NoNewPrivileges => "no new privileges",
+            Self::UserNamespace => "user namespace",
+            Self::NetworkNamespace => "network namespace",
+            Self::IpcNamespace => "IPC namespace",
+            Self::Files => "files (Landlock)",
+            Self::TcpPorts => "TCP (Landlock)",
+            Self::DeviceCommands => "device commands (Landlock)",
+            Self::SocketsAndSignals => "abstract sockets and signals (Landlock)",
+            Self::PrivateMemory => "private memory",
+            Self::Capabilities => "no capabilities",
+            Self::SystemCalls => "system calls (seccomp)",
+        }
+    }
+
+    /// Returns true if the seal has a hole without it, which no other mechanism fills.
+    pub fn is_essential(self) -> bool {
+        match self {
+            Self::ResourceLimits | Self::NoNewPrivileges | Self::Files | Self::Capabilities | Self::SystemCalls => true,
+            // System calls that would need these are denied already.
+            Self::ThreadLimit
+            | Self::UserNamespace
+            | Self::NetworkNamespace
+            | Self::IpcNamespace
+            | Self::TcpPorts
+            | Self::DeviceCommands
+            | Self::SocketsAndSignals
+            | Self::PrivateMemory => false,
+        }
+    }
+
+    /// The consequence of its absence.
+    pub fn without(self) -> &'static str {
+        match self {
+            Self::ResourceLimits => "the process can take all memory, or fill the disk",
+            Self::ThreadLimit => "the process can start threads until memory or the limits of its service end it",
+            Self::NoNewPrivileges => "a program that the process started could gain privileges",
+            Self::UserNamespace => "only the list of system calls keeps the rights of its user from it",
+            Self::NetworkNamespace => "only the list of system calls keeps the network from it",
+            Self::IpcNamespace => "only the list of system calls keeps the shared memory of other processes from it",
+            Self::Files => "the process can open every file that Ledge's user can open",
+            Self::TcpPorts => "only the list of system calls keeps TCP from it",
+            Self::DeviceCommands => "only the list of system calls keeps commands to devices from it",
+            Self::SocketsAndSignals => {
+                "only the list of system calls keeps abstract sockets and signals to other processes from it"
+            }
+            Self::PrivateMemory => "a core file could hold what callers sent",
+            Self::Capabilities => "the process has the rights of root that Ledge has",
+            Self::SystemCalls => "the process can start programs, open connections and signal other processes",
+        }
+    }
+}
+
+/// The state of a mechanism.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", content = "detail", rename_all = "snake_case")]
+pub enum State {
+    /// With the extent of it, for people.
+    InForce(String),
+    /// With the part that is not in force, and why.
+    Partial(String),
+    /// With the reason.
+    Absent(String),
+}
+
+impl State {
+    /// The state after a call of the kernel.
+    pub(crate) fn after<E: Into<Errno>>(result: Result<(), E>, in_force: impl Into<String>) -> Self {
+        match result {
+            Ok(()) => Self::InForce(in_force.into()),
+            Err(error) => Self::Absent(refusal(error.into())),
+        }
+    }
+
+    pub fn is_in_force(&self) -> bool {
+        matches!(self, Self::InForce(_))
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InForce(extent) if extent.is_empty() => f.write_str("in force"),
+            Self::InForce(extent) => write!(f, "in force: {extent}"),
+            Self::Partial(missing) => write!(f, "partly in force: {missing}"),
+            Self::Absent(reason) => write!(f, "not in force: {reason}"),
+        }
+    }
+}
+
+/// The reason why the kernel did not do it.
+pub(crate) fn refusal(error: Errno) -> String {
+    match error {
+        Errno::PERM | Errno::ACCESS => format!(
+            "forbidden by a setting of this system, its service manager (RestrictNamespaces=, SystemCallFilter=) or its \
+             container ({error})"
+        ),
+        Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP => format!("not available in this kernel ({error})"),
+        Errno::NOSPC | Errno::USERS => {
+            format!("this system allows no more of them (user.max_user_namespaces and the like: {error})")
+        }
+        error => error.to_string(),
+    }
+}
+
+/// A mechanism with its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    pub mechanism: Mechanism,
+    #[serde(flatten)]
+    pub state: State,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.mechanism.name(), self.state)
+    }
+}
+
+/// The mechanisms of a seal, in the order of [`Mechanism::ALL`], each once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SealReport {
+    pub findings: Vec<Finding>,
+}
+
+impl SealReport {
+    pub fn state(&self, mechanism: Mechanism) -> Option<&State> {
+        self.findings.iter().find(|finding| finding.mechanism == mechanism).map(|finding| &finding.state)
+    }
+
+    /// The mechanisms that are not wholly in force.
+    pub fn lacking(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| !finding.state.is_in_force())
+    }
+
+    /// Returns true if no essential mechanism is absent.
+    pub fn is_tight(&self) -> bool {
+        let absent = |mechanism| !matches!(self.state(mechanism), Some(State::InForce(_) | State::Partial(_)));
+        !Mechanism::ALL.into_iter().filter(|mechanism| mechanism.is_essential()).any(absent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(state: impl Fn(Mechanism) -> State) -> SealReport {
+        let finding = |mechanism| Finding { mechanism, state: state(mechanism) };
+        SealReport { findings: Mechanism::ALL.map(finding).into() }
+    }
+
+    #[test]
+    fn a_seal_without_an_essential_mechanism_is_not_tight() {
+        let without = |missing: Mechanism| {
+            report(|mechanism| match mechanism {
+                mechanism if mechanism == missing => State::Absent("no".to_owned()),
+                _ => State::InForce(String::new()),
+            })
+        };
+        for mechanism in Mechanism::ALL {
+            assert_eq!(without(mechanism).is_tight(), !mechanism.is_essential(), "{mechanism:?}");
+            assert_eq!(without(mechanism).lacking().count(), 1);
+        }
+        assert!(!SealReport { findings: Vec::new() }.is_tight());
+    }
+
+    #[test]
+    fn a_report_comes_back_from_its_json() {
+        let report = report(|mechanism| match mechanism {
+            Mechanism::Files => State::Partial("truncation".to_owned()),
+            Mechanism::UserNamespace => State::Absent(refusal(Errno::PERM)),
+            _ => State::InForce("all".to_owned()),
+        });
+        let json = serde_json::to_string(&report).unwrap();
+        assert!(json.contains(r#"{"mechanism":"files","state":"partial","detail":"truncation"}"#), "{json}");
+        assert_eq!(serde_json::from_str::<SealReport>(&json).unwrap(), report);
+    }
+}

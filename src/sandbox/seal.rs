@@ -1,0 +1,79 @@
+//! The seal of a process, and its mechanisms one after the other.
+
+use std::path::PathBuf;
+
+use rustix::process::DumpableBehavior;
+
+use crate::report::{Finding, Mechanism, SealReport, State};
+use crate::{files, filter, limits, namespaces};
+
+/// The extent of what a process may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seal {
+    /// Folders and files that it may read. It may map libraries from there, and run none of them as a program.
+    pub readable: Vec<PathBuf>,
+    /// Folders in which it may also create, change, rename and remove files and folders.
+    pub writable: Vec<PathBuf>,
+    /// Set to let it read the system's libraries and facts about this machine, as runtimes do: [`crate::SYSTEM_FILES`].
+    pub system_files: bool,
+    pub limits: Limits,
+}
+
+/// The resources that it may take. Nothing raises them again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory that it may reserve, in bytes. Files and shared memory that it maps do not count.
+    pub data_bytes: u64,
+    pub open_files: u64,
+    /// Size of the largest file that it may write, in bytes. SIGXFSZ ends a process that writes beyond it, unless the
+    /// process ignores that signal.
+    pub file_bytes: u64,
+    /// Threads, including the first.
+    pub threads: u64,
+}
+
+impl Seal {
+    /// Seals this process for the rest of its life. To be called while there is one thread: some mechanisms apply only to
+    /// the calling thread and those that it starts.
+    ///
+    /// A mechanism that is missing does not keep the others from being applied. The caller decides on the report.
+    pub fn apply(self) -> SealReport {
+        let alone = limits::thread_count() == Some(1);
+        // Inside the namespace no user has a name.
+        let is_root = rustix::process::geteuid().is_root();
+
+        // A new user namespace counts threads from one again, so it comes before the limit of threads. The other
+        // namespaces need the capabilities of the first.
+        let [user, network, ipc] = namespaces::unshare();
+        let threads = limits::limit_threads(self.limits.threads, &user, is_root);
+        let resources = limits::limit_resources(self.limits);
+        let no_new_privileges =
+            State::after(rustix::thread::set_no_new_privs(true), "a program that it started would gain none");
+
+        let landlock = files::close(&self.readable, &self.writable, self.system_files).on_all_threads(alone);
+        let memory = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        let memory = State::after(memory, "no core file, closed to processes of the same user");
+        let capabilities = namespaces::drop_capabilities();
+
+        // Last: it denies what the others need.
+        let opens_files = self.system_files || !self.readable.is_empty() || !self.writable.is_empty();
+        let system_calls = filter::allow_listed(opens_files);
+
+        let states = [
+            (Mechanism::ResourceLimits, resources),
+            (Mechanism::ThreadLimit, threads),
+            (Mechanism::NoNewPrivileges, no_new_privileges),
+            (Mechanism::UserNamespace, user),
+            (Mechanism::NetworkNamespace, network),
+            (Mechanism::IpcNamespace, ipc),
+            (Mechanism::Files, landlock.files),
+            (Mechanism::TcpPorts, landlock.tcp_ports),
+            (Mechanism::DeviceCommands, landlock.device_commands),
+            (Mechanism::SocketsAndSignals, landlock.sockets_and_signals),
+            (Mechanism::PrivateMemory, memory),
+            (Mechanism::Capabilities, capabilities),
+            (Mechanism::SystemCalls, system_calls),
+        ];
+        SealReport { findings: states.into_iter().map(|(mechanism, state)| Finding { mechanism, state }).collect() }
+    }
+}
