@@ -20,8 +20,13 @@ use serde::{Deserialize, Serialize};
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
 use crate::process::{Child, OnEnd};
 use crate::remote::RemoteBackend;
-use crate::stage::Stage;
+use crate::stage::{Stage, StageFolders};
 use crate::wire::{LoadOrder, Setup};
+
+/// The folder within that of a child which it may read.
+const FILES: &str = "files";
+/// The folder within that of a child in which it may also write.
+const WRITTEN: &str = "written";
 
 /// Where a model runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -129,8 +134,8 @@ impl Children {
             runtime: order.runtime,
             reason: format!("its process cannot be started: {error}"),
         })?;
-        let folder = home.folder(order.is_secret).map_err(refused)?;
-        let (mut stage, files, cache) = Stage::new(folder, order.files, order.cache).map_err(refused)?;
+        let folders = home.stage_folders(order.is_secret).map_err(refused)?;
+        let (mut stage, files, cache) = Stage::new(folders, order.files, order.cache).map_err(refused)?;
         let model = self.pipelines.next_id();
         let facts = home.child.load(LoadOrder {
             model,
@@ -174,13 +179,18 @@ impl Children {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
             let folder = place.join(&own);
             std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-            folders.push(folder.canonicalize()?);
+            let folder = folder.canonicalize()?;
+            for part in [FILES, WRITTEN] {
+                std::fs::DirBuilder::new().mode(0o700).create(folder.join(part))?;
+            }
+            folders.push(folder);
         }
         let setup = Setup {
             cores: self.settings.cores.clone(),
             runtimes: self.runtimes.folder().to_owned(),
             own_folders: self.runtimes.own_folders(),
-            folders: folders.clone(),
+            readable: folders.iter().map(|folder| folder.join(FILES)).collect(),
+            writable: folders.iter().map(|folder| folder.join(WRITTEN)).collect(),
             memory_bytes: self.settings.memory_bytes,
             content_bytes: self.settings.content_bytes,
         };
@@ -199,15 +209,16 @@ impl Children {
 }
 
 impl Home {
-    /// A new path for the files of an instance.
-    fn folder(&self, is_secret: bool) -> io::Result<PathBuf> {
+    /// New paths for the files of an instance.
+    fn stage_folders(&self, is_secret: bool) -> io::Result<StageFolders> {
         let no_memory = || io::Error::other("encrypted models need a folder in memory (tmpfs), and there is none");
         let folder = if is_secret {
             self.folders.get(1).ok_or_else(no_memory)?
         } else {
             self.folders.first().ok_or_else(no_memory)?
         };
-        Ok(folder.join(self.next_stage.fetch_add(1, Ordering::Relaxed).to_string()))
+        let name = self.next_stage.fetch_add(1, Ordering::Relaxed).to_string();
+        Ok(StageFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) })
     }
 }
 

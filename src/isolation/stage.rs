@@ -1,7 +1,8 @@
 //! The files of a model where a child may read them: a folder for each instance, beneath the child's own.
 //!
-//! A child may open files only beneath its own folder, so nothing that a model's folder contains, such as a link, leads it
-//! anywhere else. Files are linked there where that is possible, and copied otherwise.
+//! A child may open files only beneath its own folders, so nothing that a model's folder contains, such as a link, leads it
+//! anywhere else. Files are linked there where that is possible, and copied otherwise. A child writes only where OpenVINO
+//! leaves a model that it compiled for the first time; one that is kept is among the files that it may only read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,8 +16,8 @@ use ledge_base::contained;
 use ledge_engine::backend::{CompiledCache, ModelFiles};
 use rustix::fs::{AtFlags, CWD};
 
-/// The folder of compiled models within that of an instance.
-const CACHE: &str = "compiled";
+/// The folder of a kept compiled model within that of an instance.
+const COMPILED: &str = "compiled";
 
 /// The longest wait for another load that uses the same compiled model.
 const CACHE_LOCK_TIMEOUT: Duration = Duration::from_mins(1);
@@ -24,24 +25,33 @@ const CACHE_LOCK_TIMEOUT: Duration = Duration::from_mins(1);
 /// The largest compiled model that is kept, in bytes.
 const COMPILED_BYTES_MAX: u64 = 16 << 30;
 
+/// Where the files of one instance are.
+#[derive(Debug)]
+pub struct StageFolders {
+    /// A path within the folder that the child may read.
+    pub files: PathBuf,
+    /// A path within the one that it may write.
+    pub written: PathBuf,
+}
+
 /// The files of one instance; removed when this is dropped. What a runtime has mapped stays as long as the mapping.
 #[derive(Debug)]
 pub struct Stage {
-    folder: PathBuf,
+    folders: StageFolders,
     /// The folder that keeps the compiled model between starts, if it has none yet.
     to_keep: Option<PathBuf>,
 }
 
 impl Stage {
-    /// Lays `files` out in the new folder `folder`, together with the compiled model that `cache` keeps. Returns the
-    /// files and the cache as the child sees them.
+    /// Lays `files` out in new folders, together with the compiled model that `cache` keeps. Returns the files and the cache
+    /// as the child sees them.
     pub fn new(
-        folder: PathBuf,
+        folders: StageFolders,
         files: &ModelFiles,
         cache: Option<&Path>,
     ) -> io::Result<(Self, ModelFiles, CompiledCache)> {
-        create(&folder)?;
-        let mut stage = Self { folder, to_keep: None };
+        create(&folders.files)?;
+        let mut stage = Self { folders, to_keep: None };
         let home = files.model.parent().unwrap_or(Path::new("."));
         let own = |path: &Path| path.file_name().map(PathBuf::from);
         let named = [own(&files.model), files.weights.as_deref().and_then(own)];
@@ -49,13 +59,13 @@ impl Stage {
             stage.place(&contained::open(home, &name)?, &name)?;
         }
         let cache = cache.map_or(Ok(CompiledCache::None), |cache| stage.compiled(cache))?;
-        let staged = files.moved_to(&stage.folder);
+        let staged = files.moved_to(&stage.folders.files);
         Ok((stage, staged, cache))
     }
 
     fn place(&self, file: &File, name: &Path) -> io::Result<()> {
-        let target = self.folder.join(name);
-        if let Some(parent) = target.parent().filter(|parent| *parent != self.folder) {
+        let target = self.folders.files.join(name);
+        if let Some(parent) = target.parent().filter(|parent| *parent != self.folders.files) {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         }
         link_or_copy(file, &target)
@@ -63,30 +73,32 @@ impl Stage {
 
     /// A folder with the compiled model that `cache` keeps, or an empty one that the runtime fills.
     fn compiled(&mut self, cache: &Path) -> io::Result<CompiledCache> {
-        let own = self.folder.join(CACHE);
-        create(&own)?;
         let kept = CheckedFolder::take(cache, CACHE_LOCK_TIMEOUT)?;
-        let mut is_empty = true;
+        if kept.files().next().is_none() {
+            create(&self.folders.written)?;
+            self.to_keep = Some(cache.to_owned());
+            return Ok(CompiledCache::Own(self.folders.written.clone()));
+        }
+        let own = self.folders.files.join(COMPILED);
+        create(&own)?;
         for name in kept.files() {
             link_or_copy(&contained::open(kept.path(), Path::new(name))?, &own.join(name))?;
-            is_empty = false;
         }
-        self.to_keep = is_empty.then(|| cache.to_owned());
         Ok(CompiledCache::Own(own))
     }
 
     /// Keeps the compiled model that the runtime has left, for the next start.
     pub fn keep_compiled(&mut self) -> io::Result<()> {
         let Some(cache) = self.to_keep.take() else { return Ok(()) };
-        let own = self.folder.join(CACHE);
+        let own = &self.folders.written;
         let kept = CheckedFolder::take(&cache, CACHE_LOCK_TIMEOUT)?;
         // Another instance was quicker.
         if kept.files().next().is_some() {
             return Ok(());
         }
-        for entry in fs::read_dir(&own)? {
+        for entry in fs::read_dir(own)? {
             let name = entry?.file_name();
-            let file = contained::open(&own, Path::new(&name))?;
+            let file = contained::open(own, Path::new(&name))?;
             if file.metadata()?.len() <= COMPILED_BYTES_MAX {
                 // Copied: the child could go on writing to a file that is linked.
                 copy(&file, &kept.path().join(&name))?;
@@ -98,8 +110,13 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            tracing::warn!(folder = %self.folder.display(), %error, "the files of an unloaded model cannot be removed");
+        let StageFolders { files, written } = &self.folders;
+        for folder in [files, written] {
+            if let Err(error) = fs::remove_dir_all(folder)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(folder = %folder.display(), %error, "the files of an unloaded model cannot be removed");
+            }
         }
     }
 }
@@ -146,12 +163,16 @@ mod tests {
         }
     }
 
+    fn folders(root: &Path, name: &str) -> StageFolders {
+        StageFolders { files: root.join(name), written: root.join(format!("{name}-written")) }
+    }
+
     #[test]
     fn files_are_laid_out_under_their_names_and_removed_at_the_end() {
         let root = tempfile::tempdir().unwrap();
         let files = files(&root.path().join("home"));
         let folder = root.path().join("stage");
-        let (stage, staged, cache) = Stage::new(folder.clone(), &files, None).unwrap();
+        let (stage, staged, cache) = Stage::new(folders(root.path(), "stage"), &files, None).unwrap();
         assert_eq!((staged.model.clone(), cache), (folder.join("model.onnx"), CompiledCache::None));
         assert_eq!(fs::read(&staged.model).unwrap(), b"model.onnx");
         assert_eq!(fs::read(folder.join("data/weights")).unwrap(), b"data/weights");
@@ -166,7 +187,7 @@ mod tests {
         let files = files(&root.path().join("home"));
         fs::remove_file(&files.model).unwrap();
         std::os::unix::fs::symlink("../secret", &files.model).unwrap();
-        let error = Stage::new(root.path().join("stage"), &files, None).unwrap_err();
+        let error = Stage::new(folders(root.path(), "stage"), &files, None).unwrap_err();
         assert!(error.to_string().contains("leads out"), "{error}");
         assert!(!root.path().join("stage").exists());
     }
@@ -176,7 +197,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (files, cache) = (files(&root.path().join("home")), root.path().join("cache"));
         let stage = |name: &str| {
-            let (stage, _, own) = Stage::new(root.path().join(name), &files, Some(&cache)).unwrap();
+            let (stage, _, own) = Stage::new(folders(root.path(), name), &files, Some(&cache)).unwrap();
             let CompiledCache::Own(own) = own else { panic!("{own:?}") };
             (stage, own)
         };
@@ -186,9 +207,9 @@ mod tests {
         first.keep_compiled().unwrap();
         let (mut second, own) = stage("second");
         assert_eq!(fs::read(own.join("1.blob")).unwrap(), b"compiled");
-        durable::replace(&own.join("2.blob"), b"other").unwrap();
+        assert!(own.starts_with(root.path().join("second")), "where it may only read");
         second.keep_compiled().unwrap();
         let (_third, own) = stage("third");
-        assert!(!own.join("2.blob").exists());
+        assert_eq!(fs::read_dir(own).unwrap().count(), 1);
     }
 }

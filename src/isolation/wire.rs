@@ -31,7 +31,9 @@ pub struct Setup {
     /// The folders of runtimes that have their own, by their names.
     pub own_folders: BTreeMap<String, PathBuf>,
     /// The folders in which model files appear.
-    pub folders: Vec<PathBuf>,
+    pub readable: Vec<PathBuf>,
+    /// The folders in which it may leave compiled models.
+    pub writable: Vec<PathBuf>,
     /// The most memory that it may reserve, in bytes; `None` for no limit of its own.
     pub memory_bytes: Option<u64>,
     /// The most memory of what it makes of the content of calls, in bytes.

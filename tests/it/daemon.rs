@@ -132,6 +132,10 @@ impl TestRoot {
         let words: Vec<_> = self.runner.iter().chain([&binary]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(verb).arg("--root").arg(self.folder.path());
+        // The whole suite may run with models in processes of their own.
+        if let Ok(isolation) = std::env::var("LEDGE_TEST_ISOLATION") {
+            command.arg("--set").arg(format!("runtimes.isolation={isolation}"));
+        }
         for setting in &self.settings {
             command.arg("--set").arg(setting);
         }

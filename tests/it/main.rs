@@ -54,6 +54,7 @@ mod hostile_clients;
 mod hostile_numbers;
 mod golden;
 mod http;
+mod isolation;
 mod keys_http;
 mod lifecycle;
 mod metrics;

@@ -89,6 +89,7 @@ impl Repository {
             golden_min: None,
             statistics,
             sealed: None,
+            on_trial: false,
         };
 
         let defaults =
@@ -125,6 +126,7 @@ impl Repository {
             golden_min,
             statistics: Arc::default(),
             sealed: None,
+            on_trial: false,
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
         loaded.map(Arc::new)
@@ -175,6 +177,7 @@ impl Repository {
                     golden_min: None,
                     statistics,
                     sealed: None,
+                    on_trial: false,
                 };
 
                 let started = Instant::now();

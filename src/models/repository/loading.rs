@@ -16,6 +16,7 @@ use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::warm_up::WarmUp;
 use ledge_identity::sealing::SealedFolder;
+use ledge_isolation::Isolation;
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
 use super::folder::{self, FolderError, ReadModel, VersionFolder};
@@ -125,6 +126,7 @@ impl From<String> for RuntimeRefusal {
 }
 
 /// Files of a version, and everything that is known before it is loaded.
+#[derive(Clone)]
 pub(super) struct VersionSource<'a> {
     pub name: &'a ModelName,
     pub version: ModelVersion,
@@ -139,6 +141,8 @@ pub(super) struct VersionSource<'a> {
     pub statistics: Arc<Statistics>,
     /// The encrypted folder, where the two folders above hold its opened files.
     pub sealed: Option<&'a SealedFolder>,
+    /// Set for a version that an update tries: it shares no process until the next start.
+    pub on_trial: bool,
 }
 
 /// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
@@ -161,6 +165,9 @@ pub(super) async fn read(files: &Path, config: &ModelConfig) -> Result<VersionFo
 }
 
 /// As [`load`], with its files already read.
+///
+/// A version that is to share a process is loaded and checked in one of its own first, unless that was done before: what
+/// ends its process at a load, or with the first inputs, ends no other model.
 pub(super) fn load_read<'a>(
     source: VersionSource<'a>,
     folder: &'a VersionFolder,
@@ -169,10 +176,43 @@ pub(super) fn load_read<'a>(
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
     // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
+        let wanted = match source.config.isolation.unwrap_or(defaults.isolation) {
+            Isolation::Process if source.on_trial => Isolation::Own,
+            wanted => wanted,
+        };
+        let profiles = &defaults.profiles;
+        if wanted != Isolation::Process || profiles.is_proven(&folder.digest, source.config_text) {
+            return load_in_process(source, folder, engine, defaults, wanted).await;
+        }
+        let alone = load_in_process(source.clone(), folder, engine, defaults, Isolation::Own).await?;
+        let version = format!("{}/{}", source.name, source.version);
+        if let Err(error) = profiles.prove(&folder.digest, source.config_text, &version) {
+            tracing::warn!(model = version, %error, "cannot record that a model was checked; the next start checks it again");
+        }
+        match load_in_process(source, folder, engine, defaults, wanted).await {
+            Ok(shared) => {
+                end(alone).await;
+                Ok(shared)
+            }
+            // Another model may have ended the process. This one has its own already.
+            Err(_) => Ok(alone),
+        }
+    })
+}
+
+fn load_in_process<'a>(
+    source: VersionSource<'a>,
+    folder: &'a VersionFolder,
+    engine: &'a Engine,
+    defaults: &'a ModelDefaults,
+    isolation: Isolation,
+) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
+    Box::pin(async move {
         let labels = labels(source.config, source.folder, &folder.model.files.class_maps)?;
         let pipeline_files = pipeline_files(source.config, source.folder)?;
         let loading = Loading {
             source: &source,
+            isolation,
             model: &folder.model,
             parts: &folder.parts,
             is_fallback: false,
@@ -286,6 +326,7 @@ async fn end_instances(all: impl Iterator<Item = Instances>) {
 #[derive(Clone, Copy)]
 struct Loading<'a> {
     source: &'a VersionSource<'a>,
+    isolation: Isolation,
     /// The model to load: the version's own, or its fallback.
     model: &'a ReadModel,
     /// The models of a chain, the first of which is `model`.
@@ -377,7 +418,7 @@ impl Loading<'_> {
                 audit: defaults.audit.clone(),
             }),
             warm_up: OnceLock::new(),
-            isolation: config.isolation.unwrap_or(defaults.isolation),
+            isolation: self.isolation,
             faults: faults.clone(),
             time_limit: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
         };

@@ -239,6 +239,7 @@ impl Repository {
                     golden_min: None,
                     statistics: model.statistics(version),
                     sealed: None,
+                    on_trial: false,
                 };
                 if let Some(old) = old
                     && !mode.is_explicit()

@@ -230,6 +230,7 @@ impl Repository {
             golden_min: release.golden_min,
             statistics,
             sealed: home.as_ref(),
+            on_trial: mode == LoadMode::Always,
         };
         self.load_version(source, &Principal::Local, mode).await
     }

@@ -119,13 +119,38 @@ impl Profiles {
         Ok(Some(path))
     }
 
+    /// True when a model of this digest and config was loaded and checked in a process of its own, on this machine and with
+    /// these runtimes, so that it may share one with others.
+    pub fn is_proven(&self, digest: &str, config_text: &str) -> bool {
+        self.proof(digest, config_text).is_some_and(|path| path.exists())
+    }
+
+    /// Records that it was.
+    pub fn prove(&self, digest: &str, config_text: &str, model: &str) -> std::io::Result<()> {
+        let Some(path) = self.proof(digest, config_text) else { return Ok(()) };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // The name says everything; the content is for people.
+        durable::replace(&path, format!("{model}\n").as_bytes())
+    }
+
+    fn proof(&self, digest: &str, config_text: &str) -> Option<PathBuf> {
+        let folder = self.shared.folder.as_ref()?.with_file_name("proven");
+        Some(folder.join(self.name(&[digest, blake3::hash(config_text.as_bytes()).to_hex().as_str()])))
+    }
+
     fn path(&self, digest: &str) -> Option<PathBuf> {
         let folder = self.shared.folder.as_ref()?;
+        Some(folder.join(format!("{}.json", self.name(&[digest]))))
+    }
+
+    /// A name for digests on this machine. They have a fixed length, so they cannot run into each other.
+    fn name(&self, digests: &[&str]) -> String {
         let mut hasher = blake3::Hasher::new();
-        // The digest has a fixed length, so the two cannot run into each other.
-        hasher.update(digest.as_bytes()).update(self.shared.machine.get_or_init(|| self.shared.machine()).as_bytes());
-        let name: String = hasher.finalize().to_hex().chars().take(32).collect();
-        Some(folder.join(format!("{name}.json")))
+        digests.iter().for_each(|digest| drop(hasher.update(digest.as_bytes())));
+        hasher.update(self.shared.machine.get_or_init(|| self.shared.machine()).as_bytes());
+        hasher.finalize().to_hex().chars().take(32).collect()
     }
 }
 
@@ -172,6 +197,18 @@ mod tests {
         assert_eq!(two.get("abc"), Some(profile()));
         assert_eq!(two.get("abd"), None);
         assert_eq!(profiles(folder.path(), 4).get("abc"), None);
+    }
+
+    #[test]
+    fn a_proof_holds_for_one_model_with_one_config_on_one_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let two = profiles(folder.path(), 2);
+        assert!(!two.is_proven("abc", "x = 1"));
+        two.prove("abc", "x = 1", "m/1").unwrap();
+        assert!(two.is_proven("abc", "x = 1"));
+        assert!(!two.is_proven("abc", "x = 2") && !two.is_proven("abd", "x = 1"));
+        assert!(!profiles(folder.path(), 4).is_proven("abc", "x = 1"));
+        assert!(!Profiles::none(Runtimes::new("/nowhere".into())).is_proven("abc", "x = 1"));
     }
 
     #[test]

@@ -1,0 +1,224 @@
+//! Models in processes of their own: the same answers, and whatever goes wrong there costs only the call that caused it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, Response};
+use crate::daemon::{TestDaemon, TestRoot, data, model_folder};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// The processes that run models for this daemon.
+fn children(daemon: &TestDaemon) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    let all = tasks.flatten().map(of_task).collect::<Vec<_>>().join(" ");
+    let is_runtime = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("\0runtime"))
+    };
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_runtime).collect()
+}
+
+fn has_runtime(pid: u32) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    maps.contains("libonnxruntime") || maps.contains("libopenvino")
+}
+
+/// A call of a model that takes [1, 13] numbers.
+fn wine(client: &mut Client, model: &str, first: [u8; 8]) -> Response {
+    let mut numbers = first.to_vec();
+    numbers.extend([0; 44]);
+    let input = json!({"name": "features", "datatype": "FP32", "shape": [1, 13],
+                       "parameters": {"binary_data_size": numbers.len()}});
+    let head = serde_json::to_vec(&json!({"inputs": [input]})).unwrap();
+    let length = head.len().to_string();
+    let headers = [("inference-header-content-length", length.as_str())];
+    client.post(&format!("/v2/models/{model}/infer"), &headers, &[head, numbers].concat())
+}
+
+fn well(client: &mut Client, model: &str) -> Response {
+    wine(client, model, [0; 8])
+}
+
+/// Makes the child go wrong.
+fn fault(client: &mut Client, model: &str, kind: u8) -> Response {
+    let mut bytes = *b"!FAULT:?";
+    bytes[7] = kind;
+    wine(client, model, bytes)
+}
+
+fn index(client: &mut Client, model: &str) -> Value {
+    let rows = client.post("/v2/repository/index", &[], b"").json();
+    rows.as_array().unwrap().iter().find(|row| row["name"] == model).unwrap().clone()
+}
+
+/// Calls a model until it answers.
+fn answers_again(client: &mut Client, model: &str) {
+    let since = Instant::now();
+    loop {
+        let answer = well(client, model);
+        if answer.status == 200 {
+            return;
+        }
+        assert!(since.elapsed() < LIMIT, "{model}: {answer:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn isolated() -> TestRoot {
+    TestRoot::new().set("runtimes.isolation=process")
+}
+
+fn two_wines(root: TestRoot) -> TestRoot {
+    root.model_as("wine_mlp", "healthy").model_as("wine_mlp", "faulty")
+}
+
+#[test]
+fn the_daemon_loads_no_runtime_and_answers_the_same() {
+    let models = ["efficientnet_lite0", "wine_mlp", "bike_demand", "document_reader"];
+    // A picture, which the models read; the PDF has its text.
+    let receipt = std::fs::read(model_folder("document_reader").join("golden/receipt.png")).unwrap();
+    let calls: [(&str, &str, Vec<u8>); 3] = [
+        ("efficientnet_lite0", "image/jpeg", data("photos/chelsea.jpg")),
+        ("document_reader", "application/pdf", data("documents/invoice.pdf")),
+        ("document_reader", "image/png", receipt),
+    ];
+    let mut answers = Vec::new();
+    for isolation in ["none", "process", "own"] {
+        let root = TestRoot::new().models(&models).set(&format!("runtimes.isolation={isolation}"));
+        let daemon = root.start();
+        let mut client = daemon.client();
+        let call = |(model, kind, body): &(&str, &str, Vec<u8>)| {
+            let answer = client.post(&format!("/v2/models/{model}/infer"), &[("content-type", kind)], body);
+            assert_eq!(answer.status, 200, "{isolation} {model}: {answer:?}");
+            answer.json()
+        };
+        let mut answered: Vec<Value> = calls.iter().map(call).collect();
+        answered.push(well(&mut daemon.client(), "wine_mlp").json());
+        for answer in &mut answered {
+            // Not the times.
+            answer.as_object_mut().unwrap().retain(|key, _| ["labels", "document", "outputs"].contains(&key.as_str()));
+        }
+        answers.push(answered);
+
+        let own = children(&daemon);
+        let expected = match isolation {
+            "none" => 0,
+            "process" => 1,
+            _ => models.len(),
+        };
+        assert_eq!(own.len(), expected, "{isolation}: {own:?}");
+        assert_eq!(has_runtime(daemon.pid()), isolation == "none");
+        assert!(own.into_iter().all(has_runtime));
+    }
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0], answers[2]);
+}
+
+#[test]
+fn a_crash_costs_only_the_call_that_caused_it() {
+    for (kind, reason) in [
+        (b's', "SIGSEGV"),
+        (b'f', "SIGFPE"),
+        (b'a', "SIGABRT"),
+        (b'o', "SIGSEGV"),
+        (b'n', "gave an answer that is none"),
+    ] {
+        let daemon = two_wines(isolated()).start();
+        let mut client = daemon.client();
+        let others = std::thread::spawn({
+            let mut client = daemon.client();
+            move || (0..300).map(|_| well(&mut client, "healthy").status).collect::<Vec<_>>()
+        });
+        let answer = fault(&mut client, "faulty", kind);
+        assert_eq!((answer.status, answer.header("retry-after")), (502, Some("1")), "{answer:?}");
+        assert!(answer.error().contains(reason), "{answer:?}");
+        assert!(others.join().unwrap().iter().all(|status| *status == 200));
+        answers_again(&mut client, "faulty");
+        // The next fault is in a process of its own.
+        assert_eq!(children(&daemon).len(), 2);
+        assert_eq!(index(&mut client, "faulty")["state"], "READY");
+    }
+}
+
+#[test]
+fn a_model_that_goes_on_crashing_is_unloaded_with_its_reason_until_it_is_asked_for() {
+    let daemon = two_wines(isolated()).start();
+    let mut client = daemon.client();
+    for _ in 0..3 {
+        answers_again(&mut client, "faulty");
+        assert_eq!(fault(&mut client, "faulty", b's').status, 502);
+    }
+    let since = Instant::now();
+    while index(&mut client, "faulty")["state"] != "UNAVAILABLE" {
+        assert!(since.elapsed() < LIMIT);
+    }
+    let reason = index(&mut client, "faulty")["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("it ended its process 3 times") && reason.contains("SIGSEGV"), "{reason}");
+    assert_eq!(well(&mut client, "faulty").status, 503);
+    assert_eq!(client.get("/v2/models/faulty/ready").status, 503);
+    assert_eq!(well(&mut client, "healthy").status, 200);
+    assert!(daemon.log().contains("model_crashed"));
+
+    assert_eq!(client.post("/v2/repository/models/faulty/load", &[], b"").status, 200);
+    assert_eq!(well(&mut client, "faulty").status, 200);
+    assert_eq!(index(&mut client, "faulty")["state"], "READY");
+}
+
+#[test]
+fn a_run_without_end_is_ended() {
+    let root = two_wines(isolated()).file("faulty/model.toml", "[queue]\ndefault_timeout_ms = 100\n");
+    let daemon = root.start();
+    let mut client = daemon.client();
+    let answer = fault(&mut client, "faulty", b'l');
+    // The caller is not kept waiting.
+    assert_eq!(answer.status, 504, "{answer:?}");
+    assert_eq!(well(&mut client, "healthy").status, 200);
+    daemon.wait_for_log("a model ended the process that it ran in");
+    answers_again(&mut client, "faulty");
+    assert_eq!(well(&mut client, "healthy").status, 200);
+}
+
+#[test]
+fn calls_go_on_when_somebody_kills_the_process_of_the_models() {
+    let daemon = two_wines(isolated()).start();
+    let mut client = daemon.client();
+    for _ in 0..3 {
+        let others = std::thread::spawn({
+            let mut client = daemon.client();
+            move || (0..300).map(|_| well(&mut client, "faulty").status).collect::<Vec<_>>()
+        });
+        for child in children(&daemon) {
+            crate::daemon::send_signal(child, "KILL");
+        }
+        assert!(others.join().unwrap().iter().all(|status| *status == 200));
+        assert_eq!(well(&mut client, "healthy").status, 200);
+    }
+}
+
+fn instances(root: &Path) -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(root.join("cache/.instances"));
+    folder.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn a_child_ends_with_its_daemon_and_leaves_nothing() {
+    let daemon = two_wines(isolated()).start();
+    let own = children(&daemon);
+    assert_eq!(own.len(), 1);
+    let root = daemon.kill();
+    let since = Instant::now();
+    while Path::new(&format!("/proc/{}", own[0])).exists() {
+        assert!(since.elapsed() < LIMIT, "the child outlives its daemon");
+        std::thread::yield_now();
+    }
+    assert_eq!(instances(root.folder.path()).len(), 1);
+    let daemon = root.start();
+    assert_eq!(instances(daemon.root.folder.path()).len(), 1);
+    daemon.signal("TERM");
+    let mut daemon = daemon;
+    assert!(daemon.wait().success());
+    assert_eq!(instances(daemon.root.folder.path()), [PathBuf::new(); 0]);
+}
