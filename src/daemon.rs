@@ -505,7 +505,8 @@ fn child_settings(config: &Config) -> ChildSettings {
         memory_folder,
         cores: Topology::read().budget(config.runtimes.threads),
         content_bytes: config.http.max_memory_bytes,
-        memory_bytes: Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
+        // An eighth is left for the daemon.
+        memory_bytes: Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))) / 8 * 7),
     }
 }
 

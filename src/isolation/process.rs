@@ -14,6 +14,7 @@ use ledge_base::sys::NO_TELEMETRY_VARIABLE;
 use ledge_engine::backend::LoadError;
 use ledge_engine::pipeline::document_reading::step::PageId;
 use ledge_engine::pipeline::setup::PipelineSetup;
+use ledge_sandbox::SealReport;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::channel;
@@ -80,6 +81,8 @@ struct LaneSlot {
 struct State {
     /// Those who wait for the result of an order, by the number of its model or pipeline.
     waiting: HashMap<u64, mpsc::Sender<Done>>,
+    /// Its seal, as it says itself.
+    seal: Option<SealReport>,
     /// Set when the daemon ends the child.
     cause: Option<Ended>,
     /// Set when the last handle was dropped.
@@ -161,7 +164,9 @@ impl Child {
         let (model, runtime) = (order.model, order.runtime);
         match self.done(model, &Order::Load(Box::new(order))) {
             Ok(Done::Loaded(_, result)) => result,
-            Ok(Done::Bound(..)) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason }),
+            Ok(Done::Bound(..) | Done::Sealed(_)) => {
+                Err(LoadError::Interrupted { runtime, reason: self.confused().reason })
+            }
             Err(Ended { reason, blamed: Some(work) }) if work != Work::Load(model) => {
                 Err(LoadError::Interrupted { runtime, reason })
             }
@@ -173,7 +178,7 @@ impl Child {
     pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
         match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone()))) {
             Ok(Done::Bound(_, result)) => result,
-            Ok(Done::Loaded(..)) => Err(self.confused().reason),
+            Ok(Done::Loaded(..) | Done::Sealed(_)) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
         }
     }
@@ -268,12 +273,27 @@ impl Inner {
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
     }
 
+    /// Takes note of the seal of the child.
+    fn sealed(&self, seal: SealReport) {
+        for finding in seal.lacking() {
+            let (mechanism, without) = (finding.mechanism.name(), finding.mechanism.without());
+            let state = &finding.state;
+            if finding.mechanism.is_essential() {
+                tracing::warn!(process = self.id, mechanism, %state, without, "the process of the runtimes is not sealed as it should be");
+            } else {
+                tracing::debug!(process = self.id, mechanism, %state, without, "a mechanism of the seal is not in force");
+            }
+        }
+        self.state().seal.get_or_insert(seal);
+    }
+
     /// Passes results on until the child ends, and then tells everybody who waits.
     fn watch(&self, socket: &UnixStream, mut process: std::process::Child, on_end: &OnEnd) {
         let nonsense = loop {
             match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
+                Ok(Some(Done::Sealed(seal))) => self.sealed(seal),
                 Ok(Some(done)) => {
-                    let (Done::Loaded(number, _) | Done::Bound(number, _)) = &done;
+                    let (Done::Loaded(number, _) | Done::Bound(number, _)) = &done else { break true };
                     let waiting = self.state().waiting.remove(number);
                     let Some(waiting) = waiting else { break true };
                     let _ = waiting.send(done);

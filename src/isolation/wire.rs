@@ -10,6 +10,7 @@ use ledge_engine::pipeline::document_reading::step::PageId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::{WorkError, WorkHead, WorkTimes};
 use ledge_engine::warm_up::WarmUp;
+use ledge_sandbox::SealReport;
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneError, Place, Writer};
@@ -63,9 +64,10 @@ pub struct LoadOrder {
     pub warm_up: Option<WarmUp>,
 }
 
-/// The result of an order that has one.
+/// A message of a child: its seal, first of all, and then the result of each order that has one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Done {
+    Sealed(SealReport),
     Loaded(ModelId, Result<LoadedFacts, LoadError>),
     Bound(PipelineId, Result<(), String>),
 }

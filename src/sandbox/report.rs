@@ -114,7 +114,7 @@ impl Mechanism {
 
 /// The state of a mechanism.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", content = "detail", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum State {
     /// With the extent of it, for people.
     InForce(String),
@@ -168,7 +168,6 @@ pub(crate) fn refusal(error: Errno) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub mechanism: Mechanism,
-    #[serde(flatten)]
     pub state: State,
 }
 
@@ -234,7 +233,7 @@ mod tests {
             _ => State::InForce("all".to_owned()),
         });
         let json = serde_json::to_string(&report).unwrap();
-        assert!(json.contains(r#"{"mechanism":"files","state":"partial","detail":"truncation"}"#), "{json}");
+        assert!(json.contains(r#"{"mechanism":"files","state":{"partial":"truncation"}}"#), "{json}");
         assert_eq!(serde_json::from_str::<SealReport>(&json).unwrap(), report);
     }
 }

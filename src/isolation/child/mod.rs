@@ -1,4 +1,4 @@
-//! The process that runs models, from inside: `ledge runtime`. It has a thread for each core that models run on, asleep
+//! The process that runs models, from inside: `ledge runtime`. It seals itself before anything else. It has a thread for each core that models run on, asleep
 //! until its lane has a job, and one that obeys orders. It ends with its socket.
 
 pub mod crash;
@@ -13,8 +13,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use ledge_base::sys;
-use ledge_base::telemetry::process;
 use ledge_engine::{Runtimes, cores};
+use ledge_sandbox::{Limits, Seal};
 use rustix::process::Signal;
 
 use self::crash::Work;
@@ -23,6 +23,16 @@ use crate::channel;
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
 use crate::wire::{Done, Order, Setup};
+
+/// The most open files: libraries, and files of models that are mapped.
+const OPEN_FILES_MAX: u64 = 4096;
+
+/// The largest file that it may write, in bytes.
+const COMPILED_BYTES_MAX: u64 = 16 << 30;
+
+/// The most threads of this process, and of the runtimes for each core that models use.
+const THREADS_MAX: u64 = 64;
+const THREADS_PER_CORE: u64 = 16;
 
 /// The most bytes of an order.
 const ORDER_BYTES_MAX: usize = 256 << 20;
@@ -44,6 +54,8 @@ pub fn run() -> Result<(), ChildError> {
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
     let setup: Option<Setup> = channel::receive(&socket, ORDER_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
+    let seal = seal(&setup).apply();
+    channel::send(&socket, &Done::Sealed(seal)).map_err(ChildError::Socket)?;
     let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
     crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?);
     let mut lanes = Vec::with_capacity(setup.cores.len());
@@ -52,9 +64,6 @@ pub fn run() -> Result<(), ChildError> {
         lanes.push(Lane::new(SharedMemory::map(&file, Lane::LENGTH).map_err(ChildError::Memory)?));
     }
 
-    if let Some(memory) = setup.memory_bytes {
-        process::bound_memory(memory);
-    }
     let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
     let models = Arc::new(Models::new(runtimes, setup.content_bytes));
     for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
@@ -65,6 +74,22 @@ pub fn run() -> Result<(), ChildError> {
     }
     obey(&Arc::new(socket), &models);
     end()
+}
+
+/// The seal of this process: it reads the runtimes and the files of models, and writes compiled models.
+fn seal(setup: &Setup) -> Seal {
+    let runtimes = std::iter::once(&setup.runtimes).chain(setup.own_folders.values());
+    Seal {
+        readable: runtimes.chain(&setup.readable).cloned().collect(),
+        writable: setup.writable.clone(),
+        system_files: true,
+        limits: Limits {
+            data_bytes: setup.memory_bytes.unwrap_or(u64::MAX),
+            open_files: OPEN_FILES_MAX,
+            file_bytes: COMPILED_BYTES_MAX,
+            threads: THREADS_MAX + THREADS_PER_CORE * setup.cores.len() as u64,
+        },
+    }
 }
 
 /// Standard input under another number, so that nothing reads the socket by accident.

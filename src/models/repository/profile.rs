@@ -148,7 +148,9 @@ impl Profiles {
     /// A name for digests on this machine. They have a fixed length, so they cannot run into each other.
     fn name(&self, digests: &[&str]) -> String {
         let mut hasher = blake3::Hasher::new();
-        digests.iter().for_each(|digest| drop(hasher.update(digest.as_bytes())));
+        for digest in digests {
+            hasher.update(digest.as_bytes());
+        }
         hasher.update(self.shared.machine.get_or_init(|| self.shared.machine()).as_bytes());
         hasher.finalize().to_hex().chars().take(32).collect()
     }

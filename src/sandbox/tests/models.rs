@@ -4,7 +4,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use ledge_base::tensor::{DataType, Tensor, element_count, from_f64};
-use ledge_engine::backend::{Backend, Dangers, Format, LoadOptions, ModelFiles, Port, Runtime};
+use ledge_engine::backend::{
+    Backend, CompiledCache, Dangers, Format, LoadOptions, ModelFiles, Port, RunPlace, Runtime,
+};
 use ledge_engine::{Runtimes, onnx};
 use ledge_sandbox::State;
 
@@ -113,7 +115,7 @@ pub fn run(folders: &[PathBuf], threads: usize, runtimes: &Path, cache: &Path, m
     for files in folders.iter().flat_map(|folder| models_in(folder)) {
         for runtime in Runtime::ALL {
             let cache = cache.join(files.model.display().to_string().replace('/', "_"));
-            let options = LoadOptions { threads, cache_dir: Some(cache), exact_int8: false };
+            let options = LoadOptions { threads, cache: CompiledCache::Shared(cache), exact_int8: false };
             let name = format!("{} {runtime}", files.model.display());
             tell(match runtimes.load(runtime, &files, &options) {
                 Ok(backend) => format!("{name} {}", answer(backend)),
@@ -143,7 +145,8 @@ fn files_of(model: PathBuf) -> Option<ModelFiles> {
     };
     let weights = (format == Format::OpenVinoIr).then(|| model.with_extension("bin"));
     let dangers = Dangers::default();
-    let mut files = ModelFiles { format, model, weights, port_names: None, dangers, class_maps: Vec::new() };
+    let mut files =
+        ModelFiles { format, model, weights, external: Vec::new(), port_names: None, dangers, class_maps: Vec::new() };
     if format == Format::Onnx {
         let summary = onnx::summarize(&std::fs::read(&files.model).unwrap()).unwrap();
         files.port_names = Some(summary.port_names);
@@ -159,7 +162,8 @@ fn answer(mut backend: Box<dyn Backend>) -> String {
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     let worker = std::thread::spawn(move || {
         ledge_engine::cores::pin(&ledge_engine::cores::allowed()).unwrap();
-        let [first, second] = [(); 2].map(|()| backend.run(&inputs, &outputs).map(|result| result.outputs));
+        let place = RunPlace { core: 0, is_wide: true, deadline: std::time::Instant::now() };
+        let [first, second] = [(); 2].map(|()| backend.run(&inputs, &outputs, place).map(|result| result.outputs));
         assert_eq!(first, second);
         first
     });
