@@ -1,12 +1,14 @@
 //! Models in processes of their own: the same answers, and whatever goes wrong there costs only the call that caused it.
 
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestDaemon, TestRoot, data, model_folder};
+use crate::daemon::{TestDaemon, TestRoot, data, model_folder, write};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -29,13 +31,17 @@ fn has_runtime(pid: u32) -> bool {
 /// A call of a model that takes [1, 13] numbers.
 fn wine(client: &mut Client, model: &str, first: [u8; 8]) -> Response {
     let mut numbers = first.to_vec();
-    numbers.extend([0; 44]);
+    numbers.resize(52, 0);
+    wine_of(client, model, &numbers)
+}
+
+fn wine_of(client: &mut Client, model: &str, numbers: &[u8]) -> Response {
     let input = json!({"name": "features", "datatype": "FP32", "shape": [1, 13],
                        "parameters": {"binary_data_size": numbers.len()}});
     let head = serde_json::to_vec(&json!({"inputs": [input]})).unwrap();
     let length = head.len().to_string();
     let headers = [("inference-header-content-length", length.as_str())];
-    client.post(&format!("/v2/models/{model}/infer"), &headers, &[head, numbers].concat())
+    client.post(&format!("/v2/models/{model}/infer"), &headers, &[&head, numbers].concat())
 }
 
 fn well(client: &mut Client, model: &str) -> Response {
@@ -221,4 +227,37 @@ fn a_child_ends_with_its_daemon_and_leaves_nothing() {
     let mut daemon = daemon;
     assert!(daemon.wait().success());
     assert_eq!(instances(daemon.root.folder.path()), [PathBuf::new(); 0]);
+}
+
+#[test]
+fn a_child_is_denied_everything_but_its_models() {
+    let outside = tempfile::tempdir_in("/tmp").unwrap();
+    let file = outside.path().join("f");
+    write(&file, b"secret");
+    let name = file.to_str().unwrap();
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+    let _listener = UnixListener::bind_addr(&address).unwrap();
+    let daemon = two_wines(isolated()).start();
+    let mut bytes = b"!FAULT:p".to_vec();
+    bytes.extend(name.bytes());
+    assert!(bytes.len() <= 52, "{name} is too long");
+    bytes.resize(52, 0);
+    let answer = wine_of(&mut daemon.client(), "faulty", &bytes);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    daemon.wait_for_log("probed");
+
+    let log = daemon.log();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let results: Vec<Value> = lines.filter(|line| line["message"] == "probe").collect();
+    assert!(results.len() > 40, "{results:?}");
+    let is_root = rustix::process::geteuid().is_root();
+    for result in &results {
+        let attempt = result["attempt"].as_str().unwrap();
+        // The kernel limits no threads of root, and a service is not run as root.
+        let is_denied = !result["outcome"]["denied"].is_null() || is_root && attempt.contains("thread");
+        assert!(is_denied, "{result}");
+    }
+    for word in ["make a socket", "another program", "of its parent", "raise its limit", "programs", "file outside"] {
+        assert!(log.contains(word), "no attempt of {word}: {results:?}");
+    }
 }

@@ -1,10 +1,20 @@
-//! Faults on demand, for tests of what the daemon does about them. Only in builds with the feature `fault-injection`.
+//! Faults on demand, for tests of what the daemon does about them, and attempts of what the seal denies. Only in builds with
+//! the feature `fault-injection`.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use ledge_base::sys;
+use ledge_sandbox::Seal;
+use ledge_sandbox::probe::{self as sandbox_probe, Targets};
+use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::Signal;
 
 use crate::lane::{Lane, LaneError};
+use crate::wire::Setup;
 
 /// The bytes at the begin of an input that ask for a fault; the next one says which.
 pub const MAGIC: &[u8; 7] = b"!FAULT:";
@@ -12,8 +22,43 @@ pub const MAGIC: &[u8; 7] = b"!FAULT:";
 /// A string of a `BYTES` tensor begins with its length.
 const LENGTH_BYTES: usize = 4;
 
+/// What the probe of the seal needs, from before the seal.
+static TARGETS: Mutex<Option<Targets>> = Mutex::new(None);
+
+/// Prepares the probe of the seal.
+pub fn before_the_seal(setup: &Setup, seal: &Seal) {
+    let Ok(unconnected) = socket(AddressFamily::UNIX, SocketType::STREAM, None) else { return };
+    let folder = |folders: &[PathBuf]| folders.first().cloned().unwrap_or_default();
+    *TARGETS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Targets {
+        outside: PathBuf::new(),
+        readable: folder(&setup.readable),
+        writable: folder(&setup.writable),
+        unconnected,
+        abstract_name: Vec::new(),
+        limits: seal.limits,
+    });
+}
+
+/// Attempts what the seal denies, and prints each result as a line of JSON. `name` is the path of a file outside, and the
+/// abstract name on which a process outside listens.
+fn probe(name: &[u8]) {
+    let Some(mut targets) = TARGETS.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+    targets.outside = PathBuf::from(OsStr::from_bytes(name));
+    targets.abstract_name = name.to_vec();
+    // Any file of any model.
+    let instances = std::fs::read_dir(&targets.readable).into_iter().flatten().flatten();
+    let files = instances.filter_map(|instance| std::fs::read_dir(instance.path()).ok()).flatten().flatten();
+    targets.readable = files.map(|file| file.path()).find(|path| path.is_file()).unwrap_or_default();
+    sandbox_probe::run(&targets, |result| {
+        let (attempt, outcome) = (&result.attempt, &result.outcome);
+        let line = serde_json::json!({ "message": "probe", "attempt": attempt, "outcome": outcome });
+        eprintln!("{line}");
+    });
+    eprintln!("{}", serde_json::json!({ "message": "probed" }));
+}
+
 /// A way to go wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     Segv,
     Fpe,
@@ -29,16 +74,19 @@ pub enum Fault {
     Nonsense,
     /// Ends as if somebody had killed it.
     Kill,
+    /// Attempts what the seal denies, with this name.
+    Probe(Vec<u8>),
 }
 
 impl Fault {
     /// The fault that an input asks for.
     pub fn wanted<'b>(mut inputs: impl Iterator<Item = &'b Bytes>) -> Option<Self> {
-        let kind = inputs.find_map(|input| {
+        let (kind, rest) = inputs.find_map(|input| {
             let begins = [0, LENGTH_BYTES].into_iter();
-            begins.filter_map(|begin| input.get(begin..)?.strip_prefix(MAGIC)?.first()).next()
+            begins.filter_map(|begin| input.get(begin..)?.strip_prefix(MAGIC)?.split_first()).next()
         })?;
         Some(match kind {
+            b'p' => Self::Probe(rest.iter().copied().take_while(|byte| *byte != 0).collect()),
             b's' => Self::Segv,
             b'f' => Self::Fpe,
             b'a' => Self::Abort,
@@ -68,6 +116,10 @@ impl Fault {
                 }
             }
             Self::StackOverflow => drop(std::hint::black_box(overflow(1))),
+            Self::Probe(name) => {
+                probe(&name);
+                return Ok(());
+            }
             Self::Scribble => {
                 lane.scribble(0xa5);
                 return Ok(());

@@ -54,7 +54,10 @@ pub fn run() -> Result<(), ChildError> {
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
     let setup: Option<Setup> = channel::receive(&socket, ORDER_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
-    let seal = seal(&setup).apply();
+    let seal = seal(&setup);
+    #[cfg(feature = "fault-injection")]
+    faults::before_the_seal(&setup, &seal);
+    let seal = seal.apply();
     channel::send(&socket, &Done::Sealed(seal)).map_err(ChildError::Socket)?;
     let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
     crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?);
