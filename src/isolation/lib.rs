@@ -45,6 +45,6 @@ mod stage;
 mod wire;
 
 pub use child::crash::Work;
-pub use pool::{ChildSettings, Children, Isolation, ModelOrder, remove_leftovers};
+pub use pool::{ChildSettings, ChildUsage, Children, Isolation, ModelOrder, remove_leftovers};
 pub use process::{ChildId, Ended, OnEnd};
 pub use remote::RemoteBackend;

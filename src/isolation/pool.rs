@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use ledge_base::sys;
+use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{LoadError, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
@@ -56,6 +58,16 @@ pub struct ChildSettings {
     pub memory_bytes: Option<u64>,
     /// The most memory of what each makes of the content of calls, in bytes.
     pub content_bytes: usize,
+}
+
+/// The resources of one child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildUsage {
+    /// The model and version that have it to themselves; `None` for the shared one.
+    pub name: Option<String>,
+    pub resident_bytes: u64,
+    /// CPU time since its start.
+    pub cpu: Duration,
 }
 
 /// A model to load in a child.
@@ -150,6 +162,21 @@ impl Children {
         }
         let bytes = facts.bytes;
         Ok((RemoteBackend::new(home, (model, order.runtime), facts, order.time_limit, stage), bytes))
+    }
+
+    /// The resources of each child that runs.
+    pub fn usage(&self) -> Vec<ChildUsage> {
+        let running: Vec<_> =
+            self.lock().iter().filter_map(|(name, home)| Some((name.clone(), home.upgrade()?))).collect();
+        let usage = |(name, home): (Option<String>, Arc<Home>)| {
+            let pid = home.child.pid();
+            Some(ChildUsage {
+                name,
+                resident_bytes: process::resident_bytes_of(pid)?,
+                cpu: sys::process_cpu_time(pid).unwrap_or_default(),
+            })
+        };
+        running.into_iter().filter_map(usage).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Option<String>, Weak<Home>>> {

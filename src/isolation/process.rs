@@ -59,6 +59,7 @@ pub struct Child {
 #[derive(Debug)]
 struct Inner {
     id: ChildId,
+    pid: u32,
     process: OwnedFd,
     lanes: Vec<LaneSlot>,
     report: SharedMemory,
@@ -119,6 +120,7 @@ impl Child {
     }
 
     fn set_up(id: ChildId, process: u32, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
+        let number = process;
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         socket.set_write_timeout(Some(ORDER_TIMEOUT))?;
@@ -134,6 +136,7 @@ impl Child {
         }
         Ok(Inner {
             id,
+            pid: number,
             process,
             lanes,
             report,
@@ -147,6 +150,11 @@ impl Child {
     /// The number of this child.
     pub fn id(&self) -> ChildId {
         self.inner.id
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.inner.pid
     }
 
     /// True when no answer comes from it any more.

@@ -3,6 +3,7 @@
 use std::fmt::Error;
 
 use ledge_identity::access::Access;
+use ledge_isolation::ChildUsage;
 use ledge_part::metrics::{Labels, family, gauge_value};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -46,7 +47,20 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
     let mut metrics = ModelMetrics { encoder, live: &live };
     metrics.requests()?;
     metrics.cache()?;
-    metrics.instances()
+    metrics.instances()?;
+    processes(encoder, &repository.engine().processes())
+}
+
+/// Writes the metrics of the processes that models run in.
+fn processes(encoder: &mut DescriptorEncoder<'_>, processes: &[ChildUsage]) -> Result<(), Error> {
+    let labels = |usage: &ChildUsage| vec![("process", usage.name.clone().unwrap_or_else(|| "shared".to_owned()))];
+    let memory = processes
+        .iter()
+        .map(|usage| (labels(usage), ConstGauge::new(i64::try_from(usage.resident_bytes).unwrap_or(i64::MAX))));
+    let help = "Memory of a process that runs models: the shared one, or that of a model and version";
+    family(encoder, "runtime_process_resident_memory_bytes", help, memory)?;
+    let cpu = processes.iter().map(|usage| (labels(usage), ConstCounter::new(usage.cpu.as_secs_f64())));
+    family(encoder, "runtime_process_cpu_seconds", "CPU time of that process since its start", cpu)
 }
 
 /// A live version, and its counters at one moment.
@@ -138,6 +152,8 @@ impl ModelMetrics<'_, '_> {
         let help =
             "1 when another runtime or the float original stands in for a model that answered golden inputs wrong";
         self.each("model_fallback", help, |live| ConstGauge::new(i64::from(live.is_stand_in)))?;
+        let help = "Runs and loads of the version that ended the process that it runs in";
+        self.each("model_process_crashes", help, |live| ConstCounter::new(live.counters.process_crashes))?;
         let help = "What the instances take, as far as it could be measured when they were loaded";
         self.each("model_memory_bytes", help, |live| {
             ConstGauge::new(i64::try_from(live.instance_usage.bytes).unwrap_or(i64::MAX))

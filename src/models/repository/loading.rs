@@ -548,6 +548,7 @@ impl Observer for Counting {
     }
 
     fn crashed(&self, _: &str, unloaded: Option<&str>) {
+        self.statistics.crashed();
         let (model, version) = (self.model.clone(), self.version);
         self.audit.record_own(AuditEvent::ModelCrashed { model, version, suspended: unloaded.is_some() });
     }

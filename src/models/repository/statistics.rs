@@ -128,6 +128,8 @@ pub struct Counters {
     pub cpu: Duration,
     /// CPU time of making the inputs: decoding photographs.
     pub prepare_cpu: Duration,
+    /// Runs and loads that ended the process that they were in.
+    pub process_crashes: u64,
     /// `success`, distributed.
     pub end_to_end_times: TimeHistogram,
     /// `queue`, distributed.
@@ -166,6 +168,11 @@ impl Statistics {
         counters.batches.entry(batch).or_default().add(compute);
         counters.batch_sizes.record(batch as u64);
         counters.cpu += cpu;
+    }
+
+    /// Counts a run or a load that ended the process that it was in.
+    pub fn crashed(&self) {
+        self.lock().process_crashes += 1;
     }
 
     /// Counts the CPU time of making the inputs of a request.

@@ -12,7 +12,7 @@ use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, RunError, R
 use ledge_engine::warm_up::WarmUp;
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
-use ledge_isolation::{ChildId, ChildSettings, Children, Ended, Isolation, ModelOrder};
+use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
 use tokio::sync::{oneshot, watch};
 
 use super::instance::{InferError, InstanceSpec};
@@ -26,6 +26,17 @@ const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The most times that an instance is loaded whose process ended meanwhile.
 const LOAD_TRIES_MAX: usize = 4;
+
+/// How long the caller's thread waits for a brief run in another process. It serves everybody else, too.
+const BRIEF_RUN_PATIENCE: Duration = Duration::from_millis(2);
+
+/// A run that the caller's thread began.
+#[derive(Debug)]
+pub(super) enum BriefRun {
+    Ended(Result<RunResult, RunError>),
+    /// It goes on in another process.
+    Continues(oneshot::Receiver<Result<RunResult, RunError>>),
+}
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -112,6 +123,11 @@ impl Engine {
         self.handle.shared.children.as_ref()
     }
 
+    /// The resources of the processes that models run in, other than this one.
+    pub fn processes(&self) -> Vec<ChildUsage> {
+        self.children().map(Children::usage).unwrap_or_default()
+    }
+
     /// The runtimes that models are loaded into.
     pub fn runtimes(&self) -> &Runtimes {
         &self.handle.shared.runtimes
@@ -172,7 +188,8 @@ impl Engine {
         self.handle.shared.lock().model(id).map(work)
     }
 
-    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued.
+    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. One in
+    /// another process that is not brief after all goes on without this thread.
     pub(super) fn run_brief(
         &self,
         id: u64,
@@ -180,29 +197,33 @@ impl Engine {
         outputs: &[usize],
         rows: usize,
         deadline: Instant,
-    ) -> Option<Result<RunResult, RunError>> {
+    ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
         let (mut instance, worker) = shared.lock().take_brief(id, bytes)?;
         let start = Instant::now();
         let place = RunPlace { core: worker, is_wide: false, deadline };
-        let result = worker::run_once(&mut instance, inputs, outputs, rows, place);
-        let now = Instant::now();
-        let spent = now.duration_since(start);
-        if let Err(RunError::Crashed { reason }) = &result {
-            shared.model_crashed(id, reason);
+        let run =
+            |backend: &mut dyn Backend| backend.run_briefly(inputs, outputs, place, BRIEF_RUN_PATIENCE).transpose();
+        if let Some(result) = worker::counted(&mut instance, rows, run).transpose() {
+            shared.end_brief_run(id, instance, bytes, place, start, &result);
+            return Some(BriefRun::Ended(result));
         }
-        let mut state = shared.lock();
-        if let Ok(run) = &result {
-            state.record_run(id, bytes, run.time.total());
+
+        let (sender, receiver) = oneshot::channel();
+        let (own, outputs) = (shared.clone(), outputs.to_vec());
+        let wait = move || {
+            let finish = |backend: &mut dyn Backend| backend.finish(&outputs, place).map(Some);
+            let result = worker::counted(&mut instance, rows, finish).transpose();
+            if let Some(result) = result {
+                own.end_brief_run(id, instance, bytes, place, start, &result);
+                let _ = sender.send(result);
+            }
+        };
+        if let Err(reason) = on_own_thread("waiter", wait) {
+            tracing::error!(reason, "a run that takes long cannot be waited for; its core is lost until the restart");
         }
-        let orphan = state.finish_brief_run(worker, id, instance, spent, now);
-        shared.unlock_and_wake(state, now);
-        if orphan.is_some() {
-            unload_in_background(orphan.into_iter().collect());
-            shared.load_missing();
-        }
-        Some(result)
+        Some(BriefRun::Continues(receiver))
     }
 
     /// Queues a job, and loads another instance in the background when the model needs one.
@@ -349,6 +370,32 @@ impl EngineInner {
                 self.put(id, instance, true);
             }
             Err(error) => self.instance_failed(id, &spec.name, &error.to_string()),
+        }
+    }
+
+    /// Takes back the instance of a brief run.
+    fn end_brief_run(
+        self: &Arc<Self>,
+        id: u64,
+        instance: Instance,
+        bytes: usize,
+        place: RunPlace,
+        start: Instant,
+        result: &Result<RunResult, RunError>,
+    ) {
+        let now = Instant::now();
+        if let Err(RunError::Crashed { reason }) = result {
+            self.model_crashed(id, reason);
+        }
+        let mut state = self.lock();
+        if let Ok(run) = result {
+            state.record_run(id, bytes, run.time.total());
+        }
+        let orphan = state.finish_brief_run(place.core, id, instance, now.duration_since(start), now);
+        self.unlock_and_wake(state, now);
+        if orphan.is_some() {
+            unload_in_background(orphan.into_iter().collect());
+            self.load_missing();
         }
     }
 
