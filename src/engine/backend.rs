@@ -321,23 +321,6 @@ pub trait Backend: Send {
     /// Does the repair now, before the next run.
     fn repair(&mut self) {}
 
-    /// As [`Self::run`], but waits no longer than `patience` for another process. `None` when the run goes on there:
-    /// [`Self::finish`] waits for its end.
-    fn run_briefly(
-        &mut self,
-        inputs: &[Tensor],
-        outputs: &[usize],
-        place: RunPlace,
-        _patience: Duration,
-    ) -> Option<Result<RunResult, RunError>> {
-        Some(self.run(inputs, outputs, place))
-    }
-
-    /// Waits for the end of a run that [`Self::run_briefly`] began.
-    fn finish(&mut self, _outputs: &[usize], _place: RunPlace) -> Result<RunResult, RunError> {
-        Err(RunError::Runtime { runtime: self.runtime(), reason: "no run was begun".to_owned() })
-    }
-
     /// Runs the model with a pipeline around it, where both are in another process; `None` for a model in this one.
     fn run_work(&mut self, _pipeline: &dyn Pipeline, _work: Work<'_>, _place: RunPlace) -> Option<FinishedWork> {
         None

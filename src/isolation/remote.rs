@@ -32,16 +32,6 @@ pub struct RemoteBackend {
     time_limit: Duration,
     /// The core of the last run.
     core: usize,
-    sent: Sent,
-}
-
-/// The job that was given to the child last.
-#[derive(Debug, Clone, Copy)]
-struct Sent {
-    number: u32,
-    bytes: usize,
-    /// When it counts as one that never ends.
-    until: Instant,
 }
 
 impl RemoteBackend {
@@ -53,8 +43,7 @@ impl RemoteBackend {
         stage: Stage,
     ) -> Self {
         let LoadedFacts { signature, .. } = facts;
-        let sent = Sent { number: 0, bytes: 0, until: Instant::now() };
-        Self { _stage: stage, home, model, runtime, signature, is_sound: true, time_limit, core: 0, sent }
+        Self { _stage: stage, home, model, runtime, signature, is_sound: true, time_limit, core: 0 }
     }
 
     /// Gives a job to the child, and waits for its answer. `read` makes a value of the answer, or says what is wrong with it.
@@ -76,46 +65,25 @@ impl RemoteBackend {
         read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
         times: &mut WorkTimes,
     ) -> Result<T, WorkError> {
-        self.send(place, make)?;
-        self.receive(place, None, read, times).unwrap_or_else(|| Err(self.late(place).into()))
-    }
-
-    /// Gives a job to the child.
-    fn send(
-        &mut self,
-        place: RunPlace,
-        make: impl FnOnce(&mut Writer<'_>) -> Result<JobHead, LaneError>,
-    ) -> Result<(), RunError> {
         self.core = place.core;
+        let Self { home, time_limit, .. } = self;
         let no_lane = || RunError::Interrupted { reason: format!("the process has no lane {}", place.core) };
-        let lane = self.home.child.lane(place.core).ok_or_else(no_lane)?;
+        let lane = home.child.lane(place.core).ok_or_else(no_lane)?;
         let mut area = lane.job();
         let too_large =
             |error: LaneError| RunError::Input { name: "of this call".to_owned(), reason: error.to_string() };
         let head = make(&mut area).map_err(too_large)?;
-        let bytes = area.used();
+        let sent = area.used();
         let number = lane.ask(area, &head).map_err(too_large)?;
-        let until = place.deadline.max(Instant::now() + self.time_limit) + HANG_GRACE;
-        self.sent = Sent { number, bytes, until };
-        Ok(())
-    }
 
-    /// Waits for the answer to the job that was sent, for as long as it may take, or for `patience`. `None` when it did not
-    /// come.
-    fn receive<T>(
-        &mut self,
-        place: RunPlace,
-        patience: Option<Duration>,
-        read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
-        times: &mut WorkTimes,
-    ) -> Option<Result<T, WorkError>> {
-        let Self { home, sent, .. } = self;
-        let lane = home.child.lane(place.core)?;
-        let until = patience.map_or(sent.until, |patience| sent.until.min(Instant::now() + patience));
-        match lane.wait(sent.number, until, || home.child.is_closed()) {
+        let until = place.deadline.max(Instant::now() + *time_limit) + HANG_GRACE;
+        match lane.wait(number, until, || home.child.is_closed()) {
             Ok(()) => {}
-            Err(NoAnswer::Late) => return None,
-            Err(NoAnswer::Closed) => return Some(Err(ended(home, place.core).into())),
+            Err(NoAnswer::Closed) => return Err(ended(home, place.core).into()),
+            Err(NoAnswer::Late) => {
+                let seconds = time_limit.saturating_add(HANG_GRACE).as_secs();
+                return Err(end(home, place.core, format!("a run of the model did not end within {seconds} s")).into());
+            }
         }
 
         let answer = lane.answer_head::<AnswerHead>();
@@ -131,31 +99,9 @@ impl RemoteBackend {
                 Ok(head) => read(&self.signature, &lane, head).map(Ok),
             }
         });
-        lane.release(sent.bytes, received);
+        lane.release(sent, received);
         let lie = |reason| end(home, place.core, format!("the process of the runtimes {reason}")).into();
-        Some(answer.unwrap_or_else(|reason: String| Err(lie(reason))))
-    }
-
-    /// Ends the child because its answer did not come in time.
-    fn late(&self, place: RunPlace) -> RunError {
-        let seconds = self.time_limit.saturating_add(HANG_GRACE).as_secs();
-        end(&self.home, place.core, format!("a run of the model did not end within {seconds} s"))
-    }
-
-    /// The result of a run without a pipeline.
-    fn without_pipeline(
-        &self,
-        place: RunPlace,
-        result: Result<RunResult, WorkError>,
-        times: WorkTimes,
-    ) -> Result<RunResult, RunError> {
-        match result {
-            Ok(run) => Ok(RunResult { cpu_elsewhere: times.run_cpu, ..run }),
-            Err(WorkError::Run(error)) => Err(error),
-            Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
-                Err(end(&self.home, place.core, "the process of the runtimes confuses jobs".to_owned()))
-            }
-        }
+        answer.unwrap_or_else(|reason: String| Err(lie(reason)))
     }
 }
 
@@ -226,38 +172,20 @@ impl Backend for RemoteBackend {
     }
 
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
-        let ran = self.run_briefly(inputs, outputs, place, Duration::MAX);
-        ran.unwrap_or_else(|| Err(self.late(place)))
-    }
-
-    fn run_briefly(
-        &mut self,
-        inputs: &[Tensor],
-        outputs: &[usize],
-        place: RunPlace,
-        patience: Duration,
-    ) -> Option<Result<RunResult, RunError>> {
         let model = self.model;
         let make = |area: &mut Writer<'_>| {
             let inputs = inputs.iter().map(|tensor| TensorHead::write(tensor, area)).collect::<Result<_, _>>()?;
             Ok(JobHead::Run { model, inputs, outputs: outputs.to_vec(), is_wide: place.is_wide })
         };
-        if let Err(error) = self.send(place, make) {
-            return Some(Err(error));
-        }
-        let mut times = WorkTimes::default();
         let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, outputs, 0);
-        let patience = (patience < Duration::MAX).then_some(patience);
-        let result = self.receive(place, patience, read, &mut times)?;
-        Some(self.without_pipeline(place, result, times))
-    }
-
-    fn finish(&mut self, outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
-        let mut times = WorkTimes::default();
-        let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, outputs, 0);
-        match self.receive(place, None, read, &mut times) {
-            Some(result) => self.without_pipeline(place, result, times),
-            None => Err(self.late(place)),
+        let (result, times) = self.ask(place, make, read);
+        match result {
+            Ok(run) => Ok(RunResult { cpu_elsewhere: times.run_cpu, ..run }),
+            Err(WorkError::Run(error)) => Err(error),
+            // No pipeline was asked for.
+            Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
+                Err(end(&self.home, place.core, "the process of the runtimes confuses jobs".to_owned()))
+            }
         }
     }
 

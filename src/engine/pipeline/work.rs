@@ -116,16 +116,8 @@ pub fn run_tensors(
     outputs: &[usize],
     place: RunPlace,
 ) -> (Result<RunResult, RunError>, Duration) {
-    caught(backend, |backend| backend.run(inputs, outputs, place))
-}
-
-/// Lets `run` use the backend; a panic is an error of this run only. Returns the CPU time of this thread too.
-pub fn caught<T>(
-    backend: &mut dyn Backend,
-    run: impl FnOnce(&mut dyn Backend) -> Result<T, RunError>,
-) -> (Result<T, RunError>, Duration) {
     let cpu = thread_cpu_time();
-    let result = catch_unwind(AssertUnwindSafe(|| run(&mut *backend))).unwrap_or_else(|panic| {
+    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs, place))).unwrap_or_else(|panic| {
         let reason = format!("panicked: {}", panic_message(&*panic));
         Err(RunError::Runtime { runtime: backend.runtime(), reason })
     });

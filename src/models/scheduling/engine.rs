@@ -27,17 +27,6 @@ const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The most times that an instance is loaded whose process ended meanwhile.
 const LOAD_TRIES_MAX: usize = 4;
 
-/// How long the caller's thread waits for a brief run in another process. It serves everybody else, too.
-const BRIEF_RUN_PATIENCE: Duration = Duration::from_millis(2);
-
-/// A run that the caller's thread began.
-#[derive(Debug)]
-pub(super) enum BriefRun {
-    Ended(Result<RunResult, RunError>),
-    /// It goes on in another process.
-    Continues(oneshot::Receiver<Result<RunResult, RunError>>),
-}
-
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
 pub struct Engine {
@@ -188,8 +177,7 @@ impl Engine {
         self.handle.shared.lock().model(id).map(work)
     }
 
-    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. One in
-    /// another process that is not brief after all goes on without this thread.
+    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued.
     pub(super) fn run_brief(
         &self,
         id: u64,
@@ -197,33 +185,29 @@ impl Engine {
         outputs: &[usize],
         rows: usize,
         deadline: Instant,
-    ) -> Option<BriefRun> {
+    ) -> Option<Result<RunResult, RunError>> {
         let shared = &self.handle.shared;
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
         let (mut instance, worker) = shared.lock().take_brief(id, bytes)?;
         let start = Instant::now();
         let place = RunPlace { core: worker, is_wide: false, deadline };
-        let run =
-            |backend: &mut dyn Backend| backend.run_briefly(inputs, outputs, place, BRIEF_RUN_PATIENCE).transpose();
-        if let Some(result) = worker::counted(&mut instance, rows, run).transpose() {
-            shared.end_brief_run(id, instance, bytes, place, start, &result);
-            return Some(BriefRun::Ended(result));
+        let result = worker::run_once(&mut instance, inputs, outputs, rows, place);
+        let now = Instant::now();
+        let spent = now.duration_since(start);
+        if let Err(RunError::Crashed { reason }) = &result {
+            shared.model_crashed(id, reason);
         }
-
-        let (sender, receiver) = oneshot::channel();
-        let (own, outputs) = (shared.clone(), outputs.to_vec());
-        let wait = move || {
-            let finish = |backend: &mut dyn Backend| backend.finish(&outputs, place).map(Some);
-            let result = worker::counted(&mut instance, rows, finish).transpose();
-            if let Some(result) = result {
-                own.end_brief_run(id, instance, bytes, place, start, &result);
-                let _ = sender.send(result);
-            }
-        };
-        if let Err(reason) = on_own_thread("waiter", wait) {
-            tracing::error!(reason, "a run that takes long cannot be waited for; its core is lost until the restart");
+        let mut state = shared.lock();
+        if let Ok(run) = &result {
+            state.record_run(id, bytes, run.time.total());
         }
-        Some(BriefRun::Continues(receiver))
+        let orphan = state.finish_brief_run(worker, id, instance, spent, now);
+        shared.unlock_and_wake(state, now);
+        if orphan.is_some() {
+            unload_in_background(orphan.into_iter().collect());
+            shared.load_missing();
+        }
+        Some(result)
     }
 
     /// Queues a job, and loads another instance in the background when the model needs one.
@@ -370,32 +354,6 @@ impl EngineInner {
                 self.put(id, instance, true);
             }
             Err(error) => self.instance_failed(id, &spec.name, &error.to_string()),
-        }
-    }
-
-    /// Takes back the instance of a brief run.
-    fn end_brief_run(
-        self: &Arc<Self>,
-        id: u64,
-        instance: Instance,
-        bytes: usize,
-        place: RunPlace,
-        start: Instant,
-        result: &Result<RunResult, RunError>,
-    ) {
-        let now = Instant::now();
-        if let Err(RunError::Crashed { reason }) = result {
-            self.model_crashed(id, reason);
-        }
-        let mut state = self.lock();
-        if let Ok(run) = result {
-            state.record_run(id, bytes, run.time.total());
-        }
-        let orphan = state.finish_brief_run(place.core, id, instance, now.duration_since(start), now);
-        self.unlock_and_wake(state, now);
-        if orphan.is_some() {
-            unload_in_background(orphan.into_iter().collect());
-            self.load_missing();
         }
     }
 

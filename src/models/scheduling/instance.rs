@@ -17,7 +17,7 @@ use ledge_isolation::Isolation;
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
-use super::engine::{BriefRun, Engine};
+use super::engine::Engine;
 use super::faults::Faults;
 use super::queue::{Job, JobInputs, QueueLimits};
 use super::scheduler::Scale;
@@ -275,16 +275,8 @@ impl Instances {
         }
         match self.engine.run_brief(self.id, &inputs, &outputs, rows, terms.deadline) {
             // Its process ended because of another run.
-            None | Some(BriefRun::Ended(Err(RunError::Interrupted { .. }))) => {}
-            Some(BriefRun::Ended(result)) => return Ok(FinishedRun { run: result?, ..FinishedRun::default() }),
-            Some(BriefRun::Continues(mut run)) => {
-                let begun = Instant::now();
-                match tokio::time::timeout_at(terms.deadline.into(), &mut run).await {
-                    Ok(Ok(Err(RunError::Interrupted { .. })) | Err(_)) => {}
-                    Ok(Ok(result)) => return Ok(FinishedRun { run: result?, ..FinishedRun::default() }),
-                    Err(_) => return Err(InferError::DeadlineExceeded { waited: begun.elapsed(), run: None }),
-                }
-            }
+            None | Some(Err(RunError::Interrupted { .. })) => {}
+            Some(result) => return Ok(FinishedRun { run: result?, ..FinishedRun::default() }),
         }
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
     }

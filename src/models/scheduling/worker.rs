@@ -240,21 +240,9 @@ pub(super) fn run_once(
     rows: usize,
     place: RunPlace,
 ) -> Result<RunResult, RunError> {
-    let run = |backend: &mut dyn Backend| backend.run(inputs, outputs, place).map(Some);
-    let ran = counted(instance, rows, run)?;
-    // A run that is not brief always ends.
-    ran.ok_or_else(|| RunError::Runtime { runtime: instance.backend.runtime(), reason: "it did not end".to_owned() })
-}
-
-/// Lets `run` use the model, and counts its run. `None` when it goes on.
-pub(super) fn counted(
-    instance: &mut Instance,
-    rows: usize,
-    run: impl FnOnce(&mut dyn Backend) -> Result<Option<RunResult>, RunError>,
-) -> Result<Option<RunResult>, RunError> {
-    let (result, cpu) = work::caught(&mut *instance.backend, run);
-    if let Ok(Some(run)) = &result {
-        instance.observer.executed(rows, run.time, cpu + run.cpu_elsewhere);
+    let (result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
+    if let Ok(result) = &result {
+        instance.observer.executed(rows, result.time, cpu + result.cpu_elsewhere);
     }
     result
 }
