@@ -86,7 +86,7 @@ impl Job<'_> {
         // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow every
         // core. The threads settle on the cores that the daemon reserved.
         let is_wide = is_wide && self.core.is_some() && cores::pin(self.all).is_ok();
-        let place = RunPlace { core: self.index, is_wide, deadline: Instant::now() };
+        let place = RunPlace { core: self.index, is_wide, deadline: Instant::now(), patience: None };
         let FinishedWork { result, times } = run(&mut **backend, place);
         if is_wide && let Some(core) = self.core {
             let _ = cores::pin(&[core]);

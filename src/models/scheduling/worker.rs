@@ -58,7 +58,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(taken);
-                let place = RunPlace { core: index, is_wide: !reserved.is_empty(), deadline };
+                let place = RunPlace { core: index, is_wide: !reserved.is_empty(), deadline, patience: None };
                 let Ran { went_well, compute, crashed, again } = run(&mut instance, jobs, taken, place);
                 shared.set_runs_since(index, None);
 
@@ -243,6 +243,15 @@ pub(super) fn run_once(
     let (result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
     if let Ok(result) = &result {
         instance.observer.executed(rows, result.time, cpu + result.cpu_elsewhere);
+    }
+    result
+}
+
+/// Waits for the end of a run that is in progress.
+pub(super) fn finish(instance: &mut Instance, rows: usize) -> Result<RunResult, RunError> {
+    let result = instance.backend.finish();
+    if let Ok(result) = &result {
+        instance.observer.executed(rows, result.time, result.cpu_elsewhere);
     }
     result
 }
