@@ -220,7 +220,12 @@ pub enum LoadError {
     Crashed { runtime: Runtime, reason: String },
     /// The process that loaded it ended for another reason than this load, which may be tried again.
     #[error("{runtime}: {reason}")]
-    Interrupted { runtime: Runtime, reason: String },
+    Interrupted {
+        runtime: Runtime,
+        reason: String,
+        /// True when it is known what else was the cause.
+        is_explained: bool,
+    },
     /// The model has an input or output that Ledge cannot carry.
     #[error("{runtime}: {port} {name:?} {reason}")]
     Port {
@@ -260,7 +265,11 @@ pub enum RunError {
     },
     /// The process that ran the model ended for another reason than this run, which may be tried again.
     #[error("{reason}")]
-    Interrupted { reason: String },
+    Interrupted {
+        reason: String,
+        /// True when it is known what else was the cause.
+        is_explained: bool,
+    },
     /// The run goes on in another process, for longer than [`RunPlace::patience`]. [`Backend::finish`] waits for it.
     #[error("the run is in progress")]
     InProgress,
@@ -347,7 +356,7 @@ pub trait Backend: Send {
 
     /// Waits for the end of the run that is [`RunError::InProgress`].
     fn finish(&mut self) -> Result<RunResult, RunError> {
-        Err(RunError::Interrupted { reason: "no run is in progress".to_owned() })
+        Err(RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false })
     }
 }
 

@@ -85,7 +85,8 @@ impl RemoteBackend {
     ) -> Result<T, WorkError> {
         self.core = place.core;
         let home = self.home.clone();
-        let no_lane = || RunError::Interrupted { reason: format!("the process has no lane {}", place.core) };
+        let reason = || format!("the process has no lane {}", place.core);
+        let no_lane = || RunError::Interrupted { reason: reason(), is_explained: false };
         let lane = home.child.lane(place.core).ok_or_else(no_lane)?;
         let mut area = lane.job();
         let too_large =
@@ -164,9 +165,14 @@ fn end(home: &Home, core: usize, reason: String) -> RunError {
 
 /// The error of a run on `core` whose child has ended.
 fn ended(home: &Home, core: usize) -> RunError {
+    ended_by(home, ChildWork::Lane(core))
+}
+
+/// The error of `own` work whose child has ended.
+fn ended_by(home: &Home, own: ChildWork) -> RunError {
     match home.child.wait_for_end() {
-        Ended { reason, blamed: Some(work) } if work == ChildWork::Lane(core) => RunError::Crashed { reason },
-        Ended { reason, .. } => RunError::Interrupted { reason },
+        Ended { reason, blamed: Some(work) } if work == own => RunError::Crashed { reason },
+        Ended { reason, blamed } => RunError::Interrupted { reason, is_explained: blamed.is_some() },
     }
 }
 
@@ -237,7 +243,7 @@ impl Backend for RemoteBackend {
     }
 
     fn finish(&mut self) -> Result<RunResult, RunError> {
-        let none = |reason: &str| RunError::Interrupted { reason: reason.to_owned() };
+        let none = |reason: &str| RunError::Interrupted { reason: reason.to_owned(), is_explained: false };
         let InProgress { job, outputs } = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
         let (home, mut times) = (self.home.clone(), WorkTimes::default());
         let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such lane"))?;
@@ -249,9 +255,10 @@ impl Backend for RemoteBackend {
     fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> Option<FinishedWork> {
         let (model, id) = (self.model, pipeline.remote_id()?);
         if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
-            let result = Err(match self.home.child.is_closed() {
-                true => WorkError::Run(RunError::Interrupted { reason }),
-                false => WorkError::Outputs(AnswerError::Outputs(reason)),
+            let result = Err(if self.home.child.is_closed() {
+                ended_by(&self.home, ChildWork::Load(id)).into()
+            } else {
+                WorkError::Outputs(AnswerError::Outputs(reason))
             });
             return Some(FinishedWork { result, times: WorkTimes::default() });
         }

@@ -121,7 +121,11 @@ impl Job<'_> {
     /// Answers a job of a model or a pipeline that is not here.
     fn refuse(&self, what: &str) -> Result<(), LaneError> {
         let reason = format!("{what} is not in this process");
-        self.reply(Err(WorkError::Run(RunError::Interrupted { reason })), true, WorkTimes::default())
+        self.reply(
+            Err(WorkError::Run(RunError::Interrupted { reason, is_explained: false })),
+            true,
+            WorkTimes::default(),
+        )
     }
 
     /// Goes wrong, if an input asks for that.

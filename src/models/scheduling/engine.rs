@@ -18,13 +18,14 @@ use tokio::sync::{oneshot, watch};
 use super::instance::{FinishedRun, InferError, InstanceSpec};
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
+use super::turns::Turns;
 use super::worker;
 
 /// Interval between two checks of whether the runs have ended. The callers wait for minutes, so half a second is
 /// enough.
 const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most times that an instance is loaded whose process ended meanwhile.
+/// The most times that an instance is loaded whose process ended meanwhile, unless it is known what else was the cause.
 const LOAD_TRIES_MAX: usize = 4;
 
 /// The longest wait of a caller's own thread, which other calls need too, for a run in another process that was thought
@@ -58,6 +59,8 @@ pub(super) struct EngineInner {
     instances: watch::Sender<()>,
     /// The processes of models that do not run in this one; `None` where every model runs in this one.
     children: Option<Children>,
+    /// The turns of runs in other processes.
+    pub turns: Turns,
     /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
     /// process can be measured.
     loading: Mutex<()>,
@@ -117,6 +120,7 @@ impl Engine {
                 runtimes,
                 instances: watch::Sender::default(),
                 children,
+                turns: Turns::default(),
                 loading: Mutex::default(),
             }
         });
@@ -205,6 +209,11 @@ impl Engine {
     ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
+        // Not held by a run that is not brief in the end: at worst a cause is not found.
+        let _turn = match &shared.children {
+            Some(_) => Some(shared.turns.try_shared()?),
+            None => None,
+        };
         let (mut instance, worker) = shared.lock().take_brief(id, bytes)?;
         let start = Instant::now();
         let place = RunPlace { core: worker, is_wide: false, deadline, patience: Some(BRIEF_RUN_PATIENCE) };
@@ -231,7 +240,9 @@ impl Engine {
             Err(_) => Some(finish),
         };
         // The caller's thread has to wait then.
-        left.into_iter().for_each(|finish| finish());
+        if let Some(finish) = left {
+            finish();
+        }
         Some(BriefRun::InProgress(answer))
     }
 
@@ -424,6 +435,14 @@ impl EngineInner {
         }
     }
 
+    /// Gives a model a process of its own from its next load on, because it may have ended its process.
+    pub(super) fn suspect_model(&self, id: u64) {
+        if let Some(InstanceSource { spec, .. }) = self.lock().model(id).and_then(|entry| entry.source.clone()) {
+            tracing::warn!(model = spec.name, "a model gets a process of its own, as it may have ended its process");
+            spec.faults.suspect();
+        }
+    }
+
     /// Counts the fault of a model whose run ended its process.
     pub(super) fn model_crashed(&self, id: u64, reason: &str) {
         let source = self.lock().model(id).and_then(|entry| entry.source.clone());
@@ -499,7 +518,14 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
                 return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, alive });
             }
             Err(LoadError::Crashed { reason, .. }) if tries > 0 => count_fault(spec, &reason),
-            Err(LoadError::Interrupted { .. }) if tries > 0 => {}
+            // A fault of another model, which is unloaded after some.
+            Err(LoadError::Interrupted { is_explained: true, .. }) => tries += 1,
+            Err(LoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
+            // In a process of its own nothing else interrupts it.
+            Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
+                Isolation::Own => count_fault(spec, &reason),
+                Isolation::None | Isolation::Process => spec.faults.suspect(),
+            },
             Err(error) => return Err(error),
         }
     }

@@ -282,18 +282,18 @@ impl Instances {
             }
             Some(BriefRun::InProgress(answer)) => Some(answer_within(begun, terms.deadline, answer).await),
         };
-        match finished {
-            // Its process ended because of another run.
-            None | Some(Err(InferError::Run(RunError::Interrupted { .. }))) => {}
+        let unexplained_ends = match finished {
+            None => 0,
+            Some(Err(InferError::Run(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
             Some(finished) => return finished,
-        }
-        self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
+        };
+        self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms, unexplained_ends).await
     }
 
     /// Makes inputs on a worker, and runs the model on them.
     pub async fn run_raw(&self, raw: RawInputs, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
         let rows = raw.input.rows();
-        self.run_queued(JobInputs::Raw(raw), outputs, rows, terms).await
+        self.run_queued(JobInputs::Raw(raw), outputs, rows, terms, 0).await
     }
 
     async fn run_queued(
@@ -302,6 +302,7 @@ impl Instances {
         outputs: Vec<usize>,
         rows: usize,
         terms: Terms,
+        unexplained_ends: u8,
     ) -> Result<FinishedRun, InferError> {
         let (queued, deadline) = (Instant::now(), terms.deadline);
         let (reply, answer) = oneshot::channel();
@@ -309,7 +310,7 @@ impl Instances {
             self.id,
             &self.spec,
             &self.alive,
-            Job { inputs, outputs, rows, terms, queued, is_second_try: false, reply },
+            Job { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends, reply },
         );
         answer_within(queued, deadline, answer).await
     }
