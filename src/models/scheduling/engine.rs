@@ -219,7 +219,9 @@ impl Engine {
             Some(_) => Some(shared.turns.try_shared()?),
             None => None,
         };
-        let (mut instance, worker) = shared.lock().take_brief(id, bytes)?;
+        let here = rustix::thread::sched_getcpu();
+        let here = shared.cpus.iter().position(|cpu| *cpu == here);
+        let (mut instance, worker) = shared.lock().take_brief(id, bytes, here)?;
         let start = Instant::now();
         let place = RunPlace { core: worker, is_wide: false, deadline, patience: Some(BRIEF_RUN_PATIENCE) };
         let result = worker::run_once(&mut instance, inputs, outputs, rows, place);

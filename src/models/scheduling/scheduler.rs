@@ -248,8 +248,9 @@ impl SchedulerState {
     }
 
     /// Takes an instance for a run on the caller's own thread, and the worker whose core it uses meanwhile. Gives one
-    /// only when nothing waits, a core is free, and runs over this many bytes of inputs are known to be brief.
-    pub fn take_brief(&mut self, id: u64, bytes: usize) -> Option<(Instance, usize)> {
+    /// only when nothing waits, a core is free, and runs over this many bytes of inputs are known to be brief. `here` is the
+    /// worker of the core that the caller is on: there another process takes over without another core being woken.
+    pub fn take_brief(&mut self, id: u64, bytes: usize, here: Option<usize>) -> Option<(Instance, usize)> {
         // A sleeping worker may be waiting for other cores, for a run that nothing may overtake.
         if self.models.values().any(ModelEntry::has_work) {
             return None;
@@ -266,7 +267,8 @@ impl SchedulerState {
             return None;
         }
         let is_idle = |worker: &usize| workers.get(*worker) == Some(&Worker::Idle);
-        let worker = entry.workers.iter().copied().find(is_idle)?;
+        let own = here.filter(|worker| entry.workers.contains(worker) && is_idle(worker));
+        let worker = own.or_else(|| entry.workers.iter().copied().find(is_idle))?;
         let sound = entry.idle.iter().rposition(|instance| instance.backend.is_sound())?;
         let instance = entry.idle.remove(sound);
         if entry.instances == entry.idle.len() + 1 {

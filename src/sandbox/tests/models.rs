@@ -162,7 +162,7 @@ fn answer(mut backend: Box<dyn Backend>) -> String {
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     let worker = std::thread::spawn(move || {
         ledge_engine::cores::pin(&ledge_engine::cores::allowed()).unwrap();
-        let place = RunPlace { core: 0, is_wide: true, deadline: std::time::Instant::now() };
+        let place = RunPlace { core: 0, is_wide: true, deadline: std::time::Instant::now(), patience: None };
         let [first, second] = [(); 2].map(|()| backend.run(&inputs, &outputs, place).map(|result| result.outputs));
         assert_eq!(first, second);
         first
