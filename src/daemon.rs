@@ -358,7 +358,7 @@ impl App {
         ];
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
         let (config, repository) = (&self.config, self.serving.repository());
-        let findings = findings::source(config, repository, cameras, messages, routers);
+        let findings = findings::source(config, repository, cameras, messages, routers, &self.seal);
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), messages, publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Part>));
