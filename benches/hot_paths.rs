@@ -157,7 +157,16 @@ fn queue(c: &mut Criterion) {
                 let deadline = now + Duration::from_hours(1);
                 let terms = Terms { deadline, priority: Priority::Interactive, principal: Principal::Local };
                 let inputs = JobInputs::Tensors(inputs);
-                queue.offer(Job { inputs, outputs: vec![0], rows: 1, terms, queued: now, is_second_try: false, reply });
+                queue.offer(Job {
+                    inputs,
+                    outputs: vec![0],
+                    rows: 1,
+                    terms,
+                    queued: now,
+                    is_second_try: false,
+                    unexplained_ends: 0,
+                    reply,
+                });
                 caller
             })
             .collect();

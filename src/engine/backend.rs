@@ -220,7 +220,12 @@ pub enum LoadError {
     Crashed { runtime: Runtime, reason: String },
     /// The process that loaded it ended for another reason than this load, which may be tried again.
     #[error("{runtime}: {reason}")]
-    Interrupted { runtime: Runtime, reason: String },
+    Interrupted {
+        runtime: Runtime,
+        reason: String,
+        /// True when it is known what else was the cause.
+        is_explained: bool,
+    },
     /// The model has an input or output that Ledge cannot carry.
     #[error("{runtime}: {port} {name:?} {reason}")]
     Port {
@@ -260,7 +265,14 @@ pub enum RunError {
     },
     /// The process that ran the model ended for another reason than this run, which may be tried again.
     #[error("{reason}")]
-    Interrupted { reason: String },
+    Interrupted {
+        reason: String,
+        /// True when it is known what else was the cause.
+        is_explained: bool,
+    },
+    /// The run goes on in another process, for longer than [`RunPlace::patience`]. [`Backend::finish`] waits for it.
+    #[error("the run is in progress")]
+    InProgress,
 }
 
 /// The result of one run.
@@ -341,6 +353,11 @@ pub trait Backend: Send {
     /// `inputs` are in the signature's order and fit it; `outputs` are indices into the signature's outputs, and the
     /// tensors come back in that order.
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError>;
+
+    /// Waits for the end of the run that is [`RunError::InProgress`].
+    fn finish(&mut self) -> Result<RunResult, RunError> {
+        Err(RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false })
+    }
 }
 
 /// The core and the time of one run.
@@ -352,6 +369,9 @@ pub struct RunPlace {
     pub is_wide: bool,
     /// The time after which nobody waits for the answer.
     pub deadline: Instant,
+    /// The longest wait of the calling thread for a run in another process, which goes on as [`RunError::InProgress`];
+    /// `None` waits to its end.
+    pub patience: Option<Duration>,
 }
 
 /// The options of a load.

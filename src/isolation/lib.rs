@@ -26,7 +26,8 @@
 //!
 //! The watcher of a child sees its socket closed, makes sure that the process is gone, and reads from the crash report
 //! which lane or load crashed. The run of that lane gets [`RunError::Crashed`](ledge_engine::backend::RunError::Crashed),
-//! the others `Interrupted`: they may run again elsewhere, since an inference has no side effects.
+//! the others `Interrupted`: they may run again elsewhere, since an inference has no side effects. The cause may not be known,
+//! after SIGKILL or a crash in a runtime's own thread: then all are `Interrupted`, and the scheduler finds it by more tries.
 //!
 //! Invariants:
 //! * The daemon loads no runtime for a model that runs in a child.

@@ -161,12 +161,14 @@ impl Child {
         match self.done(model, &Order::Load(Box::new(order))) {
             Ok(Done::Loaded(_, result)) => result,
             Ok(Done::Bound(..) | Done::Sealed(_)) => {
-                Err(LoadError::Interrupted { runtime, reason: self.confused().reason })
+                Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false })
             }
-            Err(Ended { reason, blamed: Some(work) }) if work != Work::Load(model) => {
-                Err(LoadError::Interrupted { runtime, reason })
+            Err(Ended { reason, blamed }) if blamed == Some(Work::Load(model)) => {
+                Err(LoadError::Crashed { runtime, reason })
             }
-            Err(Ended { reason, .. }) => Err(LoadError::Crashed { runtime, reason }),
+            Err(Ended { reason, blamed }) => {
+                Err(LoadError::Interrupted { runtime, reason, is_explained: blamed.is_some() })
+            }
         }
     }
 

@@ -32,6 +32,24 @@ pub struct RemoteBackend {
     time_limit: Duration,
     /// The core of the last run.
     core: usize,
+    in_progress: Option<InProgress>,
+}
+
+/// A run whose caller did not wait for its end.
+#[derive(Debug)]
+struct InProgress {
+    job: Sent,
+    outputs: Vec<usize>,
+}
+
+/// A job that the child has.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    number: u32,
+    /// The bytes of its inputs.
+    bytes: usize,
+    /// The time after which it counts as one that never ends.
+    until: Instant,
 }
 
 impl RemoteBackend {
@@ -43,7 +61,7 @@ impl RemoteBackend {
         stage: Stage,
     ) -> Self {
         let LoadedFacts { signature, .. } = facts;
-        Self { _stage: stage, home, model, runtime, signature, is_sound: true, time_limit, core: 0 }
+        Self { _stage: stage, home, model, runtime, signature, is_sound: true, time_limit, core: 0, in_progress: None }
     }
 
     /// Gives a job to the child, and waits for its answer. `read` makes a value of the answer, or says what is wrong with it.
@@ -66,23 +84,44 @@ impl RemoteBackend {
         times: &mut WorkTimes,
     ) -> Result<T, WorkError> {
         self.core = place.core;
-        let Self { home, time_limit, .. } = self;
-        let no_lane = || RunError::Interrupted { reason: format!("the process has no lane {}", place.core) };
+        let home = self.home.clone();
+        let reason = || format!("the process has no lane {}", place.core);
+        let no_lane = || RunError::Interrupted { reason: reason(), is_explained: false };
         let lane = home.child.lane(place.core).ok_or_else(no_lane)?;
         let mut area = lane.job();
         let too_large =
             |error: LaneError| RunError::Input { name: "of this call".to_owned(), reason: error.to_string() };
         let head = make(&mut area).map_err(too_large)?;
-        let sent = area.used();
+        let bytes = area.used();
         let number = lane.ask(area, &head).map_err(too_large)?;
 
-        let until = place.deadline.max(Instant::now() + *time_limit) + HANG_GRACE;
+        let now = Instant::now();
+        let until = place.deadline.max(now + self.time_limit) + HANG_GRACE;
+        let job = Sent { number, bytes, until };
+        if let Some(patience) = place.patience
+            && lane.wait(number, until.min(now + patience), || home.child.is_closed()) == Err(NoAnswer::Late)
+        {
+            self.in_progress = Some(InProgress { job, outputs: Vec::new() });
+            return Err(RunError::InProgress.into());
+        }
+        self.receive(&home, &lane, job, read, times)
+    }
+
+    /// Waits for the answer to a job.
+    fn receive<T>(
+        &mut self,
+        home: &Home,
+        lane: &Lane,
+        Sent { number, bytes, until }: Sent,
+        read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
+        times: &mut WorkTimes,
+    ) -> Result<T, WorkError> {
         match lane.wait(number, until, || home.child.is_closed()) {
             Ok(()) => {}
-            Err(NoAnswer::Closed) => return Err(ended(home, place.core).into()),
+            Err(NoAnswer::Closed) => return Err(ended(home, self.core).into()),
             Err(NoAnswer::Late) => {
-                let seconds = time_limit.saturating_add(HANG_GRACE).as_secs();
-                return Err(end(home, place.core, format!("a run of the model did not end within {seconds} s")).into());
+                let seconds = self.time_limit.saturating_add(HANG_GRACE).as_secs();
+                return Err(end(home, self.core, format!("a run of the model did not end within {seconds} s")).into());
             }
         }
 
@@ -94,14 +133,27 @@ impl RemoteBackend {
             *times = answer.times;
             match answer.result {
                 // Only the daemon can know that.
-                Err(WorkError::Run(RunError::Crashed { .. })) => Err("claims that it has crashed".to_owned()),
+                Err(WorkError::Run(RunError::Crashed { .. } | RunError::InProgress)) => {
+                    Err("claims not to have answered".to_owned())
+                }
                 Err(error) => Ok(Err(error)),
-                Ok(head) => read(&self.signature, &lane, head).map(Ok),
+                Ok(head) => read(&self.signature, lane, head).map(Ok),
             }
         });
-        lane.release(sent, received);
-        let lie = |reason| end(home, place.core, format!("the process of the runtimes {reason}")).into();
+        lane.release(bytes, received);
+        let lie = |reason| end(home, self.core, format!("the process of the runtimes {reason}")).into();
         answer.unwrap_or_else(|reason: String| Err(lie(reason)))
+    }
+
+    /// The result of a run without a pipeline.
+    fn of_tensors(&self, result: Result<RunResult, WorkError>, times: WorkTimes) -> Result<RunResult, RunError> {
+        match result {
+            Ok(run) => Ok(RunResult { cpu_elsewhere: times.run_cpu, ..run }),
+            Err(WorkError::Run(error)) => Err(error),
+            Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
+                Err(end(&self.home, self.core, "the process of the runtimes confuses jobs".to_owned()))
+            }
+        }
     }
 }
 
@@ -113,9 +165,14 @@ fn end(home: &Home, core: usize, reason: String) -> RunError {
 
 /// The error of a run on `core` whose child has ended.
 fn ended(home: &Home, core: usize) -> RunError {
+    ended_by(home, ChildWork::Lane(core))
+}
+
+/// The error of `own` work whose child has ended.
+fn ended_by(home: &Home, own: ChildWork) -> RunError {
     match home.child.wait_for_end() {
-        Ended { reason, blamed: Some(work) } if work == ChildWork::Lane(core) => RunError::Crashed { reason },
-        Ended { reason, .. } => RunError::Interrupted { reason },
+        Ended { reason, blamed: Some(work) } if work == own => RunError::Crashed { reason },
+        Ended { reason, blamed } => RunError::Interrupted { reason, is_explained: blamed.is_some() },
     }
 }
 
@@ -166,7 +223,7 @@ impl Backend for RemoteBackend {
     }
 
     fn repair(&mut self) {
-        let place = RunPlace { core: self.core, is_wide: false, deadline: Instant::now() };
+        let place = RunPlace { core: self.core, is_wide: false, deadline: Instant::now(), patience: None };
         let model = self.model;
         let _ = self.ask(place, |_| Ok(JobHead::Repair(model)), |_, _, _| Ok(()));
     }
@@ -179,22 +236,29 @@ impl Backend for RemoteBackend {
         };
         let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, outputs, 0);
         let (result, times) = self.ask(place, make, read);
-        match result {
-            Ok(run) => Ok(RunResult { cpu_elsewhere: times.run_cpu, ..run }),
-            Err(WorkError::Run(error)) => Err(error),
-            // No pipeline was asked for.
-            Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
-                Err(end(&self.home, place.core, "the process of the runtimes confuses jobs".to_owned()))
-            }
+        if let Some(run) = &mut self.in_progress {
+            run.outputs = outputs.to_vec();
         }
+        self.of_tensors(result, times)
+    }
+
+    fn finish(&mut self) -> Result<RunResult, RunError> {
+        let none = |reason: &str| RunError::Interrupted { reason: reason.to_owned(), is_explained: false };
+        let InProgress { job, outputs } = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
+        let (home, mut times) = (self.home.clone(), WorkTimes::default());
+        let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such lane"))?;
+        let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, &outputs, 0);
+        let result = self.receive(&home, &lane, job, read, &mut times);
+        self.of_tensors(result, times)
     }
 
     fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> Option<FinishedWork> {
         let (model, id) = (self.model, pipeline.remote_id()?);
         if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
-            let result = Err(match self.home.child.is_closed() {
-                true => WorkError::Run(RunError::Interrupted { reason }),
-                false => WorkError::Outputs(AnswerError::Outputs(reason)),
+            let result = Err(if self.home.child.is_closed() {
+                ended_by(&self.home, ChildWork::Load(id)).into()
+            } else {
+                WorkError::Outputs(AnswerError::Outputs(reason))
             });
             return Some(FinishedWork { result, times: WorkTimes::default() });
         }

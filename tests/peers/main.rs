@@ -53,6 +53,9 @@ mod devices;
 #[path = "../it/devices_page.rs"]
 mod devices_page;
 mod documents_page;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+#[path = "../it/fault_rounds.rs"]
+mod fault_rounds;
 mod faults;
 mod feast;
 mod features;
@@ -63,6 +66,7 @@ mod hindered;
 mod hook_server;
 mod hostile;
 mod interrupted;
+mod isolation_faults;
 mod machine;
 mod message;
 mod mqtt;

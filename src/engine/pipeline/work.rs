@@ -188,7 +188,7 @@ mod tests {
         let input = WorkInput::Content { content, limits: DecodeLimits::default() };
         let (outputs, account) = (vec![0; own + 1], Account::unlimited());
         let work = Work { input: &input, outputs: &outputs, own, account: &account };
-        let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now() };
+        let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now(), patience: None };
         run(backend, pipeline().as_ref(), work, place)
     }
 

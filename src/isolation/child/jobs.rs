@@ -86,7 +86,7 @@ impl Job<'_> {
         // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow every
         // core. The threads settle on the cores that the daemon reserved.
         let is_wide = is_wide && self.core.is_some() && cores::pin(self.all).is_ok();
-        let place = RunPlace { core: self.index, is_wide, deadline: Instant::now() };
+        let place = RunPlace { core: self.index, is_wide, deadline: Instant::now(), patience: None };
         let FinishedWork { result, times } = run(&mut **backend, place);
         if is_wide && let Some(core) = self.core {
             let _ = cores::pin(&[core]);
@@ -125,7 +125,11 @@ impl Job<'_> {
     /// Answers a job of a model or a pipeline that is not here.
     fn refuse(&self, what: &str) -> Result<(), LaneError> {
         let reason = format!("{what} is not in this process");
-        self.reply(Err(WorkError::Run(RunError::Interrupted { reason })), true, WorkTimes::default())
+        self.reply(
+            Err(WorkError::Run(RunError::Interrupted { reason, is_explained: false })),
+            true,
+            WorkTimes::default(),
+        )
     }
 
     /// Goes wrong, if an input asks for that.

@@ -89,7 +89,7 @@ impl Models {
             Err(LoadError::Refused { runtime: order.runtime, reason })
         })?;
         let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
-        let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now() };
+        let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
         for (_, inputs) in order.warm_up.iter().flat_map(|warm_up| warm_up.runs()) {
             // Inputs that the first instance accepted are accepted by this one too.
             let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs, place)));

@@ -59,7 +59,12 @@ impl From<InferError> for GoldenError {
             | InferError::Run(RunError::Input { .. } | RunError::Output { .. })
             | InferError::Outputs(_) => Self::Wrong(error.to_string()),
             // A runtime that fails may lack memory.
-            InferError::Run(RunError::Runtime { .. } | RunError::Interrupted { .. } | RunError::Crashed { .. })
+            InferError::Run(
+                RunError::Runtime { .. }
+                | RunError::Interrupted { .. }
+                | RunError::Crashed { .. }
+                | RunError::InProgress,
+            )
             | InferError::Preparation(InputError::NoRoom(_) | InputError::PageLost)
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }

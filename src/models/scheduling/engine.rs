@@ -15,17 +15,22 @@ use ledge_identity::sealing::{FolderError, SealedFolder};
 use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
 use tokio::sync::{oneshot, watch};
 
-use super::instance::{InferError, InstanceSpec};
+use super::instance::{FinishedRun, InferError, InstanceSpec};
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
+use super::turns::Turns;
 use super::worker;
 
 /// Interval between two checks of whether the runs have ended. The callers wait for minutes, so half a second is
 /// enough.
 const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most times that an instance is loaded whose process ended meanwhile.
+/// The most times that an instance is loaded whose process ended meanwhile, unless it is known what else was the cause.
 const LOAD_TRIES_MAX: usize = 4;
+
+/// The longest wait of a caller's own thread, which other calls need too, for a run in another process that was thought
+/// to be brief. A busy machine delays such a run by some milliseconds.
+const BRIEF_RUN_PATIENCE: Duration = Duration::from_millis(10);
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -54,9 +59,28 @@ pub(super) struct EngineInner {
     instances: watch::Sender<()>,
     /// The processes of models that do not run in this one; `None` where every model runs in this one.
     children: Option<Children>,
+    /// The turns of runs in other processes.
+    pub turns: Turns,
     /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
     /// process can be measured.
     loading: Mutex<()>,
+}
+
+/// A run that began on its caller's own thread.
+pub(super) enum BriefRun {
+    Ended(Result<RunResult, RunError>),
+    /// It was not brief, and ends on another thread.
+    InProgress(oneshot::Receiver<Result<FinishedRun, InferError>>),
+}
+
+/// The place of a run on its caller's own thread.
+#[derive(Debug, Clone, Copy)]
+struct TakenBriefly {
+    id: u64,
+    worker: usize,
+    /// Bytes of its inputs.
+    bytes: usize,
+    start: Instant,
 }
 
 impl std::fmt::Debug for EngineInner {
@@ -96,6 +120,7 @@ impl Engine {
                 runtimes,
                 instances: watch::Sender::default(),
                 children,
+                turns: Turns::default(),
                 loading: Mutex::default(),
             }
         });
@@ -177,7 +202,8 @@ impl Engine {
         self.handle.shared.lock().model(id).map(work)
     }
 
-    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued.
+    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. A run
+    /// in another process that turns out not to be brief ends on a thread of its own.
     pub(super) fn run_brief(
         &self,
         id: u64,
@@ -185,29 +211,44 @@ impl Engine {
         outputs: &[usize],
         rows: usize,
         deadline: Instant,
-    ) -> Option<Result<RunResult, RunError>> {
+    ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
+        // Not held by a run that is not brief in the end: at worst a cause is not found.
+        let _turn = match &shared.children {
+            Some(_) => Some(shared.turns.try_shared()?),
+            None => None,
+        };
         let (mut instance, worker) = shared.lock().take_brief(id, bytes)?;
         let start = Instant::now();
-        let place = RunPlace { core: worker, is_wide: false, deadline };
+        let place = RunPlace { core: worker, is_wide: false, deadline, patience: Some(BRIEF_RUN_PATIENCE) };
         let result = worker::run_once(&mut instance, inputs, outputs, rows, place);
-        let now = Instant::now();
-        let spent = now.duration_since(start);
-        if let Err(RunError::Crashed { reason }) = &result {
-            shared.model_crashed(id, reason);
+        let taken = TakenBriefly { id, worker, bytes, start };
+        if !matches!(result, Err(RunError::InProgress)) {
+            shared.end_brief_run(taken, instance, &result);
+            return Some(BriefRun::Ended(result));
         }
-        let mut state = shared.lock();
-        if let Ok(run) = &result {
-            state.record_run(id, bytes, run.time.total());
+
+        let (reply, answer) = oneshot::channel();
+        let own = shared.clone();
+        let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
+            let result = worker::finish(&mut instance, rows);
+            own.end_brief_run(taken, instance, &result);
+            let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+            let _ = reply.send(finished.map_err(InferError::Run));
+        });
+        // Given when the thread has started: a thread that cannot be started drops what it was to do.
+        let (give, take) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let started = on_own_thread("late-run", move || take.into_iter().for_each(|finish| finish()));
+        let left = match started {
+            Ok(()) => give.send(finish).err().map(|unsent| unsent.0),
+            Err(_) => Some(finish),
+        };
+        // The caller's thread has to wait then.
+        if let Some(finish) = left {
+            finish();
         }
-        let orphan = state.finish_brief_run(worker, id, instance, spent, now);
-        shared.unlock_and_wake(state, now);
-        if orphan.is_some() {
-            unload_in_background(orphan.into_iter().collect());
-            shared.load_missing();
-        }
-        Some(result)
+        Some(BriefRun::InProgress(answer))
     }
 
     /// Queues a job, and loads another instance in the background when the model needs one.
@@ -357,6 +398,25 @@ impl EngineInner {
         }
     }
 
+    /// Gives back the instance of a run that began on its caller's own thread.
+    fn end_brief_run(self: &Arc<Self>, taken: TakenBriefly, instance: Instance, result: &Result<RunResult, RunError>) {
+        let TakenBriefly { id, worker, bytes, start } = taken;
+        let now = Instant::now();
+        if let Err(RunError::Crashed { reason }) = result {
+            self.model_crashed(id, reason);
+        }
+        let mut state = self.lock();
+        if let Ok(run) = result {
+            state.record_run(id, bytes, run.time.total());
+        }
+        let orphan = state.finish_brief_run(worker, id, instance, now.duration_since(start), now);
+        self.unlock_and_wake(state, now);
+        if orphan.is_some() {
+            unload_in_background(orphan.into_iter().collect());
+            self.load_missing();
+        }
+    }
+
     /// Handles the end of a process that had models: those are loaded again, in a new one.
     fn child_ended(self: &Arc<Self>, child: ChildId, end: &Ended) {
         tracing::error!(
@@ -377,6 +437,14 @@ impl EngineInner {
             if let Err(reason) = on_own_thread(&spec.name, move || shared.grow(id, &own, alive)) {
                 self.instance_failed(id, &spec.name, &reason);
             }
+        }
+    }
+
+    /// Gives a model a process of its own from its next load on, because it may have ended its process.
+    pub(super) fn suspect_model(&self, id: u64) {
+        if let Some(InstanceSource { spec, .. }) = self.lock().model(id).and_then(|entry| entry.source.clone()) {
+            tracing::warn!(model = spec.name, "a model gets a process of its own, as it may have ended its process");
+            spec.faults.suspect();
         }
     }
 
@@ -455,7 +523,14 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
                 return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, alive });
             }
             Err(LoadError::Crashed { reason, .. }) if tries > 0 => count_fault(spec, &reason),
-            Err(LoadError::Interrupted { .. }) if tries > 0 => {}
+            // A fault of another model, which is unloaded after some.
+            Err(LoadError::Interrupted { is_explained: true, .. }) => tries += 1,
+            Err(LoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
+            // In a process of its own nothing else interrupts it.
+            Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
+                Isolation::Own => count_fault(spec, &reason),
+                Isolation::None | Isolation::Process => spec.faults.suspect(),
+            },
             Err(error) => return Err(error),
         }
     }
@@ -517,7 +592,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     for (_, inputs) in spec.warm_up.get().into_iter().flat_map(WarmUp::runs) {
         // Inputs that the first instance accepted are accepted by this one too.
-        let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now() };
+        let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
         let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs, place)));
     }
 

@@ -1,6 +1,7 @@
 //! The faults of one model in its processes: when it gets a process of its own, and when it is not loaded any more.
 //!
-//! A model that ends its process gets one of its own, where its next fault costs nobody else anything. It is on probation
+//! A model that ends its process gets one of its own, where its next fault costs nobody else anything; so does a suspect,
+//! which was in its process at several ends whose cause is not known. After a fault a model is on probation
 //! for a time after each fault: several faults within one probation unload it. It returns to the process of all models when
 //! it is loaded anew.
 
@@ -24,6 +25,7 @@ struct State {
     count: u32,
     last: Option<Instant>,
     unloaded: Option<String>,
+    is_suspect: bool,
 }
 
 impl Faults {
@@ -47,11 +49,16 @@ impl Faults {
         state.unloaded.clone()
     }
 
+    /// Gives its next instance a process of its own, which shows if it is the cause. No fault is counted.
+    pub fn suspect(&self) {
+        self.state().is_suspect = true;
+    }
+
     /// The process of its next instance, if `wanted` is where it runs without faults.
     pub fn isolation(&self, wanted: Isolation) -> Isolation {
         match wanted {
             // All its instances have faults in common, so all of them move.
-            Isolation::Process if self.state().last.is_some() => Isolation::Own,
+            Isolation::Process if self.state().needs_own_process() => Isolation::Own,
             wanted => wanted,
         }
     }
@@ -63,6 +70,10 @@ impl Faults {
 }
 
 impl State {
+    fn needs_own_process(&self) -> bool {
+        self.is_suspect || self.last.is_some()
+    }
+
     fn is_on_probation(&self, now: Instant) -> bool {
         self.last.is_some_and(|last| now.saturating_duration_since(last) < PROBATION)
     }
@@ -79,6 +90,15 @@ mod tests {
         assert_eq!(faults.count("crashed", Instant::now()), None);
         assert_eq!(faults.isolation(Isolation::Process), Isolation::Own);
         assert_eq!(faults.isolation(Isolation::None), Isolation::None);
+    }
+
+    #[test]
+    fn a_suspect_gets_its_own_process_and_has_no_fault() {
+        let faults = Faults::default();
+        faults.suspect();
+        assert_eq!(faults.isolation(Isolation::Process), Isolation::Own);
+        let now = Instant::now();
+        assert_eq!([faults.count("crashed", now), faults.count("crashed", now)], [None, None]);
     }
 
     #[test]

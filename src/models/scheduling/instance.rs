@@ -17,7 +17,7 @@ use ledge_isolation::Isolation;
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
-use super::engine::Engine;
+use super::engine::{BriefRun, Engine};
 use super::faults::Faults;
 use super::queue::{Job, JobInputs, QueueLimits};
 use super::scheduler::Scale;
@@ -273,18 +273,27 @@ impl Instances {
         if Instant::now() >= terms.deadline {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
-        match self.engine.run_brief(self.id, &inputs, &outputs, rows, terms.deadline) {
-            // Its process ended because of another run.
-            None | Some(Err(RunError::Interrupted { .. })) => {}
-            Some(result) => return Ok(FinishedRun { run: result?, ..FinishedRun::default() }),
-        }
-        self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
+        let begun = Instant::now();
+        let finished = match self.engine.run_brief(self.id, &inputs, &outputs, rows, terms.deadline) {
+            None => None,
+            Some(BriefRun::Ended(result)) => {
+                let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+                Some(finished.map_err(InferError::Run))
+            }
+            Some(BriefRun::InProgress(answer)) => Some(answer_within(begun, terms.deadline, answer).await),
+        };
+        let unexplained_ends = match finished {
+            None => 0,
+            Some(Err(InferError::Run(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
+            Some(finished) => return finished,
+        };
+        self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms, unexplained_ends).await
     }
 
     /// Makes inputs on a worker, and runs the model on them.
     pub async fn run_raw(&self, raw: RawInputs, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
         let rows = raw.input.rows();
-        self.run_queued(JobInputs::Raw(raw), outputs, rows, terms).await
+        self.run_queued(JobInputs::Raw(raw), outputs, rows, terms, 0).await
     }
 
     async fn run_queued(
@@ -293,21 +302,31 @@ impl Instances {
         outputs: Vec<usize>,
         rows: usize,
         terms: Terms,
+        unexplained_ends: u8,
     ) -> Result<FinishedRun, InferError> {
         let (queued, deadline) = (Instant::now(), terms.deadline);
-        let (reply, mut answer) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         self.engine.offer(
             self.id,
             &self.spec,
             &self.alive,
-            Job { inputs, outputs, rows, terms, queued, is_second_try: false, reply },
+            Job { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends, reply },
         );
-        match tokio::time::timeout_at(deadline.into(), &mut answer).await {
-            Ok(Ok(answer)) => answer,
-            // The queue drops a job without an answer only when its deadline passed.
-            Ok(Err(_)) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: None }),
-            Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: Some(LateRun(answer)) }),
-        }
+        answer_within(queued, deadline, answer).await
+    }
+}
+
+/// Waits for the answer of a call that was queued at `queued`.
+async fn answer_within(
+    queued: Instant,
+    deadline: Instant,
+    mut answer: oneshot::Receiver<Result<FinishedRun, InferError>>,
+) -> Result<FinishedRun, InferError> {
+    match tokio::time::timeout_at(deadline.into(), &mut answer).await {
+        Ok(Ok(answer)) => answer,
+        // The queue drops a job without an answer only when its deadline passed.
+        Ok(Err(_)) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: None }),
+        Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: Some(LateRun(answer)) }),
     }
 }
 

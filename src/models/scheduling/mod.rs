@@ -8,6 +8,7 @@
 //! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
 //! * `engine.rs` - the state behind its one lock; loads, brief runs, and unloading of idle instances
 //! * `faults.rs` - the faults of a model in its processes
+//! * `turns.rs` - who runs beside whom, to find the cause of an end that nobody knows
 //! * `instance.rs` - the handle of one loaded version, for the layers above
 //!
 //! The folders hold tests.
@@ -15,6 +16,8 @@
 //! Invariants:
 //! * Every job has a deadline. A queued job whose caller left, or whose deadline passed, is dropped before any work
 //!   is done for it.
+//! * A run whose process ended is answered by another try, unless it is the cause. It counts as the cause when it is known
+//!   to be, or when nothing else can be.
 //! * Each core of the budget has one worker, pinned to it. Busy workers and workers reserved for a run of another
 //!   worker never exceed the cores.
 //! * An inference runs on a worker, or on the caller's thread when it is known to be brief. Any other inference never
@@ -37,4 +40,5 @@ pub mod instance;
 pub mod queue;
 pub mod scheduler;
 pub mod terms;
+mod turns;
 mod worker;

@@ -18,6 +18,10 @@ use super::scheduler::{Instance, NextAction, Task};
 
 pub(super) use ledge_engine::pipeline::work::panic_message;
 
+/// The ends of processes without a known cause after which a run that was in all of them is to blame. After the first it
+/// ran while nothing else ran, and after the second in a process of its own.
+const UNEXPLAINED_ENDS_MAX: u8 = 3;
+
 type Sender = tokio::sync::oneshot::Sender<Result<FinishedRun, InferError>>;
 
 /// Runs jobs as worker `index` until the engine is closed.
@@ -58,14 +62,18 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(taken);
-                let place = RunPlace { core: index, is_wide: !reserved.is_empty(), deadline };
-                let Ran { went_well, compute, crashed, again } = run(&mut instance, jobs, taken, place);
+                let place = RunPlace { core: index, is_wide: !reserved.is_empty(), deadline, patience: None };
+                let Ran { went_well, compute, crashed, is_suspect, again } =
+                    run(shared, &mut instance, jobs, taken, place);
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
                 repair(&mut *instance.backend);
                 if let Some(reason) = crashed {
                     shared.model_crashed(model, &reason);
+                }
+                if is_suspect {
+                    shared.suspect_model(model);
                 }
                 if wide {
                     let _ = cores::pin(&own);
@@ -111,13 +119,19 @@ struct Ran {
     compute: Duration,
     /// The reason why its process ended, if a run is to blame.
     crashed: Option<String>,
+    /// True when its process ended again without a cause that is known, in a run beside which nothing else ran.
+    is_suspect: bool,
     /// Jobs that run again, because their process ended and they are not known to be the cause.
     again: Vec<Job>,
 }
 
 /// Runs the jobs, together where they are several, and answers each that is not run again.
-fn run(instance: &mut Instance, mut jobs: Vec<Job>, taken: Instant, place: RunPlace) -> Ran {
-    let mut ran = Ran { went_well: Ok(true), compute: Duration::ZERO, crashed: None, again: Vec::new() };
+fn run(shared: &EngineInner, instance: &mut Instance, mut jobs: Vec<Job>, taken: Instant, place: RunPlace) -> Ran {
+    let mut ran =
+        Ran { went_well: Ok(true), compute: Duration::ZERO, crashed: None, is_suspect: false, again: Vec::new() };
+    let is_elsewhere = instance.backend.process().is_some();
+    let is_exclusive = jobs.iter().any(|job| job.unexplained_ends > 0);
+    let _turn = is_elsewhere.then(|| if is_exclusive { shared.turns.exclusive() } else { shared.turns.shared() });
     if jobs.len() > 1 {
         match run_together(instance, &jobs, place) {
             Ok(Ok(Some((answers, time)))) => {
@@ -129,8 +143,11 @@ fn run(instance: &mut Instance, mut jobs: Vec<Job>, taken: Instant, place: RunPl
                 return Ran { compute: time.total(), ..ran };
             }
             // One of the jobs is to blame, or none: each runs by itself, when the model is loaded again.
-            Ok(Err(crashed)) => {
-                jobs.iter_mut().for_each(|job| job.is_second_try = true);
+            Ok(Err(Interruption { crashed, is_explained })) => {
+                for job in &mut jobs {
+                    job.is_second_try = true;
+                    job.unexplained_ends += u8::from(!is_explained);
+                }
                 return Ran { went_well: Ok(false), crashed, again: jobs, ..ran };
             }
             // A failure caused by one request must not fail the others: run each by itself.
@@ -151,7 +168,8 @@ fn run(instance: &mut Instance, mut jobs: Vec<Job>, taken: Instant, place: RunPl
                 ran.went_well = ran.went_well.map(|_| false);
             }
             Alone::Interrupted(job) => {
-                ran.again.push(job);
+                ran.is_suspect |= job.unexplained_ends > 1;
+                ran.again.push(*job);
                 ran.went_well = ran.went_well.map(|_| false);
             }
         }
@@ -167,12 +185,12 @@ enum Alone {
     /// Its process ended because of it.
     Crashed(String),
     /// Its process ended for another reason.
-    Interrupted(Job),
+    Interrupted(Box<Job>),
 }
 
 fn run_alone(instance: &mut Instance, mut job: Job, taken: Instant, place: RunPlace) -> Alone {
     let queue = taken.saturating_duration_since(job.queued);
-    let (result, times) = match &job.inputs {
+    let (mut result, times) = match &job.inputs {
         JobInputs::Tensors(tensors) => {
             let result = run_once(instance, tensors, &job.outputs, job.rows, place);
             (result.map_err(InferError::Run), Times { queue, ..Times::default() })
@@ -183,11 +201,16 @@ fn run_alone(instance: &mut Instance, mut job: Job, taken: Instant, place: RunPl
             (result.map_err(InferError::from), Times { queue, prepare, postprocess })
         }
     };
-    let end = match &result {
-        Err(InferError::Run(RunError::Interrupted { .. })) if !job.is_second_try => {
-            job.is_second_try = true;
-            return Alone::Interrupted(job);
+    if let Err(InferError::Run(RunError::Interrupted { reason, is_explained })) = &mut result {
+        job.is_second_try = true;
+        job.unexplained_ends += u8::from(!*is_explained);
+        if job.unexplained_ends < UNEXPLAINED_ENDS_MAX {
+            return Alone::Interrupted(Box::new(job));
         }
+        // It was by itself in the process of a model that is by itself there.
+        result = Err(InferError::Run(RunError::Crashed { reason: std::mem::take(reason) }));
+    }
+    let end = match &result {
         Err(InferError::Run(RunError::Crashed { reason })) => Alone::Crashed(reason.clone()),
         Ok(run) => Alone::Succeeded(run.time.total()),
         Err(_) => Alone::Failed,
@@ -215,20 +238,27 @@ fn run_raw(instance: &mut Instance, raw: &RawInputs, outputs: &[usize], rows: us
 /// The answers of a joint run, each as the outputs of its job, and the time of the run.
 type Joint = (Vec<Vec<Tensor>>, ComputeTime);
 
-/// Runs the jobs as one. `Ok(Ok(None))` when the run failed; `Ok(Err)` when its process ended, with the reason if the run is
-/// to blame.
+/// The end of the process of a joint run.
+struct Interruption {
+    /// The reason, if the run is to blame.
+    crashed: Option<String>,
+    /// True when it is known what the cause is.
+    is_explained: bool,
+}
+
+/// Runs the jobs as one. `Ok(Ok(None))` when the run failed; `Ok(Err)` when its process ended.
 fn run_together(
     instance: &mut Instance,
     jobs: &[Job],
     place: RunPlace,
-) -> Result<Result<Option<Joint>, Option<String>>, NotBatched> {
+) -> Result<Result<Option<Joint>, Interruption>, NotBatched> {
     let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(Ok(None)) };
     let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
     let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(Ok(None)) };
     Ok(match run_once(instance, &inputs, &first.outputs, rows.iter().sum(), place) {
         Ok(RunResult { outputs, time, .. }) => Ok(Some((split(&outputs, &rows)?, time))),
-        Err(RunError::Crashed { reason }) => Err(Some(reason)),
-        Err(RunError::Interrupted { .. }) => Err(None),
+        Err(RunError::Crashed { reason }) => Err(Interruption { crashed: Some(reason), is_explained: true }),
+        Err(RunError::Interrupted { is_explained, .. }) => Err(Interruption { crashed: None, is_explained }),
         Err(_) => Ok(None),
     })
 }
@@ -243,6 +273,15 @@ pub(super) fn run_once(
     let (result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
     if let Ok(result) = &result {
         instance.observer.executed(rows, result.time, cpu + result.cpu_elsewhere);
+    }
+    result
+}
+
+/// Waits for the end of a run that is in progress.
+pub(super) fn finish(instance: &mut Instance, rows: usize) -> Result<RunResult, RunError> {
+    let result = instance.backend.finish();
+    if let Ok(result) = &result {
+        instance.observer.executed(rows, result.time, result.cpu_elsewhere);
     }
     result
 }

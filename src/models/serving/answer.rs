@@ -125,7 +125,7 @@ fn into_answer(
             ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
         }
         InferError::Run(RunError::Crashed { reason }) => ServingError::Crashed { model: model.name.clone(), reason },
-        InferError::Run(RunError::Interrupted { reason }) => {
+        InferError::Run(RunError::Interrupted { reason, .. }) => {
             ServingError::Unavailable { model: model.name.clone(), reason }
         }
         InferError::Run(error) => ServingError::failed(model, error.to_string()),

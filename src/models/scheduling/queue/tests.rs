@@ -39,6 +39,7 @@ impl Maker {
                 terms,
                 queued: self.now,
                 is_second_try: false,
+                unexplained_ends: 0,
                 reply,
             },
             receiver,

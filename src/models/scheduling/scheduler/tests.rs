@@ -98,6 +98,7 @@ impl Machine {
                 terms,
                 queued,
                 is_second_try: false,
+                unexplained_ends: 0,
                 reply,
             },
         )

@@ -1,0 +1,123 @@
+//! The turns of runs in other processes: all at a time, but for a run that was in a process when that ended without a known
+//! cause. Nothing runs beside it, so that it is the cause if that happens again.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The longest time that others wait for an exclusive run, and that it waits for them: one of them may never end.
+const EXCLUSIVE_MAX: Duration = Duration::from_secs(1);
+
+/// The turns of all runs in other processes.
+#[derive(Debug, Default)]
+pub struct Turns {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    /// The end of the time that belongs to an exclusive run.
+    exclusive_until: Option<Instant>,
+}
+
+/// The turn of one run; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Turn<'t> {
+    turns: &'t Turns,
+    is_exclusive: bool,
+}
+
+impl Turns {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The turn of a run beside others, unless it had to wait.
+    pub fn try_shared(&self) -> Option<Turn<'_>> {
+        let mut state = self.lock();
+        if state.exclusive_until.is_some() {
+            return None;
+        }
+        state.running += 1;
+        Some(Turn { turns: self, is_exclusive: false })
+    }
+
+    /// Waits for the turn of a run beside others.
+    pub fn shared(&self) -> Turn<'_> {
+        let mut state = self.wait_for_exclusive(self.lock());
+        state.running += 1;
+        Turn { turns: self, is_exclusive: false }
+    }
+
+    /// Waits for the turn of a run beside which no other runs.
+    pub fn exclusive(&self) -> Turn<'_> {
+        let mut state = self.wait_for_exclusive(self.lock());
+        let until = Instant::now() + EXCLUSIVE_MAX;
+        state.exclusive_until = Some(until);
+        while state.running > 0 && Instant::now() < until {
+            state = self.wait(state, until);
+        }
+        state.running += 1;
+        Turn { turns: self, is_exclusive: true }
+    }
+
+    fn wait_for_exclusive<'t>(&self, mut state: MutexGuard<'t, State>) -> MutexGuard<'t, State> {
+        while let Some(until) = state.exclusive_until.filter(|until| Instant::now() < *until) {
+            state = self.wait(state, until);
+        }
+        state
+    }
+
+    fn wait<'t>(&self, state: MutexGuard<'t, State>, until: Instant) -> MutexGuard<'t, State> {
+        let time = until.saturating_duration_since(Instant::now());
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.lock();
+        state.running -= 1;
+        if self.is_exclusive {
+            state.exclusive_until = None;
+        }
+        if self.is_exclusive || state.exclusive_until.is_some() {
+            self.turns.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_runs_beside_an_exclusive_run() {
+        let turns = Turns::default();
+        let (first, second) = (turns.shared(), turns.try_shared());
+        assert!(second.is_some());
+        drop((first, second));
+        let alone = turns.exclusive();
+        assert!(turns.try_shared().is_none());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| drop(turns.shared()));
+            drop(alone);
+            waits.join().unwrap();
+        });
+        assert!(turns.try_shared().is_some());
+    }
+
+    #[test]
+    fn a_run_that_never_ends_holds_nobody_up_for_long() {
+        let turns = Turns::default();
+        let since = Instant::now();
+        let endless = turns.shared();
+        let alone = turns.exclusive();
+        let beside = turns.shared();
+        assert!(since.elapsed() >= EXCLUSIVE_MAX);
+        drop((endless, alone, beside));
+        assert_eq!(turns.lock().running, 0);
+    }
+}

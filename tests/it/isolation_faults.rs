@@ -1,0 +1,93 @@
+//! Faults in the processes of the runtimes: nobody but the call that caused one notices.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::daemon::{TestDaemon, TestRoot, model_folder, send_signal};
+use crate::fault_rounds::{FAULTY, instance_folders, root, run, runtime_processes, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+#[test]
+fn nobody_else_notices_twenty_faults_of_a_model() {
+    println!("{}", run(20));
+}
+
+/// The CPU time of a process in clock ticks.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split(' ').collect::<Vec<_>>();
+    fields.get(12..14).map_or(0, |times| times.iter().filter_map(|time| time.parse::<u64>().ok()).sum())
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // One that nobody has waited for yet has ended, too.
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+fn read(client: &mut Client) -> Value {
+    let receipt = std::fs::read(model_folder("document_reader").join("golden/receipt.png")).unwrap();
+    let answer = client.post("/v2/models/document_reader/infer", &[("content-type", "image/png")], &receipt);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["document"].clone()
+}
+
+#[test]
+fn a_document_is_read_to_its_end_when_its_process_is_killed_meanwhile() {
+    let root = TestRoot::new().models(&["document_reader"]).set("runtimes.isolation=process");
+    let daemon = root.start();
+    let expected = read(&mut daemon.client());
+    for spent in [5, 30] {
+        let [child] = runtime_processes(&daemon)[..] else { panic!("not one process") };
+        let before = ticks(child);
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| read(&mut daemon.client()));
+            wait_until("the child reads", LIMIT, || ticks(child) >= before + spent || reading.is_finished());
+            assert!(!reading.is_finished(), "read before the child was killed");
+            send_signal(child, "KILL");
+            assert_eq!(reading.join().unwrap(), expected);
+        });
+        daemon.wait_for_log("a process of the runtimes ended; its models are loaded again");
+    }
+}
+
+/// Kills the daemon as a power cut would, and checks that no child lives on and that the next start cleans up.
+fn ends_with_the_daemon(daemon: TestDaemon) {
+    let (children, pid) = (runtime_processes(&daemon), daemon.pid());
+    assert_eq!(children.len(), 1);
+    let root = daemon.kill();
+    wait_until("the children end", LIMIT, || !children.iter().any(|child| is_alive(*child)));
+    let left = instance_folders(root.folder.path(), pid);
+    assert!(!left.is_empty(), "a killed daemon removes nothing");
+
+    let daemon = root.start();
+    assert!(left.iter().all(|folder| !folder.exists()), "{left:?}");
+    assert_eq!(runtime_processes(&daemon).len(), 1);
+}
+
+#[test]
+fn a_child_ends_with_a_daemon_that_is_killed_and_the_next_start_cleans_up() {
+    ends_with_the_daemon(TestRoot::new().models(&["wine_mlp"]).set("runtimes.isolation=process").start());
+}
+
+#[test]
+fn so_does_a_child_in_a_run_that_never_ends() {
+    let daemon = root().start();
+    let [child] = runtime_processes(&daemon)[..] else { panic!("not one process") };
+    let mut bytes = vec![0; 13 * 4];
+    bytes[..8].copy_from_slice(b"!FAULT:l");
+    let input = serde_json::json!({"name": "features", "datatype": "FP32", "shape": [1, 13],
+        "parameters": {"binary_data_size": bytes.len()}});
+    let head = serde_json::json!({"inputs": [input]}).to_string();
+    let length = head.len().to_string();
+    let body = [head.as_bytes(), &bytes].concat();
+    let (path, mut client) = (format!("/v2/models/{FAULTY}/infer"), daemon.client());
+    let answer = client.post(&path, &[("inference-header-content-length", &length)], &body);
+    assert_eq!(answer.status, 504, "{answer:?}");
+    let before = ticks(child);
+    wait_until("the run goes on", LIMIT, || ticks(child) > before);
+    ends_with_the_daemon(daemon);
+}
