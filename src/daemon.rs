@@ -12,6 +12,7 @@
 //!   box, and alerts to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
+//! * `own_seal.rs` - what the daemon takes from itself, and who starts other processes for it then
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
 //! * `health.rs` - signs of life of every part, for systemd's watchdog and `systemctl status`
 //! * `notify.rs` - messages to systemd
@@ -35,6 +36,7 @@ mod health;
 mod load_guard;
 mod messaging;
 mod notify;
+pub mod own_seal;
 mod rekey;
 mod updates;
 
@@ -77,7 +79,6 @@ use ledge_mqtt::publisher::Publisher;
 use ledge_part::{Environment, Part};
 use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
-use ledge_service::limited_process::THIS_PROGRAM;
 use ledge_service::readiness::Latch;
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::runtime_dirs;
@@ -90,13 +91,14 @@ pub use audit::record_without_daemon;
 use configuration_change::ConfigurationChanges;
 use health::Health;
 use messaging::Messaging;
+use own_seal::OwnSeal;
 
 /// The most open files besides connections: those of the stores, of models while they load, of logs.
 const OTHER_OPEN_FILES_MAX: u64 = 512;
 
 /// Runs the daemon with the feature views of `registry` until it is asked to stop. It listens on the sockets of
 /// `handover`, or on new ones. An error is the reason why it could not start or had to stop.
-pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Ended> {
+pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<Ended> {
     let (limit, needed) = (process::raise_open_files(), config.http.open_files_max() + OTHER_OPEN_FILES_MAX);
     if limit < needed {
         tracing::warn!(
@@ -123,19 +125,20 @@ pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::R
     let runtime = builder.build().context("the async runtime cannot be started")?;
 
     // Behind a pointer, as in `block_on`: it is large, and tokio compiles it for each kind of runtime.
-    let serving: Pin<Box<dyn Future<Output = _>>> = Box::pin(serve(config, registry, handover));
+    let serving: Pin<Box<dyn Future<Output = _>>> = Box::pin(serve(config, registry, handover, seal));
     let ended = runtime.block_on(serving);
     // A body that is still being decompressed, or a file system that hangs, must not delay the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
 
-async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Ended> {
+async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<Ended> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
     // Signals first, so that one that arrives while models load stops the daemon in order.
     let mut signals = StopSignals::listen()?;
-    let app = App::build(config, registry, handover, &shutdown).await?;
+    let app = App::build(config, registry, handover, seal, &shutdown).await?;
+    seal.watch(&shutdown);
     let (audit, repository) = (app.environment.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // The audit writer is not among the other tasks: it writes the events that they record until they end.
@@ -222,6 +225,7 @@ struct App {
     tls: Option<ServerTls>,
     counts: CountsKeeper,
     updates: updates::PreparedUpdates,
+    seal: OwnSeal,
     environment: Environment,
 }
 
@@ -230,6 +234,7 @@ impl App {
         config: Config,
         registry: Registry,
         handover: &Handover,
+        seal: &OwnSeal,
         shutdown: &Shutdown,
     ) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
@@ -288,7 +293,7 @@ impl App {
         }
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
-        let children = child_settings(&config);
+        let children = child_settings(&config, seal);
         let serving =
             serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()), Some(children));
         let egress = Egress::new(&config.egress, audit.clone());
@@ -296,7 +301,7 @@ impl App {
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
 
         updates.manage(serving.repository());
-        let trials = updates::preflight_settings(&config, serving.repository(), &sealer);
+        let trials = updates::preflight_settings(&config, serving.repository(), &sealer, seal.starter());
         load_guard::guard(serving.repository(), &config, trials, &audit);
 
         let environment = Environment {
@@ -319,6 +324,7 @@ impl App {
             tls,
             counts,
             updates,
+            seal: seal.clone(),
             environment,
         })
     }
@@ -352,7 +358,7 @@ impl App {
         ];
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
         let (config, repository) = (&self.config, self.serving.repository());
-        let findings = findings::source(config, repository, cameras, messages, routers);
+        let findings = findings::source(config, repository, cameras, messages, routers, &self.seal);
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), messages, publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Part>));
@@ -371,7 +377,7 @@ impl App {
         let own_routers = findings::OwnRouters::default();
         let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers, &publisher)?;
         let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
-        let Self { listeners, tls, counts, updates, environment, .. } = self;
+        let Self { listeners, tls, counts, updates, seal, environment, .. } = self;
         let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
@@ -408,7 +414,7 @@ impl App {
         own_routers.keep(routers, shutdown);
 
         let handle = updates.handle();
-        updates.spawn(&config, serving.repository(), &environment);
+        updates.spawn(&config, serving.repository(), &environment, seal.starter());
         let listeners = watched.spawn(readiness, shutdown);
         if let Some(statistics) = messages {
             let messaging = Messaging {
@@ -494,13 +500,14 @@ fn runtimes(config: &Config) -> Runtimes {
 }
 
 /// The settings of the processes of models.
-fn child_settings(config: &Config) -> ChildSettings {
+fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
     let folder = config.runtimes.cache.join(".instances");
     let memory_folder =
         memory_folder().map(|place| place.join(format!("ledge-models-{}", rustix::process::geteuid().as_raw())));
     std::iter::once(&folder).chain(&memory_folder).for_each(|folder| ledge_isolation::remove_leftovers(folder));
     ChildSettings {
-        program: THIS_PROGRAM.into(),
+        starter: seal.starter(),
+        is_code_denied: seal.is_code_denied(),
         folder,
         memory_folder,
         cores: Topology::read().budget(config.runtimes.threads),

@@ -25,6 +25,7 @@ pub use ledge_engine::pipeline;
 pub use ledge_features as features;
 pub use ledge_http as http;
 pub use ledge_identity as identity;
+pub use ledge_isolation as isolation;
 pub use ledge_models::{repository, scheduling, serving};
 pub use ledge_mqtt as mqtt;
 pub use ledge_part as part;

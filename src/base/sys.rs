@@ -24,17 +24,27 @@ pub fn switch_runtime_telemetry_off() {
 /// Takes over the listening socket with this file descriptor, which the previous program of this process left open;
 /// `None` when there is none. To be called once for each descriptor that it named.
 pub fn adopt_listener(number: RawFd) -> Option<OwnedFd> {
-    let (mut listening, mut size): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>().try_into().ok()?);
+    adopt_socket(number, (libc::SO_ACCEPTCONN, 1))
+}
+
+/// As [`adopt_listener`], for a connected socket of packets.
+pub fn adopt_packet_socket(number: RawFd) -> Option<OwnedFd> {
+    adopt_socket(number, (libc::SO_TYPE, libc::SOCK_SEQPACKET))
+}
+
+/// Takes over a socket whose option has this value.
+fn adopt_socket(number: RawFd, (option, value): (libc::c_int, libc::c_int)) -> Option<OwnedFd> {
+    let (mut found, mut size): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>().try_into().ok()?);
     // SAFETY: getsockopt(2) answers a number that is not open with an error, and writes at most `size` bytes to a live
     // local of that size.
     let asked = unsafe {
-        let place = (&raw mut listening).cast();
-        libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &raw mut size)
+        let place = (&raw mut found).cast();
+        libc::getsockopt(number, libc::SOL_SOCKET, option, place, &raw mut size)
     };
     // SAFETY: the number is open, as getsockopt(2) has just shown. Nothing else owns it: only descriptors that the
     // previous program cleared of FD_CLOEXEC for this purpose outlived it, it named this one, and the caller asks once
     // for each.
-    (asked == 0 && listening == 1).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+    (asked == 0 && found == value).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Limits the allocator to two arenas. Memory that one thread allocates and another frees stays in the arena of the
@@ -63,6 +73,15 @@ pub fn reset_signals() {
     {
         // SAFETY: signal(2) takes only numbers here; both actions are the kernel's, so no code of this process runs.
         unsafe { libc::signal(signal, action) };
+    }
+}
+
+/// Ignores the signals that stop a daemon, in this process and in the programs that it starts: the daemon ends them when it
+/// has drained, also where a service manager or a terminal signals every process.
+pub fn ignore_stop_signals() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+        // SAFETY: as in `reset_signals`.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 

@@ -15,7 +15,7 @@ use super::checks::{Check, Status, text};
 use super::top::own_daemon;
 use super::{BadConfiguration, Exit, Globals, Output, block_on};
 use crate::config::Config;
-use crate::daemon::formats;
+use crate::daemon::{formats, own_seal};
 use crate::findings::{Seeker, findings};
 
 /// The arguments of `ledge doctor`.
@@ -73,6 +73,9 @@ fn checks(globals: &Globals) -> Vec<Check> {
 
     checks.extend(unit::check(&config));
     checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
+    let found = ask_own_daemon(&config, "/findings");
+    let sealed = found.as_ref().and_then(own_seal::found);
+    checks.extend(sealed.or_else(|| own_seal::expected(config.runtimes.isolation)));
     checks.extend(mqtt::check(&config));
     checks.extend(models::checks(&config));
     checks

@@ -167,6 +167,9 @@ pub enum Command {
     /// Run models for the daemon, which starts it and sends it orders.
     #[command(hide = true)]
     Runtime,
+    /// Start the processes of models for the daemon, which starts it and sends it requests.
+    #[command(hide = true)]
+    Spawner,
     /// Draw the pages of a document. Only the daemon and `ledge infer` start it, and send it an order.
     #[command(hide = true)]
     Pages,
@@ -175,6 +178,7 @@ pub enum Command {
 impl Cli {
     /// Runs the verb.
     pub fn run(self, out: &mut Output) -> anyhow::Result<Exit> {
+        ledge_isolation::spawner::end_with_spawner()?;
         let globals = &self.globals;
         match self.command {
             Command::Serve(args) => serve::run(globals, &args, out),
@@ -195,6 +199,10 @@ impl Cli {
             Command::GenerateAssets(args) => assets::run(&args, out),
             Command::Runtime => {
                 ledge_isolation::child::run()?;
+                Ok(Exit::Success)
+            }
+            Command::Spawner => {
+                ledge_isolation::spawner::run()?;
                 Ok(Exit::Success)
             }
             Command::Pages => {

@@ -6,10 +6,12 @@ use std::process::Command;
 use clap::Args;
 use ledge_base::telemetry::logging;
 use ledge_http::{Handover, LISTENERS_VARIABLE};
+use ledge_isolation::{SPAWNER_VARIABLE, SpawnerProcess};
 use rustix::process::DumpableBehavior;
 
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::LoadedConfig;
+use crate::daemon::own_seal::OwnSeal;
 use crate::daemon::{self, Ended};
 
 /// The arguments of `ledge serve`.
@@ -27,13 +29,15 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
     // The memory holds keys and the data of callers: disable core files, and access by other processes of the same
     // user. A program that this one starts is unaffected.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // Before anything is read that another process must not have, and before this one takes from itself what it inherits.
+    let spawner = SpawnerProcess::inherited_or_new();
     let handover = Handover::inherited();
     let (loaded, registry) = globals.sources().load_with_views().map_err(BadConfiguration)?;
     if let Some(closed) = loaded.lets_nobody_in() {
         return Err(BadConfiguration(vec![closed]).into());
     }
     let warnings = loaded.warnings();
-    let LoadedConfig { config, rejected_signed, .. } = loaded;
+    let LoadedConfig { mut config, rejected_signed, .. } = loaded;
     logging::init(&config.log)?;
 
     for warning in warnings {
@@ -43,19 +47,31 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
         tracing::error!(%mistake, "a signed setting is not valid on this box and is ignored");
     }
 
-    match daemon::run(config, registry, &handover)? {
+    let seal = OwnSeal::apply(&mut config.runtimes.isolation, spawner)?;
+    match daemon::run(config, registry, &handover, &seal)? {
         Ended::Stopped => Ok(Exit::Success),
-        Ended::ToRestart => Err(restart_in_place(&handover).into()),
+        Ended::ToRestart => Err(restart_in_place(&handover, &seal).into()),
     }
 }
 
-/// Replaces this process by a new start of the program, with the same arguments and listening sockets, so that the
-/// process id stays and the service manager sees no end. Returns only when that fails.
-fn restart_in_place(handover: &Handover) -> std::io::Error {
+/// Replaces this process by a new start of the program, with the same arguments, listening sockets and spawner, so that
+/// the process id stays and the service manager sees no end. Returns only when that fails.
+fn restart_in_place(handover: &Handover, seal: &OwnSeal) -> std::io::Error {
     use std::os::unix::process::CommandExt as _;
     let listeners = handover.leave();
+    let spawner = match seal.leave() {
+        Ok(spawner) => spawner,
+        Err(error) => return error,
+    };
     let start = |program: &Path| {
-        Command::new(program).args(std::env::args_os().skip(1)).env(LISTENERS_VARIABLE, &listeners).exec()
+        let mut command = Command::new(program);
+        command.args(std::env::args_os().skip(1)).env(LISTENERS_VARIABLE, &listeners);
+        match &spawner {
+            Some(spawner) => command.env(SPAWNER_VARIABLE, spawner),
+            // One of a former restart.
+            None => command.env_remove(SPAWNER_VARIABLE),
+        };
+        command.exec()
     };
     // Start it by its path: after an upgrade of the package that is the new program. If that fails, start the file that
     // this process runs.

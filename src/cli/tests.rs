@@ -187,6 +187,7 @@ fn doctor_reports_a_bad_configuration_and_goes_on() {
             "state",
             "access",
             "runtimes",
+            "seal of models",
             "egress",
             "audit log",
             "audit key",

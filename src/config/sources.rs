@@ -14,6 +14,7 @@ use ledge_base::toml_check::{self, Checked, EntryPlace, Misread, Mistake, Proble
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_http::LISTENERS_VARIABLE;
+use ledge_isolation::SPAWNER_VARIABLE;
 use ledge_updates::configuration;
 use toml::de::DeValue;
 
@@ -25,11 +26,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Variables that start with `LEDGE_` and set no key, or prefixes of them. They choose the root and the file, name the
 /// file of the API key of the command line, pass sockets to the next program, belong to tests, or are set by Kubernetes
 /// in every pod next to a service named `ledge`.
-const OTHER_VARIABLES: [&str; 8] = [
+const OTHER_VARIABLES: [&str; 9] = [
     "LEDGE_ROOT",
     "LEDGE_CONFIG",
     "LEDGE_KEY_FILE",
     LISTENERS_VARIABLE,
+    SPAWNER_VARIABLE,
     "LEDGE_TEST_",
     "LEDGE_SERVICE_",
     "LEDGE_PORT_",

@@ -1,17 +1,20 @@
 //! The findings about this box, as the daemon itself sees it: for the console and for alerts.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_cameras::cameras::Cameras;
 use ledge_http::Routers;
+use ledge_isolation::seal_report;
 use ledge_models::repository::{IndexRow, Repository, VersionState};
+use ledge_models::runtimes::seal;
 use ledge_part::check::Check;
 use ledge_part::findings::FindingsSource;
 use ledge_service::shutdown::Shutdown;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
+use super::own_seal::OwnSeal;
 use crate::config::Config;
 use crate::findings::{Seeker, findings};
 
@@ -46,6 +49,7 @@ pub fn source(
     cameras: &Cameras,
     messages: Option<&MessageStatistics>,
     routers: &OwnRouters,
+    seal: &OwnSeal,
 ) -> FindingsSource {
     let looked_at = LookedAt {
         config: config.clone(),
@@ -53,6 +57,8 @@ pub fn source(
         cameras: cameras.clone(),
         messages: messages.cloned(),
         routers: routers.clone(),
+        seal: seal.clone(),
+        seal_of_models: OnceLock::new(),
         runtime: Handle::current(),
     };
     FindingsSource::new(move || looked_at.findings())
@@ -65,6 +71,9 @@ struct LookedAt {
     cameras: Cameras,
     messages: Option<MessageStatistics>,
     routers: OwnRouters,
+    seal: OwnSeal,
+    /// Found once: neither the kernel nor the service manager changes it.
+    seal_of_models: OnceLock<Vec<Check>>,
     runtime: Handle,
 }
 
@@ -77,6 +86,11 @@ impl LookedAt {
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Check> {
         let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));
+        checks.extend(self.seal.finding());
+        let runtimes = &self.config.runtimes;
+        let report = || seal_report(&self.seal.starter(), &runtimes.dir);
+        let seal = || seal::checks(runtimes.isolation, report);
+        checks.extend(self.seal_of_models.get_or_init(seal).iter().cloned());
         checks.extend(self.broker());
         checks.extend(self.models());
         checks.extend(self.repository.full_queues());

@@ -3,6 +3,9 @@
 //! Files, in reading order:
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
+//! * `starter.rs` - the start of a process of this program, by the spawner or directly
+//! * `spawner.rs`, `spawner/` - the small process that starts the others, since the daemon may not write code
+//! * `doctor.rs` - the seal of a child, for findings
 //! * `remote.rs` - a model in a child, behind the trait `Backend`
 //! * `pipeline.rs` - the daemon's twins of pipelines that run in children
 //! * `stage.rs` - the files of a model, laid out where a child may read them
@@ -36,16 +39,22 @@
 
 pub mod child;
 mod channel;
+mod doctor;
 mod lane;
 mod pipeline;
 mod pool;
 mod process;
 mod remote;
 mod shared_memory;
+pub mod spawner;
 mod stage;
+pub mod starter;
 mod wire;
 
 pub use child::crash::Work;
+pub use doctor::seal_report;
 pub use pool::{ChildSettings, ChildUsage, Children, Isolation, ModelOrder, remove_leftovers};
 pub use process::{ChildId, Ended, OnEnd};
 pub use remote::RemoteBackend;
+pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
+pub use starter::Starter;

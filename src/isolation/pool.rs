@@ -23,6 +23,7 @@ use crate::pipeline::{Bound, Pipelines, RemotePipeline};
 use crate::process::{Child, OnEnd};
 use crate::remote::RemoteBackend;
 use crate::stage::{Stage, StageFolders};
+use crate::starter::Starter;
 use crate::wire::{LoadOrder, Setup};
 
 /// The folder within that of a child which it may read.
@@ -46,8 +47,10 @@ pub enum Isolation {
 /// What the children need.
 #[derive(Debug, Clone)]
 pub struct ChildSettings {
-    /// The program whose verb `runtime` is a child: this one.
-    pub program: PathBuf,
+    /// Starts each of them.
+    pub starter: Starter,
+    /// True when this process may not write code, so that OpenVINO can load a model only in a child.
+    pub is_code_denied: bool,
     /// The folder in which each child gets one of its own.
     pub folder: PathBuf,
     /// The same on a file system in memory, for models that are encrypted on the disk; `None` where there is none.
@@ -130,6 +133,11 @@ impl Children {
     pub fn new(settings: ChildSettings, runtimes: Runtimes, on_end: OnEnd) -> Self {
         let (homes, next_folder) = (Mutex::default(), AtomicU64::new(1));
         Self { settings, runtimes, on_end, homes, next_folder, pipelines: Arc::default() }
+    }
+
+    /// True when the runtime can load a model only in a child.
+    pub fn needs_child(&self, runtime: Runtime) -> bool {
+        self.settings.is_code_denied && runtime == Runtime::OpenVino
     }
 
     /// The pipeline of a model in a child; `twin` is bound of the same setup.
@@ -221,7 +229,7 @@ impl Children {
             memory_bytes: self.settings.memory_bytes,
             content_bytes: self.settings.content_bytes,
         };
-        let started = Child::start(&self.settings.program, &setup, self.on_end.clone());
+        let started = Child::start(&self.settings.starter, &setup, self.on_end.clone());
         match started {
             Ok(child) => {
                 let (bound, pipelines) = (Bound::default(), self.pipelines.clone());

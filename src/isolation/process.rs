@@ -2,25 +2,23 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use ledge_base::sys::NO_TELEMETRY_VARIABLE;
 use ledge_engine::backend::LoadError;
 use ledge_engine::pipeline::document_reading::step::PageId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_sandbox::SealReport;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
 
 use crate::channel;
 use crate::child::crash::{self, Work};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
+use crate::starter::{Process, Starter, Verb};
 use crate::wire::{Done, LoadOrder, LoadedFacts, ModelId, Order, PipelineId, Setup};
 
 /// The most bytes of a message from a child: a signature with names.
@@ -31,9 +29,6 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest time of one load.
 const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
-
-/// Environment variables that a child inherits: those by which libraries are found.
-const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
 /// The number of a child, for this process.
 pub type ChildId = u64;
@@ -92,23 +87,18 @@ struct State {
 }
 
 impl Child {
-    /// Starts `program`, and gives it what it needs.
-    pub fn start(program: &PathBuf, setup: &Setup, on_end: OnEnd) -> io::Result<Self> {
+    /// Starts a child, and gives it what it needs.
+    pub fn start(starter: &Starter, setup: &Setup, on_end: OnEnd) -> io::Result<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (socket, other) = UnixStream::pair()?;
-        let mut command = Command::new(program);
-        command.arg("runtime").env_clear().env(NO_TELEMETRY_VARIABLE, "1");
-        command.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
-        let mut process = command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null()).spawn()?;
-        // The handle of the command holds the other end of the socket.
-        drop(command);
+        let mut process = starter.start(Verb::Runtime, other.into(), None)?;
 
-        let begun = Self::set_up(id, process.id(), &socket, setup);
+        let begun = Self::set_up(id, &process, &socket, setup);
         let inner = match begun {
             Ok(inner) => Arc::new(inner),
             Err(error) => {
-                let _ = process.kill();
+                process.kill();
                 let _ = process.wait();
                 return Err(error);
             }
@@ -119,10 +109,8 @@ impl Child {
         Ok(Self { inner })
     }
 
-    fn set_up(id: ChildId, process: u32, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
-        let number = process;
-        let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    fn set_up(id: ChildId, process: &Process, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
+        let (number, process) = (process.id(), process.as_fd().try_clone_to_owned()?);
         socket.set_write_timeout(Some(ORDER_TIMEOUT))?;
         channel::send(socket, setup)?;
         let (report, file) = SharedMemory::create("ledge-crash-report", crash::LENGTH)?;
@@ -298,7 +286,7 @@ impl Inner {
     }
 
     /// Passes results on until the child ends, and then tells everybody who waits.
-    fn watch(&self, socket: &UnixStream, mut process: std::process::Child, on_end: &OnEnd) {
+    fn watch(&self, socket: &UnixStream, mut process: Process, on_end: &OnEnd) {
         let nonsense = loop {
             match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
                 Ok(Some(Done::Sealed(seal))) => self.sealed(seal),
@@ -345,7 +333,7 @@ impl Inner {
 }
 
 /// The end of a process, completing "the process ...".
-fn describe(status: std::process::ExitStatus) -> String {
+pub(crate) fn describe(status: std::process::ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match status.signal().map(|signal| (signal, Signal::from_named_raw(signal))) {
         Some((_, Some(Signal::SEGV))) => "crashed with SIGSEGV (segmentation fault)".to_owned(),

@@ -21,8 +21,8 @@ pub type ModelId = u64;
 /// A pipeline in a child, likewise.
 pub type PipelineId = u64;
 
-/// The first message to a child.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The first message to a child. The default is for one that runs no models.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The cores that models run on. A file with the shared memory of a lane follows for each, after that of the crash
     /// report.

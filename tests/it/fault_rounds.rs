@@ -129,7 +129,9 @@ pub fn runtime_processes(daemon: &TestDaemon) -> Vec<u32> {
         let words = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
         words.split(|byte| *byte == 0).nth(1) == Some(b"runtime")
     };
-    children(daemon.pid()).into_iter().filter(is_runtime).collect()
+    // The spawner has started them.
+    let spawned = children(daemon.pid()).into_iter().flat_map(children);
+    spawned.chain(children(daemon.pid())).filter(is_runtime).collect()
 }
 
 /// Waits until `is_so`, for `limit` at most.

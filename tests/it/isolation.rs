@@ -12,15 +12,21 @@ use crate::daemon::{TestDaemon, TestRoot, data, model_folder, write};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// The processes that run models for this daemon.
+/// The processes that run models for this daemon. The spawner has started them.
 fn children(daemon: &TestDaemon) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let spawned = processes(daemon.pid(), "spawner").into_iter().flat_map(|spawner| processes(spawner, "runtime"));
+    processes(daemon.pid(), "runtime").into_iter().chain(spawned).collect()
+}
+
+/// The children of a process that run the verb.
+pub fn processes(parent: u32, verb: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
     let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
     let all = tasks.flatten().map(of_task).collect::<Vec<_>>().join(" ");
-    let is_runtime = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("\0runtime"))
-    };
-    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_runtime).collect()
+    let word = format!("\0{verb}\0");
+    let runs =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&word));
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(runs).collect()
 }
 
 fn has_runtime(pid: u32) -> bool {

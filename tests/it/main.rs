@@ -70,6 +70,7 @@ mod private_files;
 mod quantized;
 mod right_answers;
 mod runtimes;
+mod spawner;
 mod stored_forms;
 mod systemd;
 mod table_golden;

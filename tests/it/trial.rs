@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
+use ledge::isolation::Starter;
 use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
 use ledge::updates::plan::Gate;
 use ledge::updates::preflight::{
@@ -20,9 +21,8 @@ use ledge::updates::state::{Cause, Reason};
 use crate::daemon::{TestRoot, model_folder, setup_root, write};
 
 fn settings() -> PreflightSettings {
-    let program = env!("CARGO_BIN_EXE_ledge").into();
     PreflightSettings {
-        program,
+        starter: Starter::Direct(env!("CARGO_BIN_EXE_ledge").into()),
         measure: false,
         ..PreflightSettings::new(setup_root().join("runtimes"), Duration::from_secs(30))
     }
@@ -206,7 +206,7 @@ fn a_release_that_no_runtime_loads_is_stopped_with_their_words() {
 
 #[test]
 fn what_this_box_lacks_is_known_before_a_process_is_started() {
-    let settings = PreflightSettings { program: "/no/such/program".into(), ..settings() };
+    let settings = PreflightSettings { starter: Starter::Direct("/no/such/program".into()), ..settings() };
     let huge =
         Package { requires: Requirements { memory_mb: Some(u64::MAX >> 20), ..Requirements::default() }, ..package() };
     stopped(run(&settings, &release("good"), &huge, &Gate::default()), Cause::Requirements, "MiB of memory");
@@ -238,7 +238,7 @@ fn nothing_of_the_environment_of_who_starts_it_reaches_a_trial() {
     let program = folder.path().join("program");
     write(&program, b"#!/bin/sh\nenv > \"$0.env\"\n");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let settings = PreflightSettings { program: program.clone(), ..settings() };
+    let settings = PreflightSettings { starter: Starter::Direct(program.clone()), ..settings() };
     run(&settings, &release("good"), &package(), &Gate::default()).unwrap_err();
     assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to hide");
     let environment = std::fs::read_to_string(program.with_extension("env")).unwrap();

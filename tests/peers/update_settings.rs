@@ -75,6 +75,55 @@ fn settings_are_taken_up_by_a_restart_in_place_and_no_request_is_lost() {
     assert_eq!(calls, all.iter().map(|answers| answers.answered).sum::<u64>(), "{show}");
 }
 
+/// The children of a process that run the verb, by their process ids.
+fn processes(parent: u32, verb: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    let all = tasks.flatten().map(of_task).collect::<String>();
+    let word = format!("\0{verb}\0");
+    let runs =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&word));
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(runs).collect()
+}
+
+fn filters(daemon: &TestDaemon) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    status.lines().find(|line| line.starts_with("Seccomp_filters:")).unwrap().to_owned()
+}
+
+#[test]
+fn a_restart_in_place_keeps_the_process_that_starts_those_of_the_models() {
+    let fleet = Fleet::new("");
+    let root = fleet.enrol(TestRoot::new().models(&["wine_mlp"]));
+    let settings = root.folder.path().join("ledge.toml");
+    write(&settings, b"[runtimes]\nisolation = \"process\"\n");
+    let daemon = root.start();
+    let spawner = processes(daemon.pid(), "spawner");
+    assert_eq!(spawner.len(), 1);
+    let (mut former, filters_before) = (processes(spawner[0], "runtime"), filters(&daemon));
+
+    // The second restart asks for what a restart in place cannot do.
+    for (version, isolation) in [(1, "process"), (2, "none")] {
+        write(&settings, format!("[runtimes]\nisolation = \"{isolation}\"\n").as_bytes());
+        add_settings(&fleet, version, &format!("serving.max_queue_size = {}\n", 16 + version));
+        let callers = Callers::start(&daemon, 2, "wine_mlp", &wine());
+        fleet.platform.start(&format!("r-{version}"), &format!("configurations/night/{version}"), &[]);
+        look(&daemon);
+        daemon.wait_for_log("restarting the daemon to apply an update");
+        daemon.wait_for_log("ready");
+        daemon.wait_for_log("update committed");
+        callers.stop_unharmed();
+
+        assert_eq!(processes(daemon.pid(), "spawner"), spawner);
+        let children = processes(spawner[0], "runtime");
+        assert!(children.len() == 1 && children != former, "{children:?} {former:?}");
+        assert_eq!(filters(&daemon), filters_before, "it denies itself everything once");
+        former = children;
+    }
+    assert_eq!(starts(&daemon), 3);
+    assert!(daemon.log().contains("runtimes.isolation = none takes effect when the service is stopped"));
+}
+
 #[test]
 fn settings_that_no_release_may_set_are_refused_in_the_words_of_the_mistake() {
     let fleet = Fleet::new("");

@@ -582,6 +582,11 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
         let (backend, grown) = children.load(isolation, &order)?;
         return Ok((Box::new(backend), grown.max(on_disk)));
     }
+    if shared.children.as_ref().is_some_and(|children| children.needs_child(spec.runtime)) {
+        let reason = "OpenVINO writes code at run time, which the daemon denies itself while runtimes.isolation is not none: \
+                      remove isolation = \"none\" from model.toml, or set runtimes.isolation = none and restart the daemon";
+        return Err(LoadError::Refused { runtime: spec.runtime, reason: reason.to_owned() });
+    }
     let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &files, &spec.options))?;
     let on_disk = files.bytes();
     drop(opened);

@@ -20,6 +20,7 @@ use ledge_base::names::{self, ModelName};
 use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
 use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
+use ledge_isolation::Starter;
 use ledge_models::repository::VersionOnDisk;
 use ledge_service::limited_process::THIS_PROGRAM;
 use serde::{Deserialize, Serialize};
@@ -37,8 +38,8 @@ const DEFAULT_TIMEOUT_S: u64 = 120;
 /// Settings of every preflight on this box.
 #[derive(Debug, Clone)]
 pub struct PreflightSettings {
-    /// The program to start; this same one by default.
-    pub program: PathBuf,
+    /// Starts the process. It must be able to load every runtime.
+    pub starter: Starter,
     /// The folder with the runtimes' shared libraries.
     pub runtimes: PathBuf,
     /// The folders of those runtimes that came as releases, by their names.
@@ -54,11 +55,13 @@ pub struct PreflightSettings {
 }
 
 impl PreflightSettings {
-    /// Makes settings for the runtimes in this folder, and models that must answer within `timeout`.
+    /// Makes settings for the runtimes in this folder, and models that must answer within `timeout`. This process starts
+    /// its own program.
     pub fn new(runtimes: PathBuf, timeout: Duration) -> Self {
         let own_folders = BTreeMap::new();
         let (threads, measure, sealer) = (1, true, Sealer::none());
-        Self { program: THIS_PROGRAM.into(), runtimes, own_folders, threads, measure, timeout, sealer }
+        let starter = Starter::Direct(THIS_PROGRAM.into());
+        Self { starter, runtimes, own_folders, threads, measure, timeout, sealer }
     }
 
     fn of_model(&self, files: Option<PathBuf>, golden_min: Option<f64>) -> PreflightKind {
@@ -179,7 +182,7 @@ pub async fn run(
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let order = order(folder, settings.of_model(None, gate.golden_min), package, &facts);
-    let report = watch::run(&settings.program, &order).await?;
+    let report = watch::run(&settings.starter, &order).await?;
     same_signature(&report, package)?;
     Ok(report)
 }
@@ -189,7 +192,7 @@ pub async fn run(
 pub async fn run_version(settings: &PreflightSettings, version: VersionOnDisk) -> Result<(), PreflightError> {
     let VersionOnDisk { folder, files, golden_min } = version;
     let order = order(&folder, settings.of_model(Some(files), golden_min), &Package::default(), &settings.facts());
-    match watch::run(&settings.program, &order).await {
+    match watch::run(&settings.starter, &order).await {
         // A slow model is loaded anyway, and harms nothing.
         Err(PreflightError::Failed(reason)) if reason.cause == Cause::Latency => Ok(()),
         tried => tried.map(drop),
@@ -221,7 +224,7 @@ pub async fn run_runtime(
     let runtime = runtime_named(name).ok_or_else(unknown)?;
     let how = RuntimePreflight { runtime, threads: settings.threads, models };
     let order = order(folder, PreflightKind::Runtime(how), package, &facts);
-    watch::run(&settings.program, &order).await.map(drop)
+    watch::run(&settings.starter, &order).await.map(drop)
 }
 
 /// Decrypts the files of a model into memory, where they are encrypted, for as long as the preflight process runs.
@@ -263,7 +266,7 @@ pub async fn run_configuration(
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let order = order(folder, PreflightKind::Configuration(how), package, &facts);
-    watch::run(&settings.program, &order).await.map(drop)
+    watch::run(&settings.starter, &order).await.map(drop)
 }
 
 fn order(folder: &Path, what: PreflightKind, package: &Package, facts: &HostCapabilities) -> PreflightOrder {

@@ -1,21 +1,21 @@
 //! The preflight process, from outside: starts it, watches it, ends it, and judges its end.
 
-use std::path::Path;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use ledge_base::telemetry::process;
+use ledge_isolation::starter::{Outputs, Process, Starter, Verb};
 use ledge_service::limited_process;
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightMessage, PreflightOrder, PreflightReport};
 use crate::state::{Cause, Reason};
-
-/// The hidden verb that runs the preflight.
-const PREFLIGHT_VERB: [&str; 2] = ["update", "trial"];
 
 /// Most bytes read of its standard output; a report has a few hundred bytes.
 const STDOUT_MAX_BYTES: u64 = 1 << 20;
@@ -30,55 +30,105 @@ enum ProcessEnd {
     TooLong,
 }
 
+/// The process. It is ended when this is dropped.
+struct Trial {
+    pid: u32,
+    pidfd: OwnedFd,
+    /// From the thread that waits for it.
+    status: oneshot::Receiver<io::Result<ExitStatus>>,
+}
+
+impl Trial {
+    fn new(mut process: Process) -> io::Result<Self> {
+        let (pid, pidfd) = (process.id(), process.as_fd().try_clone_to_owned()?);
+        let (sender, status) = oneshot::channel();
+        // On a thread of its own: those for blocking work are few.
+        let wait = move || drop(sender.send(process.wait()));
+        std::thread::Builder::new().name("update-trial".to_owned()).spawn(wait)?;
+        Ok(Self { pid, pidfd, status })
+    }
+
+    /// Waits for its end.
+    async fn wait(&mut self) -> io::Result<ExitStatus> {
+        (&mut self.status).await.map_err(io::Error::other)?
+    }
+
+    fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The daemon's ends of the pipes.
+struct Pipes {
+    input: Sender,
+    output: Receiver,
+    errors: Receiver,
+}
+
+fn start(starter: &Starter) -> io::Result<(Trial, Pipes)> {
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+    let (input, own_input): (OwnedFd, OwnedFd) = pipe()?;
+    let ((own_output, output), (own_errors, errors)) = (pipe()?, pipe()?);
+    let process = starter.start(Verb::Trial, input, Some(Outputs { output, errors }))?;
+    let trial = Trial::new(process)?;
+    let pipes = Pipes {
+        input: Sender::from_owned_fd(own_input)?,
+        output: Receiver::from_owned_fd(own_output)?,
+        errors: Receiver::from_owned_fd(own_errors)?,
+    };
+    Ok((trial, pipes))
+}
+
 /// Runs a preflight to its end. The process is gone when this returns, and when it is dropped.
-pub(super) async fn run(program: &Path, order: &PreflightOrder) -> Result<PreflightReport, PreflightError> {
+pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<PreflightReport, PreflightError> {
     // This box is at fault, not the release.
-    let broken = |what: &str, error: std::io::Error| {
+    let broken = |what: &str, error: io::Error| {
         PreflightError::Interrupted(Reason::new(Cause::Load, format!("the preflight process {what}: {error}")))
     };
-    let mut child =
-        limited_process::start(program, &PREFLIGHT_VERB).map_err(|error| broken("cannot be started", error))?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    // Kept open to the end: the process ends with it.
-    let stdin = stdin.ok_or_else(|| broken("has no input", std::io::ErrorKind::BrokenPipe.into()))?;
+    let (mut trial, pipes) = start(starter).map_err(|error| broken("cannot be started", error))?;
+    let Pipes { input, output, errors } = pipes;
     let (end, said, complaints) =
-        tokio::join!(watch(&mut child, stdin, order), read(stdout, STDOUT_MAX_BYTES), read(stderr, STDERR_MAX_BYTES),);
+        tokio::join!(watch(&mut trial, input, order), read(output, STDOUT_MAX_BYTES), read(errors, STDERR_MAX_BYTES),);
     let end = end.map_err(|error| broken("cannot be watched", error))?;
     verdict(&end, &lines(&said), &limited_process::complaint(&complaints), order)
 }
 
 /// Sends the order, and enforces the limits of time and memory until the process is gone.
-async fn watch(child: &mut Child, mut stdin: ChildStdin, order: &PreflightOrder) -> std::io::Result<ProcessEnd> {
+async fn watch(trial: &mut Trial, mut input: Sender, order: &PreflightOrder) -> io::Result<ProcessEnd> {
     let deadline = Instant::now() + Duration::from_secs(order.seconds);
     let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
     // A process that died before it got the order is reported by its end.
-    let _ = stdin.write_all(&line).await;
-    let pid = child.id();
+    let _ = input.write_all(&line).await;
     loop {
-        let exited = tokio::time::timeout(MEMORY_POLL_INTERVAL, child.wait());
+        let exited = tokio::time::timeout(MEMORY_POLL_INTERVAL, trial.wait());
         if let Ok(status) = exited.await {
             return Ok(ProcessEnd::Exited(status?));
         }
-        let resident = pid.and_then(process::resident_bytes_of).unwrap_or(0);
+        let resident = process::resident_bytes_of(trial.pid).unwrap_or(0);
         let end = match () {
             () if resident > order.memory_bytes => ProcessEnd::TooLarge(resident),
             () if Instant::now() >= deadline => ProcessEnd::TooLong,
             () => continue,
         };
-        child.kill().await?;
+        trial.kill();
+        trial.wait().await?;
         return Ok(end);
     }
 }
 
 /// Reads to the end, and returns the first `most` bytes.
-async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
+async fn read(mut stream: impl AsyncRead + Unpin, most: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    if let Some(mut stream) = stream {
-        // Bytes read before an error are kept. The rest is read and dropped, or the process would wait for a reader.
-        let _ = (&mut stream).take(most).read_to_end(&mut bytes).await;
-        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-    }
+    // Bytes read before an error are kept. The rest is read and dropped, or the process would wait for a reader.
+    let _ = (&mut stream).take(most).read_to_end(&mut bytes).await;
+    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     bytes
 }
 

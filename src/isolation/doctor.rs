@@ -1,0 +1,38 @@
+//! The seal of a child on this machine, for findings.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_sandbox::SealReport;
+
+use crate::channel;
+use crate::starter::{Starter, Verb};
+use crate::wire::{Done, Setup};
+
+/// The most bytes of a report.
+const REPORT_BYTES_MAX: usize = 1 << 20;
+
+/// The longest time until a child has reported its seal. It takes some 20 ms.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts a child without models, and returns its report about its seal. It may read the runtimes in the folder `runtimes`.
+pub fn seal_report(starter: &Starter, runtimes: &Path) -> io::Result<SealReport> {
+    let (socket, other) = UnixStream::pair()?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
+    let mut process = starter.start(Verb::Runtime, other.into(), None)?;
+    let memory_bytes = Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))));
+    let setup = Setup { runtimes: runtimes.to_owned(), memory_bytes, ..Setup::default() };
+    let report = channel::send(&socket, &setup).and_then(|()| channel::receive(&socket, REPORT_BYTES_MAX));
+    // It ends with its socket too, but it has nothing to do any more.
+    process.kill();
+    let ended = process.wait();
+    match report? {
+        Some(Done::Sealed(report)) => Ok(report),
+        Some(_) => Err(io::Error::other("it sent something else than its report")),
+        None => Err(io::Error::other(format!("it ended without a report ({})", ended?))),
+    }
+}

@@ -1,0 +1,151 @@
+//! Packets between the daemon and the spawner: a message in postcard's form, and the open files that go with it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ledge_base::sys::NO_TELEMETRY_VARIABLE;
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a packet; most have under ten.
+const PACKET_BYTES_MAX: usize = 4096;
+
+/// The most files of a packet: a program, and its standard input, output and error.
+const FILES_MAX: usize = 4;
+
+/// Environment variables that a program inherits: those by which libraries are found.
+const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
+
+/// The verb of this program by which it is started. The list is closed: the spawner is not bound by the daemon's own seal,
+/// and must start nothing else for a daemon that an attacker controls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verb {
+    /// Runs models.
+    Runtime,
+    /// Tries a release.
+    Trial,
+}
+
+impl Verb {
+    /// The arguments.
+    pub fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Runtime => &["runtime"],
+            Self::Trial => &["update", "trial"],
+        }
+    }
+}
+
+/// An order of the daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Start the program that is the first file, with the second as standard input. Without further files its output goes
+    /// nowhere, and its errors where those of the daemon go; else these are two more files.
+    Start { number: u64, verb: Verb },
+    /// End every child. The daemon has a new program, which knows none of them.
+    Reset,
+}
+
+/// A report of the spawner.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Report {
+    /// The file is the pidfd of the child.
+    Started {
+        number: u64,
+        pid: u32,
+    },
+    NotStarted {
+        number: u64,
+        error: String,
+    },
+    /// The child has ended, with this status as wait(2) gives it.
+    Ended {
+        number: u64,
+        status: i32,
+    },
+    /// There is no child any more.
+    Reset,
+}
+
+/// A connected pair of sockets that keep packets apart, and report the end of the other side.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// The variables of a program that is started from outside: no setting and no secret.
+pub fn environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
+    let inherited = INHERITED_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    inherited.chain([(NO_TELEMETRY_VARIABLE, "1".into())])
+}
+
+/// Sends a packet.
+pub fn send(socket: impl AsFd, message: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(message).map_err(invalid)?;
+    retry_on_intr(|| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(rustix::io::Errno::TOOBIG);
+        }
+        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Receives a packet; `None` when the other side has closed the socket.
+pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = [0; PACKET_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let files = rights.flatten().collect();
+    match bytes.get(..received.bytes) {
+        Some([]) | None => Ok(None),
+        Some(packet) => Ok(Some((postcard::from_bytes(packet).map_err(invalid)?, files))),
+    }
+}
+
+fn invalid(error: postcard::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_stay_apart_and_bring_their_files() {
+        let (own, other) = pair().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        send(&own, &Request::Start { number: 1, verb: Verb::Trial }, &[read.as_fd(), write.as_fd()]).unwrap();
+        send(&own, &Request::Reset, &[]).unwrap();
+        drop(own);
+        let (first, files) = receive::<Request>(&other).unwrap().unwrap();
+        assert_eq!((first, files.len()), (Request::Start { number: 1, verb: Verb::Trial }, 2));
+        rustix::io::write(&files[1], b"x").unwrap();
+        let mut byte = [0];
+        rustix::io::read(&read, &mut byte).unwrap();
+        assert_eq!(byte, *b"x");
+        assert_eq!(receive::<Request>(&other).unwrap().unwrap().0, Request::Reset);
+        assert!(receive::<Request>(&other).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_packet_that_is_none_is_an_error() {
+        let (own, other) = pair().unwrap();
+        rustix::io::write(&own, &[200]).unwrap();
+        assert_eq!(receive::<Request>(&other).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,125 @@
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use super::*;
+
+/// A spawner on a thread of this process, whose children are another program. They end with it.
+struct TestSpawner {
+    spawner: Option<Spawner>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl TestSpawner {
+    fn new(program: &str) -> Self {
+        let (socket, other) = packets::pair().unwrap();
+        let serving = std::thread::spawn(move || server::serve(&other).unwrap());
+        let shared = Arc::new(Shared {
+            socket,
+            // There is no process to wait for.
+            pid: rustix::process::getpid(),
+            program: rustix::fs::open(Path::new(program), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap(),
+            next: AtomicU64::new(1),
+            state: Mutex::default(),
+        });
+        let reader = shared.clone();
+        std::thread::spawn(move || reader.read());
+        let spawner = Spawner { handle: Arc::new(Handle { shared }) };
+        Self { spawner: Some(spawner), serving: Some(serving) }
+    }
+
+    /// Drops the last handle, and waits until the spawner has ended.
+    fn end(&mut self) {
+        self.spawner = None;
+        if let Some(serving) = self.serving.take() {
+            serving.join().unwrap();
+        }
+    }
+}
+
+impl std::ops::Deref for TestSpawner {
+    type Target = Spawner;
+
+    fn deref(&self) -> &Spawner {
+        self.spawner.as_ref().unwrap()
+    }
+}
+
+impl Drop for TestSpawner {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn input() -> OwnedFd {
+    UnixStream::pair().unwrap().0.into()
+}
+
+#[test]
+fn a_child_is_started_with_its_files_and_its_end_is_reported() {
+    let spawner = TestSpawner::new("/usr/bin/env");
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let outputs = [write.try_clone().unwrap(), write];
+    let child = spawner.spawn(Verb::Runtime, &input(), &outputs).unwrap();
+    drop(outputs);
+    // `env runtime` finds no such program.
+    assert_eq!(child.status.recv().unwrap().code(), Some(127));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut std::fs::File::from(read), &mut said).unwrap();
+    assert!(said.contains("runtime"), "{said}");
+}
+
+#[test]
+fn a_child_is_ended_by_its_pidfd_and_its_signal_is_reported() {
+    let spawner = TestSpawner::new("/usr/bin/yes");
+    let [first, second] = [(); 2].map(|()| spawner.spawn(Verb::Runtime, &input(), &[]).unwrap());
+    assert_ne!(first.pid, second.pid);
+    rustix::process::pidfd_send_signal(&second.pidfd, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(second.status.recv().unwrap().signal(), Some(9));
+    assert!(first.status.try_recv().is_err(), "the other goes on");
+}
+
+#[test]
+fn a_program_that_does_not_start_is_an_error_of_that_start_only() {
+    let spawner = TestSpawner::new("/etc/passwd");
+    let error = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap_err();
+    assert!(error.to_string().contains("denied"), "{error}");
+    assert!(spawner.spawn(Verb::Trial, &input(), &[]).is_err(), "it still answers");
+}
+
+#[test]
+fn children_end_with_the_last_handle() {
+    let mut spawner = TestSpawner::new("/usr/bin/yes");
+    let child = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap();
+    spawner.end();
+    assert!(child.status.recv().is_err());
+    let gone = rustix::process::pidfd_send_signal(&child.pidfd, rustix::process::Signal::KILL);
+    assert_eq!(gone, Err(rustix::io::Errno::SRCH));
+}
+
+#[test]
+fn a_reset_ends_the_children_of_the_former_program() {
+    let spawner = TestSpawner::new("/usr/bin/yes");
+    let child = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap();
+    packets::send(&spawner.handle.shared.socket, &Request::Reset, &[]).unwrap();
+    let mut ended = [rustix::event::PollFd::new(&child.pidfd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut ended, None).unwrap();
+    assert!(spawner.spawn(Verb::Runtime, &input(), &[]).is_ok(), "it starts others");
+}
+
+#[test]
+fn the_end_of_the_spawner_is_told_and_nothing_is_started_any_more() {
+    let mut spawner = TestSpawner::new("/usr/bin/yes");
+    let child = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap();
+    let (sender, told) = mpsc::channel();
+    spawner.on_end(move |end| sender.send(end).unwrap());
+    // The spawner sees this as the end of the daemon, and the daemon's side as that of the spawner.
+    rustix::net::shutdown(&spawner.handle.shared.socket, Shutdown::Both).unwrap();
+    spawner.serving.take().unwrap().join().unwrap();
+    assert_eq!(told.recv().unwrap(), "ended");
+    assert!(child.status.recv().is_err());
+    assert!(spawner.spawn(Verb::Runtime, &input(), &[]).unwrap_err().to_string().contains("ended"));
+    let (sender, told) = mpsc::channel();
+    spawner.on_end(move |end| sender.send(end).unwrap());
+    assert_eq!(told.recv().unwrap(), "ended");
+}

@@ -1,0 +1,109 @@
+//! The start of a child of this program: by the spawner where there is one, and directly where there is none.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::spawner::Spawner;
+use crate::spawner::packets;
+pub use crate::spawner::packets::Verb;
+
+/// Starts children.
+#[derive(Debug, Clone)]
+pub enum Starter {
+    /// From this process, by the path of the program: for commands and tests, which have no spawner.
+    Direct(PathBuf),
+    /// From the spawner, which the limits of this process do not bind.
+    Spawner(Spawner),
+}
+
+/// The standard output and error of a child.
+#[derive(Debug)]
+pub struct Outputs {
+    pub output: OwnedFd,
+    pub errors: OwnedFd,
+}
+
+/// A child. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+    status: StatusSource,
+}
+
+#[derive(Debug)]
+enum StatusSource {
+    Own(std::process::Child),
+    Spawner(mpsc::Receiver<ExitStatus>),
+}
+
+impl Starter {
+    /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors where those of
+    /// this process go. It inherits no setting and no secret.
+    pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<Process> {
+        match self {
+            Self::Direct(program) => {
+                let mut command = Command::new(program);
+                command.args(verb.words()).env_clear().envs(packets::environment()).stdin(input);
+                match outputs {
+                    Some(Outputs { output, errors }) => command.stdout(output).stderr(errors),
+                    None => command.stdout(Stdio::null()),
+                };
+                let mut child = command.spawn()?;
+                match pidfd(child.id()) {
+                    Ok(pidfd) => Ok(Process { pid: child.id(), pidfd, status: StatusSource::Own(child) }),
+                    Err(error) => {
+                        let _ = child.kill();
+                        let _ = child.wait();
+                        Err(error)
+                    }
+                }
+            }
+            Self::Spawner(spawner) => {
+                let outputs: Vec<_> = outputs.into_iter().flat_map(|own| [own.output, own.errors]).collect();
+                let child = spawner.spawn(verb, &input, &outputs)?;
+                Ok(Process { pid: child.pid, pidfd: child.pidfd, status: StatusSource::Spawner(child.status) })
+            }
+        }
+    }
+}
+
+fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+    // The process was not waited for, so the number is still its own.
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+impl Process {
+    /// Its process id. Another process may have it after the end of this one.
+    pub fn id(&self) -> u32 {
+        self.pid
+    }
+
+    /// Ends it with SIGKILL. Does nothing when it has ended.
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        match &mut self.status {
+            StatusSource::Own(child) => child.wait(),
+            StatusSource::Spawner(status) => {
+                status.recv().map_err(|_| io::Error::other("the process that started it has ended, and it with that"))
+            }
+        }
+    }
+}
+
+impl AsFd for Process {
+    /// The pidfd, which is readable when the process has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}

@@ -1,0 +1,158 @@
+//! The spawner and the seal of the daemon: the daemon writes no code, other processes are started for it, and nothing
+//! outlives it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags};
+use serde_json::json;
+
+use crate::client::Client;
+use crate::daemon::{TestDaemon, TestRoot, data, send_signal};
+use crate::isolation::processes;
+
+fn isolated() -> TestRoot {
+    TestRoot::new().set("runtimes.isolation=process")
+}
+
+/// The spawner of a daemon, and its children.
+fn spawner(daemon: &TestDaemon) -> (u32, Vec<u32>) {
+    let spawners = processes(daemon.pid(), "spawner");
+    let [spawner] = spawners[..] else { panic!("{spawners:?}") };
+    (spawner, processes(spawner, "runtime"))
+}
+
+fn add_sub(client: &mut Client, model: &str) -> u16 {
+    let input = |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
+    let inputs = json!({"inputs": [input("INPUT0"), input("INPUT1")]});
+    client.post(&format!("/v2/models/{model}/infer"), &[], inputs.to_string().as_bytes()).status
+}
+
+fn of_process(pid: u32, file: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap()
+}
+
+/// The value of a line such as `Seccomp:\t2`.
+fn field(text: &str, name: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().trim().to_owned()
+}
+
+/// The number of filters of system calls that a process has.
+fn filters(pid: u32) -> u32 {
+    field(&of_process(pid, "status"), "Seccomp_filters").parse().unwrap()
+}
+
+fn pidfd(pid: u32) -> OwnedFd {
+    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()
+}
+
+/// Waits until these processes have ended.
+#[track_caller]
+fn wait_for_end(processes: &[OwnedFd]) {
+    for process in processes {
+        let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit)).unwrap();
+        assert_eq!(ended, 1, "it goes on");
+    }
+}
+
+#[test]
+fn the_daemon_writes_no_code_and_serves_what_does() {
+    let root = isolated().models(&["add_sub", "efficientnet_lite0", "document_reader"]).model_as("add_sub", "openvino");
+    let daemon = root.file("openvino/model.toml", "runtime = \"openvino\"").start();
+    let mut client = daemon.client();
+    assert_eq!(add_sub(&mut client, "add_sub"), 200);
+    assert_eq!(add_sub(&mut client, "openvino"), 200);
+    let photo = [("content-type", "image/jpeg")];
+    let answer = client.post("/v2/models/efficientnet_lite0/infer", &photo, &data("photos/chelsea.jpg"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let document = [("content-type", "application/pdf")];
+    let answer = client.post("/v2/models/document_reader/infer", &document, &data("documents/invoice.pdf"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+
+    let (spawner, children) = spawner(&daemon);
+    assert_eq!(children.len(), 1);
+    let maps = of_process(daemon.pid(), "maps");
+    let is_code = |line: &&str| line.split_whitespace().nth(1).is_some_and(|mode| mode.contains("wx"));
+    assert_eq!(maps.lines().find(is_code), None);
+    assert!(!maps.contains("libonnxruntime") && !maps.contains("libopenvino"), "{maps}");
+    assert_eq!(field(&of_process(daemon.pid(), "status"), "Seccomp"), "2");
+    assert_eq!(filters(daemon.pid()), filters(std::process::id()) + 1);
+    assert_eq!(filters(spawner), filters(std::process::id()));
+    assert_eq!(field(&of_process(spawner, "status"), "Threads"), "1");
+    println!("the spawner: {} of its own", field(&of_process(spawner, "smaps_rollup"), "Pss"));
+    // The child does what the daemon may not.
+    assert!(of_process(children[0], "maps").contains("libopenvino"));
+}
+
+#[test]
+fn a_runtime_that_writes_code_is_refused_in_the_daemon_with_the_remedy() {
+    let root = isolated().models(&["add_sub"]).model_as("add_sub", "openvino");
+    let daemon = root
+        .file("add_sub/model.toml", "isolation = \"none\"\nruntime = \"onnxruntime\"")
+        .file("openvino/model.toml", "isolation = \"none\"\nruntime = \"openvino\"")
+        .start();
+    let mut client = daemon.client();
+    assert_eq!(add_sub(&mut client, "add_sub"), 200);
+    let rows = client.post("/v2/repository/index", &[], b"").json();
+    let row = rows.as_array().unwrap().iter().find(|row| row["name"] == "openvino").unwrap();
+    let reason = row["reason"].as_str().unwrap();
+    assert!(reason.contains("runtimes.isolation = none"), "{reason}");
+}
+
+#[test]
+fn a_daemon_whose_models_run_in_it_has_no_spawner_and_no_seal() {
+    let daemon = TestRoot::new().models(&["add_sub"]).set("runtimes.isolation=none").start();
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    assert_eq!(processes(daemon.pid(), "spawner"), [0_u32; 0]);
+    assert_eq!(filters(daemon.pid()), filters(std::process::id()));
+}
+
+#[test]
+fn spawner_and_children_end_with_a_daemon_that_is_killed() {
+    let daemon = isolated().models(&["add_sub"]).start();
+    let (spawner, children) = spawner(&daemon);
+    assert_eq!(children.len(), 1);
+    let processes: Vec<_> = children.into_iter().chain([spawner]).map(pidfd).collect();
+    daemon.kill();
+    wait_for_end(&processes);
+}
+
+#[test]
+fn a_spawner_that_is_killed_takes_its_children_with_it_and_ends_the_daemon_in_order() {
+    let mut daemon = isolated().models(&["add_sub"]).start();
+    let (spawner, children) = spawner(&daemon);
+    let processes: Vec<_> = children.into_iter().map(pidfd).collect();
+    send_signal(spawner, "KILL");
+    wait_for_end(&processes);
+    let line = daemon.wait_for_log("an essential task ended: the daemon stops");
+    let reason = line["reason"].as_str().unwrap();
+    assert!(reason.contains("SIGKILL") && reason.contains("the service manager starts it again"), "{reason}");
+    // Not 78, with which the service manager would not.
+    assert_eq!(daemon.wait().code(), Some(1));
+    let root = daemon.kill();
+    let daemon = root.start();
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+}
+
+#[test]
+fn signals_to_every_process_of_the_service_leave_the_models_to_a_daemon_that_drains() {
+    let mut daemon = isolated().models(&["add_sub"]).start();
+    let (spawner, children) = spawner(&daemon);
+    // Not of the daemon's process group, which a Ctrl-C reaches.
+    let group = |pid: u32| rustix::process::getpgid(Pid::from_raw(pid.try_into().unwrap())).unwrap();
+    for process in children.iter().chain([&spawner]) {
+        assert_eq!(group(*process), Pid::from_raw(spawner.try_into().unwrap()).unwrap());
+        for signal in ["TERM", "INT", "HUP"] {
+            send_signal(*process, signal);
+        }
+    }
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    let processes: Vec<_> = children.into_iter().chain([spawner]).map(pidfd).collect();
+    daemon.signal("INT");
+    assert!(daemon.wait().success());
+    wait_for_end(&processes);
+    assert!(!daemon.log().contains("a model ended the process that it ran in"), "{}", daemon.log());
+}
