@@ -236,7 +236,9 @@ impl Children {
                 Ok(Home { child, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
             }
             Err(error) => {
-                folders.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+                for folder in &folders {
+                    let _ = std::fs::remove_dir_all(folder);
+                }
                 Err(error)
             }
         }

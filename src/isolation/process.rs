@@ -311,9 +311,10 @@ impl Inner {
         };
         let mut state = self.state();
         let end = state.cause.clone().unwrap_or_else(|| Ended {
-            reason: match nonsense {
-                true => "the process of the runtimes sent a message that is none".to_owned(),
-                false => format!("the process of the runtimes {}", by_itself()),
+            reason: if nonsense {
+                "the process of the runtimes sent a message that is none".to_owned()
+            } else {
+                format!("the process of the runtimes {}", by_itself())
             },
             blamed: crash::crashed(&self.report),
         });

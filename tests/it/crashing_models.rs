@@ -17,6 +17,11 @@ use crate::daemon::{TestDaemon, TestRoot, model_folder, setup_root, write};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
+/// Models that can end the daemon: those in other processes cannot.
+fn in_the_daemon() -> TestRoot {
+    TestRoot::new().set("runtimes.isolation=none")
+}
+
 /// Lays a release out as its owner would.
 fn owned(root: TestRoot, release: &str, name: &str) -> TestRoot {
     for entry in std::fs::read_dir(model_folder(release)).unwrap() {
@@ -67,7 +72,7 @@ fn wait_until_loading(daemon: &TestDaemon) {
 #[test]
 fn a_model_that_ends_the_process_is_suspended_at_the_third_start_and_the_others_answer() {
     let good = ["apple", "better", "zebra"];
-    let mut root = owned(TestRoot::new().set("repository.parallel_loads=4"), "release_crash", "crash");
+    let mut root = owned(in_the_daemon().set("repository.parallel_loads=4"), "release_crash", "crash");
     for name in good {
         root = owned(root, "release_good", name);
     }
@@ -118,7 +123,7 @@ fn a_model_that_ends_the_process_is_suspended_at_the_third_start_and_the_others_
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn another_configuration_is_tried_anew_and_so_are_other_files_at_a_start() {
-    let root = dies(dies(owned(TestRoot::new(), "release_crash", "crash")));
+    let root = dies(dies(owned(in_the_daemon(), "release_crash", "crash")));
     // OpenVINO does not divide 64-bit integers with the instruction that traps.
     let path = root.model("crash").join("model.toml");
     let config = std::fs::read_to_string(&path).unwrap();
@@ -131,14 +136,14 @@ fn another_configuration_is_tried_anew_and_so_are_other_files_at_a_start() {
 #[test]
 fn a_kill_while_idle_an_orderly_stop_and_another_boot_suspend_nothing() {
     // Idle.
-    let mut root = owned(TestRoot::new(), "release_good", "good");
+    let mut root = owned(in_the_daemon(), "release_good", "good");
     for _ in 0..3 {
         root = root.start().kill();
     }
     assert_eq!(names(&root), [""; 0]);
 
     // Its load takes longer than anybody waits.
-    let mut root = owned(TestRoot::new().set("shutdown.grace_ms=100"), "release_endless", "endless");
+    let mut root = owned(in_the_daemon().set("shutdown.grace_ms=100"), "release_endless", "endless");
     for _ in 0..3 {
         let mut daemon = root.start_unready();
         wait_until_loading(&daemon);
@@ -195,7 +200,7 @@ fn suspended_for_long(root: TestRoot, model: &str) -> TestRoot {
 
 #[test]
 fn a_suspended_model_that_passes_its_trial_serves_again() {
-    let root = suspended_for_long(owned(TestRoot::new(), "release_good", "good"), "good");
+    let root = suspended_for_long(owned(in_the_daemon(), "release_good", "good"), "good");
     let daemon = root.start();
     daemon.wait_for_log_since_start("a model is tried in a separate process first");
     daemon.wait_for_log("model ready");
@@ -211,7 +216,7 @@ fn a_suspended_model_that_passes_its_trial_serves_again() {
 
 #[test]
 fn an_explicit_load_that_passes_its_trial_serves_again() {
-    let root = owned(TestRoot::new(), "release_good", "good");
+    let root = owned(in_the_daemon(), "release_good", "good");
     let root = suspended_for_long(root, "good");
     // Not due for long.
     let text = std::fs::read_to_string(record(&root)).unwrap();
@@ -228,7 +233,7 @@ fn an_explicit_load_that_passes_its_trial_serves_again() {
 
 #[test]
 fn a_state_folder_that_cannot_be_written_stops_no_load() {
-    let root = owned(TestRoot::new(), "release_good", "good");
+    let root = owned(in_the_daemon(), "release_good", "good");
     // Folders in the place of the record and of what it is set aside as: no permission stops root.
     for path in [record(&root), record(&root).with_extension("jsonl.damaged")] {
         std::fs::create_dir_all(path.join("full")).unwrap();

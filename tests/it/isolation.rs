@@ -79,6 +79,16 @@ fn answers_again(client: &mut Client, model: &str) {
     }
 }
 
+/// Waits until something holds: a process that tried a model ends soon after the model is ready.
+#[track_caller]
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < LIMIT, "{what}");
+        std::thread::yield_now();
+    }
+}
+
 fn isolated() -> TestRoot {
     TestRoot::new().set("runtimes.isolation=process")
 }
@@ -115,15 +125,14 @@ fn the_daemon_loads_no_runtime_and_answers_the_same() {
         }
         answers.push(answered);
 
-        let own = children(&daemon);
         let expected = match isolation {
             "none" => 0,
             "process" => 1,
             _ => models.len(),
         };
-        assert_eq!(own.len(), expected, "{isolation}: {own:?}");
+        wait_until("the processes of the models", || children(&daemon).len() == expected);
         assert_eq!(has_runtime(daemon.pid()), isolation == "none");
-        assert!(own.into_iter().all(has_runtime));
+        assert!(children(&daemon).into_iter().all(has_runtime));
     }
     assert_eq!(answers[0], answers[1]);
     assert_eq!(answers[0], answers[2]);
@@ -150,7 +159,7 @@ fn a_crash_costs_only_the_call_that_caused_it() {
         assert!(others.join().unwrap().iter().all(|status| *status == 200));
         answers_again(&mut client, "faulty");
         // The next fault is in a process of its own.
-        assert_eq!(children(&daemon).len(), 2);
+        wait_until("two processes", || children(&daemon).len() == 2);
         assert_eq!(index(&mut client, "faulty")["state"], "READY");
     }
 }
@@ -163,10 +172,7 @@ fn a_model_that_goes_on_crashing_is_unloaded_with_its_reason_until_it_is_asked_f
         answers_again(&mut client, "faulty");
         assert_eq!(fault(&mut client, "faulty", b's').status, 502);
     }
-    let since = Instant::now();
-    while index(&mut client, "faulty")["state"] != "UNAVAILABLE" {
-        assert!(since.elapsed() < LIMIT);
-    }
+    wait_until("it is unloaded", || index(&mut daemon.client(), "faulty")["state"] == "UNAVAILABLE");
     let reason = index(&mut client, "faulty")["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("it ended its process 3 times") && reason.contains("SIGSEGV"), "{reason}");
     assert_eq!(well(&mut client, "faulty").status, 503);
@@ -218,21 +224,16 @@ fn instances(root: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_child_ends_with_its_daemon_and_leaves_nothing() {
     let daemon = two_wines(isolated()).start();
+    wait_until("one child", || children(&daemon).len() == 1 && instances(daemon.root.folder.path()).len() == 1);
     let own = children(&daemon);
-    assert_eq!(own.len(), 1);
     let root = daemon.kill();
-    let since = Instant::now();
-    while Path::new(&format!("/proc/{}", own[0])).exists() {
-        assert!(since.elapsed() < LIMIT, "the child outlives its daemon");
-        std::thread::yield_now();
-    }
+    wait_until("the child ends", || !Path::new(&format!("/proc/{}", own[0])).exists());
     assert_eq!(instances(root.folder.path()).len(), 1);
-    let daemon = root.start();
-    assert_eq!(instances(daemon.root.folder.path()).len(), 1);
+    let mut daemon = root.start();
+    wait_until("one folder", || instances(daemon.root.folder.path()).len() == 1);
     daemon.signal("TERM");
-    let mut daemon = daemon;
     assert!(daemon.wait().success());
-    assert_eq!(instances(daemon.root.folder.path()), [PathBuf::new(); 0]);
+    assert!(instances(daemon.root.folder.path()).is_empty());
 }
 
 #[test]

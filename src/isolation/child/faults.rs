@@ -82,8 +82,8 @@ impl Fault {
     /// The fault that an input asks for.
     pub fn wanted<'b>(mut inputs: impl Iterator<Item = &'b Bytes>) -> Option<Self> {
         let (kind, rest) = inputs.find_map(|input| {
-            let begins = [0, LENGTH_BYTES].into_iter();
-            begins.filter_map(|begin| input.get(begin..)?.strip_prefix(MAGIC)?.split_first()).next()
+            let mut begins = [0, LENGTH_BYTES].into_iter();
+            begins.find_map(|begin| input.get(begin..)?.strip_prefix(MAGIC)?.split_first())
         })?;
         Some(match kind {
             b'p' => Self::Probe(rest.iter().copied().take_while(|byte| *byte != 0).collect()),
@@ -138,7 +138,7 @@ impl Fault {
 
 #[expect(unconditional_recursion, reason = "that is the fault")]
 fn overflow(depth: usize) -> [usize; 1024] {
-    let mut frame = [depth; 1024];
-    frame[std::hint::black_box(depth) % 1024] += overflow(depth + 1)[3];
-    frame
+    let frame = std::hint::black_box([depth; 1024]);
+    let [deeper, ..] = overflow(depth + 1);
+    std::hint::black_box(frame.map(|word| word + deeper))
 }

@@ -104,10 +104,12 @@ impl Job<'_> {
     fn input(&self, head: WorkHead, places: Vec<Place>) -> Result<WorkInput, LaneError> {
         // A page stays after its step, and must not be in memory that the next job uses.
         let is_kept = matches!(head, WorkHead::Step { .. });
-        let own = |bytes: Bytes| match is_kept {
+        let own = |bytes: Bytes| {
+            if !is_kept {
+                return bytes;
+            }
             // The daemon has counted it already.
-            true => self.models.account().take_anyway(bytes.len()).keep(Bytes::copy_from_slice(&bytes)),
-            false => bytes,
+            self.models.account().take_anyway(bytes.len()).keep(Bytes::copy_from_slice(&bytes))
         };
         let bytes =
             places.into_iter().map(|place| self.lane.job_bytes(place).map(own)).collect::<Result<Vec<_>, _>>()?;

@@ -13,6 +13,7 @@ use ledge_engine::backend::{Backend, LoadError, RunPlace};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::panic_message;
+use ledge_engine::warm_up::WarmUp;
 
 use crate::wire::{LoadOrder, LoadedFacts, ModelId, PipelineId};
 
@@ -90,7 +91,7 @@ impl Models {
         })?;
         let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
         let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
-        for (_, inputs) in order.warm_up.iter().flat_map(|warm_up| warm_up.runs()) {
+        for (_, inputs) in order.warm_up.iter().flat_map(WarmUp::runs) {
             // Inputs that the first instance accepted are accepted by this one too.
             let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs, place)));
         }

@@ -31,6 +31,7 @@ use crate::scheduling::engine::Engine;
 use crate::scheduling::faults::Faults;
 use crate::scheduling::instance::{InstanceSpec, Instances, Observer};
 use crate::scheduling::queue::QueueLimits;
+use crate::scheduling::scheduler::Scale;
 
 /// Advice after the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
 const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
@@ -382,13 +383,16 @@ impl Loading<'_> {
         self.model.quantization.clone().into_iter().chain(declared).collect()
     }
 
-    /// Loads the version into one runtime. `choice` decides the settings that the model config leaves open.
-    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, RuntimeRefusal> {
-        let (config, defaults) = (&self.config(), self.defaults);
-        let cores = self.engine.cores();
-        let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
-        let faults = Arc::<Faults>::default();
-        let spec = |files: &ModelFiles| InstanceSpec {
+    /// The instances of one model of the version.
+    fn spec(
+        &self,
+        files: &ModelFiles,
+        runtime: Runtime,
+        (workers, scale): (Vec<usize>, Scale),
+        faults: &Arc<Faults>,
+    ) -> InstanceSpec {
+        let (config, defaults) = (self.source.config, self.defaults);
+        InstanceSpec {
             name: self.source.name.to_string(),
             own_process: format!("{}/{}", self.source.name, self.source.version),
             runtime,
@@ -409,7 +413,7 @@ impl Loading<'_> {
                 jobs: config.queue.max_size.unwrap_or(defaults.max_queue_size),
                 bytes: config.queue.max_bytes.unwrap_or(DEFAULT_QUEUE_BYTES),
             },
-            workers: workers.clone(),
+            workers,
             observer: Arc::new(Counting {
                 statistics: self.source.statistics.clone(),
                 on: AtomicBool::new(false),
@@ -421,7 +425,16 @@ impl Loading<'_> {
             isolation: self.isolation,
             faults: faults.clone(),
             time_limit: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
-        };
+        }
+    }
+
+    /// Loads the version into one runtime. `choice` decides the settings that the model config leaves open.
+    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, RuntimeRefusal> {
+        let (config, defaults) = (&self.config(), self.defaults);
+        let cores = self.engine.cores();
+        let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
+        let faults = Arc::<Faults>::default();
+        let spec = |files| self.spec(files, runtime, (workers.clone(), scale), &faults);
 
         let instances =
             Instances::start(self.engine, spec(&self.model.files)).await.map_err(|error| error.to_string())?;

@@ -130,12 +130,10 @@ impl ServingError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(refused) => Some(refused.retry_after()),
-            // A queue of small models drains in much less.
-            Self::Overloaded { .. } => Some(Duration::from_secs(1)),
+            // A queue of small models drains in much less, and a model is loaded again by then.
+            Self::Overloaded { .. } | Self::Crashed { .. } => Some(Duration::from_secs(1)),
             Self::Features(error) => error.retry_after(),
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
-            // By then the model is loaded again.
-            Self::Crashed { .. } => Some(Duration::from_secs(1)),
             Self::Pin(_)
             | Self::InvalidRequest(_)
             | Self::DeadlineExceeded { .. }
