@@ -7,7 +7,7 @@ fn lane() -> (Lane, Lane) {
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(60)
+    Instant::now() + Duration::from_mins(1)
 }
 
 /// Answers `count` jobs with what they brought.
@@ -34,7 +34,7 @@ fn each_job_gets_its_own_answer() {
     let (own, other) = lane();
     let child = std::thread::spawn(move || echo(&other, 1000));
     for round in 0..1000_usize {
-        let (first, second) = (vec![round as u8; round * 7], round.to_le_bytes());
+        let (first, second) = (vec![round.to_le_bytes()[0]; round * 7], round.to_le_bytes());
         let number = ask(&own, &[&first, &second]);
         own.wait(number, soon(), || false).unwrap();
         let places: Vec<Place> = own.answer_head().unwrap();
