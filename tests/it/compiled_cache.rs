@@ -51,7 +51,9 @@ fn copies_of_a_model_are_compiled_at_thirty_starts() {
 fn blobs(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path.is_dir() {
+        // Where a process of models reads them they have a second name.
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if path.is_dir() && !is_hidden {
             blobs(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "blob") {
             found.push(path);

@@ -184,7 +184,10 @@ fn an_encrypted_a_damaged_and_an_empty_file_are_told_apart() {
 fn drawing(daemon: &TestDaemon) -> usize {
     let children = format!("/proc/{0}/task", daemon.pid());
     let tasks = std::fs::read_dir(children).unwrap().map(|task| task.unwrap().path().join("children"));
-    tasks.filter_map(|children| std::fs::read_to_string(children).ok()).map(|ids| ids.split_whitespace().count()).sum()
+    let children: Vec<String> = tasks.filter_map(|children| std::fs::read_to_string(children).ok()).collect();
+    let draws =
+        |id: &&str| std::fs::read_to_string(format!("/proc/{id}/cmdline")).is_ok_and(|words| words.contains("\0pages"));
+    children.iter().flat_map(|ids| ids.split_whitespace()).filter(draws).count()
 }
 
 #[test]

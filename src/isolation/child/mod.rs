@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use ledge_base::sys;
+use ledge_engine::backend::Runtime;
 use ledge_engine::{Runtimes, cores};
 use ledge_sandbox::{Limits, Seal};
 use rustix::process::Signal;
@@ -54,7 +55,10 @@ pub fn run() -> Result<(), ChildError> {
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
     let setup: Option<Setup> = channel::receive(&socket, ORDER_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
-    let seal = seal(&setup);
+    // Read from the kernel once: a sealed process of an ordinary user cannot open /proc/self/auxv.
+    let _ = rustix::param::page_size();
+    let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
+    let seal = seal(&setup, &runtimes);
     #[cfg(feature = "fault-injection")]
     faults::before_the_seal(&setup, &seal);
     let seal = seal.apply();
@@ -67,7 +71,6 @@ pub fn run() -> Result<(), ChildError> {
         lanes.push(Lane::new(SharedMemory::map(&file, Lane::LENGTH).map_err(ChildError::Memory)?));
     }
 
-    let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
     let models = Arc::new(Models::new(runtimes, setup.content_bytes));
     for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
         let (models, cores) = (models.clone(), setup.cores.clone());
@@ -80,10 +83,12 @@ pub fn run() -> Result<(), ChildError> {
 }
 
 /// The seal of this process: it reads the runtimes and the files of models, and writes compiled models.
-fn seal(setup: &Setup) -> Seal {
-    let runtimes = std::iter::once(&setup.runtimes).chain(setup.own_folders.values());
+fn seal(setup: &Setup, runtimes: &Runtimes) -> Seal {
+    let folders = std::iter::once(&setup.runtimes).chain(setup.own_folders.values()).chain(&setup.readable).cloned();
+    // A library may be a link: what it needs is beside the file.
+    let beside = |runtime| Some(runtimes.library(runtime).ok()?.canonicalize().ok()?.parent()?.to_owned());
     Seal {
-        readable: runtimes.chain(&setup.readable).cloned().collect(),
+        readable: folders.chain(Runtime::ALL.into_iter().filter_map(beside)).collect(),
         writable: setup.writable.clone(),
         system_files: true,
         limits: Limits {
@@ -142,11 +147,23 @@ fn in_background(
 ) -> io::Result<()> {
     let socket = socket.clone();
     let work = move || {
+        let _end = EndOnPanic;
         crash::works_at(Work::Load(number));
         // When the daemon hung up, the main thread ends the process.
         let _ = channel::send(&socket, &work());
     };
     std::thread::Builder::new().name("infer-load".to_owned()).spawn(work).map(drop)
+}
+
+/// Ends the process when its thread panics: nobody would answer the daemon, and the crash report tells whose fault it was.
+struct EndOnPanic;
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
 }
 
 /// Ends this process at once. Destructors of a runtime crash while a model is loaded, so none is run.
