@@ -34,6 +34,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("pdf", ledge::documents::fuzz_pdf),
     ("tiff", ledge::documents::fuzz_tiff),
     ("step_result", ledge::pipeline::document_reading::step::fuzz_step_result),
+    ("child_message", ledge::isolation::fuzz_child_message),
     ("document_steps", ledge::pipeline::document_reading::steps::fuzz_steps),
     ("page_messages", ledge::documents::fuzz_page_messages),
     ("text_layer", ledge::documents::fuzz_text_layer),

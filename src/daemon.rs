@@ -512,8 +512,8 @@ fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
         memory_folder,
         cores: Topology::read().budget(config.runtimes.threads),
         content_bytes: config.http.max_memory_bytes,
-        // An eighth is left for the daemon.
-        memory_bytes: Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))) / 8 * 7),
+        // As the daemon itself, which has limited its memory by now.
+        memory_bytes: rustix::process::getrlimit(rustix::process::Resource::Data).current,
     }
 }
 

@@ -58,3 +58,4 @@ pub use process::{ChildId, Ended, OnEnd};
 pub use remote::RemoteBackend;
 pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
 pub use starter::Starter;
+pub use wire::fuzz_child_message;

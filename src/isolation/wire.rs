@@ -11,6 +11,7 @@ use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::{WorkError, WorkHead, WorkTimes};
 use ledge_engine::warm_up::WarmUp;
 use ledge_sandbox::SealReport;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneError, Place, Writer};
@@ -134,6 +135,25 @@ pub struct AnswerHead {
 pub struct RunHead {
     pub outputs: Vec<TensorHead>,
     pub time: ComputeTime,
+}
+
+/// Reads a message of a child: the first byte says if it is one over the socket or the head of an answer. True when it is
+/// one; it is the same after it was written and read again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_child_message(data: &[u8]) -> bool {
+    fn is_message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
+        let Ok(message) = postcard::from_bytes::<T>(bytes) else { return false };
+        let written = postcard::to_allocvec(&message).unwrap_or_default();
+        assert_eq!(postcard::from_bytes::<T>(&written).ok().as_ref(), Some(&message));
+        true
+    }
+    match data.split_first() {
+        Some((kind, bytes)) if kind.is_multiple_of(2) => is_message::<Done>(bytes),
+        Some((_, bytes)) => is_message::<AnswerHead>(bytes),
+        None => false,
+    }
 }
 
 impl RunHead {

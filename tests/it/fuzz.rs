@@ -75,6 +75,7 @@ fuzzed! {
     a_pdf_is_opened_or_refused: pdf, cut Mixed, changed Mixed, 1_000;
     a_page_of_a_tiff_has_three_bytes_a_pixel: tiff, cut Mixed, changed Mixed, 5_000;
     what_a_step_of_a_page_gives_is_as_much_as_was_asked_for: step_result, cut Refused, changed Mixed, 20_000;
+    what_a_process_of_models_says_is_written_as_it_was_read: child_message, cut Refused, changed Mixed, 50_000;
     boxes_of_a_document_lie_on_its_page_whatever_the_models_say: document_steps, cut Mixed, changed Mixed, 1_000;
     what_the_process_of_pages_says_is_written_as_it_was_read: page_messages, cut Mixed, changed Mixed, 20_000;
     lines_of_a_text_layer_lie_on_the_page: text_layer, cut Mixed, changed Mixed, 20_000;

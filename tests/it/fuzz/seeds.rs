@@ -123,6 +123,16 @@ pub fn tiff() -> Vec<Vec<u8>> {
     vec![crate::document_pdf::small_tiff()]
 }
 
+/// Two results of orders, and the head of an answer with an output of FP32 [1, 3].
+pub fn child_message() -> Vec<Vec<u8>> {
+    let answer = [
+        &[1, 0, 1, 11, 2, 1, 3, 0, 12][..],
+        // The times of the run by phase, and of the job.
+        &[0, 5, 0, 6, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9],
+    ];
+    vec![vec![0, 2, 7, 0], b"\x00\x02\x07\x01\x03bad".to_vec(), answer.concat()]
+}
+
 /// A result of each step of a page, for two lines.
 pub fn step_result() -> Vec<Vec<u8>> {
     let corners = [2.0_f32, 3.0, 40.0, 3.0, 40.0, 9.0, 2.0, 9.0].map(f32::to_le_bytes).concat();
