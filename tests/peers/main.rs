@@ -53,7 +53,6 @@ mod devices;
 #[path = "../it/devices_page.rs"]
 mod devices_page;
 mod documents_page;
-#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/fault_rounds.rs"]
 mod fault_rounds;
 mod faults;
