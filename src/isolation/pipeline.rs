@@ -50,7 +50,7 @@ impl Pipelines {
         known.get(&id).into_iter().flat_map(|known| &known.homes).filter_map(Weak::upgrade).collect()
     }
 
-    /// What a child needs to bind a pipeline, which it has from now on.
+    /// The setup of a pipeline, for a child that binds it now.
     fn give(&self, id: PipelineId, home: &Arc<Home>) -> Option<Arc<PipelineSetup>> {
         let mut known = self.lock();
         let known = known.get_mut(&id)?;

@@ -44,7 +44,7 @@ pub enum Isolation {
     Own,
 }
 
-/// What the children need.
+/// The settings of all children.
 #[derive(Debug, Clone)]
 pub struct ChildSettings {
     /// Starts each of them.

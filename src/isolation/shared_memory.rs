@@ -1,7 +1,7 @@
 //! Memory that the daemon and one child have in common. The only unsafe code of the crate besides `child/crash.rs`.
 //!
 //! Either side may write at any time, also while the other reads: a child that runs foreign code may do anything to it.
-//! So nothing here gives a reference to bytes that the other side may not be trusted with: bytes are copied in and out,
+//! Nothing here gives a reference to bytes that the other side may not be trusted with: bytes are copied in and out,
 //! and the words by which both sides wait are atomic. Only the child, which trusts the daemon, reads inputs in place.
 #![expect(unsafe_code, reason = "mapping memory; each block says why it is sound")]
 

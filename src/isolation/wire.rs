@@ -1,4 +1,4 @@
-//! What passes between the daemon and a child: plain data. Orders and their results go over a socket, jobs and answers
+//! Messages between the daemon and a child: plain data. Orders and their results go over a socket, jobs and answers
 //! through lanes.
 
 use std::collections::BTreeMap;

@@ -163,7 +163,7 @@ pub fn instance_folders(root: &Path, pid: u32) -> Vec<PathBuf> {
     found
 }
 
-/// What a daemon and its children hold.
+/// The resources of a daemon and its children.
 #[derive(Debug, Clone, Copy)]
 struct Holdings {
     files: usize,

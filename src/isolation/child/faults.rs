@@ -22,7 +22,7 @@ pub const MAGIC: &[u8; 7] = b"!FAULT:";
 /// A string of a `BYTES` tensor begins with its length.
 const LENGTH_BYTES: usize = 4;
 
-/// What the probe of the seal needs, from before the seal.
+/// The objects of the probe, made before the seal.
 static TARGETS: Mutex<Option<Targets>> = Mutex::new(None);
 
 /// Prepares the probe of the seal.

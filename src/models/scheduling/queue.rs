@@ -29,8 +29,8 @@ pub struct Job {
     pub queued: Instant,
     /// Set for a job that was in a run when its process ended: it runs again, by itself.
     pub is_second_try: bool,
-    /// How often its process ended in its run without a cause that is known. Nothing else runs beside such a job, so that
-    /// the cause is found.
+    /// The number of times that its process ended in its run without a cause that is known. Nothing else runs beside such
+    /// a job, so that the cause is found.
     pub unexplained_ends: u8,
     pub reply: oneshot::Sender<Result<FinishedRun, InferError>>,
 }

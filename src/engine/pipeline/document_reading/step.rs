@@ -58,7 +58,7 @@ pub struct PageSource {
     bytes: Bytes,
 }
 
-/// What the bytes of a page are.
+/// The meaning of the bytes of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SourceForm {
     /// A picture file.

@@ -15,7 +15,7 @@ use crate::pipeline::kind::{InputError, Pipeline, Prepared};
 /// The data that a pipeline makes the inputs of one run of. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkInput {
-    /// What a caller sent, or a part of it.
+    /// The content that a caller sent, or a part of it.
     Content { content: Content, limits: DecodeLimits },
     /// A step of a pipeline with steps.
     Step(PageStep),
@@ -28,7 +28,7 @@ pub enum WorkHead {
     Step { page: PageId, source: Option<SourceForm>, task: StepTask },
 }
 
-/// What the bytes of a content are.
+/// The meaning of the bytes of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContentForm {
     Photograph,
