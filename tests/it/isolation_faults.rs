@@ -41,6 +41,8 @@ fn a_document_is_read_to_its_end_when_its_process_is_killed_meanwhile() {
     let daemon = root.start();
     let expected = read(&mut daemon.client());
     for spent in [5, 30] {
+        // A process that tried a model ends soon after the model is ready.
+        wait_until("one process", LIMIT, || runtime_processes(&daemon).len() == 1);
         let [child] = runtime_processes(&daemon)[..] else { panic!("not one process") };
         let before = ticks(child);
         std::thread::scope(|scope| {
@@ -76,6 +78,8 @@ fn a_child_ends_with_a_daemon_that_is_killed_and_the_next_start_cleans_up() {
 #[test]
 fn so_does_a_child_in_a_run_that_never_ends() {
     let daemon = root().start();
+    // A process that tried a model ends soon after the model is ready.
+    wait_until("one process", LIMIT, || runtime_processes(&daemon).len() == 1);
     let [child] = runtime_processes(&daemon)[..] else { panic!("not one process") };
     let mut bytes = vec![0; 13 * 4];
     bytes[..8].copy_from_slice(b"!FAULT:l");
