@@ -510,7 +510,6 @@ fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
         is_code_denied: seal.is_code_denied(),
         folder,
         memory_folder,
-        cores: Topology::read().budget(config.runtimes.threads),
         content_bytes: config.http.max_memory_bytes,
         // As the daemon itself, which has limited its memory by now.
         memory_bytes: rustix::process::getrlimit(rustix::process::Resource::Data).current,

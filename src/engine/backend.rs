@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::ops::AddAssign;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -357,6 +358,14 @@ pub trait Backend: Send {
     /// Waits for the end of the run that is [`RunError::InProgress`].
     fn finish(&mut self) -> Result<RunResult, RunError> {
         Err(RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false })
+    }
+}
+
+/// Repairs `backend` after a failed run, so that the next caller does not wait for it.
+pub fn repair(backend: &mut dyn Backend) {
+    if !backend.is_sound() {
+        // A fault here occurs again in the next run, which reports it.
+        let _ = catch_unwind(AssertUnwindSafe(|| backend.repair()));
     }
 }
 

@@ -36,10 +36,12 @@ pub mod tflite;
 pub mod warm_up;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use backend::{Backend, LoadError, LoadOptions, ModelFiles, Runtime};
+use pipeline::work::panic_message;
 
 /// Copies the elements of an output, if there is memory for them. The error completes a sentence about the output.
 fn copy_elements<T: Copy>(elements: &[T]) -> Result<Vec<T>, String> {
@@ -119,7 +121,8 @@ impl Runtimes {
         .map_err(String::as_str)
     }
 
-    /// Loads a model into `runtime`. The runtime's own threads inherit the cores of the calling thread.
+    /// Loads a model into `runtime`. The runtime's own threads inherit the cores of the calling thread. A panic of a
+    /// runtime's binding is an error of this load only.
     pub fn load(
         &self,
         runtime: Runtime,
@@ -130,10 +133,14 @@ impl Runtimes {
             return Err(LoadError::Danger { runtime, reason: reason.clone() });
         }
         let missing = |reason: &String| LoadError::RuntimeMissing { runtime, reason: reason.clone() };
-        match runtime {
+        let load = || match runtime {
             Runtime::OnnxRuntime => self.onnxruntime().map_err(missing)?.load(files, options),
             Runtime::OpenVino => self.openvino().map_err(missing)?.load(files, options),
-        }
+        };
+        catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
+            let reason = format!("panicked: {}", panic_message(&*panic));
+            Err(LoadError::Refused { runtime, reason })
+        })
     }
 
     fn onnxruntime(&self) -> Result<&onnxruntime::OnnxRuntime, &String> {

@@ -1,10 +1,13 @@
 //! Warm-up: runs on zeros before an instance serves, so that the first callers do not pay for lazy allocation, nor for
 //! the compilation of a batch size.
 
+use std::time::Instant;
+
 use ledge_base::tensor::{Tensor, element_count};
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Port, Signature};
+use crate::backend::{self, Backend, Port, RunPlace, Signature};
+use crate::pipeline::work;
 
 /// Bound on one input of a warm-up run, in bytes: a larger one is not worth a warm-up.
 const WARM_UP_BYTES_MAX: usize = 64 << 20;
@@ -19,6 +22,17 @@ pub struct WarmUp {
 }
 
 impl WarmUp {
+    /// Runs the model on the inputs of all sizes. Inputs that the first instance accepted are accepted by this one too, so a
+    /// failure is not looked at.
+    pub fn run(&self, backend: &mut dyn Backend) {
+        let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
+        for (_, inputs) in self.runs() {
+            let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
+            let _ = work::run_tensors(backend, &inputs, &outputs, place);
+        }
+        backend::repair(backend);
+    }
+
     /// The number of batch elements of each run, and its inputs. Variable dimensions other than the batch are 1. A size
     /// whose inputs are above 64 MiB is left out.
     pub fn runs(&self) -> impl Iterator<Item = (usize, Vec<Tensor>)> {

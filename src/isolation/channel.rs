@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// The most bytes of one message: files of pipelines, such as tokenizers, are the largest part of one.
-const MESSAGE_BYTES_MAX: usize = 256 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 fn invalid(reason: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason.to_string())

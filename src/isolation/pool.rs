@@ -15,8 +15,6 @@ use ledge_engine::backend::{LoadError, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
-use rustix::io::Errno;
-use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
@@ -55,8 +53,6 @@ pub struct ChildSettings {
     pub folder: PathBuf,
     /// The same on a file system in memory, for models that are encrypted on the disk; `None` where there is none.
     pub memory_folder: Option<PathBuf>,
-    /// The cores that models run on.
-    pub cores: Vec<usize>,
     /// The most memory that each may reserve, in bytes.
     pub memory_bytes: Option<u64>,
     /// The most memory of what each makes of the content of calls, in bytes.
@@ -97,6 +93,8 @@ pub struct ModelOrder<'m> {
 pub struct Children {
     settings: ChildSettings,
     runtimes: Runtimes,
+    /// The cores that models run on.
+    cores: Vec<usize>,
     on_end: OnEnd,
     /// By the model that has one to itself; the shared one has no name.
     homes: Mutex<HashMap<Option<String>, Weak<Home>>>,
@@ -130,9 +128,9 @@ impl Drop for Home {
 
 impl Children {
     /// No child is started yet. `on_end` is told of each that ends before its models.
-    pub fn new(settings: ChildSettings, runtimes: Runtimes, on_end: OnEnd) -> Self {
+    pub fn new(settings: ChildSettings, runtimes: Runtimes, cores: Vec<usize>, on_end: OnEnd) -> Self {
         let (homes, next_folder) = (Mutex::default(), AtomicU64::new(1));
-        Self { settings, runtimes, on_end, homes, next_folder, pipelines: Arc::default() }
+        Self { settings, runtimes, cores, on_end, homes, next_folder, pipelines: Arc::default() }
     }
 
     /// True when the runtime can load a model only in a child.
@@ -221,7 +219,7 @@ impl Children {
             folders.push(folder);
         }
         let setup = Setup {
-            cores: self.settings.cores.clone(),
+            cores: self.cores.clone(),
             runtimes: self.runtimes.folder().to_owned(),
             own_folders: self.runtimes.own_folders(),
             readable: folders.iter().map(|folder| folder.join(FILES)).collect(),
@@ -264,10 +262,8 @@ impl Home {
 pub fn remove_leftovers(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.split('-').next().and_then(|pid| pid.parse::<i32>().ok()).and_then(Pid::from_raw);
-        let is_alive =
-            |pid| pid != rustix::process::getpid() && rustix::process::test_kill_process(pid) != Err(Errno::SRCH);
-        if !pid.is_some_and(is_alive) {
+        let pid = name.split('-').next().and_then(|pid| pid.parse::<u32>().ok());
+        if !pid.is_some_and(|pid| pid != std::process::id() && process::is_alive(pid)) {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }

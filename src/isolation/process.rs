@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use ledge_engine::backend::LoadError;
 use ledge_engine::pipeline::document_reading::step::PageId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_sandbox::SealReport;
+use ledge_service::limited_process;
 use rustix::process::Signal;
 
 use crate::channel;
@@ -77,8 +79,6 @@ struct LaneSlot {
 struct State {
     /// Those who wait for the result of an order, by the number of its model or pipeline.
     waiting: HashMap<u64, mpsc::Sender<Done>>,
-    /// Its seal, as it says itself.
-    seal: Option<SealReport>,
     /// Set when the daemon ends the child.
     cause: Option<Ended>,
     /// Set when the last handle was dropped.
@@ -271,8 +271,8 @@ impl Inner {
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
     }
 
-    /// Takes note of the seal of the child.
-    fn sealed(&self, seal: SealReport) {
+    /// Logs the mechanisms that the seal of the child lacks.
+    fn sealed(&self, seal: &SealReport) {
         for finding in seal.lacking() {
             let (mechanism, without) = (finding.mechanism.name(), finding.mechanism.without());
             let state = &finding.state;
@@ -282,14 +282,13 @@ impl Inner {
                 tracing::debug!(process = self.id, mechanism, %state, without, "a mechanism of the seal is not in force");
             }
         }
-        self.state().seal.get_or_insert(seal);
     }
 
     /// Passes results on until the child ends, and then tells everybody who waits.
     fn watch(&self, socket: &UnixStream, mut process: Process, on_end: &OnEnd) {
         let nonsense = loop {
             match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
-                Ok(Some(Done::Sealed(seal))) => self.sealed(seal),
+                Ok(Some(Done::Sealed(seal))) => self.sealed(&seal),
                 Ok(Some(done)) => {
                     let (Done::Loaded(number, _) | Done::Bound(number, _)) = &done else { break true };
                     let waiting = self.state().waiting.remove(number);
@@ -334,16 +333,13 @@ impl Inner {
 }
 
 /// The end of a process, completing "the process ...".
-pub(crate) fn describe(status: std::process::ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match status.signal().map(|signal| (signal, Signal::from_named_raw(signal))) {
-        Some((_, Some(Signal::SEGV))) => "crashed with SIGSEGV (segmentation fault)".to_owned(),
-        Some((_, Some(Signal::ABORT))) => "crashed with SIGABRT (aborted)".to_owned(),
-        Some((_, Some(Signal::BUS))) => "crashed with SIGBUS (bus error)".to_owned(),
-        Some((_, Some(Signal::FPE))) => "crashed with SIGFPE (arithmetic error)".to_owned(),
-        Some((_, Some(Signal::ILL))) => "crashed with SIGILL (illegal instruction)".to_owned(),
-        Some((_, Some(Signal::KILL))) => "was killed with SIGKILL, by a user or for want of memory".to_owned(),
-        Some((number, _)) => format!("ended with signal {number}"),
-        None => format!("ended with {status}"),
+pub(crate) fn describe(status: ExitStatus) -> String {
+    let Some(number) = limited_process::signal(status) else { return format!("ended with {status}") };
+    match Signal::from_named_raw(number) {
+        Some(Signal::KILL) => "was killed with SIGKILL, by a user or for want of memory".to_owned(),
+        Some(Signal::SEGV | Signal::ABORT | Signal::BUS | Signal::FPE | Signal::ILL) => {
+            format!("crashed with {}", limited_process::signal_name(number))
+        }
+        _ => format!("ended with signal {number}"),
     }
 }

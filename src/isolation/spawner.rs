@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use ledge_base::sys;
+use ledge_service::limited_process::{self, THIS_PROGRAM};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, retry_on_intr};
 use rustix::net::Shutdown;
@@ -42,9 +43,6 @@ pub use server::{SpawnerError, end_with_spawner, run};
 
 /// The environment variable with the spawner that a program leaves to the next program of its process.
 pub const SPAWNER_VARIABLE: &str = "LEDGE_SPAWNER";
-
-/// This program. Through the kernel: the file may have been replaced since it was started.
-const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// The longest wait for a start. One takes a few milliseconds.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,11 +92,10 @@ impl SpawnerProcess {
     fn start() -> io::Result<Self> {
         let (socket, other) = packets::pair()?;
         let mut command = Command::new(THIS_PROGRAM);
-        command.arg0("ledge").arg("spawner").env_clear().envs(packets::environment());
+        command.arg0("ledge").arg("spawner").env_clear().envs(limited_process::environment());
         // Out of the daemon's process group: a Ctrl-C is meant for the daemon, which ends the others when it has drained.
         command.stdin(other).stdout(Stdio::null()).process_group(0);
-        let process = command.spawn()?;
-        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let pid = Pid::from_child(&command.spawn()?);
         Ok(Self { socket, pid, is_inherited: false, is_code_denied: false })
     }
 

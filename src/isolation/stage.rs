@@ -22,8 +22,8 @@ const COMPILED: &str = "compiled";
 /// The longest wait for another load that uses the same compiled model.
 const CACHE_LOCK_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The largest compiled model that is kept, in bytes.
-const COMPILED_BYTES_MAX: u64 = 16 << 30;
+/// The largest compiled model that a child may write and that is kept, in bytes.
+pub const COMPILED_BYTES_MAX: u64 = 16 << 30;
 
 /// Where the files of one instance are.
 #[derive(Debug)]

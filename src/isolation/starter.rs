@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 
+use ledge_service::limited_process;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::spawner::Spawner;
-use crate::spawner::packets;
 pub use crate::spawner::packets::Verb;
 
 /// Starts children.
@@ -49,20 +49,13 @@ impl Starter {
         match self {
             Self::Direct(program) => {
                 let mut command = Command::new(program);
-                command.args(verb.words()).env_clear().envs(packets::environment()).stdin(input);
+                command.args(verb.words()).env_clear().envs(limited_process::environment()).stdin(input);
                 match outputs {
                     Some(Outputs { output, errors }) => command.stdout(output).stderr(errors),
                     None => command.stdout(Stdio::null()),
                 };
-                let mut child = command.spawn()?;
-                match pidfd(child.id()) {
-                    Ok(pidfd) => Ok(Process { pid: child.id(), pidfd, status: StatusSource::Own(child) }),
-                    Err(error) => {
-                        let _ = child.kill();
-                        let _ = child.wait();
-                        Err(error)
-                    }
-                }
+                let (child, pidfd) = spawn(&mut command)?;
+                Ok(Process { pid: child.id(), pidfd, status: StatusSource::Own(child) })
             }
             Self::Spawner(spawner) => {
                 let outputs: Vec<_> = outputs.into_iter().flat_map(|own| [own.output, own.errors]).collect();
@@ -73,10 +66,18 @@ impl Starter {
     }
 }
 
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+/// Starts a program, with a handle of its process that stays its own after its end.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<(std::process::Child, OwnedFd)> {
+    let mut child = command.spawn()?;
     // The process was not waited for, so the number is still its own.
-    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+    match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+        Ok(pidfd) => Ok((child, pidfd)),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error.into())
+        }
+    }
 }
 
 impl Process {

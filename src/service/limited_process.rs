@@ -1,6 +1,7 @@
 //! A second process of this program, for work that may crash or ask for too much. It limits itself before it reads anything
 //! foreign, inherits no setting and no secret, and ends with the process that started it.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -37,9 +38,14 @@ pub struct Limits {
 /// handle is dropped.
 pub fn start(program: &Path, verb: &[&str]) -> std::io::Result<Child> {
     let mut command = Command::new(program);
-    command.args(verb).env_clear().env(NO_TELEMETRY_VARIABLE, "1");
-    command.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
+    command.args(verb).env_clear().envs(environment());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()
+}
+
+/// The variables of a process of this program that others start: no setting and no secret.
+pub fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
+    let inherited = INHERITED_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    inherited.chain([(NO_TELEMETRY_VARIABLE, "1".into())])
 }
 
 /// Limits this process, from inside. To be called while there is one thread.

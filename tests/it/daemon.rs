@@ -334,6 +334,17 @@ impl Log {
     }
 }
 
+/// The children of a process that run a verb of the binary.
+pub fn processes(parent: u32, verb: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    let all = tasks.flatten().map(of_task).collect::<String>();
+    let word = format!("\0{verb}\0");
+    let runs =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&word));
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(runs).collect()
+}
+
 /// Sends a signal to a process. Not every machine has the program `kill`.
 pub fn send_signal(pid: u32, name: &str) {
     use rustix::process::{Pid, Signal, kill_process};

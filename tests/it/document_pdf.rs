@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestDaemon, TestRoot, model_folder};
+use crate::daemon::{TestDaemon, TestRoot, model_folder, processes};
 
 const MODEL: &str = "document_reader";
 /// Lines of an invoice as operators of a PDF page.
@@ -182,12 +182,7 @@ fn an_encrypted_a_damaged_and_an_empty_file_are_told_apart() {
 
 /// The processes that draw pages for this daemon.
 fn drawing(daemon: &TestDaemon) -> usize {
-    let children = format!("/proc/{0}/task", daemon.pid());
-    let tasks = std::fs::read_dir(children).unwrap().map(|task| task.unwrap().path().join("children"));
-    let children: Vec<String> = tasks.filter_map(|children| std::fs::read_to_string(children).ok()).collect();
-    let draws =
-        |id: &&str| std::fs::read_to_string(format!("/proc/{id}/cmdline")).is_ok_and(|words| words.contains("\0pages"));
-    children.iter().flat_map(|ids| ids.split_whitespace()).filter(draws).count()
+    processes(daemon.pid(), "pages").len()
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestDaemon, TestRoot, data, send_signal, write};
+use crate::daemon::{TestDaemon, TestRoot, data, processes, send_signal, write};
 
 /// A copy of the tiny model, to which the faults are sent.
 pub const FAULTY: &str = "faulty";
@@ -108,31 +108,11 @@ pub fn root() -> TestRoot {
     root.set(&format!("serving.default_timeout_ms={}", DEADLINE.as_millis())).runner(&["prlimit", CHILD_DATA])
 }
 
-/// The children of a process.
-pub fn children(pid: u32) -> Vec<u32> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(child) = entry.file_name().to_string_lossy().parse() else { continue };
-        // It may end meanwhile.
-        let Ok(stat) = read_to_string(entry.path().join("stat")) else { continue };
-        let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
-        let mut fields = rest.split(' ');
-        if fields.next() != Some("Z") && fields.next() == Some(&pid.to_string()) {
-            found.push(child);
-        }
-    }
-    found
-}
-
 /// The processes of the runtimes of a daemon.
 pub fn runtime_processes(daemon: &TestDaemon) -> Vec<u32> {
-    let is_runtime = |child: &u32| {
-        let words = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        words.split(|byte| *byte == 0).nth(1) == Some(b"runtime")
-    };
-    // The spawner has started them.
-    let spawned = children(daemon.pid()).into_iter().flat_map(children);
-    spawned.chain(children(daemon.pid())).filter(is_runtime).collect()
+    // Where the daemon is sealed, its spawner has started them.
+    let spawned = processes(daemon.pid(), "spawner").into_iter().flat_map(|spawner| processes(spawner, "runtime"));
+    spawned.chain(processes(daemon.pid(), "runtime")).collect()
 }
 
 /// Waits until `is_so`, for `limit` at most.

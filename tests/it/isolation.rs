@@ -8,26 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestDaemon, TestRoot, data, model_folder, write};
+use crate::daemon::{TestRoot, data, model_folder, write};
+use crate::fault_rounds::{runtime_processes, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
-
-/// The processes that run models for this daemon. The spawner has started them.
-fn children(daemon: &TestDaemon) -> Vec<u32> {
-    let spawned = processes(daemon.pid(), "spawner").into_iter().flat_map(|spawner| processes(spawner, "runtime"));
-    processes(daemon.pid(), "runtime").into_iter().chain(spawned).collect()
-}
-
-/// The children of a process that run the verb.
-pub fn processes(parent: u32, verb: &str) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
-    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-    let all = tasks.flatten().map(of_task).collect::<Vec<_>>().join(" ");
-    let word = format!("\0{verb}\0");
-    let runs =
-        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&word));
-    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(runs).collect()
-}
 
 fn has_runtime(pid: u32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -79,16 +63,6 @@ fn answers_again(client: &mut Client, model: &str) {
     }
 }
 
-/// Waits until something holds: a process that tried a model ends soon after the model is ready.
-#[track_caller]
-fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !holds() {
-        assert!(since.elapsed() < LIMIT, "{what}");
-        std::thread::yield_now();
-    }
-}
-
 fn isolated() -> TestRoot {
     TestRoot::new().set("runtimes.isolation=process")
 }
@@ -130,9 +104,9 @@ fn the_daemon_loads_no_runtime_and_answers_the_same() {
             "process" => 1,
             _ => models.len(),
         };
-        wait_until("the processes of the models", || children(&daemon).len() == expected);
+        wait_until("the processes of the models", LIMIT, || runtime_processes(&daemon).len() == expected);
         assert_eq!(has_runtime(daemon.pid()), isolation == "none");
-        assert!(children(&daemon).into_iter().all(has_runtime));
+        assert!(runtime_processes(&daemon).into_iter().all(has_runtime));
     }
     assert_eq!(answers[0], answers[1]);
     assert_eq!(answers[0], answers[2]);
@@ -159,7 +133,7 @@ fn a_crash_costs_only_the_call_that_caused_it() {
         assert!(others.join().unwrap().iter().all(|status| *status == 200));
         answers_again(&mut client, "faulty");
         // The next fault is in a process of its own.
-        wait_until("two processes", || children(&daemon).len() == 2);
+        wait_until("two processes", LIMIT, || runtime_processes(&daemon).len() == 2);
         assert_eq!(index(&mut client, "faulty")["state"], "READY");
     }
 }
@@ -172,7 +146,7 @@ fn a_model_that_goes_on_crashing_is_unloaded_with_its_reason_until_it_is_asked_f
         answers_again(&mut client, "faulty");
         assert_eq!(fault(&mut client, "faulty", b's').status, 502);
     }
-    wait_until("it is unloaded", || index(&mut daemon.client(), "faulty")["state"] == "UNAVAILABLE");
+    wait_until("it is unloaded", LIMIT, || index(&mut daemon.client(), "faulty")["state"] == "UNAVAILABLE");
     let reason = index(&mut client, "faulty")["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("it ended its process 3 times") && reason.contains("SIGSEGV"), "{reason}");
     assert_eq!(well(&mut client, "faulty").status, 503);
@@ -208,7 +182,7 @@ fn calls_go_on_when_somebody_kills_the_process_of_the_models() {
             let mut client = daemon.client();
             move || (0..300).map(|_| well(&mut client, "faulty").status).collect::<Vec<_>>()
         });
-        for child in children(&daemon) {
+        for child in runtime_processes(&daemon) {
             crate::daemon::send_signal(child, "KILL");
         }
         assert!(others.join().unwrap().iter().all(|status| *status == 200));
@@ -224,13 +198,15 @@ fn instances(root: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_child_ends_with_its_daemon_and_leaves_nothing() {
     let daemon = two_wines(isolated()).start();
-    wait_until("one child", || children(&daemon).len() == 1 && instances(daemon.root.folder.path()).len() == 1);
-    let own = children(&daemon);
+    wait_until("one child", LIMIT, || {
+        runtime_processes(&daemon).len() == 1 && instances(daemon.root.folder.path()).len() == 1
+    });
+    let own = runtime_processes(&daemon);
     let root = daemon.kill();
-    wait_until("the child ends", || !Path::new(&format!("/proc/{}", own[0])).exists());
+    wait_until("the child ends", LIMIT, || !Path::new(&format!("/proc/{}", own[0])).exists());
     assert_eq!(instances(root.folder.path()).len(), 1);
     let mut daemon = root.start();
-    wait_until("one folder", || instances(daemon.root.folder.path()).len() == 1);
+    wait_until("one folder", LIMIT, || instances(daemon.root.folder.path()).len() == 1);
     daemon.signal("TERM");
     assert!(daemon.wait().success());
     assert!(instances(daemon.root.folder.path()).is_empty());

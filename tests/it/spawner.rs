@@ -2,21 +2,26 @@
 //! outlives it.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags};
 use serde_json::json;
 
 use crate::client::Client;
-use crate::daemon::{TestDaemon, TestRoot, data, send_signal};
-use crate::isolation::processes;
+use crate::daemon::{TestDaemon, TestRoot, data, processes, send_signal};
+use crate::fault_rounds::{runtime_processes, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(1);
 
 fn isolated() -> TestRoot {
     TestRoot::new().set("runtimes.isolation=process")
 }
 
-/// The spawner of a daemon, and its children.
+/// The spawner of a daemon, and its child.
 fn spawner(daemon: &TestDaemon) -> (u32, Vec<u32>) {
+    // A process that tried a model ends soon after the model is ready.
+    wait_until("one child", LIMIT, || runtime_processes(daemon).len() == 1);
     let spawners = processes(daemon.pid(), "spawner");
     let [spawner] = spawners[..] else { panic!("{spawners:?}") };
     (spawner, processes(spawner, "runtime"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::daemon::{TestDaemon, TestRoot, model_folder, setup_root, write};
+use crate::daemon::{TestDaemon, TestRoot, model_folder, processes, setup_root, write};
 use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, wine};
 use crate::tools::run;
 
@@ -73,17 +73,6 @@ fn settings_are_taken_up_by_a_restart_in_place_and_no_request_is_lost() {
     assert_eq!((of("started").count(), of("stopped").count(), of("records_lost").count()), (2, 2, 0), "{show}");
     let calls: u64 = of("inference_minute").map(|event| event["calls"].as_u64().unwrap()).sum();
     assert_eq!(calls, all.iter().map(|answers| answers.answered).sum::<u64>(), "{show}");
-}
-
-/// The children of a process that run the verb, by their process ids.
-fn processes(parent: u32, verb: &str) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
-    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-    let all = tasks.flatten().map(of_task).collect::<String>();
-    let word = format!("\0{verb}\0");
-    let runs =
-        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&word));
-    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(runs).collect()
 }
 
 fn filters(daemon: &TestDaemon) -> String {

@@ -3,7 +3,8 @@
 use std::num::NonZero;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
 /// The resources that this process uses.
@@ -80,6 +81,12 @@ pub fn peak_resident_bytes() -> u64 {
     kibibytes.unwrap_or(0).saturating_mul(1024)
 }
 
+/// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
+pub fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
+}
+
 fn resident(process: &str) -> Option<u64> {
     // statm(5): total and resident pages first.
     let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
@@ -106,6 +113,14 @@ mod tests {
         let peak = peak_resident_bytes();
         assert!(peak >= 1 << 20 && resident_bytes_of(std::process::id()).is_some_and(|now| now > 1 << 20), "{peak}");
         assert_eq!(resident_bytes_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_not_alive() {
+        assert!(is_alive(std::process::id()) && is_alive(1) && !is_alive(u32::MAX) && !is_alive(0));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
     }
 
     #[test]

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use ledge_base::telemetry::process;
+
 use super::stream::{Header, StreamError, open_stream};
 use super::{OpenError, SealPurpose, Sealer};
 
@@ -204,7 +206,7 @@ pub fn remove_leftovers() {
             let Some(pid) = name.strip_prefix(&own).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok()) else {
                 continue;
             };
-            if pid == std::process::id() || !is_alive(pid) {
+            if pid == std::process::id() || !process::is_alive(pid) {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
@@ -214,12 +216,6 @@ pub fn remove_leftovers() {
 /// A folder on a file system in memory that this user may write to; `None` where there is none.
 pub fn memory_folder() -> Option<PathBuf> {
     tmpfs_folders().into_iter().map(|place| place.path).next()
-}
-
-/// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
-fn is_alive(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 fn prefix() -> String {
@@ -365,13 +361,5 @@ mod tests {
         assert!(matches!(fault(u64::MAX, &[place(&first, 16)]), FolderError::NoRoom { .. }));
         let disk = TmpfsFolder { path: "/proc".into(), spare: 16 };
         assert!(matches!(fault(1, &[disk]), FolderError::NoMemory));
-    }
-
-    #[test]
-    fn a_process_that_is_gone_is_not_alive() {
-        assert!(is_alive(std::process::id()) && is_alive(1) && !is_alive(u32::MAX) && !is_alive(0));
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        child.wait().unwrap();
-        assert!(!is_alive(child.id()));
     }
 }

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, RunError, RunPlace, RunResult};
+use ledge_engine::backend::{self, Backend, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{
     self, FinishedWork, Work as PipelineWork, WorkError, WorkHead, WorkInput, WorkTimes,
 };
 
 use super::crash::{self, Work};
-use super::models::{Models, repair};
+use super::models::Models;
 use crate::lane::{Lane, LaneError, Place, Writer};
 use crate::wire::{AnswerHead, JobHead, ModelId, RunHead, TensorHead};
 
@@ -70,7 +70,7 @@ impl Job<'_> {
                 })
             }
             JobHead::Repair(model) => self.run(model, false, |backend, _| {
-                repair(backend);
+                backend::repair(backend);
                 FinishedWork { result: Ok(RunResult::default()), times: WorkTimes::default() }
             }),
         }

@@ -1,5 +1,5 @@
-//! The process that runs models, from inside: `ledge runtime`. It seals itself before anything else. It has a thread for each core that models run on, asleep
-//! until its lane has a job, and one that obeys orders. It ends with its socket.
+//! The process that runs models, from inside: `ledge runtime`. It seals itself before anything else. It has a thread for
+//! each core that models run on, asleep until its lane has a job, and one that obeys orders. It ends with its socket.
 
 pub mod crash;
 #[cfg(feature = "fault-injection")]
@@ -20,23 +20,18 @@ use rustix::process::Signal;
 
 use self::crash::Work;
 use self::models::Models;
-use crate::channel;
+use crate::channel::{self, MESSAGE_BYTES_MAX};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
+use crate::stage::COMPILED_BYTES_MAX;
 use crate::wire::{Done, Order, Setup};
 
 /// The most open files: libraries, and files of models that are mapped.
 const OPEN_FILES_MAX: u64 = 4096;
 
-/// The largest file that it may write, in bytes.
-const COMPILED_BYTES_MAX: u64 = 16 << 30;
-
 /// The most threads of this process, and of the runtimes for each core that models use.
 const THREADS_MAX: u64 = 64;
 const THREADS_PER_CORE: u64 = 16;
-
-/// The most bytes of an order.
-const ORDER_BYTES_MAX: usize = 256 << 20;
 
 /// Reasons why the process does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +48,7 @@ pub enum ChildError {
 /// only errors.
 pub fn run() -> Result<(), ChildError> {
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
-    let setup: Option<Setup> = channel::receive(&socket, ORDER_BYTES_MAX).map_err(ChildError::Socket)?;
+    let setup: Option<Setup> = channel::receive(&socket, MESSAGE_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
     // Read from the kernel once: a sealed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
@@ -107,7 +102,7 @@ fn own_input() -> io::Result<OwnedFd> {
 
 /// Obeys orders until the daemon hangs up.
 fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
-    while let Ok(Some(order)) = channel::receive::<Order>(socket, ORDER_BYTES_MAX) {
+    while let Ok(Some(order)) = channel::receive::<Order>(socket, MESSAGE_BYTES_MAX) {
         let own = models.clone();
         let obeyed = match order {
             Order::Load(order) => in_background(order.model, socket, move || {

@@ -3,17 +3,15 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use ledge_base::memory_budget::{Account, MemoryBudget};
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{Backend, LoadError, RunPlace};
+use ledge_engine::backend::{Backend, LoadError};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::panic_message;
-use ledge_engine::warm_up::WarmUp;
 
 use crate::wire::{LoadOrder, LoadedFacts, ModelId, PipelineId};
 
@@ -84,29 +82,13 @@ impl Models {
     /// Loads a model, and runs its warm-up.
     pub fn load(&self, order: &LoadOrder) -> Result<LoadedFacts, LoadError> {
         let before = process::resident_bytes();
-        let load = || self.runtimes.load(order.runtime, &order.files, &order.options);
-        let mut backend = catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
-            let reason = format!("panicked: {}", panic_message(&*panic));
-            Err(LoadError::Refused { runtime: order.runtime, reason })
-        })?;
-        let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
-        let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
-        for (_, inputs) in order.warm_up.iter().flat_map(WarmUp::runs) {
-            // Inputs that the first instance accepted are accepted by this one too.
-            let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs, place)));
+        let mut backend = self.runtimes.load(order.runtime, &order.files, &order.options)?;
+        if let Some(warm_up) = &order.warm_up {
+            warm_up.run(&mut *backend);
         }
-        repair(&mut *backend);
         let signature = backend.signature().clone();
         let bytes = process::resident_bytes().saturating_sub(before);
         self.lock().insert(order.model, Arc::new(Mutex::new(backend)));
         Ok(LoadedFacts { signature, bytes })
-    }
-}
-
-/// Repairs `backend` after a failed run.
-pub fn repair(backend: &mut dyn Backend) {
-    if !backend.is_sound() {
-        // A fault here occurs again in the next run, which reports it.
-        let _ = catch_unwind(AssertUnwindSafe(|| backend.repair()));
     }
 }

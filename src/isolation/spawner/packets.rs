@@ -4,7 +4,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ledge_base::sys::NO_TELEMETRY_VARIABLE;
 use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -18,9 +17,6 @@ const PACKET_BYTES_MAX: usize = 4096;
 
 /// The most files of a packet: a program, and its standard input, output and error.
 const FILES_MAX: usize = 4;
-
-/// Environment variables that a program inherits: those by which libraries are found.
-const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
 /// The verb of this program by which it is started. The list is closed: the spawner is not bound by the daemon's own seal,
 /// and must start nothing else for a daemon that an attacker controls.
@@ -76,12 +72,6 @@ pub enum Report {
 /// A connected pair of sockets that keep packets apart, and report the end of the other side.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
-/// The variables of a program that is started from outside: no setting and no secret.
-pub fn environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
-    let inherited = INHERITED_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    inherited.chain([(NO_TELEMETRY_VARIABLE, "1".into())])
 }
 
 /// Sends a packet.

@@ -8,11 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ledge_base::sys;
+use ledge_service::limited_process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal};
+use rustix::process::{DumpableBehavior, Pid, Signal};
 
 use super::packets::{self, Report, Request, Verb};
+use crate::starter;
 
 /// The variable by which a child of the spawner learns the process id of its parent.
 const PARENT_VARIABLE: &str = "LEDGE_SPAWNER_PID";
@@ -139,20 +141,12 @@ fn start(number: u64, verb: Verb, files: Vec<OwnedFd>) -> io::Result<Started> {
     // the child fit, also after an upgrade of the package has replaced that file, and after the daemon has restarted in
     // place from the new one.
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
-    command.arg0("ledge").args(verb.words()).env_clear().envs(packets::environment());
+    command.arg0("ledge").args(verb.words()).env_clear().envs(limited_process::environment());
     command.env(PARENT_VARIABLE, OsString::from(std::process::id().to_string()));
     command.stdin(input).stdout(files.next().map_or_else(Stdio::null, Stdio::from));
     command.stderr(files.next().map_or_else(Stdio::inherit, Stdio::from));
-    let mut process = command.spawn()?;
-    let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => Ok(Started { number, process, pidfd }),
-        Err(error) => {
-            let _ = process.kill();
-            let _ = process.wait();
-            Err(error.into())
-        }
-    }
+    let (process, pidfd) = starter::spawn(&mut command)?;
+    Ok(Started { number, process, pidfd })
 }
 
 /// Refuses a file that is neither root's nor of the owner of this program. In a package that is root, so a daemon that an

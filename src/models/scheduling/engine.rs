@@ -9,7 +9,6 @@ use ledge_base::sys;
 use ledge_base::telemetry::process;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, RunError, RunPlace, RunResult, Runtime};
-use ledge_engine::warm_up::WarmUp;
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
 use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
@@ -110,7 +109,7 @@ impl Engine {
                     shared.child_ended(child, end);
                 }
             });
-            let children = children.map(|settings| Children::new(settings, runtimes.clone(), on_end));
+            let children = children.map(|settings| Children::new(settings, runtimes.clone(), cpus.clone(), on_end));
             EngineInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
                 wakers: cpus.iter().map(|_| Condvar::new()).collect(),
@@ -203,10 +202,11 @@ impl Engine {
     }
 
     /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. A run
-    /// in another process that turns out not to be brief ends on a thread of its own.
+    /// in another process (`is_elsewhere`) that turns out not to be brief ends on a thread of its own.
     pub(super) fn run_brief(
         &self,
         id: u64,
+        is_elsewhere: bool,
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
@@ -215,12 +215,9 @@ impl Engine {
         let shared = &self.handle.shared;
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
         // Not held by a run that is not brief in the end: at worst a cause is not found.
-        let _turn = match &shared.children {
-            Some(_) => Some(shared.turns.try_shared()?),
-            None => None,
-        };
-        let here = rustix::thread::sched_getcpu();
-        let here = shared.cpus.iter().position(|cpu| *cpu == here);
+        let _turn = if is_elsewhere { Some(shared.turns.try_shared()?) } else { None };
+        let here = is_elsewhere.then(rustix::thread::sched_getcpu);
+        let here = here.and_then(|here| shared.cpus.iter().position(|cpu| *cpu == here));
         let (mut instance, worker) = shared.lock().take_brief(id, bytes, here)?;
         let start = Instant::now();
         let place = RunPlace { core: worker, is_wide: false, deadline, patience: Some(BRIEF_RUN_PATIENCE) };
@@ -254,22 +251,19 @@ impl Engine {
     }
 
     /// Queues a job, and loads another instance in the background when the model needs one.
-    pub(super) fn offer(&self, id: u64, spec: &Arc<InstanceSpec>, alive: &Arc<watch::Sender<()>>, job: Job) {
+    pub(super) fn offer(&self, id: u64, job: Job) {
         let shared = &self.handle.shared;
         let now = job.queued;
         let mut state = shared.lock();
         let wake = state.offer(id, job);
         let grow = wake.is_none() && state.wants_instance(id, now);
+        let source = grow.then(|| state.model(id)?.source.clone()).flatten();
         let dropped = state.take_dropped();
         drop(state);
         drop(dropped);
         shared.wake(wake);
-        if grow {
-            let (own, alive, shared) = (spec.clone(), shared.alive(alive), shared.clone());
-            let grown = on_own_thread(&spec.name, move || shared.grow(id, &own, alive));
-            if let Err(reason) = grown {
-                self.handle.shared.instance_failed(id, &spec.name, &reason);
-            }
+        if let Some(source) = source {
+            shared.grow_in_background(id, source);
         }
     }
 
@@ -434,26 +428,34 @@ impl EngineInner {
     /// Loads the instances whose processes have ended.
     pub(super) fn load_missing(self: &Arc<Self>) {
         let missing = self.lock().take_missing();
-        for (id, InstanceSource { spec, alive }) in missing {
-            let (shared, own, alive) = (self.clone(), spec.clone(), self.alive(&alive));
-            if let Err(reason) = on_own_thread(&spec.name, move || shared.grow(id, &own, alive)) {
-                self.instance_failed(id, &spec.name, &reason);
-            }
+        for (id, source) in missing {
+            self.grow_in_background(id, source);
+        }
+    }
+
+    /// Loads an instance on a thread of its own. The model counts it as loading.
+    fn grow_in_background(self: &Arc<Self>, id: u64, InstanceSource { spec, alive }: InstanceSource) {
+        let (shared, own, alive) = (self.clone(), spec.clone(), self.alive(&alive));
+        if let Err(reason) = on_own_thread(&spec.name, move || shared.grow(id, &own, alive)) {
+            self.instance_failed(id, &spec.name, &reason);
         }
     }
 
     /// Gives a model a process of its own from its next load on, because it may have ended its process.
     pub(super) fn suspect_model(&self, id: u64) {
-        if let Some(InstanceSource { spec, .. }) = self.lock().model(id).and_then(|entry| entry.source.clone()) {
+        if let Some(InstanceSource { spec, .. }) = self.source(id) {
             tracing::warn!(model = spec.name, "a model gets a process of its own, as it may have ended its process");
             spec.faults.suspect();
         }
     }
 
+    fn source(&self, id: u64) -> Option<InstanceSource> {
+        self.lock().model(id)?.source.clone()
+    }
+
     /// Counts the fault of a model whose run ended its process.
     pub(super) fn model_crashed(&self, id: u64, reason: &str) {
-        let source = self.lock().model(id).and_then(|entry| entry.source.clone());
-        if let Some(InstanceSource { spec, .. }) = source {
+        if let Some(InstanceSource { spec, .. }) = self.source(id) {
             count_fault(&spec, reason);
         }
     }
@@ -587,30 +589,15 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
                       remove isolation = \"none\" from model.toml, or set runtimes.isolation = none and restart the daemon";
         return Err(LoadError::Refused { runtime: spec.runtime, reason: reason.to_owned() });
     }
-    let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &files, &spec.options))?;
+    let mut backend = shared.runtimes.load(spec.runtime, &files, &spec.options)?;
     let on_disk = files.bytes();
     drop(opened);
 
-    let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
-    for (_, inputs) in spec.warm_up.get().into_iter().flat_map(WarmUp::runs) {
-        // Inputs that the first instance accepted are accepted by this one too.
-        let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
-        let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs, place)));
+    if let Some(warm_up) = spec.warm_up.get() {
+        warm_up.run(&mut *backend);
     }
-
-    worker::repair(&mut *backend);
     let grown = process::resident_bytes().saturating_sub(before);
     Ok((backend, grown.max(on_disk)))
-}
-
-/// Runs `load`, and turns a panic of a runtime's binding into an error.
-fn protected(
-    runtime: Runtime,
-    load: impl FnOnce() -> Result<Box<dyn Backend>, LoadError>,
-) -> Result<Box<dyn Backend>, LoadError> {
-    catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
-        Err(LoadError::Refused { runtime, reason: format!("panicked: {}", worker::panic_message(&*panic)) })
-    })
 }
 
 /// Drops instances on a separate thread: a runtime may take long to tear a model down.

@@ -1,8 +1,8 @@
 //! The faults of one model in its processes: when it gets a process of its own, and when it is not loaded any more.
 //!
 //! A model that ends its process gets one of its own, where its next fault costs nobody else anything; so does a suspect,
-//! which was in its process at several ends whose cause is not known. After a fault a model is on probation
-//! for a time after each fault: several faults within one probation unload it. It returns to the process of all models when
+//! which was in its process at several ends whose cause is not known. A model is on probation for a time after each
+//! fault: several faults within one probation unload it. It returns to the process of all models when
 //! it is loaded anew.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -220,10 +220,15 @@ impl Instances {
     /// The pipeline `twin` for these instances, which is bound of `setup`: where they are in another process, bytes are read
     /// there.
     pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
-        match self.engine.children().filter(|_| self.spec.isolation != Isolation::None) {
+        match self.engine.children().filter(|_| self.is_elsewhere()) {
             Some(children) => children.pipeline(twin, setup),
             None => twin,
         }
+    }
+
+    /// True for instances in another process, where this process has others.
+    fn is_elsewhere(&self) -> bool {
+        self.spec.isolation != Isolation::None
     }
 
     /// Reports to the observer that runs answer requests from now on.
@@ -274,14 +279,15 @@ impl Instances {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
         let begun = Instant::now();
-        let finished = match self.engine.run_brief(self.id, &inputs, &outputs, rows, terms.deadline) {
-            None => None,
-            Some(BriefRun::Ended(result)) => {
-                let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
-                Some(finished.map_err(InferError::Run))
-            }
-            Some(BriefRun::InProgress(answer)) => Some(answer_within(begun, terms.deadline, answer).await),
-        };
+        let finished =
+            match self.engine.run_brief(self.id, self.is_elsewhere(), &inputs, &outputs, rows, terms.deadline) {
+                None => None,
+                Some(BriefRun::Ended(result)) => {
+                    let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+                    Some(finished.map_err(InferError::Run))
+                }
+                Some(BriefRun::InProgress(answer)) => Some(answer_within(begun, terms.deadline, answer).await),
+            };
         let unexplained_ends = match finished {
             None => 0,
             Some(Err(InferError::Run(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
@@ -306,12 +312,8 @@ impl Instances {
     ) -> Result<FinishedRun, InferError> {
         let (queued, deadline) = (Instant::now(), terms.deadline);
         let (reply, answer) = oneshot::channel();
-        self.engine.offer(
-            self.id,
-            &self.spec,
-            &self.alive,
-            Job { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends, reply },
-        );
+        let job = Job { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends, reply };
+        self.engine.offer(self.id, job);
         answer_within(queued, deadline, answer).await
     }
 }

@@ -1,12 +1,11 @@
 //! The thread behind each core: takes the next run, runs it, answers its callers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult};
+use ledge_engine::backend::{self, ComputeTime, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{self, FinishedWork, Work, WorkTimes};
 
@@ -68,7 +67,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
-                repair(&mut *instance.backend);
+                backend::repair(&mut *instance.backend);
                 if let Some(reason) = crashed {
                     shared.model_crashed(model, &reason);
                 }
@@ -284,14 +283,6 @@ pub(super) fn finish(instance: &mut Instance, rows: usize) -> Result<RunResult, 
         instance.observer.executed(rows, result.time, result.cpu_elsewhere);
     }
     result
-}
-
-/// Repairs `backend` after a failed run, so that the next caller does not wait for it.
-pub(super) fn repair(backend: &mut dyn Backend) {
-    if !backend.is_sound() {
-        // A fault here occurs again in the next run, which reports it.
-        let _ = catch_unwind(AssertUnwindSafe(|| backend.repair()));
-    }
 }
 
 /// Times of one job beside its run.
