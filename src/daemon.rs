@@ -226,6 +226,7 @@ struct App {
     counts: CountsKeeper,
     updates: updates::PreparedUpdates,
     seal: OwnSeal,
+    children: ChildSettings,
     environment: Environment,
 }
 
@@ -294,14 +295,21 @@ impl App {
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
         let children = child_settings(&config, seal);
-        let serving =
-            serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()), Some(children));
+        let serving = serving(
+            &config,
+            runtimes,
+            features,
+            audit.clone(),
+            sealer.clone(),
+            Some(cache.clone()),
+            Some(children.clone()),
+        );
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
 
         updates.manage(serving.repository());
-        let trials = updates::preflight_settings(&config, serving.repository(), &sealer, seal.starter());
+        let trials = updates::preflight_settings(&config, serving.repository(), &sealer, children.clone());
         load_guard::guard(serving.repository(), &config, trials, &audit);
 
         let environment = Environment {
@@ -325,6 +333,7 @@ impl App {
             counts,
             updates,
             seal: seal.clone(),
+            children,
             environment,
         })
     }
@@ -377,7 +386,7 @@ impl App {
         let own_routers = findings::OwnRouters::default();
         let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers, &publisher)?;
         let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
-        let Self { listeners, tls, counts, updates, seal, environment, .. } = self;
+        let Self { listeners, tls, counts, updates, children, environment, .. } = self;
         let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
@@ -414,7 +423,7 @@ impl App {
         own_routers.keep(routers, shutdown);
 
         let handle = updates.handle();
-        updates.spawn(&config, serving.repository(), &environment, seal.starter());
+        updates.spawn(&config, serving.repository(), &environment, children);
         let listeners = watched.spawn(readiness, shutdown);
         if let Some(statistics) = messages {
             let messaging = Messaging {
@@ -513,6 +522,7 @@ fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
         content_bytes: config.http.max_memory_bytes,
         // As the daemon itself, which has limited its memory by now.
         memory_bytes: rustix::process::getrlimit(rustix::process::Resource::Data).current,
+        is_trial: false,
     }
 }
 
@@ -536,7 +546,6 @@ fn serving(
         profiles: Profiles::new(
             // Only where a daemon has run before.
             config.runtimes.cache.is_dir().then_some(config.state.path.as_path()),
-            runtimes.clone(),
             budget.len(),
         ),
         measure: config.runtimes.measure,

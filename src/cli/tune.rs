@@ -102,7 +102,8 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
         goal: args.goal.to_string(),
         measured: figures(load),
     };
-    let stored = if args.dry_run { None } else { repository.profiles().put(&own.digest, &profile)? };
+    let stored =
+        if args.dry_run { None } else { repository.profiles().put(&own.digest, &repository.runtimes(), &profile)? };
     let distance = distance(args.goal, best.choice, &every);
     if args.json {
         let report = json!({

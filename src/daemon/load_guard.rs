@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ledge_base::telemetry::system::boot_id;
+use ledge_engine::Runtimes;
 use ledge_models::repository::attempts::TrialFailure;
 use ledge_models::repository::attempts::log::AttemptLog;
 use ledge_models::repository::{Repository, SeparateTrial, VersionOnDisk};
@@ -20,11 +21,13 @@ use crate::config::Config;
 struct LoadTrial(PreflightSettings);
 
 impl SeparateTrial for LoadTrial {
-    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), TrialFailure>> {
-        let settings = self.0.clone();
+    fn run(&self, version: VersionOnDisk, runtimes: Runtimes) -> BoxFuture<'static, Result<(), TrialFailure>> {
+        let settings = PreflightSettings { runtimes, ..self.0.clone() };
         let finding = |error| match error {
             PreflightError::Failed(reason) => TrialFailure::Failed(reason.to_string()),
-            PreflightError::Interrupted(reason) => TrialFailure::Interrupted(reason.to_string()),
+            PreflightError::Interrupted(reason) | PreflightError::Postponed(reason) => {
+                TrialFailure::Interrupted(reason.to_string())
+            }
         };
         async move { preflight::run_version(&settings, version).await.map_err(finding) }.boxed()
     }

@@ -9,7 +9,7 @@ use ledge_base::names::ModelName;
 use ledge_egress::{Egress, HostPort};
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::sealing::{Rekey, Sealer};
-use ledge_isolation::Starter;
+use ledge_isolation::ChildSettings;
 use ledge_models::repository::{ManagedVersion, Repository};
 use ledge_part::Environment;
 use ledge_updates::Updates;
@@ -84,10 +84,10 @@ impl PreparedUpdates {
     }
 
     /// Runs updates once the models are loaded, until the shutdown, on a thread that may wait for the disk.
-    pub fn spawn(self, config: &Config, repository: &Repository, environment: &Environment, starter: Starter) {
+    pub fn spawn(self, config: &Config, repository: &Repository, environment: &Environment, children: ChildSettings) {
         let (Some((updates, inbox)), Some(prepared)) = (self.channel, self.prepared) else { return };
         let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = environment;
-        let preflight = preflight_settings(config, repository, sealer, starter);
+        let preflight = preflight_settings(config, repository, sealer, children);
         let config = &config.updates;
         let Some(source) = Source::configured(config, egress) else { return };
         let platform = Platform::new(config.path.clone(), config.root_file.clone(), audit.clone(), source.clone());
@@ -173,14 +173,12 @@ pub fn preflight_settings(
     config: &Config,
     repository: &Repository,
     sealer: &Sealer,
-    starter: Starter,
+    children: ChildSettings,
 ) -> PreflightSettings {
     PreflightSettings {
-        starter,
         measure: config.runtimes.measure,
         sealer: sealer.clone(),
-        own_folders: repository.runtimes().own_folders(),
-        ..PreflightSettings::new(config.runtimes.dir.clone(), config.serving.default_timeout())
+        ..PreflightSettings::new(repository.runtimes(), children, config.serving.default_timeout())
     }
 }
 

@@ -65,8 +65,8 @@ struct RuntimesInner {
     folder: PathBuf,
     /// The folders of runtimes whose library is not in `folder`, by their names.
     own_folders: BTreeMap<&'static str, PathBuf>,
-    onnxruntime: OnceLock<Result<onnxruntime::OnnxRuntime, String>>,
-    openvino: OnceLock<Result<openvino::OpenVino, String>>,
+    onnxruntime: Arc<OnceLock<Result<onnxruntime::OnnxRuntime, String>>>,
+    openvino: Arc<OnceLock<Result<openvino::OpenVino, String>>>,
 }
 
 impl Runtimes {
@@ -79,8 +79,33 @@ impl Runtimes {
     pub fn with_own_folders(folder: PathBuf, own: &BTreeMap<String, PathBuf>) -> Self {
         let own_folder = |runtime: Runtime| Some((runtime.as_str(), own.get(runtime.as_str())?.clone()));
         let own_folders = Runtime::ALL.into_iter().filter_map(own_folder).collect();
-        let inner = RuntimesInner { folder, own_folders, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
-        Self { inner: Arc::new(inner) }
+        let (onnxruntime, openvino) = (Arc::default(), Arc::default());
+        Self { inner: Arc::new(RuntimesInner { folder, own_folders, onnxruntime, openvino }) }
+    }
+
+    /// The same, with the library of `runtime` in the folder `own`, or with `None` in that of all others. The other runtime
+    /// stays as it is. `None` when this process has loaded the library of `runtime`: nothing takes one out of a process.
+    pub fn with_library_in(&self, runtime: Runtime, own: Option<PathBuf>) -> Option<Self> {
+        let RuntimesInner { folder, own_folders, onnxruntime, openvino } = &*self.inner;
+        let (mut own_folders, folder) = (own_folders.clone(), folder.clone());
+        match own {
+            Some(own) => own_folders.insert(runtime.as_str(), own),
+            None => own_folders.remove(runtime.as_str()),
+        };
+        let (mut onnxruntime, mut openvino) = (onnxruntime.clone(), openvino.clone());
+        match runtime {
+            Runtime::OnnxRuntime if matches!(onnxruntime.get(), Some(Ok(_))) => return None,
+            Runtime::OpenVino if matches!(openvino.get(), Some(Ok(_))) => return None,
+            // One that did not load, or was not there, is looked for in its new place.
+            Runtime::OnnxRuntime => onnxruntime = Arc::default(),
+            Runtime::OpenVino => openvino = Arc::default(),
+        }
+        Some(Self { inner: Arc::new(RuntimesInner { folder, own_folders, onnxruntime, openvino }) })
+    }
+
+    /// The folder of the library of `runtime`.
+    pub fn folder_of(&self, runtime: Runtime) -> &Path {
+        self.inner.own_folders.get(runtime.as_str()).unwrap_or(&self.inner.folder)
     }
 
     /// The folder of the libraries of all others.
@@ -93,13 +118,18 @@ impl Runtimes {
         self.inner.own_folders.iter().map(|(name, folder)| ((*name).to_owned(), folder.clone())).collect()
     }
 
+    /// True when both find their libraries in the same folders.
+    pub fn are_in_the_folders_of(&self, other: &Self) -> bool {
+        Runtime::ALL.into_iter().all(|runtime| self.folder_of(runtime) == other.folder_of(runtime))
+    }
+
     /// Finds the runtime's shared library, without loading it.
     pub fn library(&self, runtime: Runtime) -> Result<PathBuf, String> {
         let stem = match runtime {
             Runtime::OnnxRuntime => "libonnxruntime.so",
             Runtime::OpenVino => "libopenvino_c.so",
         };
-        let folder = self.inner.own_folders.get(runtime.as_str()).unwrap_or(&self.inner.folder);
+        let folder = self.folder_of(runtime);
         newest_library(folder, stem).ok_or_else(|| format!("no {stem} in {} (runtimes.dir)", folder.display()))
     }
 

@@ -53,7 +53,7 @@ mod wire;
 
 pub use child::crash::Work;
 pub use doctor::seal_report;
-pub use pool::{ChildSettings, ChildUsage, Children, Isolation, ModelOrder, remove_leftovers};
+pub use pool::{ChildSettings, ChildUsage, Children, Isolation, ModelOrder, TrialEnd, remove_leftovers};
 pub use process::{ChildId, Ended, OnEnd};
 pub use remote::RemoteBackend;
 pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};

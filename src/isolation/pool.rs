@@ -1,11 +1,10 @@
 //! The children: the shared one of all models, and those of models that have one to themselves.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use ledge_base::sys;
@@ -18,7 +17,7 @@ use ledge_engine::warm_up::WarmUp;
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
-use crate::process::{Child, OnEnd};
+use crate::process::{Child, Ended, OnEnd};
 use crate::remote::RemoteBackend;
 use crate::stage::{Stage, StageFolders};
 use crate::starter::Starter;
@@ -57,6 +56,17 @@ pub struct ChildSettings {
     pub memory_bytes: Option<u64>,
     /// The most memory of what each makes of the content of calls, in bytes.
     pub content_bytes: usize,
+    /// True for the trial of a version. Its children wait for the threads that answer requests, and go first when memory is
+    /// short. After one has ended before its model, no other is started.
+    pub is_trial: bool,
+}
+
+/// The end of a trial before its model was unloaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TrialEnd {
+    /// Its process could not be started, for this reason.
+    NotStarted(String),
+    Ended(Ended),
 }
 
 /// The resources of one child.
@@ -65,6 +75,8 @@ pub struct ChildUsage {
     /// The model and version that have it to themselves; `None` for the shared one.
     pub name: Option<String>,
     pub resident_bytes: u64,
+    /// The most resident memory that it ever had.
+    pub peak_bytes: u64,
     /// CPU time since its start.
     pub cpu: Duration,
 }
@@ -74,6 +86,8 @@ pub struct ChildUsage {
 pub struct ModelOrder<'m> {
     /// The model and its version, by which its own child is found.
     pub name: &'m str,
+    /// The libraries of its child: see [`Runtimes::with_library_in`].
+    pub runtimes: &'m Runtimes,
     pub runtime: Runtime,
     pub files: &'m ModelFiles,
     /// True when the files may lie only in memory.
@@ -92,14 +106,20 @@ pub struct ModelOrder<'m> {
 /// The children of this process. Each is started when the first model needs it, and ends with its last model.
 pub struct Children {
     settings: ChildSettings,
-    runtimes: Runtimes,
     /// The cores that models run on.
     cores: Vec<usize>,
     on_end: OnEnd,
-    /// By the model that has one to itself; the shared one has no name.
-    homes: Mutex<HashMap<Option<String>, Weak<Home>>>,
-    next_folder: AtomicU64,
+    homes: Mutex<Vec<KnownHome>>,
+    trial_end: Arc<OnceLock<TrialEnd>>,
     pipelines: Arc<Pipelines>,
+}
+
+/// A child that may have ended.
+#[derive(Debug)]
+struct KnownHome {
+    /// The model that has it to itself; the shared one has no name.
+    name: Option<String>,
+    home: Weak<Home>,
 }
 
 impl std::fmt::Debug for Children {
@@ -112,6 +132,7 @@ impl std::fmt::Debug for Children {
 #[derive(Debug)]
 pub(crate) struct Home {
     pub child: Child,
+    runtimes: Runtimes,
     pub bound: Bound,
     pub pipelines: Arc<Pipelines>,
     folders: Vec<PathBuf>,
@@ -128,9 +149,42 @@ impl Drop for Home {
 
 impl Children {
     /// No child is started yet. `on_end` is told of each that ends before its models.
-    pub fn new(settings: ChildSettings, runtimes: Runtimes, cores: Vec<usize>, on_end: OnEnd) -> Self {
-        let (homes, next_folder) = (Mutex::default(), AtomicU64::new(1));
-        Self { settings, runtimes, cores, on_end, homes, next_folder, pipelines: Arc::default() }
+    pub fn new(settings: ChildSettings, cores: Vec<usize>, on_end: OnEnd) -> Self {
+        let trial_end = Arc::<OnceLock<TrialEnd>>::default();
+        let on_end: OnEnd = if settings.is_trial {
+            let end = trial_end.clone();
+            Arc::new(move |child, ended| {
+                let _ = end.set(TrialEnd::Ended(ended.clone()));
+                on_end(child, ended);
+            })
+        } else {
+            on_end
+        };
+        Self { settings, cores, on_end, homes: Mutex::default(), trial_end, pipelines: Arc::default() }
+    }
+
+    /// True for the trial of a version.
+    pub fn is_trial(&self) -> bool {
+        self.settings.is_trial
+    }
+
+    /// The end of a trial before its model was unloaded; `None` as long as there was none.
+    pub fn trial_end(&self) -> Option<TrialEnd> {
+        self.trial_end.get().cloned()
+    }
+
+    /// Ends every child now, for a reason that counts instead of the signal. No model is to blame.
+    pub fn end_all(&self, reason: &str) {
+        for (_, home) in self.running() {
+            home.child.end(Ended::by_us(reason.to_owned(), None));
+        }
+    }
+
+    /// Loads the library of a runtime in a child of its own, and returns its version or the reason why it does not load. Blocks
+    /// until that is done.
+    pub fn version(&self, runtimes: &Runtimes, runtime: Runtime) -> Result<String, String> {
+        let home = self.home(Some(runtime.to_string()), runtimes).map_err(|error| error.to_string())?;
+        home.child.open(self.pipelines.next_id(), runtime)
     }
 
     /// True when the runtime can load a model only in a child.
@@ -148,7 +202,7 @@ impl Children {
     pub fn load(&self, isolation: Isolation, order: &ModelOrder<'_>) -> Result<(RemoteBackend, u64), LoadError> {
         let refused = |error: io::Error| LoadError::Refused { runtime: order.runtime, reason: error.to_string() };
         let own = (isolation == Isolation::Own).then(|| order.name.to_owned());
-        let home = self.home(own).map_err(|error| LoadError::Refused {
+        let home = self.home(own, order.runtimes).map_err(|error| LoadError::Refused {
             runtime: order.runtime,
             reason: format!("its process cannot be started: {error}"),
         })?;
@@ -172,40 +226,54 @@ impl Children {
 
     /// The resources of each child that runs.
     pub fn usage(&self) -> Vec<ChildUsage> {
-        let running: Vec<_> =
-            self.lock().iter().filter_map(|(name, home)| Some((name.clone(), home.upgrade()?))).collect();
         let usage = |(name, home): (Option<String>, Arc<Home>)| {
             let pid = home.child.pid();
             Some(ChildUsage {
                 name,
                 resident_bytes: process::resident_bytes_of(pid)?,
+                peak_bytes: process::peak_resident_bytes_of(pid)?,
                 cpu: sys::process_cpu_time(pid).unwrap_or_default(),
             })
         };
-        running.into_iter().filter_map(usage).collect()
+        self.running().into_iter().filter_map(usage).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<String>, Weak<Home>>> {
+    fn running(&self) -> Vec<(Option<String>, Arc<Home>)> {
+        self.lock().iter().filter_map(|known| Some((known.name.clone(), known.home.upgrade()?))).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<KnownHome>> {
         // Nothing panics under this lock.
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The child of this name, or a new one in place of one that has ended.
-    fn home(&self, name: Option<String>) -> io::Result<Arc<Home>> {
+    /// The child of this name with these libraries, or a new one in place of one that has ended. One with other libraries goes
+    /// on as long as it has models.
+    fn home(&self, name: Option<String>, runtimes: &Runtimes) -> io::Result<Arc<Home>> {
         // Held during a start, so that two loads at a time do not start two.
         let mut homes = self.lock();
-        homes.retain(|_, home| home.strong_count() > 0);
-        let running = homes.get(&name).and_then(Weak::upgrade);
-        if let Some(home) = running.filter(|home| !home.child.is_closed()) {
+        homes.retain(|known| known.home.strong_count() > 0);
+        let of_name = homes.iter().filter(|known| known.name == name).filter_map(|known| known.home.upgrade());
+        let mut usable =
+            of_name.filter(|home| !home.child.is_closed() && home.runtimes.are_in_the_folders_of(runtimes));
+        if let Some(home) = usable.next() {
             return Ok(home);
         }
-        let home = Arc::new(self.start()?);
-        homes.insert(name, Arc::downgrade(&home));
+        drop(usable);
+        if self.trial_end.get().is_some() {
+            return Err(io::Error::other("the trial has ended"));
+        }
+        let home = self.start(runtimes).inspect_err(|error| {
+            let _ = self.trial_end.set(TrialEnd::NotStarted(error.to_string()));
+        })?;
+        let home = Arc::new(home);
+        homes.push(KnownHome { name, home: Arc::downgrade(&home) });
         Ok(home)
     }
 
-    fn start(&self) -> io::Result<Home> {
-        let own = format!("{}-{}", std::process::id(), self.next_folder.fetch_add(1, Ordering::Relaxed));
+    fn start(&self, runtimes: &Runtimes) -> io::Result<Home> {
+        static NEXT_FOLDER: AtomicU64 = AtomicU64::new(1);
+        let own = format!("{}-{}", std::process::id(), NEXT_FOLDER.fetch_add(1, Ordering::Relaxed));
         let places = std::iter::once(&self.settings.folder).chain(&self.settings.memory_folder);
         let mut folders = Vec::new();
         for place in places {
@@ -220,18 +288,19 @@ impl Children {
         }
         let setup = Setup {
             cores: self.cores.clone(),
-            runtimes: self.runtimes.folder().to_owned(),
-            own_folders: self.runtimes.own_folders(),
+            runtimes: runtimes.folder().to_owned(),
+            own_folders: runtimes.own_folders(),
             readable: folders.iter().map(|folder| folder.join(FILES)).collect(),
             writable: folders.iter().map(|folder| folder.join(WRITTEN)).collect(),
             memory_bytes: self.settings.memory_bytes,
             content_bytes: self.settings.content_bytes,
+            is_trial: self.settings.is_trial,
         };
         let started = Child::start(&self.settings.starter, &setup, self.on_end.clone());
         match started {
             Ok(child) => {
-                let (bound, pipelines) = (Bound::default(), self.pipelines.clone());
-                Ok(Home { child, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
+                let (runtimes, bound, pipelines) = (runtimes.clone(), Bound::default(), self.pipelines.clone());
+                Ok(Home { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
             }
             Err(error) => {
                 for folder in &folders {

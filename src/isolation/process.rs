@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use ledge_engine::backend::LoadError;
+use ledge_engine::backend::{LoadError, Runtime};
 use ledge_engine::pipeline::document_reading::step::PageId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_sandbox::SealReport;
@@ -42,6 +42,15 @@ pub struct Ended {
     pub reason: String,
     /// The work that is to blame, if it is known.
     pub blamed: Option<Work>,
+    /// The signal that ended it, unless this process sent that.
+    pub signal: Option<i32>,
+}
+
+impl Ended {
+    /// An end by this process.
+    pub(crate) fn by_us(reason: String, blamed: Option<Work>) -> Self {
+        Self { reason, blamed, signal: None }
+    }
 }
 
 /// Is told the end of each child that was not stopped.
@@ -160,15 +169,22 @@ impl Child {
         let (model, runtime) = (order.model, order.runtime);
         match self.done(model, &Order::Load(Box::new(order))) {
             Ok(Done::Loaded(_, result)) => result,
-            Ok(Done::Bound(..) | Done::Sealed(_)) => {
-                Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false })
-            }
-            Err(Ended { reason, blamed }) if blamed == Some(Work::Load(model)) => {
+            Ok(_) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false }),
+            Err(Ended { reason, blamed, .. }) if blamed == Some(Work::Load(model)) => {
                 Err(LoadError::Crashed { runtime, reason })
             }
-            Err(Ended { reason, blamed }) => {
+            Err(Ended { reason, blamed, .. }) => {
                 Err(LoadError::Interrupted { runtime, reason, is_explained: blamed.is_some() })
             }
+        }
+    }
+
+    /// Loads the library of a runtime, and returns its version. Blocks until that is done.
+    pub fn open(&self, number: u64, runtime: Runtime) -> Result<String, String> {
+        match self.done(number, &Order::Open(number, runtime)) {
+            Ok(Done::Opened(_, result)) => result,
+            Ok(_) => Err(self.confused().reason),
+            Err(Ended { reason, .. }) => Err(reason),
         }
     }
 
@@ -176,7 +192,7 @@ impl Child {
     pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
         match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone()))) {
             Ok(Done::Bound(_, result)) => result,
-            Ok(Done::Loaded(..) | Done::Sealed(_)) => Err(self.confused().reason),
+            Ok(_) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
         }
     }
@@ -197,7 +213,7 @@ impl Child {
             Ok(done) => Ok(done),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let reason = format!("the load took longer than {} minutes", LOAD_TIME_MAX.as_secs() / 60);
-                self.end(Ended { reason, blamed: Some(Work::Load(number)) });
+                self.end(Ended::by_us(reason, Some(Work::Load(number))));
                 Err(self.wait_for_end())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.wait_for_end()),
@@ -206,7 +222,7 @@ impl Child {
 
     /// Ends a child that gave the result of another order.
     fn confused(&self) -> Ended {
-        self.end(Ended { reason: "the process of the runtimes confuses orders".to_owned(), blamed: None });
+        self.end(Ended::by_us("the process of the runtimes confuses orders".to_owned(), None));
         self.wait_for_end()
     }
 
@@ -230,7 +246,7 @@ impl Child {
         if let Err(error) = channel::send(&socket, order)
             && !self.is_closed()
         {
-            self.end(Ended { reason: format!("the process of the runtimes takes no orders: {error}"), blamed: None });
+            self.end(Ended::by_us(format!("the process of the runtimes takes no orders: {error}"), None));
         }
     }
 
@@ -290,7 +306,9 @@ impl Inner {
             match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
                 Ok(Some(Done::Sealed(seal))) => self.sealed(&seal),
                 Ok(Some(done)) => {
-                    let (Done::Loaded(number, _) | Done::Bound(number, _)) = &done else { break true };
+                    let (Done::Opened(number, _) | Done::Loaded(number, _) | Done::Bound(number, _)) = &done else {
+                        break true;
+                    };
                     let waiting = self.state().waiting.remove(number);
                     let Some(waiting) = waiting else { break true };
                     let _ = waiting.send(done);
@@ -304,8 +322,8 @@ impl Inner {
         self.kill();
         let status = process.wait();
         self.is_closed.store(true, Ordering::Release);
-        let by_itself = || match status {
-            Ok(status) => describe(status),
+        let by_itself = || match &status {
+            Ok(status) => describe(*status),
             Err(error) => format!("ended, and its status is not known: {error}"),
         };
         let mut state = self.state();
@@ -316,6 +334,7 @@ impl Inner {
                 format!("the process of the runtimes {}", by_itself())
             },
             blamed: crash::crashed(&self.report),
+            signal: status.as_ref().ok().copied().and_then(limited_process::signal),
         });
         state.end = Some(end.clone());
         // Whoever waits for a result learns the end from the closed channel.

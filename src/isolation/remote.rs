@@ -159,7 +159,7 @@ impl RemoteBackend {
 
 /// Ends the child because of the job on `core`.
 fn end(home: &Home, core: usize, reason: String) -> RunError {
-    home.child.end(Ended { reason, blamed: Some(ChildWork::Lane(core)) });
+    home.child.end(Ended::by_us(reason, Some(ChildWork::Lane(core))));
     ended(home, core)
 }
 
@@ -171,8 +171,8 @@ fn ended(home: &Home, core: usize) -> RunError {
 /// The error of `own` work whose child has ended.
 fn ended_by(home: &Home, own: ChildWork) -> RunError {
     match home.child.wait_for_end() {
-        Ended { reason, blamed: Some(work) } if work == own => RunError::Crashed { reason },
-        Ended { reason, blamed } => RunError::Interrupted { reason, is_explained: blamed.is_some() },
+        Ended { reason, blamed: Some(work), .. } if work == own => RunError::Crashed { reason },
+        Ended { reason, blamed, .. } => RunError::Interrupted { reason, is_explained: blamed.is_some() },
     }
 }
 

@@ -40,11 +40,15 @@ pub struct Setup {
     pub memory_bytes: Option<u64>,
     /// The most memory of what it makes of the content of calls, in bytes.
     pub content_bytes: usize,
+    /// Set for a trial, which waits for the threads that answer requests.
+    pub is_trial: bool,
 }
 
 /// An order of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Order {
+    /// Loads the library of a runtime.
+    Open(u64, Runtime),
     Load(Box<LoadOrder>),
     Unload(ModelId),
     Bind(PipelineId, Box<PipelineSetup>),
@@ -69,6 +73,8 @@ pub struct LoadOrder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Done {
     Sealed(SealReport),
+    /// The version of a runtime, or the reason why it does not load.
+    Opened(u64, Result<String, String>),
     Loaded(ModelId, Result<LoadedFacts, LoadError>),
     Bound(PipelineId, Result<(), String>),
 }

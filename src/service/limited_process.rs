@@ -66,10 +66,16 @@ pub fn limit_this_process(limits: Limits) -> rustix::io::Result<()> {
     // `setsid`: the kernel may divide the CPU by sessions first, and niceness counts only within one.
     rustix::process::setpgid(None, None)?;
     rustix::process::nice(limits.niceness)?;
-    // When the machine runs out of memory this process goes first. Where the file is not there, nothing is lost.
-    let _ =
-        std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj").map(|mut file| file.write(b"1000"));
+    go_first_without_memory(1000);
     Ok(())
+}
+
+/// Makes the kernel end this process before others when the machine runs out of memory: before those with a lower `score`,
+/// which is `oom_score_adj` of proc(5), at most 1000.
+pub fn go_first_without_memory(score: u16) {
+    let file = std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj");
+    // Where the file is not there, the kernel takes the largest process.
+    let _ = file.and_then(|mut file| file.write_all(score.to_string().as_bytes()));
 }
 
 /// Ends this process when its input ends: whoever started it holds the other end for as long as the result is wanted.

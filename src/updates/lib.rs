@@ -38,8 +38,9 @@
 //!   * `survey.rs` - the master keys that the files need
 //!   * `tests.rs` - tests
 //! * `preflight/` - the trial run of a release in a process of its own, before it is loaded next to the live version:
-//!   * `mod.rs`, `watch.rs` - the process from outside: started, watched, ended
-//!   * `child.rs`, `model.rs` - the process from inside: limits, load, golden inputs, measurement
+//!   * `mod.rs` - what is tried, and the limits of a trial
+//!   * `trial.rs` - a model, or the models of a library: load, golden inputs, measurement, in a sealed process
+//!   * `watch.rs`, `child.rs` - the process that reads settings, from outside and from inside
 //!   * `requirements.rs` - compares this box with the requirements of a release
 //! * `gates.rs` - limits that a new version must keep while it sees requests
 //! * `updater/` - the one task that owns the state:

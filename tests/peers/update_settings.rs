@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::daemon::{TestDaemon, TestRoot, model_folder, processes, setup_root, write};
+use crate::fault_rounds::wait_until;
 use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, wine};
 use crate::tools::run;
 
@@ -215,10 +216,10 @@ fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
     fleet.platform.add(&["runtime", "add"], "onnxruntime", 1, onnxruntime(None).path());
     fleet.platform.start("r-1", "runtimes/onnxruntime/1", &[]);
     look(&daemon);
-    daemon.wait_for_log("restarting the daemon to apply an update");
-    let found = daemon.wait_for_log("runtime found");
-    assert!(found["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/1-"), "{found}");
+    let moved = daemon.wait_for_log("the models of a runtime have moved to another library");
+    assert!(moved["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/1-"), "{moved}");
     daemon.wait_for_log("update committed");
+    assert_eq!(starts(&daemon), 1, "there was no library in its place");
     // The owner's model runs in it, and what is tried is tried in it.
     assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
     fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
@@ -233,8 +234,58 @@ fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
     assert_eq!(line["stage"], "verified", "{line}");
     println!("a library that is cut off: {} {}", line["cause"], line["detail"]);
     assert_eq!(subject(&daemon, "runtimes/onnxruntime")["version"], json!(1), "{}", status(&daemon));
+    // A library that is loaded in the daemon itself is left only by a restart.
+    fleet.platform.add(&["runtime", "add"], "onnxruntime", 3, onnxruntime(None).path());
+    fleet.platform.start("r-4", "runtimes/onnxruntime/3", &[]);
+    look(&daemon);
+    daemon.wait_for_log("restarting the daemon to apply an update");
+    let found = daemon.wait_for_log("runtime found");
+    assert!(found["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/3-"), "{found}");
+    daemon.wait_for_log("update committed");
     callers.stop_unharmed();
     assert_eq!(starts(&daemon), 2);
+}
+
+/// The libraries of ONNX Runtime that the process has mapped, by their paths.
+fn mapped(pid: u32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let paths = maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_owned()));
+    let mut found: Vec<_> = paths.filter(|path| path.contains("libonnxruntime.so")).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[test]
+fn models_in_a_process_of_their_own_get_another_library_and_lose_it_again_without_a_restart_or_a_lost_call() {
+    let fleet = Fleet::new("");
+    let root = fleet.enrol(TestRoot::new().models(&["wine_mlp", "add_sub"]));
+    let daemon = root.set("runtimes.isolation=\"process\"").start();
+    let spawner = processes(daemon.pid(), "spawner")[0];
+    let libraries = || processes(spawner, "runtime").into_iter().flat_map(mapped).collect::<Vec<_>>();
+    let moved_to = |version: u64| {
+        let folder = format!("/releases/runtimes/onnxruntime/{version}-");
+        let is_in = || matches!(&libraries()[..], [only] if only.contains(&folder));
+        wait_until("the process with the other library ends", Duration::from_secs(20), is_in);
+    };
+    let callers = Callers::start(&daemon, 2, "wine_mlp", &wine());
+
+    for version in [1, 2] {
+        fleet.platform.add(&["runtime", "add"], "onnxruntime", version, onnxruntime(None).path());
+        fleet.platform.start(&format!("r-{version}"), &format!("runtimes/onnxruntime/{version}"), &[]);
+        look(&daemon);
+        daemon.wait_for_log("the models of a runtime have moved to another library");
+        daemon.wait_for_log("update committed");
+        moved_to(version);
+    }
+
+    // The platform takes it back.
+    fleet.platform.run(&["rollout", "revoke"], &["runtimes/onnxruntime/2"]);
+    look(&daemon);
+    moved_to(1);
+    callers.stop_unharmed();
+    assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
+    assert_eq!((starts(&daemon), processes(daemon.pid(), "spawner")), (1, vec![spawner]));
 }
 
 #[test]

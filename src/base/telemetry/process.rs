@@ -73,12 +73,12 @@ pub fn resident_bytes_of(pid: u32) -> Option<u64> {
     resident(&pid.to_string())
 }
 
-/// The most resident memory that this process ever had, in bytes; 0 if the system does not report it.
-pub fn peak_resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
-    let kibibytes = line.trim().strip_suffix(" kB").and_then(|number| number.trim().parse::<u64>().ok());
-    kibibytes.unwrap_or(0).saturating_mul(1024)
+/// The most resident memory that another process ever had, in bytes; `None` when it has ended.
+pub fn peak_resident_bytes_of(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes = line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?;
+    Some(kibibytes.saturating_mul(1024))
 }
 
 /// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
@@ -110,8 +110,11 @@ mod tests {
         let now = crate::clock::unix_millis() / 1000;
         assert!(usage.started_at > now - 24 * 3600 && usage.started_at <= now + 1, "{usage:?}");
         assert!(usable_cores() >= 1);
-        let peak = peak_resident_bytes();
-        assert!(peak >= 1 << 20 && resident_bytes_of(std::process::id()).is_some_and(|now| now > 1 << 20), "{peak}");
+        let peak = peak_resident_bytes_of(std::process::id());
+        assert!(
+            peak >= Some(1 << 20) && resident_bytes_of(std::process::id()).is_some_and(|now| now > 1 << 20),
+            "{peak:?}"
+        );
         assert_eq!(resident_bytes_of(u32::MAX), None);
     }
 

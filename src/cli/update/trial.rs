@@ -1,12 +1,10 @@
-//! `ledge update trial`: the process in which the daemon tries a release. Users do not call it.
+//! `ledge update trial`: the process in which the daemon tries settings. Users do not call it.
 
 use clap::Parser as _;
-use ledge_updates::preflight::{
-    ConfigurationPreflight, PreflightError, PreflightKind, PreflightOrder, PreflightReport, child, model,
-};
+use ledge_updates::preflight::{ConfigurationPreflight, PreflightOrder, child};
 use ledge_updates::state::{Cause, Reason};
 
-use crate::cli::{Cli, Exit, block_on};
+use crate::cli::{Cli, Exit};
 use crate::config::Sources;
 
 /// The most mistakes in the reason of a failure, which `ledge-platform` and users read as one line.
@@ -15,20 +13,15 @@ const MISTAKES_SHOWN_MAX: usize = 3;
 /// Runs the verb.
 pub fn run() -> anyhow::Result<Exit> {
     let order = child::begin()?;
-    let outcome = match &order.what {
-        PreflightKind::Model(how) => block_on(model::run(&order, how))??,
-        PreflightKind::Configuration(how) => configuration(&order, how).map_err(PreflightError::Failed),
-        PreflightKind::Runtime(how) => block_on(model::run_runtime(&order, how))??,
-    };
-    child::finish(outcome)?;
+    child::finish(configuration(&order))?;
     Ok(Exit::Success)
 }
 
 /// Reads the daemon's configuration with the settings of the release in it.
-fn configuration(order: &PreflightOrder, how: &ConfigurationPreflight) -> Result<PreflightReport, Reason> {
+fn configuration(order: &PreflightOrder) -> Result<(), Reason> {
     let refused = |detail: String| Reason::new(Cause::Load, detail);
-    let sources = sources(how).map_err(refused)?;
-    sources.try_signed(&order.release).map(|()| PreflightReport::default()).map_err(|mistakes| {
+    let sources = sources(&order.how).map_err(refused)?;
+    sources.try_signed(&order.release).map_err(|mistakes| {
         let shown: Vec<String> = mistakes.iter().take(MISTAKES_SHOWN_MAX).map(ToString::to_string).collect();
         let more = mistakes.len().saturating_sub(MISTAKES_SHOWN_MAX);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };

@@ -16,6 +16,7 @@ use ledge_base::sys;
 use ledge_engine::backend::Runtime;
 use ledge_engine::{Runtimes, cores};
 use ledge_sandbox::{Limits, Seal};
+use ledge_service::limited_process;
 use rustix::process::Signal;
 
 use self::crash::Work;
@@ -32,6 +33,12 @@ const OPEN_FILES_MAX: u64 = 4096;
 /// The most threads of this process, and of the runtimes for each core that models use.
 const THREADS_MAX: u64 = 64;
 const THREADS_PER_CORE: u64 = 16;
+
+/// The place of this process among those that the kernel ends when memory is short: see `oom_score_adj` in proc(5).
+const MEMORY_SCORE: u16 = 500;
+
+/// The niceness of a trial. It gets a tenth of the CPU time of a thread that answers requests, where both want the same core.
+const TRIAL_NICENESS: i32 = 10;
 
 /// Reasons why the process does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +59,7 @@ pub fn run() -> Result<(), ChildError> {
     let Some(setup) = setup else { return Ok(()) };
     // Read from the kernel once: a sealed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
+    yield_to_others(setup.is_trial);
     let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
     let seal = seal(&setup, &runtimes);
     #[cfg(feature = "fault-injection")]
@@ -75,6 +83,15 @@ pub fn run() -> Result<(), ChildError> {
     }
     obey(&Arc::new(socket), &models);
     end()
+}
+
+/// Lets the kernel end this process before the daemon when memory is short; a trial before all others, and it waits for the
+/// threads that answer requests.
+fn yield_to_others(is_trial: bool) {
+    limited_process::go_first_without_memory(if is_trial { 1000 } else { MEMORY_SCORE });
+    if is_trial {
+        let _ = rustix::process::nice(TRIAL_NICENESS);
+    }
 }
 
 /// The seal of this process: it reads the runtimes and the files of models, and writes compiled models.
@@ -105,6 +122,9 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
     while let Ok(Some(order)) = channel::receive::<Order>(socket, MESSAGE_BYTES_MAX) {
         let own = models.clone();
         let obeyed = match order {
+            Order::Open(number, runtime) => {
+                in_background(number, socket, move || Done::Opened(number, own.version(runtime)))
+            }
             Order::Load(order) => in_background(order.model, socket, move || {
                 // The runtime's own threads inherit the cores of the thread that loads.
                 let _ = cores::pin(&order.cores);

@@ -8,7 +8,7 @@ use ledge_base::memory_budget::{Account, MemoryBudget};
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{Backend, LoadError};
+use ledge_engine::backend::{Backend, LoadError, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::panic_message;
@@ -77,6 +77,11 @@ impl Models {
     pub fn remove(&self, model: ModelId) {
         let removed = self.lock().remove(&model);
         drop(removed);
+    }
+
+    /// Loads the library of a runtime, and returns its version.
+    pub fn version(&self, runtime: Runtime) -> Result<String, String> {
+        self.runtimes.version(runtime).map(str::to_owned).map_err(str::to_owned)
     }
 
     /// Loads a model, and runs its warm-up.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
 use ledge_engine::pipeline::table::proposal;
+use ledge_identity::sealing::SealedFolder;
 
 use super::folder::{self, FolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
@@ -92,8 +93,7 @@ impl Repository {
             on_trial: false,
         };
 
-        let defaults =
-            ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
+        let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
         let loaded = loading::load(source, &self.shared.engine, &defaults).await;
         let model = loaded.map_err(|error| error.to_string())?;
         match model.stand_in() {
@@ -107,13 +107,14 @@ impl Repository {
     }
 
     /// Loads a version for a trial, next to the live versions: from the folder of its model config, golden inputs and
-    /// labels, and from that of its files.
+    /// labels, and from that of its files. With `sealed` both hold the opened files of that folder.
     pub async fn load_from(
         &self,
         name: &ModelName,
         version: ModelVersion,
         (folder, files): (&Path, &Path),
         golden_min: Option<f64>,
+        sealed: Option<&SealedFolder>,
     ) -> Result<Arc<LoadedModel>, VersionError> {
         let (config, config_text) = folder::model_config(folder)?;
         let source = VersionSource {
@@ -125,7 +126,7 @@ impl Repository {
             config_text: &config_text,
             golden_min,
             statistics: Arc::default(),
-            sealed: None,
+            sealed,
             on_trial: false,
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;

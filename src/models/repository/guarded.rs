@@ -10,6 +10,8 @@ use futures_util::future::BoxFuture;
 use ledge_base::clock;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
+use ledge_engine::Runtimes;
+use ledge_identity::sealing::SealedFolder;
 use tokio::sync::SemaphorePermit;
 
 use super::attempts::log::AttemptLog;
@@ -17,7 +19,7 @@ use super::attempts::{Attempt, AttemptKey, Suspect, TrialFailure, Verdict};
 use super::loading::{self, VersionError, VersionSource};
 use super::{LoadMode, LoadedModel, Repository};
 
-/// A version on disk.
+/// A version on disk. The files of a release may be encrypted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VersionOnDisk {
     /// The folder of its labels and golden inputs.
@@ -30,8 +32,8 @@ pub struct VersionOnDisk {
 
 /// Loads a version in a separate process.
 pub trait SeparateTrial: Send + Sync {
-    /// Loads it as the repository would, and ends. `Err` is the failure of the trial.
-    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), TrialFailure>>;
+    /// Loads it into `runtimes` as the repository would, and ends. `Err` is the failure of the trial.
+    fn run(&self, version: VersionOnDisk, runtimes: Runtimes) -> BoxFuture<'static, Result<(), TrialFailure>>;
 }
 
 /// Keeps a model that ends the process from being loaded again and again.
@@ -165,8 +167,11 @@ impl Repository {
                 };
                 tracing::info!(model = %source.name, version = %source.version, reason,
                     "a model is tried in a separate process first");
-                let (folder, files) = (source.folder.to_owned(), source.files.to_owned());
-                let tried = trial.run(VersionOnDisk { folder, files, golden_min: source.golden_min }).await;
+                let home = source.sealed.map(SealedFolder::home);
+                let (folder, files) =
+                    (home.unwrap_or(source.folder).to_owned(), home.unwrap_or(source.files).to_owned());
+                let version = VersionOnDisk { folder, files, golden_min: source.golden_min };
+                let tried = trial.run(version, self.runtimes()).await;
                 tried.map_err(|finding| VersionError::Suspended(attempts.record_failed_trial(key, &finding)))?;
             }
         }

@@ -12,6 +12,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
+use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime, Signature};
 use ledge_engine::pipeline::content::{Content, Division};
 use ledge_engine::pipeline::document_reading::part;
@@ -195,6 +196,11 @@ impl LoadedModel {
     /// The runtime that runs it.
     pub fn runtime(&self) -> Runtime {
         self.instances.runtime()
+    }
+
+    /// True when it runs in the library of these runtimes.
+    pub(super) fn runs_in(&self, runtimes: &Runtimes) -> bool {
+        self.instances.runs_in(runtimes)
     }
 
     /// The reason why it was unloaded, because its processes ended too often; `None` while it runs.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::system::Int8;
+use ledge_engine::Runtimes;
 use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
@@ -181,13 +182,13 @@ pub(super) fn load_read<'a>(
             Isolation::Process if source.on_trial => Isolation::Own,
             wanted => wanted,
         };
-        let profiles = &defaults.profiles;
-        if wanted != Isolation::Process || profiles.is_proven(&folder.digest, source.config_text) {
+        let (profiles, runtimes) = (&defaults.profiles, engine.runtimes());
+        if wanted != Isolation::Process || profiles.is_proven(&folder.digest, source.config_text, &runtimes) {
             return load_in_process(source, folder, engine, defaults, wanted).await;
         }
         let alone = load_in_process(source.clone(), folder, engine, defaults, Isolation::Own).await?;
         let version = format!("{}/{}", source.name, source.version);
-        if let Err(error) = profiles.prove(&folder.digest, source.config_text, &version) {
+        if let Err(error) = profiles.prove(&folder.digest, source.config_text, &runtimes, &version) {
             tracing::warn!(model = version, %error, "cannot record that a model was checked; the next start checks it again");
         }
         match load_in_process(source, folder, engine, defaults, wanted).await {
@@ -211,9 +212,11 @@ fn load_in_process<'a>(
     Box::pin(async move {
         let labels = labels(source.config, source.folder, &folder.model.files.class_maps)?;
         let pipeline_files = pipeline_files(source.config, source.folder)?;
+        let runtimes = engine.runtimes();
         let loading = Loading {
             source: &source,
             isolation,
+            runtimes: &runtimes,
             model: &folder.model,
             parts: &folder.parts,
             is_fallback: false,
@@ -227,7 +230,8 @@ fn load_in_process<'a>(
         };
 
         let mut candidates = source.config.runtime.candidates(folder.model.files.format);
-        let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
+        let profile = defaults.profiles.get(&folder.digest, &runtimes);
+        let profile = profile.filter(|known| candidates.contains(&known.choice.runtime));
         if let Some(known) = &profile {
             // The others stay: a runtime that was the best and is broken now must not be an outage.
             candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
@@ -260,7 +264,7 @@ fn load_in_process<'a>(
             refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(&model.files))));
         }
 
-        let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
+        let chosen = if measure { choose(loaded, &runtimes, defaults).await } else { loaded.pop() };
         let Some(mut model) = chosen else {
             let is_wrong = refusals.iter().any(RuntimeRefusal::is_wrong);
             let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(INT8_ADVICE);
@@ -283,7 +287,7 @@ fn load_in_process<'a>(
 }
 
 /// Keeps the quickest of `loaded`, and saves the choice.
-async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Option<LoadedModel> {
+async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &ModelDefaults) -> Option<LoadedModel> {
     if loaded.len() < 2 {
         // Nothing to choose from, and perhaps only for now.
         return loaded.pop();
@@ -301,7 +305,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Optio
     let choice = Choice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
     tracing::info!(model = %model.name, version = %model.version, chosen = %choice.runtime, measured, "runtimes compared");
     let profile = Profile { choice, effort: ProfileSource::Quick, goal: "latency".to_owned(), measured };
-    if let Err(error) = defaults.profiles.put(&model.digest, &profile) {
+    if let Err(error) = defaults.profiles.put(&model.digest, runtimes, &profile) {
         tracing::warn!(model = %model.name, %error, "cannot save the choice of a runtime; the next load measures again");
     }
     model.profile = Some(profile);
@@ -328,6 +332,7 @@ async fn end_instances(all: impl Iterator<Item = Instances>) {
 struct Loading<'a> {
     source: &'a VersionSource<'a>,
     isolation: Isolation,
+    runtimes: &'a Runtimes,
     /// The model to load: the version's own, or its fallback.
     model: &'a ReadModel,
     /// The models of a chain, the first of which is `model`.
@@ -395,6 +400,7 @@ impl Loading<'_> {
         InstanceSpec {
             name: self.source.name.to_string(),
             own_process: format!("{}/{}", self.source.name, self.source.version),
+            runtimes: self.runtimes.clone(),
             runtime,
             files: files.clone(),
             sealed: self.source.sealed.cloned(),

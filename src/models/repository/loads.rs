@@ -310,7 +310,7 @@ impl Repository {
 
     async fn is_unchanged(&self, old: &LoadedModel, folder: &Path, files: &Path, config_text: &str) -> bool {
         // The same files of a release are no substitute: they are deleted with the release.
-        if old.folder != files {
+        if old.folder != files || !old.runs_in(&self.runtimes()) {
             return false;
         }
         // It takes a turn like a load, because it reads the whole model.

@@ -88,7 +88,9 @@ impl Repository {
         // From here on no refresh forgets the model because it has no owner's folder.
         self.managed_versions().insert(name.clone(), release);
         let (model, _alone) = self.lock_model(name).await;
-        self.go_live(&model, &loaded, observations)
+        let before = self.go_live(&model, &loaded, observations);
+        self.follow_library(&model).await;
+        before
     }
 
     /// Goes back to a release, or with `None` to the owner's folder; a model that the owner does not have is removed.
@@ -123,7 +125,19 @@ impl Repository {
         };
         self.managed_versions().insert(model.name.clone(), release);
         drop(self.go_live(model, &loaded, None));
+        drop(loaded);
+        self.follow_library(model).await;
         Ok(())
+    }
+
+    /// Moves a version that has just gone live, and was loaded before its runtime got another library. The caller holds the
+    /// model's lock.
+    async fn follow_library(&self, model: &Model) {
+        if let Some(release) = self.managed_version(&model.name)
+            && let Err(reason) = self.load_managed(model, &release, &Principal::Local, LoadMode::Changed).await
+        {
+            tracing::error!(model = %model.name, reason, "a version that went live stays in the library that it was loaded with");
+        }
     }
 
     async fn restore_owners(&self, model: &Model, kept: Option<Arc<LoadedModel>>) -> Result<(), String> {
@@ -167,23 +181,38 @@ impl Repository {
         mode: LoadMode,
     ) -> Result<(), String> {
         let live = model.slot.live();
-        if live.iter().any(|live| live.is_of(release)) || !live.is_empty() && mode != LoadMode::Due {
+        let runtimes = self.runtimes();
+        let moves = live.iter().any(|live| !live.runs_in(&runtimes));
+        let is_live = live.iter().any(|live| live.is_of(release));
+        if !moves && (is_live || !live.is_empty() && mode != LoadMode::Due) {
             return Ok(());
         }
 
         let owners = self.shared.sources.folder(&model.name);
-        model.set(release.version, VersionState::Loading);
+        if !is_live {
+            model.set(release.version, VersionState::Loading);
+        }
         match self.load_release(&model.name, release, model.statistics(release.version), mode).await {
             Ok(loaded) => {
                 if owners.is_dir() {
                     tracing::warn!(model = %model.name, version = %release.version, folder = %owners.display(),
                         "this model is managed by updates: the owner's folder of the same name is ignored");
                 }
-                drop(self.go_live(model, &Arc::new(loaded), None));
+                let loaded = Arc::new(loaded);
+                if is_live {
+                    // The same version in another library: an update goes on watching it, and comparing a candidate with it.
+                    self.audit_load(&loaded, principal);
+                    self.serve(model, vec![loaded]);
+                } else {
+                    drop(self.go_live(model, &loaded, None));
+                }
                 Ok(())
             }
             Err(error) => {
                 let reason = format!("version {}, managed by updates: {error}", release.version);
+                if is_live {
+                    return Err(reason);
+                }
                 if owners.is_dir() {
                     // Its faults are recorded in the states.
                     let _ = self.load_owners(model, principal, LoadMode::Changed).await;

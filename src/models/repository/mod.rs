@@ -27,6 +27,7 @@
 //!   their file
 //! * `guarded.rs` - notes each load before it begins, and refuses models that ended the process
 //! * `loads.rs` - loads and unloads models of the owner's folder
+//! * `libraries.rs` - moves every model to another library of its runtime
 //! * `managed.rs` - models whose live version updates decide
 //! * `check.rs` - tries every version in every runtime without serving any
 //! * `candidate.rs` - a version that an update tries: the requests that it sees
@@ -99,6 +100,7 @@ mod golden;
 mod golden_config;
 mod guarded;
 mod index;
+pub mod libraries;
 mod limits_config;
 pub mod loaded_model;
 mod loading;
@@ -211,6 +213,8 @@ struct RepositoryInner {
     models: arc_swap::ArcSwap<BTreeMap<ModelName, Arc<Model>>>,
     /// Serializes changes of the map above.
     changing: Mutex<()>,
+    /// Held while models move to another library.
+    moving: tokio::sync::Mutex<()>,
 }
 
 /// A model of the repository, whether it loads or not.
@@ -285,12 +289,13 @@ impl Repository {
             managed: Mutex::default(),
             models: arc_swap::ArcSwap::default(),
             changing: Mutex::default(),
+            moving: tokio::sync::Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
     /// The runtimes that models are loaded into.
-    pub fn runtimes(&self) -> &Runtimes {
+    pub fn runtimes(&self) -> Runtimes {
         self.shared.engine.runtimes()
     }
 

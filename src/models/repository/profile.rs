@@ -77,28 +77,27 @@ pub struct Profiles {
 struct ProfilesInner {
     /// `None` stores nothing.
     folder: Option<PathBuf>,
-    runtimes: Runtimes,
     cores: usize,
     /// Text that distinguishes this machine from others; read when it is first needed.
     machine: OnceLock<String>,
 }
 
 impl Profiles {
-    /// The profiles in `folder`/profiles that hold for this machine, its runtimes, and models on `cores` cores.
-    pub fn new(folder: Option<&Path>, runtimes: Runtimes, cores: usize) -> Self {
+    /// The profiles in `folder`/profiles that hold for this machine, and models on `cores` cores.
+    pub fn new(folder: Option<&Path>, cores: usize) -> Self {
         let folder = folder.map(|folder| folder.join("profiles"));
-        Self { shared: Arc::new(ProfilesInner { folder, runtimes, cores, machine: OnceLock::new() }) }
+        Self { shared: Arc::new(ProfilesInner { folder, cores, machine: OnceLock::new() }) }
     }
 
     /// Profiles that store nothing.
-    pub fn none(runtimes: Runtimes) -> Self {
-        Self::new(None, runtimes, 0)
+    pub fn none() -> Self {
+        Self::new(None, 0)
     }
 
-    /// The profile of the model whose files have this digest. A file that cannot be read counts as missing: the model
-    /// is measured again.
-    pub fn get(&self, digest: &str) -> Option<Profile> {
-        let path = self.path(digest)?;
+    /// The profile of the model whose files have this digest, in these runtimes. A file that cannot be read counts as missing:
+    /// the model is measured again.
+    pub fn get(&self, digest: &str, runtimes: &Runtimes) -> Option<Profile> {
+        let path = self.path(digest, runtimes)?;
         let text = fs::read(&path).ok()?;
         match Profile::parse(&text) {
             Ok(profile) => Some(profile),
@@ -110,8 +109,8 @@ impl Profiles {
     }
 
     /// Stores a profile. Returns its path, or `None` when nothing is stored.
-    pub fn put(&self, digest: &str, profile: &Profile) -> std::io::Result<Option<PathBuf>> {
-        let Some(path) = self.path(digest) else { return Ok(None) };
+    pub fn put(&self, digest: &str, runtimes: &Runtimes, profile: &Profile) -> std::io::Result<Option<PathBuf>> {
+        let Some(path) = self.path(digest, runtimes) else { return Ok(None) };
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -121,13 +120,13 @@ impl Profiles {
 
     /// True when a model of this digest and config was loaded and checked in a process of its own, on this machine and with
     /// these runtimes, so that it may share one with others.
-    pub fn is_proven(&self, digest: &str, config_text: &str) -> bool {
-        self.proof(digest, config_text).is_some_and(|path| path.exists())
+    pub fn is_proven(&self, digest: &str, config_text: &str, runtimes: &Runtimes) -> bool {
+        self.proof(digest, config_text, runtimes).is_some_and(|path| path.exists())
     }
 
     /// Records that it was.
-    pub fn prove(&self, digest: &str, config_text: &str, model: &str) -> std::io::Result<()> {
-        let Some(path) = self.proof(digest, config_text) else { return Ok(()) };
+    pub fn prove(&self, digest: &str, config_text: &str, runtimes: &Runtimes, model: &str) -> std::io::Result<()> {
+        let Some(path) = self.proof(digest, config_text, runtimes) else { return Ok(()) };
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -135,33 +134,35 @@ impl Profiles {
         durable::replace(&path, format!("{model}\n").as_bytes())
     }
 
-    fn proof(&self, digest: &str, config_text: &str) -> Option<PathBuf> {
+    fn proof(&self, digest: &str, config_text: &str, runtimes: &Runtimes) -> Option<PathBuf> {
         let folder = self.shared.folder.as_ref()?.with_file_name("proven");
-        Some(folder.join(self.name(&[digest, blake3::hash(config_text.as_bytes()).to_hex().as_str()])))
+        let config = blake3::hash(config_text.as_bytes()).to_hex();
+        Some(folder.join(self.name(&[digest, config.as_str()], runtimes)))
     }
 
-    fn path(&self, digest: &str) -> Option<PathBuf> {
+    fn path(&self, digest: &str, runtimes: &Runtimes) -> Option<PathBuf> {
         let folder = self.shared.folder.as_ref()?;
-        Some(folder.join(format!("{}.json", self.name(&[digest]))))
+        Some(folder.join(format!("{}.json", self.name(&[digest], runtimes))))
     }
 
-    /// A name for digests on this machine. They have a fixed length, so they cannot run into each other.
-    fn name(&self, digests: &[&str]) -> String {
+    /// A name for digests on this machine with these runtimes. They have a fixed length, so they cannot run into each other.
+    fn name(&self, digests: &[&str], runtimes: &Runtimes) -> String {
         let mut hasher = blake3::Hasher::new();
         for digest in digests {
             hasher.update(digest.as_bytes());
         }
         hasher.update(self.shared.machine.get_or_init(|| self.shared.machine()).as_bytes());
+        hasher.update(runtimes.libraries().as_bytes());
         hasher.finalize().to_hex().chars().take(32).collect()
     }
 }
 
 impl ProfilesInner {
-    /// The CPU, how many of its cores models use, and the runtimes.
+    /// The CPU, and how many of its cores models use.
     fn machine(&self) -> String {
         let cpu = Cpu::detect(Path::new("/"));
         let features: Vec<&str> = cpu.features.iter().filter(|f| f.present).map(|f| f.name).collect();
-        format!("{}\n{}\n{}\n{}", cpu.model, features.join(" "), self.cores, self.runtimes.libraries())
+        format!("{}\n{}\n{}\n", cpu.model, features.join(" "), self.cores)
     }
 }
 
@@ -186,48 +187,52 @@ mod tests {
         Profile { choice, effort: ProfileSource::Tuned, goal: "latency".to_owned(), measured: "p50 2.1 ms".to_owned() }
     }
 
+    fn runtimes() -> Runtimes {
+        Runtimes::new("/nowhere".into())
+    }
+
     fn profiles(folder: &Path, cores: usize) -> Profiles {
-        Profiles::new(Some(folder), Runtimes::new("/nowhere".into()), cores)
+        Profiles::new(Some(folder), cores)
     }
 
     #[test]
     fn a_profile_holds_for_one_model_on_one_machine() {
         let folder = tempfile::tempdir().unwrap();
         let two = profiles(folder.path(), 2);
-        let path = two.put("abc", &profile()).unwrap().unwrap();
+        let path = two.put("abc", &runtimes(), &profile()).unwrap().unwrap();
         assert!(path.starts_with(folder.path().join("profiles")));
-        assert_eq!(two.get("abc"), Some(profile()));
-        assert_eq!(two.get("abd"), None);
-        assert_eq!(profiles(folder.path(), 4).get("abc"), None);
+        assert_eq!(two.get("abc", &runtimes()), Some(profile()));
+        assert_eq!(two.get("abd", &runtimes()), None);
+        assert_eq!(profiles(folder.path(), 4).get("abc", &runtimes()), None);
     }
 
     #[test]
     fn a_proof_holds_for_one_model_with_one_config_on_one_machine() {
         let folder = tempfile::tempdir().unwrap();
         let two = profiles(folder.path(), 2);
-        assert!(!two.is_proven("abc", "x = 1"));
-        two.prove("abc", "x = 1", "m/1").unwrap();
-        assert!(two.is_proven("abc", "x = 1"));
-        assert!(!two.is_proven("abc", "x = 2") && !two.is_proven("abd", "x = 1"));
-        assert!(!profiles(folder.path(), 4).is_proven("abc", "x = 1"));
-        assert!(!Profiles::none(Runtimes::new("/nowhere".into())).is_proven("abc", "x = 1"));
+        assert!(!two.is_proven("abc", "x = 1", &runtimes()));
+        two.prove("abc", "x = 1", &runtimes(), "m/1").unwrap();
+        assert!(two.is_proven("abc", "x = 1", &runtimes()));
+        assert!(!two.is_proven("abc", "x = 2", &runtimes()) && !two.is_proven("abd", "x = 1", &runtimes()));
+        assert!(!profiles(folder.path(), 4).is_proven("abc", "x = 1", &runtimes()));
+        assert!(!Profiles::none().is_proven("abc", "x = 1", &runtimes()));
     }
 
     #[test]
     fn a_damaged_profile_is_none_and_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let profiles = profiles(folder.path(), 2);
-        let path = profiles.put("abc", &profile()).unwrap().unwrap();
+        let path = profiles.put("abc", &runtimes(), &profile()).unwrap().unwrap();
         durable::replace(&path, b"{\"choice\":").unwrap();
-        assert_eq!(profiles.get("abc"), None);
-        profiles.put("abc", &profile()).unwrap();
-        assert_eq!(profiles.get("abc"), Some(profile()));
+        assert_eq!(profiles.get("abc", &runtimes()), None);
+        profiles.put("abc", &runtimes(), &profile()).unwrap();
+        assert_eq!(profiles.get("abc", &runtimes()), Some(profile()));
     }
 
     #[test]
     fn without_a_folder_nothing_is_kept() {
-        let nowhere = Profiles::none(Runtimes::new("/nowhere".into()));
-        assert_eq!(nowhere.put("abc", &profile()).unwrap(), None);
-        assert_eq!(nowhere.get("abc"), None);
+        let nowhere = Profiles::none();
+        assert_eq!(nowhere.put("abc", &runtimes(), &profile()).unwrap(), None);
+        assert_eq!(nowhere.get("abc", &runtimes()), None);
     }
 }

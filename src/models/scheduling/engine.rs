@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use ledge_base::sys;
 use ledge_base::telemetry::process;
 use ledge_base::tensor::Tensor;
@@ -51,7 +52,8 @@ pub(super) struct EngineInner {
     keeper: Condvar,
     /// The core of each worker.
     pub cpus: Vec<usize>,
-    runtimes: Runtimes,
+    /// Those that models are loaded into from now on.
+    runtimes: ArcSwap<Runtimes>,
     /// Time at which each worker took the run that it is in.
     runs_since: Vec<Mutex<Option<Instant>>>,
     /// Closed while there is no instance of any model: see [`AliveToken`].
@@ -109,14 +111,14 @@ impl Engine {
                     shared.child_ended(child, end);
                 }
             });
-            let children = children.map(|settings| Children::new(settings, runtimes.clone(), cpus.clone(), on_end));
+            let children = children.map(|settings| Children::new(settings, cpus.clone(), on_end));
             EngineInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
                 wakers: cpus.iter().map(|_| Condvar::new()).collect(),
                 runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
                 keeper: Condvar::new(),
                 cpus,
-                runtimes,
+                runtimes: ArcSwap::from_pointee(runtimes),
                 instances: watch::Sender::default(),
                 children,
                 turns: Turns::default(),
@@ -132,7 +134,7 @@ impl Engine {
     }
 
     /// The processes of models that do not run in this one.
-    pub(super) fn children(&self) -> Option<&Children> {
+    pub fn children(&self) -> Option<&Children> {
         self.handle.shared.children.as_ref()
     }
 
@@ -142,8 +144,13 @@ impl Engine {
     }
 
     /// The runtimes that models are loaded into.
-    pub fn runtimes(&self) -> &Runtimes {
-        &self.handle.shared.runtimes
+    pub fn runtimes(&self) -> Runtimes {
+        Runtimes::clone(&self.handle.shared.runtimes.load())
+    }
+
+    /// Loads models into these from now on. Those that are loaded stay where they are.
+    pub fn set_runtimes(&self, runtimes: Runtimes) {
+        self.handle.shared.runtimes.store(Arc::new(runtimes));
     }
 
     /// Waits until each worker has ended the run that it is in now. A worker that never returns from a runtime, or
@@ -213,6 +220,10 @@ impl Engine {
         deadline: Instant,
     ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
+        if self.children().is_some_and(Children::is_trial) {
+            // It would keep the caller's thread waiting for the time that requests leave.
+            return None;
+        }
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
         // Not held by a run that is not brief in the end: at worst a cause is not found.
         let _turn = if is_elsewhere { Some(shared.turns.try_shared()?) } else { None };
@@ -563,7 +574,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
     let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
     let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
     if let Some(children) = shared.children.as_ref().filter(|_| isolation != Isolation::None) {
-        let library = || shared.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
+        let library = || spec.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
         let cache = match &spec.options.cache {
             // Not the folder of models in this process: whoever may write there is trusted more.
             CompiledCache::Shared(folder) => library().map(|name| folder.join(name)),
@@ -571,6 +582,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
         };
         let order = ModelOrder {
             name: &spec.own_process,
+            runtimes: &spec.runtimes,
             runtime: spec.runtime,
             files: &files,
             is_secret: opened.is_some(),
@@ -589,7 +601,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
                       remove isolation = \"none\" from model.toml, or set runtimes.isolation = none and restart the daemon";
         return Err(LoadError::Refused { runtime: spec.runtime, reason: reason.to_owned() });
     }
-    let mut backend = shared.runtimes.load(spec.runtime, &files, &spec.options)?;
+    let mut backend = spec.runtimes.load(spec.runtime, &files, &spec.options)?;
     let on_disk = files.bytes();
     drop(opened);
 

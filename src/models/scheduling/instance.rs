@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
+use ledge_engine::Runtimes;
 use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::document_reading::PageLease;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
@@ -120,6 +121,8 @@ pub struct InstanceSpec {
     pub name: String,
     /// The name of the process that it may have to itself: its own, with the version.
     pub own_process: String,
+    /// The libraries that every instance runs in.
+    pub runtimes: Runtimes,
     pub runtime: Runtime,
     pub files: ModelFiles,
     /// Encrypted folder that is opened first, whenever an instance is loaded.
@@ -239,6 +242,12 @@ impl Instances {
     /// The runtime that runs the model.
     pub fn runtime(&self) -> Runtime {
         self.spec.runtime
+    }
+
+    /// True when its instances run in the library of these runtimes.
+    pub fn runs_in(&self, runtimes: &Runtimes) -> bool {
+        let runtime = self.spec.runtime;
+        self.spec.runtimes.folder_of(runtime) == runtimes.folder_of(runtime)
     }
 
     /// Inputs and outputs of the model.

@@ -27,7 +27,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
         cache_dir: None,
         isolation: Isolation::None,
         audit: AuditSink::to_nowhere(),
-        profiles: Profiles::new(None, runtimes.clone(), 1),
+        profiles: Profiles::none(),
         measure: false,
         sealer: ledge_identity::sealing::Sealer::none(),
     };

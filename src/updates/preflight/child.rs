@@ -1,17 +1,14 @@
-//! The preflight process, from inside. It limits itself before it reads anything of the release.
+//! The process that reads settings on trial, from inside. It limits itself before it reads anything of the release.
 
 use std::io::{BufRead, BufReader, Read, Write};
 
 use ledge_service::limited_process::{self, Limits};
 
-use super::{PreflightError, PreflightMessage, PreflightOrder, PreflightReport};
+use super::{PreflightMessage, PreflightOrder};
+use crate::state::Reason;
 
 /// It waits for the threads that answer requests.
 const NICENESS: i32 = 10;
-
-/// Reserved memory allowed beyond twice the watched limit, in bytes. Reserved memory is more than resident memory, and
-/// the watch names the cause better.
-const DATA_RESERVE_BYTES: u64 = 1 << 30;
 
 /// Reasons why no preflight begins.
 #[derive(Debug, thiserror::Error)]
@@ -33,34 +30,20 @@ pub fn begin() -> Result<PreflightOrder, ChildError> {
     // An order has a few hundred bytes.
     input.by_ref().take(1 << 20).read_line(&mut line).map_err(|error| ChildError::Order(error.to_string()))?;
     let order: PreflightOrder = serde_json::from_str(&line).map_err(|error| ChildError::Order(error.to_string()))?;
-    let data_bytes = order.memory_bytes.saturating_mul(2).saturating_add(DATA_RESERVE_BYTES);
+    let data_bytes = order.limits.data_bytes();
     let cores = ledge_base::telemetry::process::usable_cores() as u64;
-    let cpu_seconds = order.seconds.saturating_mul(cores);
+    let cpu_seconds = order.limits.seconds.saturating_mul(cores);
     limited_process::limit_this_process(Limits { data_bytes, cpu_seconds, niceness: NICENESS })?;
     limited_process::end_with(input);
     Ok(order)
 }
 
-/// Writes one message for the daemon.
-fn say(said: &PreflightMessage) -> Result<(), ChildError> {
-    let mut line = b"\n".to_vec();
-    serde_json::to_writer(&mut line, said).map_err(std::io::Error::from)?;
+/// Reports the result.
+pub fn finish(outcome: Result<(), Reason>) -> Result<(), ChildError> {
+    let result = outcome.map_or_else(PreflightMessage::Failed, |()| PreflightMessage::Passed);
+    let mut line = serde_json::to_vec(&result).map_err(std::io::Error::from)?;
     line.push(b'\n');
     let mut output = std::io::stdout().lock();
-    // In one write, and from the start of a line: a runtime may have written something in between.
     output.write_all(&line)?;
     Ok(output.flush()?)
-}
-
-/// Reports the step that begins, such as "loading it": a crash is reported with it.
-pub(super) fn step(step: &str) -> Result<(), ChildError> {
-    say(&PreflightMessage::Step(step.to_owned()))
-}
-
-/// Reports the result of a preflight.
-pub fn finish(outcome: Result<PreflightReport, PreflightError>) -> Result<(), ChildError> {
-    say(&match outcome {
-        Ok(report) => PreflightMessage::Done(report),
-        Err(error) => PreflightMessage::Stopped(error),
-    })
 }

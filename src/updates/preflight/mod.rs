@@ -1,82 +1,76 @@
-//! The preflight: a trial run of a release in a process of its own, before anything of it is loaded where requests are
-//! answered.
+//! The preflight: a trial run of a release before anything of it is loaded where requests are answered.
 //!
-//! The process is this same program (`ledge update trial`): it limits itself, reads one order from its standard input,
-//! loads and runs the release, and reports its steps and its result on its standard output. The daemon watches its
-//! memory and its time. Any failure, a crash included, is one [`Reason`] here and harms nothing. The process ends with
-//! its standard input, so it never outlives the daemon.
+//! A model, and the models that other libraries would run, are loaded and run in a sealed process of their own, as the
+//! daemon's models are with `runtimes.isolation = own`. Its memory and its time are watched. Settings are read by this same
+//! program (`ledge update trial`), which limits itself, reads one order from its standard input, and reports its result on its
+//! standard output. Any failure, a crash included, is one [`Reason`] here and harms nothing. Both processes end with the
+//! daemon.
 
 pub mod child;
-pub mod model;
 mod requirements;
+mod trial;
 mod watch;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use ledge_base::names::{self, ModelName};
 use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
-use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
-use ledge_isolation::Starter;
+use ledge_identity::sealing::Sealer;
+use ledge_isolation::ChildSettings;
 use ledge_models::repository::VersionOnDisk;
-use ledge_service::limited_process::THIS_PROGRAM;
 use serde::{Deserialize, Serialize};
 
 use super::package::{DeclaredPort, Package};
 use super::plan::Gate;
 use super::state::{Cause, Reason};
-pub use model::{LiveModel, ModelPreflight, RuntimePreflight};
 pub use requirements::HostCapabilities;
+pub use trial::LiveModel;
+use trial::Trial;
 pub use watch::fuzz_preflight_report;
 
 /// Timeout of a preflight whose package names none, in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 120;
 
+/// Interval at which the memory of a process on trial is read.
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Memory that a process on trial may reserve beyond twice the watched limit, in bytes. Reserved memory is more than resident
+/// memory, and the watch names the cause better.
+const DATA_RESERVE_BYTES: u64 = 1 << 30;
+
 /// Settings of every preflight on this box.
 #[derive(Debug, Clone)]
 pub struct PreflightSettings {
-    /// Starts the process. It must be able to load every runtime.
-    pub starter: Starter,
-    /// The folder with the runtimes' shared libraries.
-    pub runtimes: PathBuf,
-    /// The folders of those runtimes that came as releases, by their names.
-    pub own_folders: BTreeMap<String, PathBuf>,
+    /// The runtimes that models run in now.
+    pub runtimes: Runtimes,
+    /// The processes of models on trial; their starter starts that of settings too.
+    pub children: ChildSettings,
     /// The number of cores it may use; 0 is every physical core that this process may use.
     pub threads: usize,
     /// Set to try a model in each runtime that accepts it, as the daemon does when it measures them.
     pub measure: bool,
     /// The deadline of a model whose config names none.
     pub timeout: Duration,
-    /// Decrypts files, here: the preflight process gets plain files in memory, and no key.
+    /// Decrypts files.
     pub sealer: Sealer,
 }
 
 impl PreflightSettings {
-    /// Makes settings for the runtimes in this folder, and models that must answer within `timeout`. This process starts
-    /// its own program.
-    pub fn new(runtimes: PathBuf, timeout: Duration) -> Self {
-        let own_folders = BTreeMap::new();
-        let (threads, measure, sealer) = (1, true, Sealer::none());
-        let starter = Starter::Direct(THIS_PROGRAM.into());
-        Self { starter, runtimes, own_folders, threads, measure, timeout, sealer }
-    }
-
-    fn of_model(&self, files: Option<PathBuf>, golden_min: Option<f64>) -> PreflightKind {
-        let Self { runtimes, own_folders, threads, measure, timeout, .. } = self.clone();
-        PreflightKind::Model(ModelPreflight { runtimes, own_folders, threads, measure, files, golden_min, timeout })
+    /// Makes settings for these runtimes, and models that must answer within `timeout`.
+    pub fn new(runtimes: Runtimes, children: ChildSettings, timeout: Duration) -> Self {
+        let children = ChildSettings { is_trial: true, ..children };
+        Self { runtimes, children, threads: 1, measure: true, timeout, sealer: Sealer::none() }
     }
 
     fn facts(&self) -> HostCapabilities {
-        HostCapabilities::gather(&Runtimes::with_own_folders(self.runtimes.clone(), &self.own_folders))
+        HostCapabilities::gather(&self.runtimes)
     }
 }
 
 /// The figures of a release that passed its preflight.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct PreflightReport {
     /// The runtime that the daemon would choose.
     pub runtime: String,
@@ -108,6 +102,9 @@ pub enum PreflightError {
     /// The release could not be tried, for a reason that may pass.
     #[error("{0}")]
     Interrupted(Reason),
+    /// This box cannot try any release now.
+    #[error("{0}")]
+    Postponed(Reason),
 }
 
 impl From<Reason> for PreflightError {
@@ -116,28 +113,50 @@ impl From<Reason> for PreflightError {
     }
 }
 
-/// The order to the preflight process.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PreflightOrder {
-    /// The folder of the release.
-    pub release: PathBuf,
-    pub what: PreflightKind,
-    /// The most memory, in bytes.
+/// The most that a process on trial may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialLimits {
+    /// The most resident memory, in bytes.
     pub memory_bytes: u64,
     /// The most time, in seconds.
     pub seconds: u64,
 }
 
-/// The kind of a release, with the settings of its preflight.
+impl TrialLimits {
+    fn of(package: &Package, facts: &HostCapabilities) -> Self {
+        let declared = package.limits.memory_mb.or(package.requires.memory_mb.map(|needed| needed.saturating_mul(2)));
+        let memory_bytes = declared.map_or(facts.memory_bytes / 2, |megabytes| megabytes.saturating_mul(1 << 20));
+        Self { memory_bytes, seconds: package.limits.seconds.unwrap_or(DEFAULT_TIMEOUT_S).max(1) }
+    }
+
+    fn data_bytes(self) -> u64 {
+        self.memory_bytes.saturating_mul(2).saturating_add(DATA_RESERVE_BYTES)
+    }
+
+    /// The process has more than this resident memory.
+    fn exceeded(self, bytes: u64, step: &str) -> Reason {
+        let (taken, limit) = (bytes >> 20, self.memory_bytes >> 20);
+        Reason::new(Cause::Memory, format!("took {taken} MiB of memory while {step}; at most {limit} MiB are allowed"))
+    }
+
+    fn timed_out(self, step: &str) -> Reason {
+        Reason::new(Cause::Deadline, format!("was not done after {} s, while {step}", self.seconds))
+    }
+}
+
+/// The kernel ended the process, which had less memory than it may take, or the watch would have ended it.
+fn out_of_memory(step: &str) -> PreflightError {
+    let detail = format!("was killed by the system while {step}, probably because memory ran out");
+    PreflightError::Interrupted(Reason::new(Cause::Memory, detail))
+}
+
+/// The order to the process that reads settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PreflightKind {
-    /// The model in the folder.
-    Model(ModelPreflight),
-    /// The settings in the folder.
-    Configuration(ConfigurationPreflight),
-    /// The libraries of a runtime in the folder.
-    Runtime(RuntimePreflight),
+pub struct PreflightOrder {
+    /// The folder of the release.
+    pub release: PathBuf,
+    pub how: ConfigurationPreflight,
+    pub limits: TrialLimits,
 }
 
 /// Settings of a configuration's preflight: it is read as this daemon would read its configuration with it.
@@ -161,18 +180,15 @@ impl ConfigurationPreflight {
     }
 }
 
-/// A message of the process to the daemon, one a line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The result of the process, on a line of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum PreflightMessage {
-    Step(String),
-    Done(PreflightReport),
-    /// It ended, and was not passed.
-    Stopped(PreflightError),
+    Passed,
+    Failed(Reason),
 }
 
-/// Tries the model of the release in `folder`, whose files are plain: see [`open`]. `Err` is the reason why it must not
-/// run here.
+/// Tries the model of the release in `folder`. `Err` is the reason why it must not run here.
 pub async fn run(
     settings: &PreflightSettings,
     folder: &Path,
@@ -181,18 +197,17 @@ pub async fn run(
 ) -> Result<PreflightReport, PreflightError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let order = order(folder, settings.of_model(None, gate.golden_min), package, &facts);
-    let report = watch::run(&settings.starter, &order).await?;
+    let trial = Trial::new(settings, settings.runtimes.clone(), TrialLimits::of(package, &facts));
+    let report = trial.run(folder, folder, gate.golden_min).await?;
     same_signature(&report, package)?;
     Ok(report)
 }
 
-/// Tries any version of a model, of a release or not, whose files are plain. `Err` is the reason why it must not be
-/// loaded.
+/// Tries any version of a model, of a release or not. `Err` is the reason why it must not be loaded.
 pub async fn run_version(settings: &PreflightSettings, version: VersionOnDisk) -> Result<(), PreflightError> {
     let VersionOnDisk { folder, files, golden_min } = version;
-    let order = order(&folder, settings.of_model(Some(files), golden_min), &Package::default(), &settings.facts());
-    match watch::run(&settings.starter, &order).await {
+    let limits = TrialLimits::of(&Package::default(), &settings.facts());
+    match Trial::new(settings, settings.runtimes.clone(), limits).run(&folder, &files, golden_min).await {
         // A slow model is loaded anyway, and harms nothing.
         Err(PreflightError::Failed(reason)) if reason.cause == Cause::Latency => Ok(()),
         tried => tried.map(drop),
@@ -210,50 +225,22 @@ pub fn runtime_named(name: &ModelName) -> Option<Runtime> {
 }
 
 /// Tries the libraries of the release in `folder`: loads them, and then `models`, those that they would run, on their
-/// golden inputs. The models' files are plain: see [`open_all`]. `Err` is the reason why they must not be used here.
+/// golden inputs. `Err` is the reason why they must not be used here.
 pub async fn run_runtime(
     settings: &PreflightSettings,
     name: &ModelName,
     folder: &Path,
     package: &Package,
-    models: Vec<LiveModel>,
+    models: &[LiveModel],
 ) -> Result<(), PreflightError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let unknown = || Reason::new(Cause::Load, format!("Ledge does not know a runtime {name}"));
     let runtime = runtime_named(name).ok_or_else(unknown)?;
-    let how = RuntimePreflight { runtime, threads: settings.threads, models };
-    let order = order(folder, PreflightKind::Runtime(how), package, &facts);
-    watch::run(&settings.starter, &order).await.map(drop)
-}
-
-/// Decrypts the files of a model into memory, where they are encrypted, for as long as the preflight process runs.
-/// `Err` is the reason why there can be no preflight now, which is not the fault of the release.
-pub async fn open(folder: &Path, settings: &PreflightSettings) -> Result<Option<Arc<OpenedFolder>>, Reason> {
-    let (folder, sealer) = (folder.to_owned(), settings.sealer.clone());
-    let opening = tokio::task::spawn_blocking(move || {
-        let found = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
-        found.as_ref().map(SealedFolder::open).transpose()
-    });
-    let opened =
-        opening.await.map_err(|panic| Reason::new(Cause::Disk, format!("decrypting its files panicked: {panic}")))?;
-    opened.map_err(|error| Reason::new(Cause::Disk, error.to_string()))
-}
-
-/// Decrypts the files of each of `models`, and points it to them.
-pub async fn open_all(
-    models: &mut [LiveModel],
-    settings: &PreflightSettings,
-) -> Result<Vec<Arc<OpenedFolder>>, Reason> {
-    let mut opened = Vec::new();
-    // The owner's models, whose files are apart from their folder, are never encrypted.
-    for model in models.iter_mut().filter(|model| model.files == model.folder) {
-        if let Some(open) = open(&model.files, settings).await? {
-            (model.folder, model.files) = (open.path().to_owned(), open.path().to_owned());
-            opened.push(open);
-        }
-    }
-    Ok(opened)
+    // The other runtime is missing here, so no model falls back to it. No caller waits, and nothing is compared.
+    let settings = PreflightSettings { measure: false, timeout: Duration::from_hours(1), ..settings.clone() };
+    let trial = Trial::new(&settings, Runtimes::new(folder.to_owned()), TrialLimits::of(package, &facts));
+    trial.run_runtime(runtime, models).await
 }
 
 /// Tries the settings of the release in `folder`. `Err` is the reason why they do not fit this box.
@@ -265,15 +252,8 @@ pub async fn run_configuration(
 ) -> Result<(), PreflightError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let order = order(folder, PreflightKind::Configuration(how), package, &facts);
-    watch::run(&settings.starter, &order).await.map(drop)
-}
-
-fn order(folder: &Path, what: PreflightKind, package: &Package, facts: &HostCapabilities) -> PreflightOrder {
-    let declared = package.limits.memory_mb.or(package.requires.memory_mb.map(|needed| needed.saturating_mul(2)));
-    let memory_bytes = declared.map_or(facts.memory_bytes / 2, |megabytes| megabytes.saturating_mul(1 << 20));
-    let seconds = package.limits.seconds.unwrap_or(DEFAULT_TIMEOUT_S).max(1);
-    PreflightOrder { release: folder.to_owned(), what, memory_bytes, seconds }
+    let order = PreflightOrder { release: folder.to_owned(), how, limits: TrialLimits::of(package, &facts) };
+    watch::run(&settings.children.starter, &order).await
 }
 
 /// Checks that the model has the signed inputs and outputs.
@@ -306,6 +286,3 @@ fn same_ports(kind: &str, declared: &[DeclaredPort], found: &[DeclaredPort]) -> 
         None => Ok(()),
     }
 }
-
-/// Interval at which the memory of the process is read.
-const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(50);

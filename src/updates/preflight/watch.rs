@@ -1,4 +1,4 @@
-//! The preflight process, from outside: starts it, watches it, ends it, and judges its end.
+//! The process that reads settings on trial, from outside: starts it, watches it, ends it, and judges its end.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,10 +14,13 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightMessage, PreflightOrder, PreflightReport};
+use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightMessage, PreflightOrder, out_of_memory};
 use crate::state::{Cause, Reason};
 
-/// Most bytes read of its standard output; a report has a few hundred bytes.
+/// The step that it is in, for reasons.
+const STEP: &str = "reading settings";
+
+/// Most bytes read of its standard output; a result has a few hundred bytes.
 const STDOUT_MAX_BYTES: u64 = 1 << 20;
 
 /// Most bytes read of its standard error; its last line goes into the reason of a crash.
@@ -86,7 +89,7 @@ fn start(starter: &Starter) -> io::Result<(Trial, Pipes)> {
 }
 
 /// Runs a preflight to its end. The process is gone when this returns, and when it is dropped.
-pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<PreflightReport, PreflightError> {
+pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<(), PreflightError> {
     // This box is at fault, not the release.
     let broken = |what: &str, error: io::Error| {
         PreflightError::Interrupted(Reason::new(Cause::Load, format!("the preflight process {what}: {error}")))
@@ -101,7 +104,7 @@ pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<Pre
 
 /// Sends the order, and enforces the limits of time and memory until the process is gone.
 async fn watch(trial: &mut Trial, mut input: Sender, order: &PreflightOrder) -> io::Result<ProcessEnd> {
-    let deadline = Instant::now() + Duration::from_secs(order.seconds);
+    let deadline = Instant::now() + Duration::from_secs(order.limits.seconds);
     let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
     // A process that died before it got the order is reported by its end.
@@ -113,7 +116,7 @@ async fn watch(trial: &mut Trial, mut input: Sender, order: &PreflightOrder) -> 
         }
         let resident = process::resident_bytes_of(trial.pid).unwrap_or(0);
         let end = match () {
-            () if resident > order.memory_bytes => ProcessEnd::TooLarge(resident),
+            () if resident > order.limits.memory_bytes => ProcessEnd::TooLarge(resident),
             () if Instant::now() >= deadline => ProcessEnd::TooLong,
             () => continue,
         };
@@ -132,66 +135,46 @@ async fn read(mut stream: impl AsyncRead + Unpin, most: u64) -> Vec<u8> {
     bytes
 }
 
-/// Parses the messages of the process; other lines, which a runtime writes, are ignored.
+/// Parses the messages of the process; other lines are ignored.
 fn lines(said: &[u8]) -> Vec<PreflightMessage> {
     said.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
-/// Judges the process by its end and the messages before it.
+/// Judges the process by its end and the message before it.
 fn verdict(
     end: &ProcessEnd,
     said: &[PreflightMessage],
     complaint: &str,
     order: &PreflightOrder,
-) -> Result<PreflightReport, PreflightError> {
-    let step = said.iter().rev().find_map(|said| match said {
-        PreflightMessage::Step(step) => Some(step.as_str()),
-        _ => None,
-    });
-    let step = step.unwrap_or("starting");
-
-    let limit = order.memory_bytes >> 20;
+) -> Result<(), PreflightError> {
     let status = match end {
         ProcessEnd::Exited(status) => status,
-        ProcessEnd::TooLarge(bytes) => {
-            let detail = format!("took {} MiB of memory while {step}; at most {limit} MiB are allowed", bytes >> 20);
-            return Err(Reason::new(Cause::Memory, detail).into());
-        }
-        ProcessEnd::TooLong => {
-            let detail = format!("was not done after {} s, while {step}", order.seconds);
-            return Err(Reason::new(Cause::Deadline, detail).into());
-        }
+        ProcessEnd::TooLarge(bytes) => return Err(order.limits.exceeded(*bytes, STEP).into()),
+        ProcessEnd::TooLong => return Err(order.limits.timed_out(STEP).into()),
     };
-
     match (said.last(), limited_process::signal(*status)) {
-        (Some(PreflightMessage::Done(report)), None) if status.success() => Ok(report.clone()),
-        (Some(PreflightMessage::Stopped(error)), None) => Err(error.clone()),
-        (_, Some(number)) => Err(killed(number, step, complaint, order)),
+        (Some(PreflightMessage::Passed), None) if status.success() => Ok(()),
+        (Some(PreflightMessage::Failed(reason)), None) => Err(reason.clone().into()),
+        (_, Some(number)) => Err(killed(number, complaint, order)),
         (_, None) => {
             let code = status.code().unwrap_or_default();
-            let detail = format!("the preflight process ended with code {code} while {step}{}", quoted(complaint));
+            let detail = format!("the preflight process ended with code {code} while {STEP}{}", quoted(complaint));
             Err(Reason::new(Cause::Crash, detail).into())
         }
     }
 }
 
-fn killed(number: i32, step: &str, complaint: &str, order: &PreflightOrder) -> PreflightError {
-    let reason = match Signal::from_named_raw(number) {
-        // Not sent by the daemon: the kernel sends it when the machine runs out of memory, and to preflights first. The
-        // release had less than it may take, or the watch would have ended it.
-        Some(Signal::KILL) => {
-            let detail = format!("was killed by the system while {step}, probably because memory ran out");
-            return PreflightError::Interrupted(Reason::new(Cause::Memory, detail));
-        }
-        Some(Signal::XCPU) => {
-            Reason::new(Cause::Deadline, format!("used up the CPU time of {} s while {step}", order.seconds))
-        }
+fn killed(number: i32, complaint: &str, order: &PreflightOrder) -> PreflightError {
+    match Signal::from_named_raw(number) {
+        // Not sent by the daemon: the kernel sends it when the machine runs out of memory, and to preflights first.
+        Some(Signal::KILL) => out_of_memory(STEP),
+        Some(Signal::XCPU) => order.limits.timed_out(STEP).into(),
         _ => {
             let name = limited_process::signal_name(number);
-            Reason::new(Cause::Crash, format!("the preflight process died of {name} while {step}{}", quoted(complaint)))
+            let detail = format!("the preflight process died of {name} while {STEP}{}", quoted(complaint));
+            Reason::new(Cause::Crash, detail).into()
         }
-    };
-    reason.into()
+    }
 }
 
 fn quoted(complaint: &str) -> String {
@@ -219,14 +202,13 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
-    use crate::preflight::{ConfigurationPreflight, PreflightKind};
+    use crate::preflight::{ConfigurationPreflight, TrialLimits};
 
     fn ended_by(signal: Signal) -> PreflightError {
-        let what =
-            PreflightKind::Configuration(ConfigurationPreflight { arguments: Vec::new(), environment: Vec::new() });
-        let order = PreflightOrder { release: "/release".into(), what, memory_bytes: 512 << 20, seconds: 60 };
-        let end = ProcessEnd::Exited(ExitStatus::from_raw(signal.as_raw()));
-        verdict(&end, &[PreflightMessage::Step("loading it".to_owned())], "", &order).unwrap_err()
+        let how = ConfigurationPreflight { arguments: Vec::new(), environment: Vec::new() };
+        let limits = TrialLimits { memory_bytes: 512 << 20, seconds: 60 };
+        let order = PreflightOrder { release: "/release".into(), how, limits };
+        verdict(&ProcessEnd::Exited(ExitStatus::from_raw(signal.as_raw())), &[], "", &order).unwrap_err()
     }
 
     #[test]
@@ -234,7 +216,7 @@ mod tests {
         let PreflightError::Interrupted(reason) = ended_by(Signal::KILL) else {
             panic!("it would never be tried again")
         };
-        assert!(reason.cause == Cause::Memory && reason.detail.contains("while loading it"), "{reason}");
+        assert!(reason.cause == Cause::Memory && reason.detail.contains("while reading settings"), "{reason}");
         for (signal, cause) in [(Signal::SEGV, Cause::Crash), (Signal::XCPU, Cause::Deadline)] {
             assert!(matches!(ended_by(signal), PreflightError::Failed(reason) if reason.cause == cause));
         }

@@ -1,17 +1,20 @@
 //! The jobs of a release that is on disk: its preflight in a process of its own, then its load next to the live
-//! version.
+//! version, or the move of every model to its library.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use ledge_models::repository::{LoadedModel, VersionError, tuning};
+use ledge_base::names::ModelName;
+use ledge_models::repository::libraries::MoveError;
+use ledge_models::repository::{LoadedModel, Repository, VersionError, tuning};
 
 use super::Updater;
 use super::volatile::JobOutcome;
 use crate::gates;
 use crate::plan::Gate;
-use crate::preflight::{self, ConfigurationPreflight, PreflightError};
+use crate::preflight::{self, ConfigurationPreflight, PreflightError, PreflightSettings};
 use crate::state::{Cause, Reason, SubjectState};
 use crate::subject::{Kind, Subject};
 
@@ -30,54 +33,51 @@ pub(super) fn run_preflight(
 ) -> Option<BoxFuture<'static, JobOutcome>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
-    let settings = updater.parts.preflight.clone();
-    let mut models = updater.live_models_in(&subject.name);
+    let settings =
+        PreflightSettings { runtimes: updater.parts.repository.runtimes(), ..updater.parts.preflight.clone() };
+    let models = updater.live_models_in(&subject.name);
 
     let gate = on_trial.plan.gate;
     let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {
         let tried = match subject.kind {
-            Kind::Model => {
-                let opened = match preflight::open(&folder, &settings).await {
-                    Ok(opened) => opened,
-                    Err(reason) => return JobOutcome::Deferred { reason, after: None, wasted: 0 },
-                };
-                let folder = opened.as_ref().map_or(folder.as_path(), |opened| opened.path());
-                preflight::run(&settings, folder, &package, &gate).await.map(|report| {
-                    tracing::info!(%subject, ?report, "the release passed its preflight");
-                })
-            }
+            Kind::Model => preflight::run(&settings, &folder, &package, &gate).await.map(|report| {
+                tracing::info!(%subject, ?report, "the release passed its preflight");
+            }),
             Kind::Configuration => {
                 let as_now = ConfigurationPreflight::of_this_process();
                 preflight::run_configuration(&settings, &folder, &package, as_now).await
             }
-            Kind::Runtime => {
-                let _opened = match preflight::open_all(&mut models, &settings).await {
-                    Ok(opened) => opened,
-                    Err(reason) => return JobOutcome::Deferred { reason, after: None, wasted: 0 },
-                };
-                preflight::run_runtime(&settings, &subject.name, &folder, &package, models).await
-            }
+            Kind::Runtime => preflight::run_runtime(&settings, &subject.name, &folder, &package, &models).await,
         };
 
-        match tried {
-            Ok(()) => JobOutcome::Passed,
-            Err(PreflightError::Failed(reason)) => JobOutcome::Failed(reason),
-            Err(PreflightError::Interrupted(reason)) => JobOutcome::Interrupted(reason),
-        }
+        tried.map_or_else(stopped, |()| JobOutcome::Passed)
     }))
 }
 
-/// Loads the release next to the live version and compares the two.
+fn stopped(error: PreflightError) -> JobOutcome {
+    match error {
+        PreflightError::Failed(reason) => JobOutcome::Failed(reason),
+        PreflightError::Interrupted(reason) => JobOutcome::Interrupted(reason),
+        PreflightError::Postponed(reason) => JobOutcome::Deferred { reason, after: None, wasted: 0 },
+    }
+}
+
+/// Loads the release next to the live version and compares the two. Libraries become those of every model.
 pub(super) fn load_candidate(
     updater: &mut Updater,
     subject: &Subject,
     state: &SubjectState,
 ) -> Option<BoxFuture<'static, JobOutcome>> {
     let on_trial = state.trial.as_ref()?;
-    if subject.kind != Kind::Model {
-        // Settings and libraries are not loaded next to others.
-        return Some(Box::pin(async { JobOutcome::Passed }));
+    match subject.kind {
+        Kind::Model => {}
+        // Settings are read when the daemon starts.
+        Kind::Configuration => return Some(Box::pin(async { JobOutcome::Passed })),
+        Kind::Runtime => {
+            let folder = updater.store.release_folder(subject, &on_trial.release);
+            return Some(Box::pin(move_models(updater.parts.repository.clone(), subject.name.clone(), folder)));
+        }
     }
 
     let managed = updater.managed(subject, &on_trial.release, state);
@@ -93,13 +93,20 @@ pub(super) fn load_candidate(
             Ok(()) => JobOutcome::Loaded(loaded),
             Err(error) => {
                 repository.end(loaded).await;
-                match error {
-                    PreflightError::Failed(reason) => JobOutcome::Failed(reason),
-                    PreflightError::Interrupted(reason) => JobOutcome::Interrupted(reason),
-                }
+                stopped(error)
             }
         }
     }))
+}
+
+/// Moves the models of a runtime to the library in `folder`, unless only a restart can.
+async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf) -> JobOutcome {
+    let Some(runtime) = preflight::runtime_named(&runtime) else { return JobOutcome::Passed };
+    match repository.move_to_library(runtime, Some(folder)).await {
+        Ok(()) | Err(MoveError::NeedsRestart(_)) => JobOutcome::Passed,
+        // They loaded a moment ago, so the obstacle may pass.
+        Err(MoveError::Refused(reason)) => JobOutcome::Interrupted(Reason::new(Cause::Load, reason)),
+    }
 }
 
 /// It loaded a moment ago in a process of its own, so the obstacle here may pass: memory that others hold, for example.

@@ -208,7 +208,9 @@ impl Updater {
                 self.advance(&subject, Event::Waited { seconds }).await;
             }
 
-            let verdict = if self.has_no_incumbent(&subject) {
+            let verdict = if let Some(reason) = self.fault_of_libraries(&subject, &state) {
+                Verdict::Fail(reason)
+            } else if self.has_no_incumbent(&subject) {
                 Verdict::Pass
             } else {
                 verdict::judge(subject.kind, &self.state(&subject), self.volatile(&subject))
@@ -230,7 +232,13 @@ impl Updater {
 
     async fn job_finished(&mut self, subject: &Subject, job: u64, done: JobOutcome) {
         if !self.volatile(subject).finish(job) {
-            // The job belongs to a trial that is over.
+            // The job belongs to a trial that is over. Models may have moved to its library meanwhile.
+            let live = self.state(subject).live().cloned();
+            if subject.kind == Kind::Runtime
+                && let Err(reason) = self.move_to_library_of(subject, live.as_ref()).await
+            {
+                tracing::error!(%subject, reason, "not every model runs in the live library until the next start");
+            }
             return;
         }
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ledge_models::repository::ManagedVersion;
+use ledge_models::repository::libraries::MoveError;
+use ledge_models::repository::{LoadedModel, ManagedVersion};
 
 use super::Updater;
+use crate::preflight;
 use crate::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
 use crate::subject::{Kind, Subject};
 
@@ -109,11 +111,25 @@ impl Updater {
         if self.volatile(subject).serving == live || !self.volatile(subject).is_due() {
             return;
         }
-        if subject.kind != Kind::Model {
-            // Settings and libraries are read when the daemon starts.
-            tracing::info!(%subject, "restarting the daemon to apply an update");
+        let is_applied = match subject.kind {
+            Kind::Model => None,
+            // Settings are read when the daemon starts.
+            Kind::Configuration => Some(false),
+            Kind::Runtime => match self.move_to_library_of(subject, live.as_ref()).await {
+                Ok(is_moved) => Some(is_moved),
+                Err(reason) => {
+                    tracing::error!(%subject, reason, "not every model runs in the previous library; trying again later");
+                    self.volatile(subject).pause(&Reason::new(Cause::Load, reason));
+                    return;
+                }
+            },
+        };
+        if let Some(is_applied) = is_applied {
             self.volatile(subject).serving = live;
-            self.parts.shutdown.request_restart();
+            if !is_applied {
+                tracing::info!(%subject, "restarting the daemon to apply an update");
+                self.parts.shutdown.request_restart();
+            }
             return;
         }
 
@@ -149,6 +165,31 @@ impl Updater {
         }
 
         self.volatile(subject).serving = live;
+    }
+
+    /// Moves the models of a runtime to the library of this release, or to the owner's. `false` when only a restart can.
+    pub(super) async fn move_to_library_of(
+        &self,
+        subject: &Subject,
+        release: Option<&Installed>,
+    ) -> Result<bool, String> {
+        let Some(runtime) = preflight::runtime_named(&subject.name) else { return Ok(false) };
+        let folder = release.map(|release| self.store.release_folder(subject, release));
+        match self.parts.repository.move_to_library(runtime, folder).await {
+            Ok(()) => Ok(true),
+            Err(MoveError::NeedsRestart(_)) => Ok(false),
+            Err(MoveError::Refused(reason)) => Err(reason),
+        }
+    }
+
+    /// The fault that libraries on trial are to blame for: a model that runs in them, and was unloaded because it ended its
+    /// process again and again.
+    pub(super) fn fault_of_libraries(&self, subject: &Subject, state: &SubjectState) -> Option<Reason> {
+        let is_soaking = subject.kind == Kind::Runtime && state.duty() == Duty::Soak;
+        let runtime = preflight::runtime_named(&subject.name).filter(|_| is_soaking)?;
+        let mut live = self.parts.repository.all_live().into_iter().filter(|model| model.runtime() == runtime);
+        let fault = |model: Arc<LoadedModel>| Some(format!("{} {}: {}", model.name, model.version, model.fault()?));
+        live.find_map(fault).map(|detail| Reason::new(Cause::Crash, detail))
     }
 
     pub(super) fn managed(&self, subject: &Subject, release: &Installed, state: &SubjectState) -> ManagedVersion {

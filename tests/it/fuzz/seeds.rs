@@ -431,7 +431,7 @@ pub fn json_lines() -> Vec<Vec<u8>> {
 
 /// Words of a process that tries a release.
 pub fn trial_report() -> Vec<Vec<u8>> {
-    let said = b"{\"step\":\"it was loaded\"}\nsomething else\n{\"step\":\"it ran\"}\n";
+    let said = b"something else\n\"passed\"\n{\"failed\":{\"cause\":\"load\",\"detail\":\"line 2\"}}\n";
     vec![said.to_vec(), [&said[..], &b"a long last word ".repeat(30)].concat()]
 }
 
