@@ -52,7 +52,10 @@ impl OwnSeal {
         }
 
         let spawner = spawner.and_then(SpawnerProcess::connect);
-        let spawner = spawner.context("the process that starts the processes of models cannot be started")?;
+        let spawner = spawner.context(
+            "the process that starts the processes of models cannot be started; runtimes.isolation = none runs models in the \
+             daemon",
+        )?;
         let code = if is_denied_already {
             State::InForce("since before a restart in place".to_owned())
         } else {

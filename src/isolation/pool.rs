@@ -33,9 +33,9 @@ const WRITTEN: &str = "written";
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
     /// In the daemon itself.
-    #[default]
     None,
     /// In a sealed process, together with other models.
+    #[default]
     Process,
     /// In a sealed process of its own.
     Own,

@@ -47,13 +47,13 @@ pub struct Setup {
 /// An order of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Order {
-    /// Loads the library of a runtime.
-    Open(u64, Runtime),
     Load(Box<LoadOrder>),
     Unload(ModelId),
     Bind(PipelineId, Box<PipelineSetup>),
     Unbind(PipelineId),
     ReleasePage(PipelineId, PageId),
+    /// Loads the library of a runtime.
+    Open(u64, Runtime),
 }
 
 /// The files of a model and how to load them.
@@ -73,10 +73,10 @@ pub struct LoadOrder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Done {
     Sealed(SealReport),
-    /// The version of a runtime, or the reason why it does not load.
-    Opened(u64, Result<String, String>),
     Loaded(ModelId, Result<LoadedFacts, LoadError>),
     Bound(PipelineId, Result<(), String>),
+    /// The version of a runtime, or the reason why it does not load.
+    Opened(u64, Result<String, String>),
 }
 
 /// The facts about a model that was loaded.

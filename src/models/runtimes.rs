@@ -24,8 +24,8 @@ pub struct RuntimesConfig {
     pub dir: PathBuf,
     /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
     pub cache: PathBuf,
-    /// The process that models run in, where their `model.toml` does not say: `none` is the daemon itself, `process` a
-    /// sealed process for all of them, `own` one for each.
+    /// The process that models run in, where their `model.toml` does not say: `process` is a sealed process for all of them,
+    /// `own` one for each, and `none` the daemon itself.
     pub isolation: Isolation,
     /// The number of cores that all models share; 0 is every physical core that this process may use.
     #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
@@ -48,7 +48,7 @@ impl Default for RuntimesConfig {
         Self {
             dir: "runtimes".into(),
             cache: "cache".into(),
-            isolation: Isolation::None,
+            isolation: Isolation::default(),
             threads: 0,
             memory_mb: 0,
             measure: true,

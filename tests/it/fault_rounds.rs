@@ -250,6 +250,15 @@ fn binary(name: &str, shape: &[usize], bytes: &[u8]) -> (Vec<(&'static str, Stri
     (headers, [head.as_bytes(), bytes].concat())
 }
 
+/// Sends a fault to a copy of the tiny model.
+pub fn send_fault(client: &mut Client, model: &str, letter: u8) -> Response {
+    let mut bytes = [0; 13 * 4];
+    bytes[..7].copy_from_slice(b"!FAULT:");
+    bytes[7] = letter;
+    let (headers, body) = binary("features", &[1, 13], &bytes);
+    Call::new("fault", model, headers, body).send(client)
+}
+
 /// An answer without its times.
 fn result(answer: &Response) -> Vec<u8> {
     let length = answer.header("inference-header-content-length").map_or(answer.body.len(), |n| n.parse().unwrap());
@@ -361,11 +370,7 @@ impl Rounds<'_> {
         }
         let since = Instant::now();
         if let Some(letter) = fault.letter() {
-            let mut bytes = [0; 13 * 4];
-            bytes[..7].copy_from_slice(b"!FAULT:");
-            bytes[7] = letter;
-            let (headers, body) = binary("features", &[1, 13], &bytes);
-            let answer = Call::new("fault", FAULTY, headers, body).send(&mut self.client);
+            let answer = send_fault(&mut self.client, FAULTY, letter);
             match fault {
                 // The answer of other inputs, or none.
                 Fault::Scribble if answer.status == 200 => {}

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, model_folder, send_signal};
-use crate::fault_rounds::{FAULTY, instance_folders, root, run, runtime_processes, wait_until};
+use crate::fault_rounds::{FAULTY, instance_folders, root, run, runtime_processes, send_fault, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -81,15 +81,7 @@ fn so_does_a_child_in_a_run_that_never_ends() {
     // A process that tried a model ends soon after the model is ready.
     wait_until("one process", LIMIT, || runtime_processes(&daemon).len() == 1);
     let [child] = runtime_processes(&daemon)[..] else { panic!("not one process") };
-    let mut bytes = vec![0; 13 * 4];
-    bytes[..8].copy_from_slice(b"!FAULT:l");
-    let input = serde_json::json!({"name": "features", "datatype": "FP32", "shape": [1, 13],
-        "parameters": {"binary_data_size": bytes.len()}});
-    let head = serde_json::json!({"inputs": [input]}).to_string();
-    let length = head.len().to_string();
-    let body = [head.as_bytes(), &bytes].concat();
-    let (path, mut client) = (format!("/v2/models/{FAULTY}/infer"), daemon.client());
-    let answer = client.post(&path, &[("inference-header-content-length", &length)], &body);
+    let answer = send_fault(&mut daemon.client(), FAULTY, b'l');
     assert_eq!(answer.status, 504, "{answer:?}");
     let before = ticks(child);
     wait_until("the run goes on", LIMIT, || ticks(child) > before);

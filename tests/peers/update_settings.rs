@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::daemon::{TestDaemon, TestRoot, model_folder, processes, setup_root, write};
-use crate::fault_rounds::wait_until;
+use crate::fault_rounds::{send_fault, wait_until};
 use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, wine};
 use crate::tools::run;
 
@@ -286,6 +286,29 @@ fn models_in_a_process_of_their_own_get_another_library_and_lose_it_again_withou
     callers.stop_unharmed();
     assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
     assert_eq!((starts(&daemon), processes(daemon.pid(), "spawner")), (1, vec![spawner]));
+}
+
+#[test]
+fn libraries_in_which_a_model_ends_its_process_again_and_again_are_rolled_back() {
+    let fleet = Fleet::new("");
+    let daemon = fleet.enrol(TestRoot::new().models(&["wine_mlp"])).set("runtimes.isolation=\"process\"").start();
+    let usual = daemon.client().post_json("/v2/models/wine_mlp/infer", &wine());
+    assert_eq!(usual.status, 200);
+    fleet.platform.add(&["runtime", "add"], "onnxruntime", 1, onnxruntime(None).path());
+    let soak = ["--soak", "min_s=600,min_requests=0,max_s=900"];
+    fleet.platform.start("r-1", "runtimes/onnxruntime/1", &soak);
+    look(&daemon);
+    daemon.wait_for_log("the models of a runtime have moved to another library");
+    // In place of a fault of the library.
+    for _ in 0..3 {
+        assert_eq!(send_fault(&mut daemon.client(), "wine_mlp", b's').status, 502);
+    }
+    let line = daemon.wait_for_log("update rolled back");
+    assert_eq!((&line["stage"], &line["cause"]), (&json!("active"), &json!("crash")), "{line}");
+    wait_until("the model answers in the former library", Duration::from_secs(20), || {
+        daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status == 200
+    });
+    assert_eq!(starts(&daemon), 1);
 }
 
 #[test]
