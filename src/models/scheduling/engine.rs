@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// The processes of models that do not run in this one.
-    pub(super) fn children(&self) -> Option<&Children> {
+    pub(crate) fn children(&self) -> Option<&Children> {
         self.handle.shared.children.as_ref()
     }
 
