@@ -22,16 +22,27 @@ pub const MODEL_MAX: u64 = 64 << 30;
 
 /// Reads the file at `relative` in `folder`, if it has at most `max` bytes. `folder` itself may be a link.
 pub fn read(folder: &Path, relative: &Path, max: u64) -> io::Result<Vec<u8>> {
+    content(open_at_most(folder, relative, max)?.0, max)
+}
+
+/// Reads an open file, if it has at most `max` bytes.
+pub fn content(file: File, max: u64) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    let mut content = Vec::new();
+    content.try_reserve_exact(usize::try_from(length.min(max)).unwrap_or(usize::MAX))?;
+    file.take(max + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > max { Err(too_large(max)) } else { Ok(content) }
+}
+
+/// Opens the file at `relative` in `folder`, if it has at most `max` bytes. Also returns how many.
+pub fn open_at_most(folder: &Path, relative: &Path, max: u64) -> io::Result<(File, u64)> {
     let file = open(folder, relative)?;
     let length = file.metadata()?.len();
-    let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {max} bytes"));
-    if length > max {
-        return Err(too_large());
-    }
-    let mut content = Vec::new();
-    content.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
-    file.take(max + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > max { Err(too_large()) } else { Ok(content) }
+    if length > max { Err(too_large(max)) } else { Ok((file, length)) }
+}
+
+fn too_large(max: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {max} bytes"))
 }
 
 /// Reads a text file in the same way.

@@ -6,6 +6,7 @@
 //! * `foreign.rs` - functions of the runtimes that the Rust crates do not wrap
 //! * `onnxruntime.rs` - ONNX Runtime behind `Backend`
 //! * `openvino.rs` - OpenVINO behind `Backend`
+//! * `files.rs` - the facts about a model that its file shows without a runtime, and the bounds of them
 //! * `onnx.rs` - facts that an ONNX file states, read without a runtime: names, external data
 //! * `onnx/` - `dangers.rs` finds operators that crash a runtime or corrupt its memory for some inputs; `class_maps.rs`
 //!   makes tensors of outputs that are maps
@@ -27,6 +28,7 @@
 
 pub mod backend;
 pub mod cores;
+pub mod files;
 mod foreign;
 mod onnxruntime;
 pub mod onnx;

@@ -8,12 +8,13 @@
 pub(crate) mod class_maps;
 mod dangers;
 
-use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use prost::Message;
 
 use crate::backend::{ClassMap, Dangers, PortNames};
+use crate::files;
 
 /// A file is not a model that Ledge opens.
 #[derive(Debug, thiserror::Error)]
@@ -23,11 +24,8 @@ pub enum OnnxError {
     #[error("is not an ONNX model: it has no graph")]
     NoGraph,
     /// A tensor's data is outside the model's folder, or at an address in the memory of the process.
-    #[error("refers to external data at {location:?}, outside its own folder")]
-    ExternalDataOutside {
-        /// The location as written in the file.
-        location: String,
-    },
+    #[error("{0}")]
+    ExternalData(String),
 }
 
 #[derive(Message)]
@@ -180,7 +178,7 @@ struct TensorTypeProto {
 pub struct OnnxSummary {
     /// The names of its inputs, without initializers, and of its outputs.
     pub port_names: PortNames,
-    /// The files with some of its weights, as paths within its folder.
+    /// The files with some of its weights, as paths within its folder, each once and in the order of their bytes.
     pub external_data: Vec<PathBuf>,
     /// Its operator sets: the domain (empty for the standard one) and the version.
     pub operator_sets: Vec<(String, i64)>,
@@ -189,7 +187,7 @@ pub struct OnnxSummary {
     /// The outputs that are maps from classes to scores.
     pub class_maps: Vec<ClassMap>,
     /// The texts that the file has for programs, by their keys, such as the characters of a model that reads.
-    pub metadata: HashMap<String, String>,
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// Reads `bytes`, the content of a model file.
@@ -247,7 +245,8 @@ fn external_data(model: &ModelProto) -> Result<Vec<PathBuf>, OnnxError> {
     }
     locations.sort_unstable();
     locations.dedup();
-    locations.into_iter().map(path_beside).collect()
+    let path = |location: &str| files::check_path(Path::new(location)).map(|()| location.into());
+    locations.into_iter().map(path).collect::<Result<_, _>>().map_err(OnnxError::ExternalData)
 }
 
 fn collect_from_graph<'a>(graph: &'a GraphProto, locations: &mut Vec<&'a str>) {
@@ -273,19 +272,6 @@ fn collect_from_sparse<'a>(tensor: &'a SparseTensorProto, locations: &mut Vec<&'
 fn collect_from_tensor<'a>(tensor: &'a TensorProto, locations: &mut Vec<&'a str>) {
     // A runtime uses any entry with the key "location". `data_location` is ignored, as some runtimes ignore it.
     locations.extend(tensor.external_data.iter().filter(|entry| entry.key == "location").map(|e| e.value.as_str()));
-}
-
-/// In a location it makes both runtimes take the offset for an address in the memory of the process.
-const MEMORY_ADDRESS: &str = "_ORT_MEM_ADDR_";
-
-/// The path of `location` within the model's folder. Symbolic links are checked when the file is opened.
-fn path_beside(location: &str) -> Result<PathBuf, OnnxError> {
-    let path = Path::new(location);
-    let is_beside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if location.is_empty() || !is_beside || location.contains(MEMORY_ADDRESS) {
-        return Err(OnnxError::ExternalDataOutside { location: location.to_owned() });
-    }
-    Ok(path.to_owned())
 }
 
 #[cfg(test)]
@@ -347,7 +333,7 @@ mod tests {
     fn external_data_is_beside_the_model_and_no_address_of_the_process() {
         for outside in ["../w", "/etc/passwd", "", "a/../../w", "*/_ORT_MEM_ADDR_/*", "./*/_ORT_MEM_ADDR_/*"] {
             let error = summarize(&model_with(outside)).unwrap_err();
-            assert!(matches!(error, OnnxError::ExternalDataOutside { .. }), "{outside}: {error}");
+            assert!(matches!(error, OnnxError::ExternalData(_)), "{outside}: {error}");
         }
     }
 

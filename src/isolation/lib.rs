@@ -13,8 +13,8 @@
 //! * `channel.rs` - orders and their results, over a socket
 //! * `lane.rs`, `lane/` - jobs and answers, through the shared memory of one core; the folder has tests
 //! * `shared_memory.rs` - that memory
-//! * `child/` - the child, from inside: `mod.rs` its threads and orders, `models.rs` what it loaded, `jobs.rs` the thread
-//!   of a core, `crash.rs` the note of who crashed, `faults.rs` faults for tests
+//! * `child/` - the child, from inside: `mod.rs` its threads and orders, `reading.rs` model files, `models.rs` what it
+//!   loaded, `jobs.rs` the thread of a core, `crash.rs` the note of who crashed, `faults.rs` faults for tests
 //!
 //! # One run
 //!
@@ -30,7 +30,7 @@
 //! after SIGKILL or a crash in a runtime's own thread: then all are `Interrupted`, and the scheduler finds it by more tries.
 //!
 //! Invariants:
-//! * The daemon loads no runtime for a model that runs in a child.
+//! * The daemon loads no runtime for a model that runs in a child, and reads none of its files but to hash it.
 //! * Nothing that a child says is believed: lengths, places, counts and datatypes are checked against what was asked, on a
 //!   copy. A child that lies is ended.
 //! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need.
@@ -53,8 +53,8 @@ mod wire;
 
 pub use child::crash::Work;
 pub use doctor::seal_report;
-pub use pool::{ChildSettings, ChildUsage, Children, Isolation, ModelOrder, TrialEnd, remove_leftovers};
-pub use process::{ChildId, Ended, OnEnd};
+pub use pool::{ChildSettings, ChildUsage, Children, Isolation, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
+pub use process::{ChildId, Ended, OnEnd, ReadError};
 pub use remote::RemoteBackend;
 pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
 pub use starter::Starter;

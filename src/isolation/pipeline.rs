@@ -23,7 +23,7 @@ use crate::wire::PipelineId;
 #[derive(Debug, Default)]
 pub(crate) struct Pipelines {
     known: Mutex<HashMap<PipelineId, Known>>,
-    /// Models and pipelines have numbers of one sequence.
+    /// Models, pipelines and files have numbers of one sequence.
     next: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Pipelines {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that no model and no other pipeline has.
+    /// A number that no model, pipeline or file has.
     pub fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }

@@ -1,5 +1,7 @@
 //! The children: the shared one of all models, and those of models that have one to themselves.
 
+use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -10,14 +12,15 @@ use std::time::Duration;
 use ledge_base::sys;
 use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{Format, LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
-use crate::process::{Child, Ended, OnEnd};
+use crate::process::{Child, Ended, OnEnd, ReadError};
 use crate::remote::RemoteBackend;
 use crate::stage::{Stage, StageFolders};
 use crate::starter::Starter;
@@ -27,6 +30,9 @@ use crate::wire::{LoadOrder, Setup};
 const FILES: &str = "files";
 /// The folder within that of a child in which it may also write.
 const WRITTEN: &str = "written";
+
+/// The most times that a file is read whose process ended meanwhile for another reason.
+const READ_TRIES_MAX: usize = 4;
 
 /// Where a model runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -112,6 +118,14 @@ pub struct Children {
     homes: Mutex<Vec<KnownHome>>,
     trial_end: Arc<OnceLock<TrialEnd>>,
     pipelines: Arc<Pipelines>,
+    /// The models one of whose files ended the process that read it. The next reading is in a process of its own.
+    unreadable: Mutex<HashSet<String>>,
+}
+
+/// Keeps the process that read a file, so that the load that follows finds it.
+#[derive(Debug)]
+pub struct KeptChild {
+    _home: Arc<Home>,
 }
 
 /// A child that may have ended.
@@ -160,7 +174,8 @@ impl Children {
         } else {
             on_end
         };
-        Self { settings, cores, on_end, homes: Mutex::default(), trial_end, pipelines: Arc::default() }
+        let (homes, pipelines, unreadable) = (Mutex::default(), Arc::default(), Mutex::default());
+        Self { settings, cores, on_end, homes, trial_end, pipelines, unreadable }
     }
 
     /// True for the trial of a version.
@@ -195,6 +210,44 @@ impl Children {
     /// The pipeline of a model in a child; `twin` is bound of the same setup.
     pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
         Arc::new(RemotePipeline::new(&self.pipelines, twin, setup))
+    }
+
+    /// Has a file of the model `name` read, in the child that the model runs in. Blocks until that is done.
+    pub fn read(
+        &self,
+        isolation: Isolation,
+        name: &str,
+        runtimes: &Runtimes,
+        format: Format,
+        file: &File,
+    ) -> Result<(FileFacts, KeptChild), ReadError> {
+        let mut is_own = isolation == Isolation::Own || self.unreadable().contains(name);
+        let mut tries = READ_TRIES_MAX;
+        loop {
+            tries -= 1;
+            let home = self.home(is_own.then(|| name.to_owned()), runtimes);
+            let home = home.map_err(|error| ReadError::NoProcess(error.to_string()))?;
+            match home.child.read(self.pipelines.next_id(), format, file) {
+                Ok(facts) => {
+                    self.unreadable().remove(name);
+                    return Ok((facts, KeptChild { _home: home }));
+                }
+                // A fault of another file, whose next reading is elsewhere.
+                Err(ReadError::Interrupted { is_explained: true, .. }) => tries += 1,
+                // In a process of its own this shows if it is the cause.
+                Err(ReadError::Interrupted { .. }) if tries > 0 => is_own = true,
+                Err(error @ (ReadError::Crashed(_) | ReadError::Interrupted { .. })) => {
+                    self.unreadable().insert(name.to_owned());
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn unreadable(&self) -> MutexGuard<'_, HashSet<String>> {
+        // Nothing panics under this lock.
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Loads a model into a child: the shared one, or with [`Isolation::Own`] one that only its instances share. Also

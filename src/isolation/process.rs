@@ -1,6 +1,7 @@
 //! One child, from the daemon: its start, its orders, and its end.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use ledge_engine::backend::{LoadError, Runtime};
+use ledge_engine::backend::{Format, LoadError, Runtime};
+use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::document_reading::step::PageId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_sandbox::SealReport;
@@ -21,16 +23,24 @@ use crate::child::crash::{self, Work};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
 use crate::starter::{Process, Starter, Verb};
-use crate::wire::{Done, LoadOrder, LoadedFacts, ModelId, Order, PipelineId, Setup};
+use crate::wire::{Done, LoadOrder, LoadedFacts, ModelId, Order, PipelineId, ReadId, Setup};
 
-/// The most bytes of a message from a child: a signature with names.
-const RESULT_BYTES_MAX: usize = 16 << 20;
+/// The most bytes of a message from a child: a signature with names, or the facts of a model file.
+pub(crate) const RESULT_BYTES_MAX: usize = 16 << 20;
 
 /// The longest wait of an order for a child that does not read.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest time of one load.
 const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
+
+/// The longest time of reading a model file: this, and more for each of so many bytes. A tenth of it is usual for the
+/// slowest disks.
+const READ_TIME_MIN: Duration = Duration::from_secs(20);
+const READ_BYTES_PER_SECOND: u64 = 4 << 20;
+
+/// The most characters of a child's own words in a message to people.
+const WORDS_MAX: usize = 1000;
 
 /// The number of a child, for this process.
 pub type ChildId = u64;
@@ -51,6 +61,26 @@ impl Ended {
     pub(crate) fn by_us(reason: String, blamed: Option<Work>) -> Self {
         Self { reason, blamed, signal: None }
     }
+}
+
+/// A model file was not read. `Display` completes a sentence about the file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The file is none that can be used.
+    #[error("{0}")]
+    Refused(String),
+    /// Reading it ended the process that it was read in.
+    #[error("ended the process that read it: {0}")]
+    Crashed(String),
+    /// That process ended for another reason, so the file may be read again.
+    #[error("was not read: {reason}")]
+    Interrupted {
+        reason: String,
+        /// True when it is known what else was the cause.
+        is_explained: bool,
+    },
+    #[error("was not read, because its process cannot be started: {0}")]
+    NoProcess(String),
 }
 
 /// Is told the end of each child that was not stopped.
@@ -86,7 +116,7 @@ struct LaneSlot {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those who wait for the result of an order, by the number of its model or pipeline.
+    /// Those who wait for the result of an order, by the number of its model, pipeline or file.
     waiting: HashMap<u64, mpsc::Sender<Done>>,
     /// Set when the daemon ends the child.
     cause: Option<Ended>,
@@ -167,7 +197,7 @@ impl Child {
     /// Loads a model. Blocks until that is done.
     pub fn load(&self, order: LoadOrder) -> Result<LoadedFacts, LoadError> {
         let (model, runtime) = (order.model, order.runtime);
-        match self.done(model, &Order::Load(Box::new(order))) {
+        match self.done(model, &Order::Load(Box::new(order)), None, LOAD_TIME_MAX) {
             Ok(Done::Loaded(_, result)) => result,
             Ok(_) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false }),
             Err(Ended { reason, blamed, .. }) if blamed == Some(Work::Load(model)) => {
@@ -181,7 +211,7 @@ impl Child {
 
     /// Loads the library of a runtime, and returns its version. Blocks until that is done.
     pub fn open(&self, number: u64, runtime: Runtime) -> Result<String, String> {
-        match self.done(number, &Order::Open(number, runtime)) {
+        match self.done(number, &Order::Open(number, runtime), None, LOAD_TIME_MAX) {
             Ok(Done::Opened(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
@@ -190,15 +220,36 @@ impl Child {
 
     /// Binds a pipeline. Blocks until that is done.
     pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
-        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone()))) {
+        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone())), None, LOAD_TIME_MAX) {
             Ok(Done::Bound(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
         }
     }
 
+    /// Has a model file read, and checks the facts about it. Blocks until that is done.
+    pub fn read(&self, number: ReadId, format: Format, file: &File) -> Result<FileFacts, ReadError> {
+        let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+        let limit = READ_TIME_MIN + Duration::from_secs(bytes / READ_BYTES_PER_SECOND);
+        match self.done(number, &Order::Read(number, format), Some(file), limit) {
+            Ok(Done::Read(_, Ok(facts))) => match facts.check(format) {
+                Ok(()) => Ok(*facts),
+                Err(lie) => {
+                    let reason = format!("the process of the runtimes says of a file that it {}", words(&lie));
+                    self.end(Ended::by_us(reason.clone(), Some(Work::Load(number))));
+                    self.wait_for_end();
+                    Err(ReadError::Crashed(reason))
+                }
+            },
+            Ok(Done::Read(_, Err(reason))) => Err(ReadError::Refused(words(&reason))),
+            Ok(_) => Err(ReadError::Interrupted { reason: self.confused().reason, is_explained: false }),
+            Err(Ended { reason, blamed, .. }) if blamed == Some(Work::Load(number)) => Err(ReadError::Crashed(reason)),
+            Err(Ended { reason, blamed, .. }) => Err(ReadError::Interrupted { reason, is_explained: blamed.is_some() }),
+        }
+    }
+
     /// Gives an order, and waits for its result.
-    fn done(&self, number: u64, order: &Order) -> Result<Done, Ended> {
+    fn done(&self, number: u64, order: &Order, file: Option<&File>, limit: Duration) -> Result<Done, Ended> {
         let (sender, receiver) = mpsc::channel();
         {
             let mut state = self.inner.state();
@@ -208,11 +259,14 @@ impl Child {
             }
             state.waiting.insert(number, sender);
         }
-        self.order(order);
-        match receiver.recv_timeout(LOAD_TIME_MAX) {
+        self.order(order, file);
+        match receiver.recv_timeout(limit) {
             Ok(done) => Ok(done),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let reason = format!("the load took longer than {} minutes", LOAD_TIME_MAX.as_secs() / 60);
+                let reason = match order {
+                    Order::Read(..) => format!("it was not read within {} seconds", limit.as_secs()),
+                    _ => format!("the load took longer than {} minutes", limit.as_secs() / 60),
+                };
                 self.end(Ended::by_us(reason, Some(Work::Load(number))));
                 Err(self.wait_for_end())
             }
@@ -228,22 +282,27 @@ impl Child {
 
     /// Unloads a model, when its run has ended.
     pub fn unload(&self, model: ModelId) {
-        self.order(&Order::Unload(model));
+        self.order(&Order::Unload(model), None);
     }
 
     /// Drops a pipeline.
     pub fn unbind(&self, pipeline: PipelineId) {
-        self.order(&Order::Unbind(pipeline));
+        self.order(&Order::Unbind(pipeline), None);
     }
 
     /// Frees a page that the steps of a call kept.
     pub fn release_page(&self, pipeline: PipelineId, page: PageId) {
-        self.order(&Order::ReleasePage(pipeline, page));
+        self.order(&Order::ReleasePage(pipeline, page), None);
     }
 
-    fn order(&self, order: &Order) {
+    /// Gives an order, with the file that belongs to it: no other order may get between them.
+    fn order(&self, order: &Order, file: Option<&File>) {
         let socket = self.inner.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = channel::send(&socket, order)
+        let sent = channel::send(&socket, order).and_then(|()| match file {
+            Some(file) => channel::send_file(&socket, file),
+            None => Ok(()),
+        });
+        if let Err(error) = sent
             && !self.is_closed()
         {
             self.end(Ended::by_us(format!("the process of the runtimes takes no orders: {error}"), None));
@@ -306,7 +365,11 @@ impl Inner {
             match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
                 Ok(Some(Done::Sealed(seal))) => self.sealed(&seal),
                 Ok(Some(done)) => {
-                    let (Done::Opened(number, _) | Done::Loaded(number, _) | Done::Bound(number, _)) = &done else {
+                    let (Done::Loaded(number, _)
+                    | Done::Bound(number, _)
+                    | Done::Read(number, _)
+                    | Done::Opened(number, _)) = &done
+                    else {
                         break true;
                     };
                     let waiting = self.state().waiting.remove(number);
@@ -351,6 +414,12 @@ impl Inner {
     }
 }
 
+/// The words of a child as people may see them: on one line, without control characters, and not too many.
+fn words(said: &str) -> String {
+    let seen = |letter: char| if letter.is_control() { ' ' } else { letter };
+    said.chars().take(WORDS_MAX).map(seen).collect()
+}
+
 /// The end of a process, completing "the process ...".
 pub(crate) fn describe(status: ExitStatus) -> String {
     let Some(number) = limited_process::signal(status) else { return format!("ended with {status}") };
@@ -360,5 +429,16 @@ pub(crate) fn describe(status: ExitStatus) -> String {
             format!("crashed with {}", limited_process::signal_name(number))
         }
         _ => format!("ended with signal {number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_child_are_one_short_line() {
+        assert_eq!(words("is not\r\nan \u{1b}[31mONNX model"), "is not  an  [31mONNX model");
+        assert_eq!(words(&"é".repeat(5000)).chars().count(), WORDS_MAX);
     }
 }

@@ -2,10 +2,11 @@
 //! through lanes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, Runtime, Signature};
+use ledge_engine::backend::{ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Runtime, Signature};
+use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::document_reading::step::PageId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::{WorkError, WorkHead, WorkTimes};
@@ -15,12 +16,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneError, Place, Writer};
+use crate::process::RESULT_BYTES_MAX;
 
 /// A model in a child, by a number that the daemon gave it.
 pub type ModelId = u64;
 
 /// A pipeline in a child, likewise.
 pub type PipelineId = u64;
+
+/// The reading of a model file, likewise.
+pub type ReadId = u64;
 
 /// The first message to a child. The default is for one that runs no models.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +57,9 @@ pub enum Order {
     Bind(PipelineId, Box<PipelineSetup>),
     Unbind(PipelineId),
     ReleasePage(PipelineId, PageId),
-    /// Loads the library of a runtime.
+    /// Read a model file for its facts. The open file follows.
+    Read(ReadId, Format),
+    /// Load the library of a runtime.
     Open(u64, Runtime),
 }
 
@@ -75,6 +82,7 @@ pub enum Done {
     Sealed(SealReport),
     Loaded(ModelId, Result<LoadedFacts, LoadError>),
     Bound(PipelineId, Result<(), String>),
+    Read(ReadId, Result<Box<FileFacts>, String>),
     /// The version of a runtime, or the reason why it does not load.
     Opened(u64, Result<String, String>),
 }
@@ -144,22 +152,48 @@ pub struct RunHead {
 }
 
 /// Reads a message of a child: the first byte says if it is one over the socket or the head of an answer. True when it is
-/// one; it is the same after it was written and read again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// one; it is the same after it was written and read again. Facts that pass their check name no file outside the model's
+/// folder, and are not too many. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_child_message(data: &[u8]) -> bool {
-    fn is_message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
-        let Ok(message) = postcard::from_bytes::<T>(bytes) else { return false };
+    fn message<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+        let message = postcard::from_bytes::<T>(bytes).ok()?;
         let written = postcard::to_allocvec(&message).unwrap_or_default();
-        assert_eq!(postcard::from_bytes::<T>(&written).ok().as_ref(), Some(&message));
-        true
+        let again = postcard::from_bytes::<T>(&written).map(|again| postcard::to_allocvec(&again).unwrap_or_default());
+        // Not the values, since a scale may be no number.
+        assert_eq!(again.as_ref(), Ok(&written));
+        Some(message)
     }
     match data.split_first() {
-        Some((kind, bytes)) if kind.is_multiple_of(2) => is_message::<Done>(bytes),
-        Some((_, bytes)) => is_message::<AnswerHead>(bytes),
+        Some((kind, bytes)) if kind.is_multiple_of(2) => {
+            let Some(done) = message::<Done>(bytes) else { return false };
+            if let Done::Read(_, Ok(facts)) = done {
+                for format in [Format::Onnx, Format::OpenVinoIr, Format::TfLite] {
+                    if facts.check(format).is_ok() {
+                        assert_sound(&facts);
+                    }
+                }
+            }
+            true
+        }
+        Some((_, bytes)) => message::<AnswerHead>(bytes).is_some(),
         None => false,
     }
+}
+
+/// Panics for facts that the daemon must not use.
+fn assert_sound(facts: &FileFacts) {
+    for path in &facts.external {
+        assert!(
+            path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)),
+            "{}",
+            path.display()
+        );
+    }
+    assert!(facts.quantization.values().all(|quantization| quantization.is_valid()));
+    assert!(postcard::to_allocvec(facts).is_ok_and(|bytes| bytes.len() < RESULT_BYTES_MAX));
 }
 
 impl RunHead {

@@ -244,3 +244,87 @@ fn a_child_is_denied_everything_but_its_models() {
         assert!(log.contains(word), "no attempt of {word}: {results:?}");
     }
 }
+
+/// Adds a model whose file is a good one, and makes the process that reads it go wrong.
+fn with_fault_in_file(root: TestRoot, name: &str, kind: u8) -> TestRoot {
+    let root = root.model_as("wine_mlp", name);
+    let file = root.model(name).join("1/model.onnx");
+    let mut content = std::fs::read(&file).unwrap();
+    // A text about the model, which no runtime uses.
+    content.extend(b"\x32\x08!FAULT:");
+    content.push(kind);
+    write(&file, &content);
+    root
+}
+
+#[test]
+fn a_file_that_ends_its_reader_is_refused_with_its_reason_and_no_other() {
+    let faults = [
+        ("panics", b'x', "panicked: as the file asks for"),
+        ("crashes", b's', "ended the process that read it: the process of the runtimes crashed with SIGSEGV"),
+        ("overflows", b'o', "ended the process that read it: the process of the runtimes crashed with SIGSEGV"),
+        ("lies", b'n', "says of a file that it refers to external data at \"../outside.bin\", outside its own folder"),
+        ("killed", b'k', "was not read: the process of the runtimes was killed with SIGKILL"),
+        ("endless", b'l', "ended the process that read it: it was not read within 20 seconds"),
+    ];
+    let root = |isolation: &str, faults: &[(&str, u8, &str)]| {
+        let root = TestRoot::new().model_as("wine_mlp", "healthy").set(&format!("runtimes.isolation={isolation}"));
+        faults.iter().fold(root, |root, (name, kind, _)| with_fault_in_file(root, name, *kind))
+    };
+    let daemon = root("none", &faults).start();
+    for (name, ..) in faults {
+        assert_eq!(index(&mut daemon.client(), name)["state"], "READY", "the daemon itself reads the file of {name}");
+    }
+
+    // The last one takes long.
+    for (isolation, faults) in [("process", &faults[..]), ("own", &faults[..5])] {
+        let daemon = root(isolation, faults).start();
+        let mut client = daemon.client();
+        for (name, _, reason) in faults {
+            let refusal = client.refusal(name);
+            assert!(refusal.contains(reason) && refusal.contains(&format!("{name}/1/model.onnx ")), "{refusal}");
+        }
+        answers_again(&mut client, "healthy");
+        if isolation == "process" {
+            // A file that ended the process of all models is read in one of its own from then on.
+            wait_until("one process", LIMIT, || runtime_processes(&daemon).len() == 1);
+            let shared = runtime_processes(&daemon);
+            let again = client.post("/v2/repository/models/crashes/load", &[], b"");
+            assert!(again.error().contains("SIGSEGV"), "{again:?}");
+            assert_eq!(runtime_processes(&daemon), shared);
+        }
+        assert_eq!(well(&mut client, "healthy").status, 200);
+    }
+}
+
+#[test]
+fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
+    let good = ["efficientnet_lite0", "external_data", "ir_add", "quantized_colours", "wine_mlp"];
+    let bad = ["broken_cut", "broken_png", "broken_empty", "external_escape", "external_address"];
+    let mut seen = Vec::new();
+    for isolation in ["none", "process", "own"] {
+        let root = TestRoot::new().models(&good).models(&bad).set(&format!("runtimes.isolation={isolation}"));
+        let classifier = data("tables/machine_condition/1/model.onnx");
+        // It has maps of classes.
+        let daemon = root.file("machine_condition/1/model.onnx", classifier).start();
+        let mut client = daemon.client();
+        let folder = daemon.root.folder.path().display().to_string();
+        let mut facts: Vec<String> = bad.iter().map(|name| client.refusal(name).replace(&folder, "")).collect();
+        for name in good.iter().chain(&["machine_condition"]) {
+            facts.push(client.get(&format!("/v2/models/{name}")).json().to_string());
+        }
+        let loads = || {
+            let shown = daemon.root.command(&["audit", "show", "--json", "--action", "model_loaded"]).output().unwrap();
+            let text = String::from_utf8(shown.stdout).unwrap();
+            let records = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["event"].to_string());
+            let mut records: Vec<_> = records.filter(|record| record.contains("digest")).collect();
+            records.sort();
+            records
+        };
+        wait_until("the records of the loads", LIMIT, || loads().len() == good.len() + 1);
+        facts.extend(loads());
+        seen.push(facts);
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0], seen[2]);
+}

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::backend::{Dangers, Divisor, Runtime};
+use crate::files::shortened;
 
 /// ONNX's numbers of the signed datatypes whose smallest value cannot be negated on the CPU.
 const INT32: i32 = 6;
@@ -260,7 +261,7 @@ fn divisor<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<D
 
 fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Vec<(Runtime, String)> {
     let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
-    let name = name.map_or("", String::as_str);
+    let name = shortened(name.map_or("", String::as_str));
     let kind = node.op_type.as_str();
     let mut found = Vec::new();
     let mut endangered = |runtime, harm: &str| found.push((runtime, format!("{kind} {name:?} {harm}")));

@@ -8,6 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use ledge_base::sys;
+use ledge_engine::backend::PortNames;
+use ledge_engine::files::FileFacts;
 use ledge_sandbox::Seal;
 use ledge_sandbox::probe::{self as sandbox_probe, Targets};
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -100,8 +102,8 @@ impl Fault {
         })
     }
 
-    /// Goes wrong. Returns where that leaves the process alive.
-    pub fn happen(self, lane: &Lane, number: u32) -> Result<(), LaneError> {
+    /// Goes wrong in a way that needs no lane. Returns with those that do.
+    fn happen_anywhere(&self) {
         match self {
             Self::Segv => sys::raise(libc::SIGSEGV),
             Self::Fpe => sys::raise(libc::SIGFPE),
@@ -116,6 +118,16 @@ impl Fault {
                 }
             }
             Self::StackOverflow => drop(std::hint::black_box(overflow(1))),
+            Self::Kill => {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+            }
+            Self::Probe(_) | Self::Scribble | Self::Nonsense => {}
+        }
+    }
+
+    /// Goes wrong. Returns where that leaves the process alive.
+    pub fn happen(self, lane: &Lane, number: u32) -> Result<(), LaneError> {
+        match self {
             Self::Probe(name) => {
                 probe(&name);
                 return Ok(());
@@ -125,13 +137,31 @@ impl Fault {
                 return Ok(());
             }
             Self::Nonsense => lane.reply(number, lane.answer(), &vec![255_u8; 64])?,
-            Self::Kill => {
-                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
-            }
+            fault => fault.happen_anywhere(),
         }
         // The end is on its way, or the answer is there: this thread is of no use any more.
         loop {
             std::thread::park();
+        }
+    }
+}
+
+/// Goes wrong if the last bytes of a model file ask for that: as an input can, by a panic (`x`), or by facts that are a lie
+/// (`n`), which are returned.
+///
+/// # Panics
+/// When the file asks for that.
+pub fn read(file: &[u8]) -> Option<FileFacts> {
+    let asked = file.get(file.len().checked_sub(MAGIC.len() + 1)?..)?;
+    assert!(asked.strip_prefix(MAGIC) != Some(b"x"), "as the file asks for");
+    match Fault::wanted([&Bytes::copy_from_slice(asked)].into_iter())? {
+        Fault::Nonsense => {
+            let port_names = Some(PortNames { inputs: Vec::new(), outputs: Vec::new() });
+            Some(FileFacts { external: vec!["../outside.bin".into()], port_names, ..FileFacts::default() })
+        }
+        fault => {
+            fault.happen_anywhere();
+            None
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod crash;
 pub mod faults;
 mod jobs;
 mod models;
+mod reading;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -146,9 +147,12 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
                 }
                 Ok(())
             }
+            Order::Read(number, format) => channel::receive_file(socket).and_then(|file| {
+                in_background(number, socket, move || Done::Read(number, reading::read(format, &file.into())))
+            }),
         };
         if let Err(error) = obeyed {
-            eprintln!("cannot start a thread for an order: {error}");
+            eprintln!("cannot start with an order: {error}");
             return;
         }
     }

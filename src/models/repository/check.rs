@@ -14,6 +14,7 @@ use super::loaded_model::{LoadedModel, ModelDefaults};
 use super::loading::{self, VersionError, VersionSource};
 use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
 use super::profile::{Choice, Profiles};
+use super::reader::ModelReader;
 use super::{Repository, statistics::Statistics};
 use crate::scheduling::batcher::BatchPolicy;
 
@@ -143,7 +144,9 @@ impl Repository {
     /// The digest of one version's files, which names its profile, and the runtimes that may run it.
     pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
         let (config, _) = self.on_disk(name)?;
-        let folder = folder::version(&self.shared.sources.folder(name).join(version.to_string()), config.parts())?;
+        let path = self.shared.sources.folder(name).join(version.to_string());
+        // Of the command line, which has no processes of models.
+        let folder = folder::version(&path, config.parts(), ModelReader::here())?;
         Ok((folder.digest, config.runtime.candidates(folder.model.files.format)))
     }
 
@@ -164,7 +167,7 @@ impl Repository {
         let mut trials = Vec::new();
         for version in config.version_policy.select(&versions) {
             let files = path.join(version.to_string());
-            let format = folder::version(&files, config.parts())?.model.files.format;
+            let format = folder::version(&files, config.parts(), ModelReader::here())?.model.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
                 let statistics = Arc::<Statistics>::default();

@@ -1,22 +1,26 @@
 //! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, perhaps `model.float.*` next to it, and
 //! `<model>/model.toml`.
 //!
-//! Reads and checks the files; loads nothing.
+//! Reads and checks the files; loads nothing. Where models run in processes of their own, one of those reads the model
+//! files, and this one only hashes them.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use ledge_base::contained;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
-use ledge_engine::backend::{Dangers, Format, ModelFiles};
+use ledge_engine::backend::{Format, ModelFiles};
+use ledge_engine::files::{self, FileFacts};
 use ledge_engine::pipeline::kind::Part;
 use ledge_engine::pipeline::quantization::Quantization;
-use ledge_engine::{onnx, tflite};
 
 use super::model_config::ModelConfig;
+use super::reader::ModelReader;
 
 /// Reason why a model's folder cannot be used. One line for people.
 #[derive(Debug, thiserror::Error)]
@@ -32,11 +36,6 @@ pub enum FolderError {
     /// A model file is not what its name says.
     #[error("{} {reason}", path.display())]
     BadFile { path: PathBuf, reason: String },
-}
-
-/// The content of a file that is part of a model.
-fn read_file(folder: &Path, name: &Path) -> Result<Vec<u8>, FolderError> {
-    contained::read(folder, name, contained::MODEL_MAX).map_err(read_error(&folder.join(name)))
 }
 
 fn read_error(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
@@ -109,6 +108,8 @@ pub struct VersionFolder {
     pub parts: Vec<(&'static str, ReadModel)>,
     /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
     pub digest: String,
+    /// Keeps the process that read the files.
+    _reader: ModelReader,
 }
 
 /// One model of a version.
@@ -122,25 +123,29 @@ pub struct ReadModel {
 }
 
 /// Reads and checks the files of one version: its model, or those of the chain that `parts` lists.
-pub fn version(folder: &Path, parts: &[Part]) -> Result<VersionFolder, FolderError> {
+pub fn version(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<VersionFolder, FolderError> {
     if !parts.is_empty() {
-        return chain(folder, parts);
+        return chain(folder, parts, reader);
     }
     let found = find_models(folder)?;
     let mut hasher = blake3::Hasher::new();
-    let model = read_model(folder, &found.model, "", &mut hasher)?;
-    let fallback = found.fallback.map(|name| read_model(folder, &name, "float ", &mut hasher)).transpose()?;
-    Ok(VersionFolder { model, fallback, parts: Vec::new(), digest: hasher.finalize().to_hex().to_string() })
+    let model = read_model(folder, &found.model, "", &reader, &mut hasher)?;
+    let fallback = found.fallback.map(|name| read_model(folder, &name, "float ", &reader, &mut hasher)).transpose()?;
+    let digest = hasher.finalize().to_hex().to_string();
+    Ok(VersionFolder { model, fallback, parts: Vec::new(), digest, _reader: reader })
 }
 
 /// Reads and checks the models of a chain.
-fn chain(folder: &Path, parts: &[Part]) -> Result<VersionFolder, FolderError> {
+fn chain(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<VersionFolder, FolderError> {
     let found = model_files(folder)?;
     let (mut hasher, mut read) = (blake3::Hasher::new(), Vec::new());
     for part in parts {
         let of_part: Vec<_> = found.iter().filter(|file| is_named(file, part.name)).collect();
         match of_part.as_slice() {
-            [file] => read.push((part.name, read_model(folder, file, &format!("{} ", part.name), &mut hasher)?)),
+            [file] => {
+                let model = read_model(folder, file, &format!("{} ", part.name), &reader, &mut hasher)?;
+                read.push((part.name, model));
+            }
             [] if part.is_optional => {}
             several => {
                 let many = if several.is_empty() { "holds no" } else { "holds several models" };
@@ -151,91 +156,105 @@ fn chain(folder: &Path, parts: &[Part]) -> Result<VersionFolder, FolderError> {
     }
     let first = || FolderError::NoModel { path: folder.to_owned(), reason: "holds no model of the chain".to_owned() };
     let model = read.first().map(|(_, model)| model.clone()).ok_or_else(first)?;
-    Ok(VersionFolder { model, fallback: None, parts: read, digest: hasher.finalize().to_hex().to_string() })
+    let digest = hasher.finalize().to_hex().to_string();
+    Ok(VersionFolder { model, fallback: None, parts: read, digest, _reader: reader })
 }
 
 /// Reads and checks one model and the files that belong to it. `role` distinguishes them from the files of the other
 /// model in the digest.
-fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hasher) -> Result<ReadModel, FolderError> {
-    let (bytes, model) = (read_file(folder, name)?, folder.join(name));
+fn read_model(
+    folder: &Path,
+    name: &Path,
+    role: &str,
+    reader: &ModelReader,
+    hasher: &mut blake3::Hasher,
+) -> Result<ReadModel, FolderError> {
+    let model = folder.join(name);
     let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
-    if bytes.is_empty() {
+    let format = format_of(name);
+
+    let (file, length) = contained::open_at_most(folder, name, contained::MODEL_MAX).map_err(read_error(&model))?;
+    if length == 0 {
         return Err(bad("is empty".to_owned()));
     }
-
-    let mut hash_file = |name: &str, content: &[u8]| hash_file(hasher, &format!("{role}{name}"), content);
-    hash_file("model", &bytes);
-    let mut files = ModelFiles {
-        format: Format::Onnx,
-        model: model.clone(),
-        weights: None,
-        external: Vec::new(),
-        port_names: None,
-        dangers: Dangers::default(),
-        class_maps: Vec::new(),
+    let facts = match reader.child() {
+        None => {
+            let content = contained::content(file, contained::MODEL_MAX).map_err(read_error(&model))?;
+            hash_content(hasher, &format!("{role}model"), &content);
+            files::read(format, &content).map_err(bad)?
+        }
+        Some(child) => {
+            hash_file(hasher, &format!("{role}model"), &file, length).map_err(read_error(&model))?;
+            child.read(format, &file).map_err(|error| bad(error.to_string()))?
+        }
     };
-    let (mut quantization, mut metadata) = (HashMap::new(), HashMap::new());
 
-    match model.extension().and_then(|extension| extension.to_str()) {
-        Some("xml") => {
-            files.format = Format::OpenVinoIr;
-            if !bytes.trim_ascii_start().starts_with(b"<") {
-                return Err(bad("is not an OpenVINO IR: it is not XML".to_owned()));
-            }
-            files.dangers.has_control_flow = has_control_flow(&bytes);
-            let weights = name.with_extension("bin");
-            hash_file("weights", &read_file(folder, &weights)?);
-            files.weights = Some(folder.join(weights));
-        }
-        Some("tflite") => {
-            files.format = Format::TfLite;
-            if bytes.get(4..8) != Some(b"TFL3") {
-                return Err(bad("is not a TFLite model: its identifier TFL3 is missing".to_owned()));
-            }
-            quantization = tflite::quantization(&bytes);
-            // The graph is not read, and such models are small.
-            files.dangers.has_control_flow = true;
-        }
-        _ => {
-            let summary = onnx::summarize(&bytes).map_err(|error| bad(error.to_string()))?;
-            for path in &summary.external_data {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                hash_file(&name, &read_file(folder, path)?);
-            }
-            files.external = summary.external_data;
-            files.port_names = Some(summary.port_names);
-            files.dangers = summary.dangers;
-            files.class_maps = summary.class_maps;
-            metadata = summary.metadata;
-        }
+    let mut hash = |hashed_as: &str, name: &Path| {
+        let path = folder.join(name);
+        let (file, length) = contained::open_at_most(folder, name, contained::MODEL_MAX).map_err(read_error(&path))?;
+        hash_file(hasher, &format!("{role}{hashed_as}"), &file, length).map_err(read_error(&path))
+    };
+    let weights = (format == Format::OpenVinoIr).then(|| name.with_extension("bin"));
+    if let Some(weights) = &weights {
+        hash("weights", weights)?;
     }
+    let FileFacts { external, port_names, dangers, class_maps, quantization, metadata } = facts;
+    for path in &external {
+        hash(&path.file_name().unwrap_or_default().to_string_lossy(), path)?;
+    }
+    let weights = weights.map(|weights| folder.join(weights));
+    let files = ModelFiles { format, model, weights, external, port_names, dangers, class_maps };
+    let (quantization, metadata) = (quantization.into_iter().collect(), metadata.into_iter().collect());
     Ok(ReadModel { files, quantization, metadata })
 }
 
-/// True when an OpenVINO IR has graphs within its graph.
-fn has_control_flow(xml: &[u8]) -> bool {
-    let xml = String::from_utf8_lossy(xml);
-    ["type=\"If\"", "type=\"Loop\"", "type=\"TensorIterator\""].iter().any(|kind| xml.contains(kind))
+fn format_of(name: &Path) -> Format {
+    match name.extension().and_then(|extension| extension.to_str()) {
+        Some("xml") => Format::OpenVinoIr,
+        Some("tflite") => Format::TfLite,
+        _ => Format::Onnx,
+    }
 }
 
-/// The names of the inputs of the model in a version's folder, where the format shows them without a runtime.
+/// The names of the inputs of the model in a version's folder, where the format shows them without a runtime. For the
+/// command line: the file is read in this process.
 pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
     let name = find_models(folder)?.model;
-    if name.extension().is_none_or(|extension| extension != "onnx") {
+    let (format, path) = (format_of(&name), folder.join(&name));
+    if format != Format::Onnx {
         return Ok(None);
     }
-    let summary = onnx::summarize(&read_file(folder, &name)?);
-    let bad = |error: onnx::OnnxError| FolderError::BadFile { path: folder.join(&name), reason: error.to_string() };
-    let summary = summary.map_err(bad)?;
-    Ok(Some(summary.port_names.inputs))
+    let content = contained::read(folder, &name, contained::MODEL_MAX).map_err(read_error(&path))?;
+    let facts = files::read(format, &content).map_err(|reason| FolderError::BadFile { path, reason })?;
+    Ok(facts.port_names.map(|names| names.inputs))
 }
 
-fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
-    // Lengths first, so that no two lists of files give the same bytes.
-    for part in [name.as_bytes(), content] {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part);
+fn hash_content(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
+    hash_begin(hasher, name, content.len() as u64);
+    hasher.update(content);
+}
+
+/// As [`hash_content`], of an open file. Does not use its position, which a process that has the file too may change.
+fn hash_file(hasher: &mut blake3::Hasher, name: &str, file: &File, length: u64) -> io::Result<()> {
+    /// The bytes that are read at a time.
+    const PIECE: u64 = 1 << 20;
+    hash_begin(hasher, name, length);
+    let mut piece = Vec::new();
+    let mut at = 0;
+    while at < length {
+        piece.resize(usize::try_from(PIECE.min(length - at)).unwrap_or(usize::MAX), 0);
+        file.read_exact_at(&mut piece, at)?;
+        hasher.update(&piece);
+        at += piece.len() as u64;
     }
+    Ok(())
+}
+
+/// Hashes everything before the content: lengths first, so that no two lists of files give the same bytes.
+fn hash_begin(hasher: &mut blake3::Hasher, name: &str, length: u64) {
+    hasher.update(&(name.len() as u64).to_le_bytes());
+    hasher.update(name.as_bytes());
+    hasher.update(&length.to_le_bytes());
 }
 
 /// The files of a version that are models, by their names.
@@ -334,7 +353,9 @@ mod tests {
     fn a_folder_without_exactly_one_model_says_what_it_holds() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("1")).unwrap();
-        let reason = |version_folder: &str| version(&root.path().join(version_folder), &[]).unwrap_err().to_string();
+        let reason = |version_folder: &str| {
+            version(&root.path().join(version_folder), &[], ModelReader::here()).unwrap_err().to_string()
+        };
         assert!(reason("1").contains("holds no model.onnx"), "{}", reason("1"));
         file(root.path(), "2/a.onnx", b"x");
         file(root.path(), "2/b.onnx", b"x");
@@ -351,7 +372,7 @@ mod tests {
     #[test]
     fn a_float_file_beside_a_model_is_its_fallback_and_counts() {
         let root = tempfile::tempdir().unwrap();
-        let read = || version(&root.path().join("1"), &[]);
+        let read = || version(&root.path().join("1"), &[], ModelReader::here());
         let names = |read: &VersionFolder| {
             let name = |read: &ReadModel| read.files.model.file_name().unwrap().to_string_lossy().into_owned();
             (name(&read.model), read.fallback.as_ref().map(name))
@@ -387,17 +408,31 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         file(root.path(), "1/model.xml", b"<net/>");
         file(root.path(), "1/model.bin", b"weights");
-        let first = version(&root.path().join("1"), &[]).unwrap().digest;
-        assert_eq!(version(&root.path().join("1"), &[]).unwrap().digest, first);
+        let first = version(&root.path().join("1"), &[], ModelReader::here()).unwrap().digest;
+        assert_eq!(version(&root.path().join("1"), &[], ModelReader::here()).unwrap().digest, first);
         file(root.path(), "1/model.bin", b"Weights");
-        assert_ne!(version(&root.path().join("1"), &[]).unwrap().digest, first);
+        assert_ne!(version(&root.path().join("1"), &[], ModelReader::here()).unwrap().digest, first);
+    }
+
+    #[test]
+    fn a_file_has_the_same_hash_in_memory_and_piece_by_piece() {
+        let root = tempfile::tempdir().unwrap();
+        for length in [0, 1, 1 << 20, (1 << 20) + 1, 3 << 20] {
+            let content: Vec<u8> = (0..length).map(|at: u32| at.to_le_bytes()[1]).collect();
+            file(root.path(), "weights", &content);
+            let (open, length) = contained::open_at_most(root.path(), Path::new("weights"), u64::MAX).unwrap();
+            let (mut whole, mut pieces) = (blake3::Hasher::new(), blake3::Hasher::new());
+            hash_content(&mut whole, "name", &content);
+            hash_file(&mut pieces, "name", &open, length).unwrap();
+            assert_eq!(pieces.finalize(), whole.finalize(), "{length} bytes");
+        }
     }
 
     #[test]
     fn a_chain_has_a_file_for_each_part_and_may_lack_optional_ones() {
         let root = tempfile::tempdir().unwrap();
         let parts = [Part { name: "find", is_optional: false }, Part { name: "turn", is_optional: true }];
-        let read = || version(&root.path().join("1"), &parts);
+        let read = || version(&root.path().join("1"), &parts, ModelReader::here());
         let tflite = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
         file(root.path(), "1/model.tflite", &tflite("another"));
         assert!(read().unwrap_err().to_string().contains("holds no find.onnx"));

@@ -124,7 +124,8 @@ impl Repository {
         // Reading takes the memory of a whole model, so it takes a turn too.
         let turn = self.turns(1).await;
         let started = Instant::now();
-        let folder = loading::read(source.files, source.config).await?;
+        let reader = loading::reader(&source, &self.shared.engine, &self.shared.defaults);
+        let folder = loading::read(source.files, source.config, reader).await?;
         let reading = started.elapsed();
 
         let (_turn, _under_way) = match self.shared.guard.get() {

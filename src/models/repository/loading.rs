@@ -25,6 +25,7 @@ use super::golden::{self, GoldenError};
 use super::loaded_model::{LoadedModel, LoadedPart, ModelDefaults};
 use super::model_config::ModelConfig;
 use super::profile::{Choice, Profile, ProfileSource};
+use super::reader::{ModelReader, own_process};
 use super::statistics::Statistics;
 use super::{pipeline_check, placement, tuning};
 use crate::scheduling::batcher::BatchPolicy;
@@ -155,14 +156,32 @@ pub(super) async fn load(
     engine: &Engine,
     defaults: &ModelDefaults,
 ) -> Result<LoadedModel, VersionError> {
-    let folder = read(source.files, source.config).await?;
+    let folder = read(source.files, source.config, reader(&source, engine, defaults)).await?;
     load_read(source, &folder, engine, defaults).await
 }
 
+/// Where a version is to run.
+fn isolation(config: &ModelConfig, defaults: &ModelDefaults, on_trial: bool) -> Isolation {
+    match config.isolation.unwrap_or(defaults.isolation) {
+        Isolation::Process if on_trial => Isolation::Own,
+        wanted => wanted,
+    }
+}
+
+/// Reads the files of a version where that is to run.
+pub(super) fn reader(source: &VersionSource<'_>, engine: &Engine, defaults: &ModelDefaults) -> ModelReader {
+    let isolation = isolation(source.config, defaults, source.on_trial);
+    ModelReader::of(engine, isolation, source.name, source.version)
+}
+
 /// Reads and checks the files of a version; no runtime sees them.
-pub(super) async fn read(files: &Path, config: &ModelConfig) -> Result<VersionFolder, VersionError> {
+pub(super) async fn read(
+    files: &Path,
+    config: &ModelConfig,
+    reader: ModelReader,
+) -> Result<VersionFolder, VersionError> {
     let (path, parts) = (files.to_owned(), config.parts());
-    let read = tokio::task::spawn_blocking(move || folder::version(&path, parts)).await;
+    let read = tokio::task::spawn_blocking(move || folder::version(&path, parts, reader)).await;
     Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
 }
 
@@ -178,16 +197,13 @@ pub(super) fn load_read<'a>(
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
     // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
-        let wanted = match source.config.isolation.unwrap_or(defaults.isolation) {
-            Isolation::Process if source.on_trial => Isolation::Own,
-            wanted => wanted,
-        };
+        let wanted = isolation(source.config, defaults, source.on_trial);
         let (profiles, runtimes) = (&defaults.profiles, engine.runtimes());
         if wanted != Isolation::Process || profiles.is_proven(&folder.digest, source.config_text, &runtimes) {
             return load_in_process(source, folder, engine, defaults, wanted).await;
         }
         let alone = load_in_process(source.clone(), folder, engine, defaults, Isolation::Own).await?;
-        let version = format!("{}/{}", source.name, source.version);
+        let version = own_process(source.name, source.version);
         if let Err(error) = profiles.prove(&folder.digest, source.config_text, &runtimes, &version) {
             tracing::warn!(model = version, %error, "cannot record that a model was checked; the next start checks it again");
         }
@@ -399,7 +415,7 @@ impl Loading<'_> {
         let (config, defaults) = (self.source.config, self.defaults);
         InstanceSpec {
             name: self.source.name.to_string(),
-            own_process: format!("{}/{}", self.source.name, self.source.version),
+            own_process: own_process(self.source.name, self.source.version),
             runtimes: self.runtimes.clone(),
             runtime,
             files: files.clone(),

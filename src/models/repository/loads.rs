@@ -1,6 +1,5 @@
 //! Loading and unloading of the models in the owner's folder.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -243,7 +242,7 @@ impl Repository {
                 };
                 if let Some(old) = old
                     && !mode.is_explicit()
-                    && self.is_unchanged(old, &path, &files, &config_text).await
+                    && self.is_unchanged(old, &source).await
                 {
                     live.push(old.clone());
                     continue;
@@ -308,17 +307,17 @@ impl Repository {
         }
     }
 
-    async fn is_unchanged(&self, old: &LoadedModel, folder: &Path, files: &Path, config_text: &str) -> bool {
+    async fn is_unchanged(&self, old: &LoadedModel, source: &VersionSource<'_>) -> bool {
+        let VersionSource { folder, files, config_text, .. } = *source;
         // The same files of a release are no substitute: they are deleted with the release.
         if old.folder != files || !old.runs_in(&self.runtimes()) {
             return false;
         }
         // It takes a turn like a load, because it reads the whole model.
         let _turn = self.shared.loads.acquire().await;
-        let path = files.to_owned();
-        let parts = old.config.parts();
-        let read = tokio::task::spawn_blocking(move || folder::version(&path, parts).ok()).await;
-        let Ok(Some(read)) = read else { return false };
+        let reader = loading::reader(source, &self.shared.engine, &self.shared.defaults);
+        let read = loading::read(files, &old.config, reader).await;
+        let Ok(read) = read else { return false };
         let class_maps = &read.model.files.class_maps;
         let labels = loading::labels(&old.config, folder, class_maps);
         let same_labels = labels.is_ok_and(|labels| labels == old.labels);

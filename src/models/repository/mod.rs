@@ -4,6 +4,7 @@
 //! * `config.rs` - `[repository]`
 //! * `sources.rs` - the folders that models come from: the owner's, and the package's
 //! * `folder.rs` - a model's folder on disk, checked without a runtime
+//! * `reader.rs` - the process that reads the model files of a version
 //! * `model_config.rs`, `model_config/` - `model.toml`; the folder has its tests
 //! * `limits_config.rs`, `port_config.rs`, `golden_config.rs` - tables of `model.toml`: cache and limits, inputs and
 //!   outputs, golden inputs
@@ -52,8 +53,9 @@
 //! `Repository::load_model` holds the model's lock, so that loads of one model never overlap, and
 //! 1. reads `model.toml` and the version folders; the policy selects versions;
 //! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data outside
-//!    the folder. It reads them, like labels and golden inputs, through `contained.rs`, which opens no file outside of
-//!    the folder, not even through a link; then `guarded.rs` asks `attempts.rs` whether these files, this `model.toml`
+//!    the folder. Where the version is to run in another process, that one reads the model file (`reader.rs`), and this
+//!    one checks what it says. All are opened, like labels and golden inputs, through `contained.rs`, which opens no file
+//!    outside of the folder, not even through a link; then `guarded.rs` asks `attempts.rs` whether these files, this `model.toml`
 //!    and these runtimes ended a process before, and records that they are loaded now;
 //! 3. `loading.rs` orders the runtimes: the one in the version's profile first, if there is a profile. The profile's
 //!    name is a hash of the files' digest, the CPU, the number of cores and the runtimes' library names, so anything
@@ -112,6 +114,7 @@ mod pipeline_check;
 mod placement;
 mod port_config;
 pub mod profile;
+mod reader;
 pub mod search;
 pub mod slot;
 pub mod sources;

@@ -123,14 +123,20 @@ pub fn tiff() -> Vec<Vec<u8>> {
     vec![crate::document_pdf::small_tiff()]
 }
 
-/// Two results of orders, and the head of an answer with an output of FP32 [1, 3].
+/// Results of orders, and the head of an answer with an output of FP32 [1, 3].
 pub fn child_message() -> Vec<Vec<u8>> {
     let answer = [
         &[1, 0, 1, 11, 2, 1, 3, 0, 12][..],
         // The times of the run by phase, and of the job.
         &[0, 5, 0, 6, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9],
     ];
-    vec![vec![0, 2, 7, 0], b"\x00\x02\x07\x01\x03bad".to_vec(), answer.concat()]
+    // The facts of a model file: external data, names, and five kinds of harm, or the scale of an input.
+    let facts = [&b"\x00\x03\x07\x00\x01\x01w\x01\x01\x01x\x01\x01y"[..], &[0; 8]];
+    let scale = [&[0, 3, 7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, b'q'][..], &0.5_f32.to_le_bytes(), &[2, 0]];
+    let refused = [2, 3].map(|kind| [&[0, kind, 7, 1, 3], &b"bad"[..]].concat());
+    let [bound, file] = refused;
+    let opened = b"\x00\x04\x07\x00\x061.23.0".to_vec();
+    vec![vec![0, 2, 7, 0], bound, answer.concat(), facts.concat(), scale.concat(), file, opened]
 }
 
 /// A result of each step of a page, for two lines.
