@@ -156,6 +156,36 @@ fn doctor_tells_of_the_machine_the_runtimes_and_the_models() {
     assert!(detail.contains("runs in onnxruntime") && detail.contains("runs in openvino"), "{detail}");
 }
 
+#[test]
+fn doctor_reports_a_bad_configuration_and_goes_on() {
+    let output = run(&TestRoot::new().set("log.level=\"loud\""), &["doctor", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let mut names: Vec<_> = checks.iter().filter_map(|check| check["name"].as_str()).collect();
+    // One for each mechanism.
+    names.retain(|name| !name.starts_with("seal of models: "));
+    assert_eq!(
+        names,
+        [
+            "configuration",
+            "cpu",
+            "cores",
+            "memory",
+            "state",
+            "access",
+            "onnxruntime",
+            "openvino",
+            "egress",
+            "audit log",
+            "audit key",
+            "seal of the daemon",
+            "models"
+        ]
+    );
+    assert_eq!((report["status"].as_str(), checks[0]["status"].as_str()), (Some("fail"), Some("fail")));
+}
+
 /// A root with bindings: a camera's photographs, and fields of a sensor's messages.
 fn with_bindings() -> TestRoot {
     let root = TestRoot::new().models(&["efficientnet_lite0", "add_sub"]).set("device.id=\"box\"");
