@@ -108,7 +108,7 @@ pub struct ClassMap {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Dangers {
     /// The runtimes that may not run the model, with the reason: a caller's numbers would end the process, access its
-    /// memory, or get a wrong answer.
+    /// memory, or get a wrong answer, or the runtime lacks an operator.
     pub refused: Vec<(Runtime, String)>,
     /// The inputs that index rows of a table, with the number of its rows.
     pub rows: Vec<(String, i64)>,
@@ -209,8 +209,8 @@ pub enum LoadError {
     Format { runtime: Runtime, format: Format },
     #[error("{runtime} refused the model: {reason}")]
     Refused { runtime: Runtime, reason: String },
-    /// Callers of this model could crash the runtime, or get wrong answers from it.
-    #[error("{runtime} is not safe for this model: {reason}")]
+    /// Callers of this model could crash the runtime, or get wrong answers from it, or it lacks an operator.
+    #[error("{runtime} is not used for this model: {reason}")]
     Danger {
         runtime: Runtime,
         /// The operator, and the harm.

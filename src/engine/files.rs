@@ -40,12 +40,20 @@ const METADATA_BYTES_MAX: usize = TEXT_BYTES_MAX / 2;
 /// In a location it makes both runtimes take the offset for an address in the memory of the process.
 const MEMORY_ADDRESS: &str = "_ORT_MEM_ADDR_";
 
+/// A file beside a model file, with some of its weights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExternalFile {
+    /// Within the folder of the model file.
+    pub path: PathBuf,
+    /// The bytes that it must have.
+    pub bytes: u64,
+}
+
 /// The facts about one model file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FileFacts {
-    /// The files with external data (ONNX), as paths within the folder of this one, each once and in the order
-    /// of their bytes.
-    pub external: Vec<PathBuf>,
+    /// The files with external data (ONNX), each once and in the order of the bytes of their paths.
+    pub external: Vec<ExternalFile>,
     /// The names of inputs and outputs in the file's order (ONNX).
     pub port_names: Option<PortNames>,
     /// The harm that callers could do to a runtime.
@@ -119,11 +127,11 @@ impl FileFacts {
             return Err(format!("has facts that no {} file has", format.as_str()));
         }
         at_most("files of external data", external.len(), EXTERNAL_FILES_MAX)?;
-        for path in external {
-            check_path(path)?;
+        for file in external {
+            check_path(&file.path)?;
         }
         // In the order of the hashes in a digest.
-        if !external.is_sorted_by(|one, next| one.as_os_str() < next.as_os_str()) {
+        if !external.is_sorted_by(|one, next| one.path.as_os_str() < next.path.as_os_str()) {
             return Err("refers to a file of external data twice".to_owned());
         }
         self.check_names()?;
@@ -165,7 +173,7 @@ impl FileFacts {
     fn text_bytes(&self) -> usize {
         const EACH: usize = 4;
         let ports = self.port_names.iter().flat_map(|names| names.inputs.iter().chain(&names.outputs));
-        let paths = self.external.iter().map(|path| path.as_os_str().len());
+        let paths = self.external.iter().map(|file| file.path.as_os_str().len());
         let maps = self.class_maps.iter().flat_map(|map| map.classes.iter().chain([&map.output, &map.scores]));
         let metadata = self.metadata.iter().flat_map(|(key, value)| [key, value]);
         let Dangers { refused, rows, widths, divisors, has_control_flow: _ } = &self.dangers;
@@ -223,6 +231,10 @@ mod tests {
         assert!(reason.len() < 1000);
     }
 
+    fn at(paths: &[&str]) -> Vec<ExternalFile> {
+        paths.iter().map(|path| ExternalFile { path: path.into(), bytes: 1 }).collect()
+    }
+
     fn many(count: usize) -> Vec<String> {
         (0..count).map(|number| number.to_string()).collect()
     }
@@ -230,14 +242,14 @@ mod tests {
     #[test]
     fn external_data_outside_the_folder_is_refused_whoever_says_it() {
         for outside in ["/etc/passwd", "../w", "a/../../w", "", "*/_ORT_MEM_ADDR_/*"] {
-            refused("outside its own folder", |facts| facts.external = vec![outside.into()]);
+            refused("outside its own folder", |facts| facts.external = at(&[outside]));
         }
-        refused("outside its own folder", |facts| facts.external = vec![format!("/{}", "a".repeat(1 << 20)).into()]);
-        refused("4096 bytes in the path", |facts| facts.external = vec!["a".repeat(4096).into()]);
-        refused("twice", |facts| facts.external = ["a", "a"].map(PathBuf::from).into());
-        refused("twice", |facts| facts.external = ["b", "a"].map(PathBuf::from).into());
-        refused("16385 files", |facts| facts.external = (0..16_385).map(|n| format!("{n:09}").into()).collect());
-        assert_eq!(onnx(|facts| facts.external = ["./w", "a/w"].map(PathBuf::from).into()), Ok(()));
+        refused("outside its own folder", |facts| facts.external = at(&[&format!("/{}", "a".repeat(1 << 20))]));
+        refused("4096 bytes in the path", |facts| facts.external = at(&[&"a".repeat(4096)]));
+        refused("twice", |facts| facts.external = at(&["a", "a"]));
+        refused("twice", |facts| facts.external = at(&["b", "a"]));
+        refused("16385 files", |facts| facts.external = at(&vec!["w"; 16_385]));
+        assert_eq!(onnx(|facts| facts.external = at(&["./w", "a-w", "a/w"])), Ok(()));
     }
 
     #[test]
@@ -272,7 +284,7 @@ mod tests {
         for format in [Format::TfLite, Format::OpenVinoIr] {
             assert_eq!(empty.check(format), Ok(()));
             let refused = |facts: FileFacts| assert!(facts.check(format).is_err(), "{facts:?}");
-            refused(FileFacts { external: vec!["w".into()], ..FileFacts::default() });
+            refused(FileFacts { external: at(&["w"]), ..FileFacts::default() });
             refused(FileFacts { metadata: [("k".to_owned(), String::new())].into(), ..FileFacts::default() });
             let names = PortNames { inputs: many(1), outputs: many(1) };
             refused(FileFacts { port_names: Some(names), ..FileFacts::default() });

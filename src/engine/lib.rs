@@ -8,8 +8,9 @@
 //! * `openvino.rs` - OpenVINO behind `Backend`
 //! * `files.rs` - the facts about a model that its file shows without a runtime, and the bounds of them
 //! * `onnx.rs` - facts that an ONNX file states, read without a runtime: names, external data
-//! * `onnx/` - `dangers.rs` finds operators that crash a runtime or corrupt its memory for some inputs; `class_maps.rs`
-//!   makes tensors of outputs that are maps
+//! * `onnx/` - `limits.rs` refuses absurd shapes, sizes and depths, and `tensor.rs` counts the data of a tensor; `dangers.rs`
+//!   finds operators that crash a runtime or corrupt its memory for some inputs, and `domains.rs` those that it lacks;
+//!   `class_maps.rs` makes tensors of outputs that are maps
 //! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `warm_up.rs` - runs on zeros, in every batch size that will be used

@@ -1,20 +1,26 @@
 //! Reads an ONNX file without a runtime.
 //!
-//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept. Five
-//! things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data outside the model's folder is refused before a runtime opens it, inputs and
-//! outputs have the names of the file in every runtime, no runtime gets a model whose callers could crash it
-//! (`dangers.rs`), and pipelines use what a file says of itself in its metadata.
+//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are counted, not kept
+//! (`tensor.rs`). Six things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data outside the
+//! model's folder is refused before a runtime opens it, and so are shapes without data and graphs nested too deep
+//! (`limits.rs`), inputs and outputs have the names of the file in every runtime, no runtime gets a model whose callers could
+//! crash it (`dangers.rs`), or whose operators it does not know (`domains.rs`), and pipelines use what a file says of itself in its
+//! metadata.
 
 pub(crate) mod class_maps;
 mod dangers;
+mod domains;
+mod limits;
+mod tensor;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use prost::Message;
 
+use self::tensor::TensorProto;
 use crate::backend::{ClassMap, Dangers, PortNames};
-use crate::files;
+use crate::files::{self, ExternalFile};
 
 /// A file is not a model that Ledge opens.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +32,11 @@ pub enum OnnxError {
     /// A tensor's data is outside the model's folder, or at an address in the memory of the process.
     #[error("{0}")]
     ExternalData(String),
+    /// A shape, a size or a depth that no model has.
+    #[error("{0}")]
+    Absurd(String),
+    #[error("has the operator {operator:?} of the domain {domain:?}, which no runtime knows")]
+    UnknownOperator { operator: String, domain: String },
 }
 
 #[derive(Message)]
@@ -75,7 +86,7 @@ struct FunctionProto {
     attribute_proto: Vec<AttributeProto>,
 }
 
-#[derive(Message)]
+#[derive(Clone, PartialEq, Message)]
 struct GraphProto {
     #[prost(message, repeated, tag = "1")]
     node: Vec<NodeProto>,
@@ -85,11 +96,13 @@ struct GraphProto {
     input: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "12")]
     output: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "13")]
+    value_info: Vec<ValueTypeProto>,
     #[prost(message, repeated, tag = "15")]
     sparse_initializer: Vec<SparseTensorProto>,
 }
 
-#[derive(Message)]
+#[derive(Clone, PartialEq, Message)]
 struct NodeProto {
     #[prost(string, repeated, tag = "1")]
     input: Vec<String>,
@@ -105,7 +118,7 @@ struct NodeProto {
     domain: String,
 }
 
-#[derive(Message)]
+#[derive(Clone, PartialEq, Message)]
 struct AttributeProto {
     #[prost(string, tag = "1")]
     name: String,
@@ -125,27 +138,17 @@ struct AttributeProto {
     sparse_tensors: Vec<SparseTensorProto>,
 }
 
-#[derive(Message)]
+#[derive(Clone, PartialEq, Message)]
 struct SparseTensorProto {
     #[prost(message, optional, tag = "1")]
     values: Option<TensorProto>,
     #[prost(message, optional, tag = "2")]
     indices: Option<TensorProto>,
-}
-
-#[derive(Message)]
-struct TensorProto {
-    #[prost(int64, repeated, tag = "1")]
+    #[prost(int64, repeated, tag = "3")]
     dims: Vec<i64>,
-    #[prost(int32, tag = "2")]
-    data_type: i32,
-    #[prost(string, tag = "8")]
-    name: String,
-    #[prost(message, repeated, tag = "13")]
-    external_data: Vec<StringStringEntryProto>,
 }
 
-#[derive(Message)]
+#[derive(Clone, PartialEq, Message)]
 struct StringStringEntryProto {
     #[prost(string, tag = "1")]
     key: String,
@@ -153,7 +156,7 @@ struct StringStringEntryProto {
     value: String,
 }
 
-#[derive(Message)]
+#[derive(Clone, PartialEq, Message)]
 struct ValueInfoProto {
     #[prost(string, tag = "1")]
     name: String,
@@ -161,16 +164,38 @@ struct ValueInfoProto {
     r#type: Option<TypeProto>,
 }
 
-#[derive(Message)]
+/// A value within a graph, whose name is not needed.
+#[derive(Clone, PartialEq, Message)]
+struct ValueTypeProto {
+    #[prost(message, optional, tag = "2")]
+    r#type: Option<TypeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct TypeProto {
     #[prost(message, optional, tag = "1")]
     tensor_type: Option<TensorTypeProto>,
 }
 
-#[derive(Message)]
+#[derive(Clone, PartialEq, Message)]
 struct TensorTypeProto {
     #[prost(int32, tag = "1")]
     elem_type: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<ShapeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ShapeProto {
+    #[prost(message, repeated, tag = "1")]
+    dim: Vec<DimProto>,
+}
+
+/// A dimension; without a value it is variable.
+#[derive(Clone, PartialEq, Message)]
+struct DimProto {
+    #[prost(int64, optional, tag = "1")]
+    dim_value: Option<i64>,
 }
 
 /// The facts that Ledge needs about an ONNX file.
@@ -178,8 +203,8 @@ struct TensorTypeProto {
 pub struct OnnxSummary {
     /// The names of its inputs, without initializers, and of its outputs.
     pub port_names: PortNames,
-    /// The files with some of its weights, as paths within its folder, each once and in the order of their bytes.
-    pub external_data: Vec<PathBuf>,
+    /// The files with some of its weights, each once and in the order of the bytes of their paths.
+    pub external_data: Vec<ExternalFile>,
     /// Its operator sets: the domain (empty for the standard one) and the version.
     pub operator_sets: Vec<(String, i64)>,
     /// The harm that callers could do to a runtime.
@@ -194,12 +219,19 @@ pub struct OnnxSummary {
 pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     let model = ModelProto::decode(bytes)?;
     let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
-    let dangers = dangers::find(&model);
-    let external_data = external_data(&model)?;
+    let external_data = external_data(limits::check(&model)?)?;
+    let mut dangers = dangers::find(&model);
+    for (runtime, reason) in domains::unknown(&model)? {
+        // One reason for each runtime is enough.
+        if !dangers.refused.iter().any(|(refused, _)| *refused == runtime) {
+            dangers.refused.push((runtime, reason));
+        }
+    }
     // A runtime that gets a rewritten model finds no files beside it. A function may have the name of an operator.
     let can_be_rewritten = external_data.is_empty() && model.functions.is_empty();
     let class_maps = if can_be_rewritten { class_maps::find(bytes, graph) } else { Vec::new() };
-    let is_input = |name: &&str| !graph.initializer.iter().any(|tensor| tensor.name == **name);
+    let initializers: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    let is_input = |name: &&str| !initializers.contains(name);
     Ok(OnnxSummary {
         port_names: PortNames {
             inputs: graph.input.iter().map(|value| value.name.as_str()).filter(is_input).map(str::to_owned).collect(),
@@ -219,7 +251,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
 /// When an invariant does not hold.
 pub fn fuzz_onnx(data: &[u8]) -> bool {
     let Ok(summary) = summarize(data) else { return false };
-    for path in &summary.external_data {
+    for ExternalFile { path, .. } in &summary.external_data {
         let mut parts = path.components();
         assert!(parts.all(|part| matches!(part, std::path::Component::Normal(_))), "{}", path.display());
         assert!(!path.as_os_str().is_empty());
@@ -234,44 +266,12 @@ pub fn fuzz_onnx(data: &[u8]) -> bool {
     true
 }
 
-/// The files that any tensor of `model` refers to.
-fn external_data(model: &ModelProto) -> Result<Vec<PathBuf>, OnnxError> {
-    let mut locations = Vec::new();
-    let training = model.training_info.iter().flat_map(|info| info.initialization.iter().chain(&info.algorithm));
-    model.graph.iter().chain(training).for_each(|graph| collect_from_graph(graph, &mut locations));
-    for function in &model.functions {
-        function.node.iter().for_each(|node| collect_from_attributes(&node.attribute, &mut locations));
-        collect_from_attributes(&function.attribute_proto, &mut locations);
-    }
-    locations.sort_unstable();
-    locations.dedup();
-    let path = |location: &str| files::check_path(Path::new(location)).map(|()| location.into());
-    locations.into_iter().map(path).collect::<Result<_, _>>().map_err(OnnxError::ExternalData)
-}
-
-fn collect_from_graph<'a>(graph: &'a GraphProto, locations: &mut Vec<&'a str>) {
-    graph.initializer.iter().for_each(|tensor| collect_from_tensor(tensor, locations));
-    graph.sparse_initializer.iter().for_each(|tensor| collect_from_sparse(tensor, locations));
-    graph.node.iter().for_each(|node| collect_from_attributes(&node.attribute, locations));
-}
-
-// Attributes contain graphs. prost refuses to decode more than 100 levels, which bounds this recursion.
-fn collect_from_attributes<'a>(attributes: &'a [AttributeProto], locations: &mut Vec<&'a str>) {
-    for attribute in attributes {
-        attribute.t.iter().chain(&attribute.tensors).for_each(|tensor| collect_from_tensor(tensor, locations));
-        attribute.g.iter().chain(&attribute.graphs).for_each(|graph| collect_from_graph(graph, locations));
-        let sparse = attribute.sparse_tensor.iter().chain(&attribute.sparse_tensors);
-        sparse.for_each(|tensor| collect_from_sparse(tensor, locations));
-    }
-}
-
-fn collect_from_sparse<'a>(tensor: &'a SparseTensorProto, locations: &mut Vec<&'a str>) {
-    tensor.values.iter().chain(&tensor.indices).for_each(|tensor| collect_from_tensor(tensor, locations));
-}
-
-fn collect_from_tensor<'a>(tensor: &'a TensorProto, locations: &mut Vec<&'a str>) {
-    // A runtime uses any entry with the key "location". `data_location` is ignored, as some runtimes ignore it.
-    locations.extend(tensor.external_data.iter().filter(|entry| entry.key == "location").map(|e| e.value.as_str()));
+/// The files at these locations.
+fn external_data(locations: limits::External<'_>) -> Result<Vec<ExternalFile>, OnnxError> {
+    let file = |(location, bytes): (&str, u64)| {
+        files::check_path(Path::new(location)).map(|()| ExternalFile { path: location.into(), bytes })
+    };
+    locations.into_iter().map(file).collect::<Result<_, _>>().map_err(OnnxError::ExternalData)
 }
 
 #[cfg(test)]
@@ -314,7 +314,8 @@ mod tests {
     #[test]
     fn external_data_is_found_wherever_a_model_can_have_a_tensor() {
         let default = AttributeProto { t: Some(tensor_at("default")), ..AttributeProto::default() };
-        let values = SparseTensorProto { values: Some(tensor_at("values")), indices: Some(tensor_at("indices")) };
+        let (values, indices) = (Some(tensor_at("values")), Some(tensor_at("indices")));
+        let values = SparseTensorProto { values, indices, ..SparseTensorProto::default() };
         let sparse = AttributeProto { sparse_tensor: Some(values), ..AttributeProto::default() };
         let node = NodeProto { attribute: vec![sparse], ..NodeProto::default() };
         let function = FunctionProto { node: vec![node], attribute_proto: vec![default], ..FunctionProto::default() };
@@ -326,7 +327,8 @@ mod tests {
             ..ModelProto::default()
         };
         let found = summarize(&model.encode_to_vec()).unwrap().external_data;
-        assert_eq!(found, ["./graph", "default", "indices", "training", "values"].map(PathBuf::from));
+        let paths: Vec<_> = found.iter().map(|file| file.path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["./graph", "default", "indices", "training", "values"]);
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! Both runtimes: what each accepts, what is passed on to the other, and what is refused with which words.
 
+use std::path::{Path, PathBuf};
+
+use ledge::engine::backend::Format;
+use ledge::engine::files;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -294,4 +298,75 @@ fn a_wrong_golden_answer_keeps_a_model_from_serving() {
     let reason = daemon.client().refusal("efficientnet_lite0");
     assert!(reason.contains("expected \"tabby\" first, got \"espresso\""), "{reason}");
     assert!(reason.contains("onnxruntime: golden") && reason.contains("openvino: golden"), "{reason}");
+}
+
+/// The ONNX files below a folder.
+fn onnx_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let found = entries.flat_map(|path| if path.is_dir() { onnx_files(&path) } else { vec![path] });
+    found.filter(|path| path.extension().is_some_and(|extension| extension == "onnx")).collect()
+}
+
+#[test]
+fn every_model_of_the_setup_passes_the_checks_before_a_runtime() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let folders = [setup_root().join("models"), setup_root().join("test-models"), data.join("tables")];
+    let files: Vec<_> = folders.iter().flat_map(|folder| onnx_files(folder)).collect();
+    assert!(files.len() > 50, "{files:?}");
+    for file in files {
+        let name = file.display().to_string();
+        // These are bad on purpose.
+        let bad =
+            ["broken_cut", "broken_empty", "broken_png", "external_absolute", "external_address", "external_escape"];
+        let read = files::read(Format::Onnx, &std::fs::read(&file).unwrap());
+        assert_eq!(read.is_err(), bad.iter().any(|bad| name.contains(bad)), "{name}: {read:?}");
+    }
+}
+
+#[test]
+fn what_an_onnx_file_must_not_have_is_refused_before_a_runtime_sees_it() {
+    let model = |name: &str| std::fs::read(model_folder(name).join("1/model.onnx")).unwrap();
+    // What follows is added to the graph that is there.
+    let with = |graph: &[u8]| [&model("add_sub")[..], &[0x3a, u8::try_from(graph.len()).unwrap()], graph].concat();
+    let output = b"\x62\x09\x0a\x01q\x12\x04\x0a\x02\x08\x01";
+    let cut_off = b"\x0a\x10\x12\x01q\x22\x05Swirl\x3a\x04acme";
+    let unknown = with(&[&cut_off[..], output].concat());
+    let of_openvino = with(&[&b"\x0a\x1f\x12\x01q\x22\x05Swirl\x3a\x13org.openvinotoolkit"[..], output].concat());
+    // Floats of the shapes [9, -1], [9, 4] without data, and [2^40, 2^40].
+    let negative = with(b"\x2a\x0f\x08\x09\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x01");
+    let missing = with(b"\x2a\x09\x08\x09\x08\x04\x10\x01\x42\x01w");
+    let large = with(b"\x2a\x10\x08\x80\x80\x80\x80\x80\x20\x08\x80\x80\x80\x80\x80\x20\x10\x01");
+    let mut external = std::fs::read(model_folder("external_data").join("1/weights.bin")).unwrap();
+    let whole = external.len();
+    external.pop();
+    let files = [unknown, of_openvino, negative, missing, large, model("external_data")];
+    let names = ["unknown", "of_openvino", "negative", "missing", "large", "short"];
+    for isolation in ["none", "process"] {
+        let root = TestRoot::new().models(&["add_sub"]).set(&format!("runtimes.isolation={isolation}"));
+        let root = names
+            .iter()
+            .zip(&files)
+            .fold(root, |root, (name, content)| root.file(&format!("{name}/1/model.onnx"), content));
+        let root = root.file("short/1/weights.bin", &external).file("cut_off/1/model.onnx", with(cut_off));
+        let daemon = root.start();
+        let client = &mut daemon.client();
+        for (name, words) in [
+            ("unknown", "has the operator \"Swirl\" of the domain \"acme\", which no runtime knows"),
+            (
+                "of_openvino",
+                "onnxruntime is not used for this model: it does not know the operator \"Swirl\" of the domain",
+            ),
+            ("negative", "cannot be used: a tensor has a negative dimension in its shape [9, -1]"),
+            ("missing", "cannot be used: its tensor \"w\" has the shape [9, 4], and 0 of its 144 bytes"),
+            ("large", "cannot be used: a tensor has more elements than fit into 63 bits"),
+            ("short", &format!("bytes of external data in weights.bin, which has only {}", whole - 1)),
+        ] {
+            let reason = client.refusal(name);
+            assert!(reason.contains(words), "{name}: {reason}");
+        }
+        for model in ["add_sub", "cut_off"] {
+            run_on_zeros(client, model);
+        }
+        assert_eq!(platform(client, "cut_off"), "OpenVINO", "which does not look at what no output needs");
+    }
 }

@@ -4,6 +4,8 @@
 //! names in the file. Ledge carries tensors, so ONNX Runtime gets a copy of the model with an Identity in place of each
 //! `ZipMap`. All other bytes of the copy are those of the file.
 
+use std::collections::HashMap;
+
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
 
@@ -100,17 +102,30 @@ pub(super) fn find(bytes: &[u8], graph: &GraphProto) -> Vec<ClassMap> {
         return Vec::new();
     };
     let raw = fields(content).unwrap_or_default().into_iter().filter(|field| field.number == GRAPH_NODE);
-    let maps = graph.node.iter().zip(raw).filter_map(|(node, raw)| class_map(graph, node, raw.content));
+    let mut uses: HashMap<&str, Uses> = HashMap::new();
+    for node in &graph.node {
+        node.input.iter().for_each(|name| uses.entry(name).or_default().reads += 1);
+        node.output.iter().for_each(|name| uses.entry(name).or_default().writes += 1);
+    }
+    graph.output.iter().for_each(|port| uses.entry(&port.name).or_default().outputs += 1);
+    let uses = |name: &str| uses.get(name).copied().unwrap_or_default();
+    let maps = graph.node.iter().zip(raw).filter_map(|(node, raw)| class_map(uses, node, raw.content));
     maps.collect()
 }
 
-fn class_map(graph: &GraphProto, node: &NodeProto, raw: &[u8]) -> Option<ClassMap> {
+/// Counts of the places that name a value.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    reads: usize,
+    writes: usize,
+    outputs: usize,
+}
+
+fn class_map(uses: impl Fn(&str) -> Uses, node: &NodeProto, raw: &[u8]) -> Option<ClassMap> {
     let ([scores], [output]) = (node.input.as_slice(), node.output.as_slice()) else { return None };
-    let is_written_once =
-        |name: &str| graph.node.iter().flat_map(|node| &node.output).filter(|made| *made == name).count() == 1;
-    let is_read = graph.node.iter().any(|node| node.input.contains(output));
-    let is_output = graph.output.iter().filter(|port| port.name == *output).count() == 1;
-    if node.op_type != "ZipMap" || node.domain != "ai.onnx.ml" || !is_output || is_read || !is_written_once(output) {
+    let Uses { reads, writes, outputs } = uses(output);
+    let (is_written_once, is_read, is_output) = (writes == 1, reads > 0, outputs == 1);
+    if node.op_type != "ZipMap" || node.domain != "ai.onnx.ml" || !is_output || is_read || !is_written_once {
         return None;
     }
 

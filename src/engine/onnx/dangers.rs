@@ -5,8 +5,9 @@
 //! The graph is followed from its inputs, to know which values come from callers and which are integers. A value of
 //! unknown type is taken for a float: a division of floats is safe, and every model has some.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use super::domains::without_alias;
 use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::backend::{Dangers, Divisor, Runtime};
 use crate::files::shortened;
@@ -20,6 +21,9 @@ const INT64: i32 = 7;
 const FUNCTION_NODES_MAX: usize = 100_000;
 /// The deepest chain of calls that is followed.
 const CALL_DEPTH_MAX: usize = 16;
+/// The deepest chain of calls and graphs within graphs. `limits.rs` bounds those of one function or graph, but a graph within a
+/// function can call another one.
+const DEPTH_MAX: usize = 40;
 
 /// The known facts about a value.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,34 +50,60 @@ impl Value<'_> {
     }
 }
 
-/// The values that a graph can use, by name.
-type Scope<'a> = HashMap<&'a str, Value<'a>>;
+/// The values that a graph can use, by name: its own last, after those of the graphs around it.
+#[derive(Debug, Default)]
+struct Scopes<'a>(Vec<HashMap<&'a str, Value<'a>>>);
+
+impl<'a> Scopes<'a> {
+    fn get(&self, name: &str) -> Value<'a> {
+        self.0.iter().rev().find_map(|scope| scope.get(name)).copied().unwrap_or_default()
+    }
+
+    fn insert(&mut self, name: &'a str, value: Value<'a>) {
+        if let Some(scope) = self.0.last_mut() {
+            scope.insert(name, value);
+        }
+    }
+}
 
 /// Follows the values of a model.
 pub(super) fn find(model: &ModelProto) -> Dangers {
-    let (functions, found) = (&model.functions, Dangers::default());
-    let mut walk = GraphWalk { functions, nodes_left: FUNCTION_NODES_MAX, call_depth: 0, found };
+    let mut functions = HashMap::new();
+    for function in &model.functions {
+        functions.entry((without_alias(&function.domain), function.name.as_str())).or_insert(function);
+    }
+    let found = Dangers::default();
+    let mut walk = GraphWalk { functions, nodes_left: FUNCTION_NODES_MAX, call_depth: 0, depth: 0, found };
     if let Some(graph) = &model.graph {
-        walk.graph(graph, Scope::new());
-        let is_input = |name: &str| graph.input.iter().any(|input| input.name == *name);
-        walk.found.widths.retain(|(name, _)| is_input(name));
+        walk.graph(graph, &mut Scopes::default());
+        let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
+        walk.found.widths.retain(|(name, _)| inputs.contains(name.as_str()));
     }
     walk.found
 }
 
 struct GraphWalk<'a> {
-    functions: &'a [FunctionProto],
+    /// By their domains and names.
+    functions: HashMap<(&'a str, &'a str), &'a FunctionProto>,
     /// The number of nodes of functions that may still be followed.
     nodes_left: usize,
     /// The number of functions that are being followed, each called by the one before.
     call_depth: usize,
+    /// The same, with the graphs.
+    depth: usize,
     found: Dangers,
 }
 
 impl<'a> GraphWalk<'a> {
     /// Follows a graph, which can use the values `known` of the graphs around it. Returns its outputs.
-    fn graph(&mut self, graph: &'a GraphProto, mut known: Scope<'a>) -> Vec<Value<'a>> {
-        let is_main = known.is_empty();
+    fn graph(&mut self, graph: &'a GraphProto, known: &mut Scopes<'a>) -> Vec<Value<'a>> {
+        if self.depth >= DEPTH_MAX {
+            self.refuse_all("its functions and graphs are nested too deep to be checked");
+            return Vec::new();
+        }
+        self.depth += 1;
+        let is_main = known.0.is_empty();
+        known.0.push(HashMap::new());
         for input in &graph.input {
             let tensor = input.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
             let value = Value::of_type(tensor.map_or(0, |tensor| tensor.elem_type));
@@ -84,23 +114,24 @@ impl<'a> GraphWalk<'a> {
         for weight in &graph.initializer {
             known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_type(weight.data_type) });
         }
-        self.nodes(&graph.node, &mut known);
-        graph.output.iter().map(|output| known.get(output.name.as_str()).copied().unwrap_or_default()).collect()
+        self.nodes(&graph.node, known);
+        let outputs = graph.output.iter().map(|output| known.get(&output.name)).collect();
+        known.0.pop();
+        self.depth -= 1;
+        outputs
     }
 
-    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Scope<'a>) {
+    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Scopes<'a>) {
         for node in nodes {
             let value = |name: &'a String| {
-                let known = known.get(name.as_str()).copied().unwrap_or_default();
+                let known = known.get(name);
                 Value { shaped_as: known.shaped_as.or(Some(name)), ..known }
             };
             let inputs: Vec<Value> = node.input.iter().map(value).collect();
             let input = |position: usize| inputs.get(position).copied().unwrap_or_default();
 
-            for danger in dangers(node, input) {
-                if !self.found.refused.iter().any(|(runtime, _)| *runtime == danger.0) {
-                    self.found.refused.push(danger);
-                }
+            for (runtime, reason) in dangers(node, input) {
+                self.refuse(runtime, reason);
             }
             self.found.divisors.extend(divisor(node, input));
             // A length below 1 is a mistake of the file, which the runtimes find.
@@ -110,12 +141,9 @@ impl<'a> GraphWalk<'a> {
             let mut inner: Vec<Vec<Value>> = Vec::new();
             for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
                 self.found.has_control_flow = true;
-                inner.push(self.graph(graph, known.clone()));
+                inner.push(self.graph(graph, known));
             }
-            let functions = self.functions;
-            let function = functions.iter().find(|function| {
-                function.name == node.op_type && without_alias(&function.domain) == without_alias(&node.domain)
-            });
+            let function = self.functions.get(&(without_alias(&node.domain), node.op_type.as_str())).copied();
             if let Some(function) = function {
                 inner.push(self.call(function, &inputs));
             }
@@ -138,18 +166,31 @@ impl<'a> GraphWalk<'a> {
     /// Follows the body of a function, called with these values. Returns its outputs.
     fn call(&mut self, function: &'a FunctionProto, inputs: &[Value<'a>]) -> Vec<Value<'a>> {
         let left = self.nodes_left.checked_sub(function.node.len());
-        let (Some(left), true) = (left, self.call_depth < CALL_DEPTH_MAX) else {
-            let too_deep = "its functions call each other too often to be checked".to_owned();
-            self.found.refused.extend(Runtime::ALL.map(|runtime| (runtime, too_deep.clone())));
+        let (Some(left), true) = (left, self.call_depth < CALL_DEPTH_MAX && self.depth < DEPTH_MAX) else {
+            self.refuse_all("its functions call each other too often to be checked");
             return Vec::new();
         };
         self.nodes_left = left;
         self.call_depth += 1;
+        self.depth += 1;
         let names = function.input.iter().map(String::as_str);
-        let mut known: Scope = names.zip(inputs.iter().copied()).collect();
+        let mut known = Scopes(vec![names.zip(inputs.iter().copied()).collect()]);
         self.nodes(&function.node, &mut known);
         self.call_depth -= 1;
-        function.output.iter().map(|name| known.get(name.as_str()).copied().unwrap_or_default()).collect()
+        self.depth -= 1;
+        function.output.iter().map(|name| known.get(name)).collect()
+    }
+
+    fn refuse_all(&mut self, reason: &str) {
+        for runtime in Runtime::ALL {
+            self.refuse(runtime, reason.to_owned());
+        }
+    }
+
+    fn refuse(&mut self, runtime: Runtime, reason: String) {
+        if !self.found.refused.iter().any(|(refused, _)| *refused == runtime) {
+            self.found.refused.push((runtime, reason));
+        }
     }
 }
 
@@ -236,11 +277,6 @@ fn width<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(St
 
 fn is_standard(node: &NodeProto) -> bool {
     without_alias(&node.domain).is_empty()
-}
-
-/// The domain, with the longer of the standard domain's two names replaced by the empty one.
-fn without_alias(domain: &str) -> &str {
-    if domain == "ai.onnx" { "" } else { domain }
 }
 
 /// Tells whether `node` divides integers. With `fmod`, the remainder is that of C's `fmod`, which is safe.
@@ -332,7 +368,7 @@ mod tests {
     fn graph(nodes: Vec<NodeProto>) -> GraphProto {
         let input = |(name, elem_type): (&str, i32)| ValueInfoProto {
             name: name.into(),
-            r#type: Some(TypeProto { tensor_type: Some(TensorTypeProto { elem_type }) }),
+            r#type: Some(TypeProto { tensor_type: Some(TensorTypeProto { elem_type, shape: None }) }),
         };
         GraphProto {
             node: nodes,
@@ -485,5 +521,38 @@ mod tests {
         }
         assert_eq!(endangered(vec![node("Range", &["c", "c", "i"], "y", vec![])]), openvino);
         assert_eq!(endangered(vec![node("Range", &["i", "i", "c"], "y", vec![])]), []);
+    }
+
+    #[test]
+    fn functions_and_graphs_within_each_other_end_on_a_small_stack() {
+        // Each function calls itself from the innermost of its graphs.
+        let call = |name: &str| NodeProto { domain: "own".into(), op_type: name.into(), ..NodeProto::default() };
+        let within = |inner| {
+            let branch =
+                AttributeProto { g: Some(GraphProto { node: vec![inner], ..GraphProto::default() }), ..number("g", 0) };
+            NodeProto { attribute: vec![branch], op_type: "If".into(), ..NodeProto::default() }
+        };
+        let deep = (0..15).fold(call("F"), |inner, _| within(inner));
+        let function =
+            FunctionProto { name: "F".into(), domain: "own".into(), node: vec![deep], ..FunctionProto::default() };
+        let model =
+            ModelProto { graph: Some(graph(vec![call("F")])), functions: vec![function], ..ModelProto::default() };
+        // A quarter of the stack that a thread has.
+        let thread = std::thread::Builder::new().stack_size(512 << 10);
+        let refused = thread.spawn(move || find(&model).refused).unwrap().join().unwrap();
+        assert_eq!(refused.len(), 2);
+        assert!(refused[0].1.contains("nested too deep"), "{refused:?}");
+    }
+
+    #[test]
+    fn many_graphs_next_to_many_values_are_followed_in_a_moment() {
+        let values = (0..20_000).map(|number| node("Relu", &["x"], &format!("v{number}"), vec![]));
+        let branches = (0..20_000).map(|_| {
+            let branch = AttributeProto { g: Some(inner(vec![], "x")), ..number("then_branch", 0) };
+            node("If", &["c"], "n", vec![branch])
+        });
+        let since = std::time::Instant::now();
+        assert_eq!(endangered(values.chain(branches).collect()), []);
+        assert!(since.elapsed() < std::time::Duration::from_secs(20), "{:?}", since.elapsed());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use ledge_base::sys;
 use ledge_engine::backend::PortNames;
-use ledge_engine::files::FileFacts;
+use ledge_engine::files::{ExternalFile, FileFacts};
 use ledge_sandbox::Seal;
 use ledge_sandbox::probe::{self as sandbox_probe, Targets};
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -157,7 +157,8 @@ pub fn read(file: &[u8]) -> Option<FileFacts> {
     match Fault::wanted([&Bytes::copy_from_slice(asked)].into_iter())? {
         Fault::Nonsense => {
             let port_names = Some(PortNames { inputs: Vec::new(), outputs: Vec::new() });
-            Some(FileFacts { external: vec!["../outside.bin".into()], port_names, ..FileFacts::default() })
+            let external = vec![ExternalFile { path: "../outside.bin".into(), bytes: 1 }];
+            Some(FileFacts { external, port_names, ..FileFacts::default() })
         }
         fault => {
             fault.happen_anywhere();

@@ -15,7 +15,7 @@ use ledge_base::contained;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Format, ModelFiles};
-use ledge_engine::files::{self, FileFacts};
+use ledge_engine::files::{self, ExternalFile, FileFacts};
 use ledge_engine::pipeline::kind::Part;
 use ledge_engine::pipeline::quantization::Quantization;
 
@@ -192,16 +192,22 @@ fn read_model(
     let mut hash = |hashed_as: &str, name: &Path| {
         let path = folder.join(name);
         let (file, length) = contained::open_at_most(folder, name, contained::MODEL_MAX).map_err(read_error(&path))?;
-        hash_file(hasher, &format!("{role}{hashed_as}"), &file, length).map_err(read_error(&path))
+        hash_file(hasher, &format!("{role}{hashed_as}"), &file, length).map_err(read_error(&path))?;
+        Ok(length)
     };
     let weights = (format == Format::OpenVinoIr).then(|| name.with_extension("bin"));
     if let Some(weights) = &weights {
         hash("weights", weights)?;
     }
     let FileFacts { external, port_names, dangers, class_maps, quantization, metadata } = facts;
-    for path in &external {
-        hash(&path.file_name().unwrap_or_default().to_string_lossy(), path)?;
+    for ExternalFile { path, bytes } in &external {
+        let length = hash(&path.file_name().unwrap_or_default().to_string_lossy(), path)?;
+        if length < *bytes {
+            let path = path.display();
+            return Err(bad(format!("refers to {bytes} bytes of external data in {path}, which has only {length}")));
+        }
     }
+    let external = external.into_iter().map(|file| file.path).collect();
     let weights = weights.map(|weights| folder.join(weights));
     let files = ModelFiles { format, model, weights, external, port_names, dangers, class_maps };
     let (quantization, metadata) = (quantization.into_iter().collect(), metadata.into_iter().collect());

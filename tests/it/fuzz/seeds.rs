@@ -131,7 +131,7 @@ pub fn child_message() -> Vec<Vec<u8>> {
         &[0, 5, 0, 6, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9],
     ];
     // The facts of a model file: external data, names, and five kinds of harm, or the scale of an input.
-    let facts = [&b"\x00\x03\x07\x00\x01\x01w\x01\x01\x01x\x01\x01y"[..], &[0; 8]];
+    let facts = [&b"\x00\x03\x07\x00\x01\x01w\x09\x01\x01\x01x\x01\x01y"[..], &[0; 8]];
     let scale = [&[0, 3, 7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, b'q'][..], &0.5_f32.to_le_bytes(), &[2, 0]];
     let refused = [2, 3].map(|kind| [&[0, kind, 7, 1, 3], &b"bad"[..]].concat());
     let [bound, file] = refused;
@@ -271,13 +271,13 @@ pub fn model_toml() -> Vec<Vec<u8>> {
 /// A small model, and others whose weights are in a file of their own.
 pub fn onnx() -> Vec<Vec<u8>> {
     let model = |name| std::fs::read(crate::daemon::model_folder(name).join("1/model.onnx")).unwrap();
-    let [plain, external] = ["add_sub", "external_data"].map(model);
+    let [plain, external, branch, table] = ["add_sub", "external_data", "hostile_branch", "word_vectors"].map(model);
     // In a folder of its own, whose name is a digit away from one that leads out.
     let mut below = external.clone();
     let at = below.windows(11).position(|window| window == b"weights.bin").unwrap();
     below[at..at + 11].copy_from_slice(b"0./data.bin");
     let classifier = crate::daemon::data("tables/machine_condition/1/model.onnx");
-    vec![plain, external, below, classifier]
+    vec![plain, external, below, branch, table, classifier]
 }
 
 /// A classifier that takes and gives integers.
