@@ -127,7 +127,7 @@ impl Trial {
         }
         let files = Opened::open(folder, files, &self.sealer).await?;
         // Any name will do: no caller asks for it.
-        let name = "candidate".parse::<ModelName>().map_err(|error| Reason::new(Cause::Load, error.to_string()))?;
+        let name = ModelName::constant("candidate");
         let version = "1".parse::<ModelVersion>().map_err(|error| Reason::new(Cause::Load, error.to_string()))?;
         let started = Instant::now();
         let loaded = self.load((&name, version), &files, golden_min).await;
