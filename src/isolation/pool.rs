@@ -317,7 +317,9 @@ impl Children {
             return Err(io::Error::other("the trial has ended"));
         }
         let home = self.start(runtimes).inspect_err(|error| {
-            let _ = self.trial_end.set(TrialEnd::NotStarted(error.to_string()));
+            if self.settings.is_trial {
+                let _ = self.trial_end.set(TrialEnd::NotStarted(error.to_string()));
+            }
         })?;
         let home = Arc::new(home);
         homes.push(KnownHome { name, home: Arc::downgrade(&home) });

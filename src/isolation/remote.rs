@@ -30,8 +30,9 @@ pub struct RemoteBackend {
     is_sound: bool,
     /// The time that a run may take whatever its deadline is.
     time_limit: Duration,
-    /// The core of the last run.
+    /// The core of the last run, and its number there.
     core: usize,
+    last_job: u32,
     in_progress: Option<InProgress>,
 }
 
@@ -61,7 +62,18 @@ impl RemoteBackend {
         stage: Stage,
     ) -> Self {
         let LoadedFacts { signature, .. } = facts;
-        Self { _stage: stage, home, model, runtime, signature, is_sound: true, time_limit, core: 0, in_progress: None }
+        Self {
+            _stage: stage,
+            home,
+            model,
+            runtime,
+            signature,
+            is_sound: true,
+            time_limit,
+            core: 0,
+            last_job: 0,
+            in_progress: None,
+        }
     }
 
     /// Gives a job to the child, and waits for its answer. `read` makes a value of the answer, or says what is wrong with it.
@@ -94,6 +106,7 @@ impl RemoteBackend {
         let head = make(&mut area).map_err(too_large)?;
         let bytes = area.used();
         let number = lane.ask(area, &head).map_err(too_large)?;
+        self.last_job = number;
 
         let now = Instant::now();
         let until = place.deadline.max(now + self.time_limit) + HANG_GRACE;
@@ -118,10 +131,11 @@ impl RemoteBackend {
     ) -> Result<T, WorkError> {
         match lane.wait(number, until, || home.child.is_closed()) {
             Ok(()) => {}
-            Err(NoAnswer::Closed) => return Err(ended(home, self.core).into()),
+            Err(NoAnswer::Closed) => return Err(ended(home, self.core, number).into()),
             Err(NoAnswer::Late) => {
                 let seconds = self.time_limit.saturating_add(HANG_GRACE).as_secs();
-                return Err(end(home, self.core, format!("a run of the model did not end within {seconds} s")).into());
+                let reason = format!("a run of the model did not end within {seconds} s");
+                return Err(end(home, self.core, number, reason).into());
             }
         }
 
@@ -141,7 +155,7 @@ impl RemoteBackend {
             }
         });
         lane.release(bytes, received);
-        let lie = |reason| end(home, self.core, format!("the process of the runtimes {reason}")).into();
+        let lie = |reason| end(home, self.core, number, format!("the process of the runtimes {reason}")).into();
         answer.unwrap_or_else(|reason: String| Err(lie(reason)))
     }
 
@@ -151,21 +165,21 @@ impl RemoteBackend {
             Ok(run) => Ok(RunResult { cpu_elsewhere: times.run_cpu, ..run }),
             Err(WorkError::Run(error)) => Err(error),
             Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
-                Err(end(&self.home, self.core, "the process of the runtimes confuses jobs".to_owned()))
+                Err(end(&self.home, self.core, self.last_job, "the process of the runtimes confuses jobs".to_owned()))
             }
         }
     }
 }
 
-/// Ends the child because of the job on `core`.
-fn end(home: &Home, core: usize, reason: String) -> RunError {
-    home.child.end(Ended::by_us(reason, Some(ChildWork::Lane(core))));
-    ended(home, core)
+/// Ends the child because of a job on the core.
+fn end(home: &Home, index: usize, job: u32, reason: String) -> RunError {
+    home.child.end(Ended::by_us(reason, Some(ChildWork::Lane { index, job })));
+    ended(home, index, job)
 }
 
-/// The error of a run on `core` whose child has ended.
-fn ended(home: &Home, core: usize) -> RunError {
-    ended_by(home, ChildWork::Lane(core))
+/// The error of a run on the core whose child has ended.
+fn ended(home: &Home, index: usize, job: u32) -> RunError {
+    ended_by(home, ChildWork::Lane { index, job })
 }
 
 /// The error of `own` work whose child has ended.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -50,6 +51,8 @@ impl Starter {
             Self::Direct(program) => {
                 let mut command = Command::new(program);
                 command.args(verb.words()).env_clear().envs(limited_process::environment()).stdin(input);
+                // A signal to the group of this process, such as Ctrl-C, is for it alone: it ends the child.
+                command.process_group(0);
                 match outputs {
                     Some(Outputs { output, errors }) => command.stdout(output).stderr(errors),
                     None => command.stdout(Stdio::null()),

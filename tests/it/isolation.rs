@@ -3,19 +3,79 @@
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge::engine::Runtimes;
+use ledge::engine::backend::{
+    Backend, CompiledCache, Dangers, Format, LoadOptions, ModelFiles, RunError, RunPlace, Runtime,
+};
+use ledge::isolation::{Children, Isolation, ModelOrder, RemoteBackend};
+use ledge::tensor::{DataType, Tensor};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestRoot, data, model_folder, write};
+use crate::daemon::{TestRoot, data, model_folder, setup_root, write};
 use crate::fault_rounds::{runtime_processes, wait_until};
+use crate::trial::children;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
 fn has_runtime(pid: u32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     maps.contains("libonnxruntime") || maps.contains("libopenvino")
+}
+
+#[test]
+fn a_process_that_could_not_be_started_is_started_the_next_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    let children = Children::new(children(folder.path(), program.clone()), vec![0], Arc::new(|_, _| {}));
+    let version = || children.version(&Runtimes::new(setup_root().join("runtimes")), Runtime::OnnxRuntime);
+    let reason = version().unwrap_err();
+    assert!(reason.contains("No such file"), "{reason}");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ledge"), &program).unwrap();
+    assert_eq!(version().as_deref(), Ok("1.31.1"));
+}
+
+#[test]
+fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_ledge").into();
+    let children = Children::new(children(folder.path(), program), vec![0], Arc::new(|_, _| {}));
+    let files = ModelFiles {
+        format: Format::Onnx,
+        model: setup_root().join("models/wine_mlp/1/model.onnx"),
+        weights: None,
+        external: Vec::new(),
+        port_names: None,
+        dangers: Dangers::default(),
+        class_maps: Vec::new(),
+    };
+    let order = ModelOrder {
+        name: "wine",
+        runtimes: &Runtimes::new(setup_root().join("runtimes")),
+        runtime: Runtime::OnnxRuntime,
+        files: &files,
+        is_secret: false,
+        options: &LoadOptions { threads: 1, cache: CompiledCache::None, exact_int8: false },
+        cache: None,
+        cores: &[0],
+        warm_up: None,
+        time_limit: LIMIT,
+    };
+    let [mut first, mut second] = [(); 2].map(|()| children.load(Isolation::Process, &order).unwrap().0);
+    let run = |backend: &mut RemoteBackend, begin: &[u8]| {
+        let bytes = [begin, &vec![0; 13 * 4 - begin.len()]].concat();
+        let input = Tensor::new(DataType::Fp32, vec![1, 13], bytes.into()).unwrap();
+        let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now() + LIMIT, patience: None };
+        backend.run(&[input], &[0], place).unwrap_err()
+    };
+    let blamed = run(&mut first, b"!FAULT:n");
+    assert!(matches!(blamed, RunError::Crashed { .. }), "{blamed}");
+    // On the same core, before anybody is told of the end.
+    let other = run(&mut second, b"");
+    assert!(matches!(other, RunError::Interrupted { is_explained: true, .. }), "{other:?}");
 }
 
 /// A call of a model that takes [1, 13] numbers.

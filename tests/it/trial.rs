@@ -22,18 +22,23 @@ fn settings() -> PreflightSettings {
     with_program(env!("CARGO_BIN_EXE_ledge"))
 }
 
+/// Settings of processes that run this program, with their files in `folder`.
+pub fn children(folder: &Path, program: PathBuf) -> ChildSettings {
+    ChildSettings {
+        starter: Starter::Direct(program),
+        is_code_denied: false,
+        folder: folder.join("instances"),
+        memory_folder: Some(folder.join("memory")),
+        memory_bytes: None,
+        content_bytes: 1 << 28,
+        is_trial: false,
+    }
+}
+
 /// The settings of trials whose processes run this program.
 fn with_program(program: impl Into<PathBuf>) -> PreflightSettings {
     static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
-    let children = ChildSettings {
-        starter: Starter::Direct(program.into()),
-        is_code_denied: false,
-        folder: FOLDER.path().join("instances"),
-        memory_folder: Some(FOLDER.path().join("memory")),
-        memory_bytes: None,
-        content_bytes: 1 << 28,
-        is_trial: true,
-    };
+    let children = children(FOLDER.path(), program.into());
     let runtimes = Runtimes::new(setup_root().join("runtimes"));
     PreflightSettings { measure: false, ..PreflightSettings::new(runtimes, children, Duration::from_secs(30)) }
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ledge_base::telemetry::process;
+use rustix::fs::Access;
 
 use super::stream::{Header, StreamError, open_stream};
 use super::{OpenError, SealPurpose, Sealer};
@@ -215,7 +216,8 @@ pub fn remove_leftovers() {
 
 /// A folder on a file system in memory that this user may write to; `None` where there is none.
 pub fn memory_folder() -> Option<PathBuf> {
-    tmpfs_folders().into_iter().map(|place| place.path).next()
+    let may_write = |path: &PathBuf| rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok();
+    tmpfs_folders().into_iter().map(|place| place.path).find(may_write)
 }
 
 fn prefix() -> String {

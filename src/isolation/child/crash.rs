@@ -13,14 +13,16 @@ pub const LENGTH: usize = 4096;
 /// Places of the words of the report.
 const SIGNAL: usize = 0;
 const WORK: usize = 4;
+const JOB: usize = 8;
 
 /// The work of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// None that is known.
     None,
-    /// A job of the lane with this index.
-    Lane(usize),
+    /// The job of this number in the lane with this index. An earlier job of the lane may be to blame for an end, and a
+    /// later one may have been put there before the end was known.
+    Lane { index: usize, job: u32 },
     /// The load of the model with this number.
     Load(u64),
 }
@@ -29,18 +31,20 @@ pub enum Work {
 const IS_LOAD: u32 = 1 << 31;
 
 impl Work {
-    fn word(self) -> u32 {
+    /// The words of the work and of its job.
+    fn words(self) -> [u32; 2] {
         let number = |number: u64| u32::try_from(number % u64::from(IS_LOAD - 1)).unwrap_or(0) + 1;
         match self {
-            Self::None => 0,
-            Self::Lane(lane) => number(lane as u64),
-            Self::Load(model) => number(model) | IS_LOAD,
+            Self::None => [0, 0],
+            Self::Lane { index, job } => [number(index as u64), job],
+            Self::Load(model) => [number(model) | IS_LOAD, 0],
         }
     }
 
-    fn of(word: u32) -> Option<Self> {
+    fn of([word, job]: [u32; 2]) -> Option<Self> {
         let number = (word & !IS_LOAD).checked_sub(1)?;
-        Some(if word & IS_LOAD == 0 { Self::Lane(number as usize) } else { Self::Load(u64::from(number)) })
+        let index = number as usize;
+        Some(if word & IS_LOAD == 0 { Self::Lane { index, job } } else { Self::Load(u64::from(number)) })
     }
 }
 
@@ -48,13 +52,13 @@ impl Work {
 static REPORT: OnceLock<SharedMemory> = OnceLock::new();
 
 thread_local! {
-    /// The work of this thread as a word of the report; 0 is none. Without a destructor, so that a handler may read it.
-    static WORK_HERE: Cell<u32> = const { Cell::new(0) };
+    /// The work of this thread as words of the report; 0 is none. Without a destructor, so that a handler may read it.
+    static WORK_HERE: Cell<[u32; 2]> = const { Cell::new([0; 2]) };
 }
 
 /// Says what the calling thread does from now on.
 pub fn works_at(work: Work) {
-    WORK_HERE.set(work.word());
+    WORK_HERE.set(work.words());
 }
 
 /// Writes each crash of this process into `report`. To be called while there is one thread.
@@ -72,7 +76,9 @@ extern "C" fn handle(signal: std::ffi::c_int) {
         // The first crash counts: others may follow from it.
         let first = report.word(SIGNAL).compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed);
         if first.is_ok() {
-            report.word(WORK).store(WORK_HERE.get(), Ordering::Release);
+            let [work, job] = WORK_HERE.get();
+            report.word(JOB).store(job, Ordering::Relaxed);
+            report.word(WORK).store(work, Ordering::Release);
         }
     }
     sys::end_by(signal);
@@ -80,7 +86,8 @@ extern "C" fn handle(signal: std::ffi::c_int) {
 
 /// Of the daemon, after the end of the child: the work that crashed, if the child knew it.
 pub fn crashed(report: &SharedMemory) -> Option<Work> {
-    Work::of(report.word(WORK).load(Ordering::Acquire))
+    let work = report.word(WORK).load(Ordering::Acquire);
+    Work::of([work, report.word(JOB).load(Ordering::Relaxed)])
 }
 
 #[cfg(test)]
@@ -88,11 +95,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_told_in_a_word() {
-        for work in [Work::Lane(0), Work::Lane(63), Work::Load(0), Work::Load(123_456)] {
-            assert_eq!(Work::of(work.word()), Some(work));
+    fn work_is_told_in_two_words() {
+        let jobs = [(0, 0), (63, 1), (1, u32::MAX)].map(|(index, job)| Work::Lane { index, job });
+        for work in jobs.into_iter().chain([Work::Load(0), Work::Load(123_456)]) {
+            assert_eq!(Work::of(work.words()), Some(work));
         }
-        assert_eq!(Work::of(0), None);
-        assert_eq!(Work::of(IS_LOAD), None);
+        assert_eq!(Work::of(Work::None.words()), None);
+        assert_eq!(Work::of([IS_LOAD, 7]), None);
     }
 }

@@ -19,11 +19,11 @@ use crate::wire::{AnswerHead, JobHead, ModelId, RunHead, TensorHead};
 /// Runs the jobs of the lane `index`, on `core` of `all`, for as long as the daemon gives correct ones.
 pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Models) {
     let _end = super::EndOnPanic;
-    crash::works_at(Work::Lane(index));
     let is_pinned = cores::pin(&[core]).is_ok();
     let mut last = 0;
     loop {
         last = lane.next(last);
+        crash::works_at(Work::Lane { index, job: last });
         let job = Job { lane, number: last, index, core: is_pinned.then_some(core), all, models };
         if let Err(error) = job.answer() {
             // The daemon ends a child that does not answer, and says what happened.

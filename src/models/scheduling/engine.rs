@@ -426,11 +426,14 @@ impl EngineInner {
 
     /// Handles the end of a process that had models: those are loaded again, in a new one.
     fn child_ended(self: &Arc<Self>, child: ChildId, end: &Ended) {
-        tracing::error!(
-            process = child,
-            reason = end.reason,
-            "a process of the runtimes ended; its models are loaded again"
-        );
+        // A trial reports its end itself.
+        if !self.children.as_ref().is_some_and(Children::is_trial) {
+            tracing::error!(
+                process = child,
+                reason = end.reason,
+                "a process of the runtimes ended; its models are loaded again"
+            );
+        }
         let lost = self.lock().lose(child);
         unload_in_background(lost);
         self.load_missing();
