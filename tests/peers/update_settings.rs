@@ -211,7 +211,7 @@ fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
     let fleet = Fleet::new("");
     let root = fleet.enrol(TestRoot::new().models(&["wine_mlp"]));
     std::fs::create_dir(root.folder.path().join("none")).unwrap();
-    let daemon = root.set("runtimes.dir=\"none\"").start();
+    let daemon = root.set("runtimes.dir=\"none\"").set("runtimes.isolation=\"none\"").start();
     assert_ne!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
     fleet.platform.add(&["runtime", "add"], "onnxruntime", 1, onnxruntime(None).path());
     fleet.platform.start("r-1", "runtimes/onnxruntime/1", &[]);
