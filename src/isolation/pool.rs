@@ -80,9 +80,8 @@ pub enum TrialEnd {
 pub struct ChildUsage {
     /// The model and version that have it to themselves; `None` for the shared one.
     pub name: Option<String>,
+    pub pid: u32,
     pub resident_bytes: u64,
-    /// The most resident memory that it ever had.
-    pub peak_bytes: u64,
     /// CPU time since its start.
     pub cpu: Duration,
 }
@@ -283,8 +282,8 @@ impl Children {
             let pid = home.child.pid();
             Some(ChildUsage {
                 name,
+                pid,
                 resident_bytes: process::resident_bytes_of(pid)?,
-                peak_bytes: process::peak_resident_bytes_of(pid)?,
                 cpu: sys::process_cpu_time(pid).unwrap_or_default(),
             })
         };

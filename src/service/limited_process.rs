@@ -22,6 +22,14 @@ const COMPLAINT_CHARS: usize = 300;
 /// Environment variables that it inherits: those by which libraries are found.
 const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
+/// The niceness of a trial of something new. It gets a tenth of the CPU time of a thread that answers requests, where both want
+/// the same core.
+pub const TRIAL_NICENESS: i32 = 10;
+
+/// The place of such a trial among the processes that the kernel ends when memory is short, and of others that harm nobody when
+/// they end: see [`go_first_without_memory`].
+pub const FIRST_WITHOUT_MEMORY: u16 = 1000;
+
 /// What the process may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -29,8 +37,8 @@ pub struct Limits {
     pub data_bytes: u64,
     /// CPU time of all its threads, in seconds.
     pub cpu_seconds: u64,
-    /// Its niceness. With 10 it gets a tenth of the CPU time of a thread that answers requests, where both want the same
-    /// core; with 5 a third.
+    /// Its niceness. With 5 it gets a third of the CPU time of a thread that answers requests, where both want the same core;
+    /// see [`TRIAL_NICENESS`] for 10.
     pub niceness: i32,
 }
 
@@ -66,7 +74,7 @@ pub fn limit_this_process(limits: Limits) -> rustix::io::Result<()> {
     // `setsid`: the kernel may divide the CPU by sessions first, and niceness counts only within one.
     rustix::process::setpgid(None, None)?;
     rustix::process::nice(limits.niceness)?;
-    go_first_without_memory(1000);
+    go_first_without_memory(FIRST_WITHOUT_MEMORY);
     Ok(())
 }
 

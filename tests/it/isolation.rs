@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
 use crate::daemon::{TestRoot, data, model_folder, setup_root, write};
-use crate::fault_rounds::{runtime_processes, wait_until};
+use crate::fault_rounds::{runtime_processes, send_fault, wait_until};
 use crate::trial::children;
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -79,13 +79,7 @@ fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
 }
 
 /// A call of a model that takes [1, 13] numbers.
-fn wine(client: &mut Client, model: &str, first: [u8; 8]) -> Response {
-    let mut numbers = first.to_vec();
-    numbers.resize(52, 0);
-    wine_of(client, model, &numbers)
-}
-
-fn wine_of(client: &mut Client, model: &str, numbers: &[u8]) -> Response {
+fn wine(client: &mut Client, model: &str, numbers: &[u8]) -> Response {
     let input = json!({"name": "features", "datatype": "FP32", "shape": [1, 13],
                        "parameters": {"binary_data_size": numbers.len()}});
     let head = serde_json::to_vec(&json!({"inputs": [input]})).unwrap();
@@ -95,14 +89,7 @@ fn wine_of(client: &mut Client, model: &str, numbers: &[u8]) -> Response {
 }
 
 fn well(client: &mut Client, model: &str) -> Response {
-    wine(client, model, [0; 8])
-}
-
-/// Makes the child go wrong.
-fn fault(client: &mut Client, model: &str, kind: u8) -> Response {
-    let mut bytes = *b"!FAULT:?";
-    bytes[7] = kind;
-    wine(client, model, bytes)
+    wine(client, model, &[0; 13 * 4])
 }
 
 fn index(client: &mut Client, model: &str) -> Value {
@@ -187,7 +174,7 @@ fn a_crash_costs_only_the_call_that_caused_it() {
             let mut client = daemon.client();
             move || (0..300).map(|_| well(&mut client, "healthy").status).collect::<Vec<_>>()
         });
-        let answer = fault(&mut client, "faulty", kind);
+        let answer = send_fault(&mut client, "faulty", kind);
         assert_eq!((answer.status, answer.header("retry-after")), (502, Some("1")), "{answer:?}");
         assert!(answer.error().contains(reason), "{answer:?}");
         assert!(others.join().unwrap().iter().all(|status| *status == 200));
@@ -204,7 +191,7 @@ fn a_model_that_goes_on_crashing_is_unloaded_with_its_reason_until_it_is_asked_f
     let mut client = daemon.client();
     for _ in 0..3 {
         answers_again(&mut client, "faulty");
-        assert_eq!(fault(&mut client, "faulty", b's').status, 502);
+        assert_eq!(send_fault(&mut client, "faulty", b's').status, 502);
     }
     wait_until("it is unloaded", LIMIT, || index(&mut daemon.client(), "faulty")["state"] == "UNAVAILABLE");
     let reason = index(&mut client, "faulty")["reason"].as_str().unwrap().to_owned();
@@ -224,7 +211,7 @@ fn a_run_without_end_is_ended() {
     let root = two_wines(isolated()).file("faulty/model.toml", "[queue]\ndefault_timeout_ms = 100\n");
     let daemon = root.start();
     let mut client = daemon.client();
-    let answer = fault(&mut client, "faulty", b'l');
+    let answer = send_fault(&mut client, "faulty", b'l');
     // The caller is not kept waiting.
     assert_eq!(answer.status, 504, "{answer:?}");
     assert_eq!(well(&mut client, "healthy").status, 200);
@@ -285,7 +272,7 @@ fn a_child_is_denied_everything_but_its_models() {
     bytes.extend(name.bytes());
     assert!(bytes.len() <= 52, "{name} is too long");
     bytes.resize(52, 0);
-    let answer = wine_of(&mut daemon.client(), "faulty", &bytes);
+    let answer = wine(&mut daemon.client(), "faulty", &bytes);
     assert_eq!(answer.status, 200, "{answer:?}");
     daemon.wait_for_log("probed");
 

@@ -115,6 +115,17 @@ impl SealedFolder {
         Ok(is_sealed.then(found))
     }
 
+    /// As [`Self::find`], and opens the folder that was found.
+    pub fn find_open(
+        home: &Path,
+        purpose: SealPurpose,
+        sealer: &Sealer,
+    ) -> Result<(Option<Self>, Option<Arc<OpenedFolder>>), FolderError> {
+        let found = Self::find(home, purpose, sealer)?;
+        let opened = found.as_ref().map(Self::open).transpose()?;
+        Ok((found, opened))
+    }
+
     /// The path of the encrypted files.
     pub fn home(&self) -> &Path {
         &self.home

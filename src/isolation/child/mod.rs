@@ -17,7 +17,7 @@ use ledge_base::sys;
 use ledge_engine::backend::Runtime;
 use ledge_engine::{Runtimes, cores};
 use ledge_sandbox::{Limits, Seal};
-use ledge_service::limited_process;
+use ledge_service::limited_process::{self, FIRST_WITHOUT_MEMORY, TRIAL_NICENESS};
 use rustix::process::Signal;
 
 use self::crash::Work;
@@ -37,9 +37,6 @@ const THREADS_PER_CORE: u64 = 16;
 
 /// The place of this process among those that the kernel ends when memory is short: see `oom_score_adj` in proc(5).
 const MEMORY_SCORE: u16 = 500;
-
-/// The niceness of a trial. It gets a tenth of the CPU time of a thread that answers requests, where both want the same core.
-const TRIAL_NICENESS: i32 = 10;
 
 /// Reasons why the process does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +86,7 @@ pub fn run() -> Result<(), ChildError> {
 /// Lets the kernel end this process before the daemon when memory is short; a trial before all others, and it waits for the
 /// threads that answer requests.
 fn yield_to_others(is_trial: bool) {
-    limited_process::go_first_without_memory(if is_trial { 1000 } else { MEMORY_SCORE });
+    limited_process::go_first_without_memory(if is_trial { FIRST_WITHOUT_MEMORY } else { MEMORY_SCORE });
     if is_trial {
         let _ = rustix::process::nice(TRIAL_NICENESS);
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_identity::sealing::{FolderError, SealPurpose, SealedFolder};
+use ledge_identity::sealing::{SealPurpose, SealedFolder};
 use tokio::sync::OwnedMutexGuard;
 
 use super::loaded_model::LoadedModel;
@@ -238,11 +238,8 @@ impl Repository {
         mode: LoadMode,
     ) -> Result<LoadedModel, VersionError> {
         let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
-        let opening = tokio::task::spawn_blocking(move || {
-            let found = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
-            let opened = found.as_ref().map(SealedFolder::open).transpose()?;
-            Ok::<_, FolderError>((found, opened))
-        });
+        let opening =
+            tokio::task::spawn_blocking(move || SealedFolder::find_open(&folder, SealPurpose::Model, &sealer));
         let opened =
             opening.await.map_err(|panic| VersionError::Sealed(format!("opening the model panicked: {panic}")))?;
         // Held until the model is loaded and its golden inputs have run: every runtime finds the files open.

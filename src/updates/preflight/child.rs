@@ -2,13 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 
-use ledge_service::limited_process::{self, Limits};
+use ledge_service::limited_process::{self, Limits, TRIAL_NICENESS};
 
 use super::{PreflightMessage, PreflightOrder};
 use crate::state::Reason;
-
-/// It waits for the threads that answer requests.
-const NICENESS: i32 = 10;
 
 /// Reasons why no preflight begins.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +30,7 @@ pub fn begin() -> Result<PreflightOrder, ChildError> {
     let data_bytes = order.limits.data_bytes();
     let cores = ledge_base::telemetry::process::usable_cores() as u64;
     let cpu_seconds = order.limits.seconds.saturating_mul(cores);
-    limited_process::limit_this_process(Limits { data_bytes, cpu_seconds, niceness: NICENESS })?;
+    limited_process::limit_this_process(Limits { data_bytes, cpu_seconds, niceness: TRIAL_NICENESS })?;
     limited_process::end_with(input);
     Ok(order)
 }

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::Memory;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime};
 use ledge_engine::cores::Topology;
-use ledge_identity::sealing::{FolderError, OpenedFolder, SealPurpose, SealedFolder, Sealer};
+use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
 use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
@@ -167,7 +168,7 @@ impl Trial {
             runs: load.latencies.len() as u64,
             p50_us: us(0.5),
             p95_us: us(0.95),
-            peak_bytes: self.repository.engine().processes().iter().map(|usage| usage.peak_bytes).max().unwrap_or(0),
+            peak_bytes: self.peak_bytes(),
             inputs: declared(&loaded.signature.inputs),
             outputs: declared(&loaded.signature.outputs),
         };
@@ -243,6 +244,12 @@ impl Trial {
         self.repository.engine().processes().iter().map(|usage| usage.resident_bytes).sum()
     }
 
+    /// The most resident memory that a process of the trial ever had.
+    fn peak_bytes(&self) -> u64 {
+        let processes = self.repository.engine().processes();
+        processes.iter().filter_map(|usage| process::peak_resident_bytes_of(usage.pid)).max().unwrap_or(0)
+    }
+
     fn cpu_time(&self) -> Duration {
         self.repository.engine().processes().iter().map(|usage| usage.cpu).sum()
     }
@@ -297,11 +304,7 @@ impl Opened {
         }
         let postponed = |detail: String| PreflightError::Postponed(Reason::new(Cause::Disk, detail));
         let (home, sealer) = (folder.to_owned(), sealer.clone());
-        let opening = tokio::task::spawn_blocking(move || {
-            let found = SealedFolder::find(&home, SealPurpose::Model, &sealer)?;
-            let plain = found.as_ref().map(SealedFolder::open).transpose()?;
-            Ok::<_, FolderError>((found, plain))
-        });
+        let opening = tokio::task::spawn_blocking(move || SealedFolder::find_open(&home, SealPurpose::Model, &sealer));
         let opening = opening.await.map_err(|panic| postponed(format!("decrypting its files panicked: {panic}")))?;
         let (found, plain) = opening.map_err(|error| postponed(error.to_string()))?;
         let path = plain.as_ref().map_or(folder, |plain| plain.path()).to_owned();
