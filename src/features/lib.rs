@@ -39,7 +39,7 @@
 //!   * `mod.rs` - the state that threads and readers share: opening, ready, rebuilding, restoring, closed
 //!   * `files.rs` - the folder of the store, its lock, the record of a clean stop, the reserved disk space
 //!   * `acknowledged.rs` - the last acknowledged push, in two files next to the journal, to detect a loss
-//!   * `applier.rs` - applies entries and records to an index, and counts its records
+//!   * `applier.rs` - applies entries and records to an index, and counts its records; the folder has tests
 //!   * `commands.rs` - commands of the writer thread and jobs of the upkeep thread
 //!   * `writer.rs` - the writer thread: journal, index, acknowledgement
 //!   * `upkeep.rs` - the upkeep thread: opening, rebuilding, expiry, restores

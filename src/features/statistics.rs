@@ -31,6 +31,8 @@ pub(super) struct Counters {
     pub journal_bytes: AtomicU64,
     /// The bytes of the journal from before the last snapshot that are still kept.
     pub journal_bytes_at_snapshot: AtomicU64,
+    /// The size of the newest snapshot.
+    pub newest_snapshot_bytes: AtomicU64,
     pub journal_next_seq: AtomicU64,
     pub index_bytes: AtomicU64,
     pub snapshot_bytes: AtomicU64,

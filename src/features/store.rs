@@ -232,7 +232,7 @@ impl Index {
             remove_unfinished(folder).map_err(io)?;
         }
 
-        let config = sled::Config::default().path(folder).cache_capacity(cache_bytes).flush_every_ms(Some(200));
+        let config = sled::Config::default().path(folder).cache_capacity(cache_bytes).flush_every_ms(None);
         let db = config.open()?;
         let tree = |name: &str| db.open_tree(name);
         let index = Self {
@@ -355,6 +355,14 @@ impl Index {
             self.flush()?;
             self.meta.insert(META_COMPLETE, &[])?;
             self.flush()
+        })
+    }
+
+    /// Gives all changes to the kernel, so that they survive the end of this process.
+    pub fn write_out(&self) -> Result<(), IndexError> {
+        guard(|| {
+            self.db.flush()?;
+            Ok(())
         })
     }
 

@@ -24,6 +24,8 @@ use super::upkeep::Upkeep;
 
 /// The age at which a snapshot is replaced, however little has changed, in milliseconds: a day.
 const SNAPSHOT_AGE_MAX_MS: u64 = 86_400_000;
+/// The growth of the journal up to which no snapshot is taken, in bytes: it is read again within a tenth of a second.
+const JOURNAL_GROWTH_MIN: u64 = 8 << 20;
 /// The pause before a failed snapshot is tried again.
 const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 /// The number of snapshots that are kept: the older one is for when the newer one is damaged.
@@ -107,6 +109,10 @@ impl Upkeep {
 
         let (bytes, ms) = (summary.bytes, started.elapsed().as_millis());
         tracing::info!(records = summary.records, bytes, ms, "a snapshot of the feature store was taken");
+        // The index on the disk is at most as old as the journal that is kept.
+        if let Err(error) = index.flush() {
+            tracing::warn!(%error, "the feature index cannot be written; the next start may build it again");
+        }
         Counters::count(&self.engine.counters.snapshots);
         self.no_snapshot_before = Instant::now();
         self.snapshot_at = replay_from;
@@ -223,8 +229,9 @@ impl Upkeep {
     /// Updates the figures of the snapshots.
     pub fn update_snapshot_figures(&self) {
         let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        let bytes = snapshots.iter().map(|(_, path)| Files::size(path)).sum();
-        self.engine.counters.snapshot_bytes.store(bytes, Relaxed);
+        let sizes: Vec<u64> = snapshots.iter().map(|(_, path)| Files::size(path)).collect();
+        self.engine.counters.snapshot_bytes.store(sizes.iter().sum(), Relaxed);
+        self.engine.counters.newest_snapshot_bytes.store(sizes.first().copied().unwrap_or(0), Relaxed);
         let newest = snapshots.first().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
         let created = newest.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
         let created = created.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
@@ -292,9 +299,12 @@ impl Engine {
         }
     }
 
-    /// True when the journal is so long that a snapshot should replace it.
+    /// True when the journal is so long that a snapshot should replace it: a start after a crash reads both. At half of the
+    /// snapshot it reads at most half more than it must, and snapshots write two bytes for each of the journal.
     pub fn has_journal_grown(&self, bytes: u64) -> bool {
-        bytes.saturating_sub(self.counters.journal_bytes_at_snapshot.load(Relaxed)) >= self.config.snapshot_mb << 20
+        let grown = bytes.saturating_sub(self.counters.journal_bytes_at_snapshot.load(Relaxed));
+        let half = self.counters.newest_snapshot_bytes.load(Relaxed) / 2;
+        grown >= half.max(JOURNAL_GROWTH_MIN).min(self.config.snapshot_mb << 20)
     }
 
     /// True when less than `min_free_mb` is free.

@@ -44,6 +44,8 @@ pub struct Upkeep {
     pub(super) snapshot_at: u64,
     /// The earliest time of the next snapshot, after one that failed.
     pub(super) no_snapshot_before: Instant,
+    /// The journal's next entry when the index was last written.
+    written_out: u64,
     retry: Option<Instant>,
     clock: SteadyClock,
     no_sweep_before: Instant,
@@ -63,6 +65,7 @@ impl Upkeep {
             scrubbed: now,
             snapshot_at: 0,
             no_snapshot_before: now,
+            written_out: 0,
             retry: None,
             clock,
             // A server may start with its clock ahead, and have it set a little later.
@@ -139,8 +142,20 @@ impl Upkeep {
             self.compact_if_worth_it();
         }
 
+        self.write_out();
         self.update_index_size();
         self.hold_reserve();
+    }
+
+    /// Gives the changes since the last time to the kernel: a start after a crash takes the rest from the journal.
+    fn write_out(&mut self) {
+        let next = self.engine.counters.journal_next_seq.load(Relaxed);
+        if let Some(index) = self.engine.live().filter(|_| self.written_out != next) {
+            match index.write_out() {
+                Ok(()) => self.written_out = next,
+                Err(error) => self.engine.give_up(&index, &error),
+            }
+        }
     }
 
     fn hold_reserve(&mut self) {
