@@ -24,6 +24,12 @@ impl IndexKey {
     }
 }
 
+impl From<[u8; Self::LENGTH]> for IndexKey {
+    fn from(bytes: [u8; Self::LENGTH]) -> Self {
+        Self(bytes)
+    }
+}
+
 impl TryFrom<&[u8]> for IndexKey {
     type Error = std::array::TryFromSliceError;
 

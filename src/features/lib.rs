@@ -33,7 +33,8 @@
 //!   * `damage.rs`, `replay.rs` - reports of damage, and reading the whole journal
 //!   * `fuzz.rs`, `tests.rs`, `tests/` - properties and tests with damage and faults
 //! * `snapshot.rs` - all records in one file or stream that proves that it is complete; a backup has the same bytes
-//! * `snapshot/` - `write.rs`, `read.rs`, `file.rs`; `fuzz.rs` and tests
+//! * `snapshot/` - `form.rs` has the content of blocks; `write.rs` and `read.rs` a stream, `file.rs` files in a folder;
+//!   `table.rs` and `scan.rs` read a file in place; `fuzz.rs` and tests
 //! * `store.rs` - the index, in sled
 //! * `engine/` - journal, index and snapshots together:
 //!   * `mod.rs` - the state that threads and readers share: opening, ready, rebuilding, restoring, closed

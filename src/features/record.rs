@@ -167,6 +167,11 @@ pub fn event_us(record: &[u8]) -> i64 {
     record.get(16..24).and_then(|bytes| bytes.try_into().ok()).map_or(0, i64::from_le_bytes)
 }
 
+/// The time from which a record whose checksum is right may be removed; `i64::MAX` is never.
+pub fn purge_us(record: &[u8]) -> i64 {
+    record.get(24..32).and_then(|bytes| bytes.try_into().ok()).map_or(i64::MAX, i64::from_le_bytes)
+}
+
 impl RecordHeader {
     /// The bytes of a record with this body: the output of [`Row::encode`], with the same event time, and the
     /// aggregates. For an encrypted body, `windows` says if it has aggregates.

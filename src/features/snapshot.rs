@@ -1,13 +1,24 @@
 //! Snapshots: all records of the index at some time, in one file that describes itself and proves that it is complete.
 //! A backup is the same bytes as a stream.
 //!
-//! A header, blocks of records, and a footer with the number of records and the BLAKE3 hash of everything before it.
-//! All integers are little-endian. Header and blocks have checksums of their own, so that their content is
-//! checked before it is used, long before the footer comes.
+//! A header, blocks, and a footer with the BLAKE3 hash of everything before it. All integers are little-endian. Header
+//! and blocks have checksums of their own, so that their content is checked before it is used, long before the footer
+//! comes. The blocks, in this order:
+//! * records. Each begins with the number of bytes that its key shares with the key before it in the block, the rest of
+//!   the key, and its length; the first one of a block has its whole key, so that a block can be read alone.
+//! * the index: the first key and the length of each block of records. Only where all keys were ascending.
+//! * the statistics: the number of records of each view.
+//! * the footer: the number of records, the place of the index, the newest event time and the earliest expiry, the hash.
+//!
+//! With an index the file is a table: [`SnapshotTable`] finds a record with one read. Version 1 had blocks of records
+//! with whole keys, and a footer of the number of records and the hash.
 
 mod file;
+mod form;
 pub mod fuzz;
 mod read;
+mod scan;
+mod table;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -17,12 +28,17 @@ use std::path::PathBuf;
 
 use super::key::IndexKey;
 use super::record::Damaged;
+use super::view::ViewId;
 pub use file::{file_name, list, verify_file, write_file};
 pub use read::SnapshotReader;
+pub use scan::TableScan;
+pub use table::SnapshotTable;
 pub use write::SnapshotWriter;
 
 const MAGIC: &[u8; 8] = b"LEDGESNP";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// The version without index and statistics, which is read and no longer written.
+const VERSION_1: u16 = 1;
 
 /// The bytes of the header before the catalog: magic, version, cipher, part, key id, two numbers, the hash key's id,
 /// the length of the catalog.
@@ -32,17 +48,29 @@ const CATALOG_BYTES_MAX: usize = 64 << 20;
 
 /// The bytes of a block before its content: its kind, three zeros, the length of its content, a checksum of both.
 const BLOCK_HEAD_BYTES: usize = 12;
-/// The size from which a block is closed, in bytes.
-const BLOCK_BYTES: usize = 64 << 10;
+/// The size beyond which a block of records takes no further one, in bytes. A read of one record reads its block.
+const BLOCK_BYTES: usize = 4 << 10;
 /// The longest content of a block, in bytes.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
-/// The bytes before a record: its key, and its length.
-const RECORD_HEAD_BYTES: usize = IndexKey::LENGTH + 4;
-/// The bytes of the footer: the number of records, and a hash.
-const FOOTER_BYTES: usize = 8 + blake3::OUT_LEN;
+/// The most bytes before a record: the number of shared bytes, its key, and its length.
+const RECORD_HEAD_BYTES_MAX: usize = 1 + IndexKey::LENGTH + 3;
+/// The bytes of a block of records in the index: its first key, and the length of its content.
+const INDEX_ENTRY_BYTES: usize = IndexKey::LENGTH + 4;
+/// The longest content of a block of the index, in bytes.
+const INDEX_BLOCK_BYTES: usize = 2048 * INDEX_ENTRY_BYTES;
+/// The bytes of a view in the statistics: its number, and its number of records.
+const VIEW_ENTRY_BYTES: usize = 4 + 8;
+/// The most views with records: the statistics are one block.
+const VIEWS_MAX: usize = BLOCK_BYTES_MAX / VIEW_ENTRY_BYTES;
+/// The bytes of the footer: number of records, offset of the index, two times, and a hash.
+const FOOTER_BYTES: usize = 8 + 8 + 8 + 8 + blake3::OUT_LEN;
+/// The bytes of the footer of version 1: the number of records, and a hash.
+const FOOTER_BYTES_1: usize = 8 + blake3::OUT_LEN;
 
 const KIND_RECORDS: u8 = 1;
 const KIND_FOOTER: u8 = 2;
+const KIND_INDEX: u8 = 3;
+const KIND_STATISTICS: u8 = 4;
 
 /// The header of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +92,25 @@ pub struct SnapshotHeader {
 pub struct Summary {
     pub records: u64,
     pub bytes: u64,
+}
+
+/// Figures over the records of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statistics {
+    /// The number of records of each view that has any, ascending by view.
+    pub records: Vec<(ViewId, u64)>,
+    /// The newest event time of any record, in microseconds since the Unix epoch; `i64::MIN` without any.
+    pub newest_us: i64,
+    /// The earliest time from which a record may be removed; `i64::MAX` is never.
+    pub earliest_purge_us: i64,
+}
+
+impl Statistics {
+    /// The number of records of a view.
+    pub fn of_view(&self, view: ViewId) -> u64 {
+        let at = self.records.binary_search_by_key(&view, |(view, _)| *view).ok();
+        at.and_then(|at| self.records.get(at)).map_or(0, |(_, records)| *records)
+    }
 }
 
 /// Reasons why a snapshot cannot be written or read.
@@ -99,12 +146,4 @@ impl SnapshotError {
             Self::Read(_) | Self::Write { .. } | Self::Newer | Self::ReadBack { .. } => false,
         }
     }
-}
-
-/// The checksum of a block, which covers its kind, too.
-fn checksum(kind: [u8; 4], content: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&kind);
-    hasher.update(content);
-    hasher.finalize()
 }

@@ -2,9 +2,11 @@
 
 use std::io::{self, Read};
 
+use super::form::{self, BlockHead, Footer, Tally};
 use super::{
-    BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, CATALOG_BYTES_MAX, FOOTER_BYTES, HEADER_BYTES, KIND_FOOTER, KIND_RECORDS, MAGIC,
-    SnapshotError, SnapshotHeader, Summary, VERSION, checksum,
+    BLOCK_BYTES_MAX, CATALOG_BYTES_MAX, FOOTER_BYTES, FOOTER_BYTES_1, HEADER_BYTES, INDEX_ENTRY_BYTES, KIND_FOOTER,
+    KIND_INDEX, KIND_RECORDS, KIND_STATISTICS, MAGIC, SnapshotError, SnapshotHeader, Summary, VERSION, VERSION_1,
+    VIEW_ENTRY_BYTES,
 };
 use crate::key::IndexKey;
 use crate::record::{Damaged, Seal};
@@ -15,10 +17,22 @@ use crate::wire;
 pub struct SnapshotReader<R> {
     stream: Stream<R>,
     header: SnapshotHeader,
+    version: u16,
+    /// The kind of the block that was read last.
+    kind: u8,
     block: Vec<u8>,
     /// The number of bytes of the block that were read.
     used: usize,
     records: u64,
+    tally: Tally,
+    /// The hash of the index that these records should have.
+    index: blake3::Hasher,
+    /// The hash of the index that was read.
+    found: blake3::Hasher,
+    /// The end of the last block of records, once it is known.
+    records_end: Option<u64>,
+    /// The hash of the statistics that were read.
+    statistics: blake3::Hash,
     over: bool,
 }
 
@@ -34,8 +48,22 @@ impl<R: Read> SnapshotReader<R> {
     /// Reads the header.
     pub fn new(reader: R) -> Result<Self, SnapshotError> {
         let mut stream = Stream { reader, hasher: blake3::Hasher::new(), bytes: 0 };
-        let header = read_header(&mut stream)?;
-        Ok(Self { stream, header, block: Vec::new(), used: 0, records: 0, over: false })
+        let (header, version) = read_header(&mut stream)?;
+        Ok(Self {
+            stream,
+            header,
+            version,
+            kind: KIND_RECORDS,
+            block: Vec::new(),
+            used: 0,
+            records: 0,
+            tally: Tally::new(),
+            index: blake3::Hasher::new(),
+            found: blake3::Hasher::new(),
+            records_end: None,
+            statistics: blake3::hash(b""),
+            over: false,
+        })
     }
 
     /// The header of the snapshot.
@@ -48,65 +76,143 @@ impl<R: Read> SnapshotReader<R> {
         Summary { records: self.records, bytes: self.stream.bytes }
     }
 
+    /// The version and the length of the header.
+    pub(super) fn form(&self) -> (u16, u64) {
+        (self.version, self.stream.bytes)
+    }
+
     /// The next record. `None` comes only when the footer has proved that all of them were read.
     #[expect(clippy::should_implement_trait, reason = "an error ends it for good, which an iterator does not promise")]
     pub fn next(&mut self) -> Result<Option<(IndexKey, Vec<u8>)>, SnapshotError> {
-        if self.over {
-            return Ok(None);
+        while self.used >= self.block.len() {
+            if self.over {
+                return Ok(None);
+            }
+            self.next_block()?;
         }
-        let rest = self.block.get(self.used..).unwrap_or_default();
-        if rest.is_empty() {
-            return if self.next_block()? { self.next() } else { Ok(None) };
-        }
-        let (key, record, left) = one_record(rest).map_err(|reason| self.stream.damaged(reason))?;
+        self.next_record().map_err(|reason| {
+            self.used = self.block.len();
+            self.stream.damaged(reason)
+        })
+    }
+
+    /// The next record of the block.
+    fn next_record(&mut self) -> Result<Option<(IndexKey, Vec<u8>)>, Damaged> {
+        let mut reader = wire::Reader::new(self.block.get(self.used..).unwrap_or_default());
+        let is_first = self.used == 0;
+        let (key, record) = if self.version == VERSION_1 {
+            form::record_1(&mut reader)?
+        } else {
+            let previous = self.tally.last().filter(|_| !is_first);
+            let (key, record) = form::record(&mut reader, previous)?;
+            self.tally.add(&key, record).map_err(|_| Damaged::Malformed)?;
+            if is_first {
+                self.index.update(&form::index_entry(&key, self.block.len()));
+            }
+            (key, record)
+        };
         let found = (key, record.to_vec());
-        self.used = self.block.len() - left;
+        self.used = self.block.len() - reader.rest().len();
         self.records += 1;
         Ok(Some(found))
     }
 
-    /// Reads the next block. False: it was the footer.
-    fn next_block(&mut self) -> Result<bool, SnapshotError> {
-        let hash = self.stream.hasher.finalize();
-        let head: [u8; BLOCK_HEAD_BYTES] = self.stream.array()?;
-        let [kind, a, b, c, head @ ..] = head;
-        let [length, sum] =
-            [head.first_chunk(), head.last_chunk()].map(|part| part.map_or(0, |part| u32::from_le_bytes(*part)));
-        let length = length as usize;
+    fn next_block(&mut self) -> Result<(), SnapshotError> {
+        let begin = self.stream.bytes;
+        let bytes = self.stream.array_not_hashed()?;
+        let head = BlockHead::decode(bytes);
         // Impossible lengths are refused before anything is read, or memory is allocated, for them.
-        let possible = match kind {
-            KIND_RECORDS => (1..=BLOCK_BYTES_MAX).contains(&length),
-            KIND_FOOTER => length == FOOTER_BYTES,
-            _ => false,
-        };
-        if !possible {
+        if !self.is_possible(&head) {
             return Err(self.stream.damaged(Damaged::Malformed));
         }
-        self.used = 0;
-        self.stream.fill(&mut self.block, length)?;
-        if checksum([kind, a, b, c], &self.block) != sum {
-            return Err(self.stream.damaged(Damaged::Checksum));
+        let hash = (head.kind == KIND_FOOTER).then(|| self.stream.hasher.finalize());
+        self.stream.hasher.update(&bytes);
+
+        let read = self.stream.fill(&mut self.block, head.length);
+        // Nothing but records is read from a block, and none of a damaged one.
+        self.used = self.block.len();
+        read?;
+        head.verify(&self.block).map_err(|reason| self.stream.damaged(reason))?;
+        self.kind = head.kind;
+
+        match head.kind {
+            KIND_RECORDS => self.used = 0,
+            KIND_INDEX => {
+                self.records_end.get_or_insert(begin);
+                self.found.update(&self.block);
+            }
+            KIND_STATISTICS => {
+                self.records_end.get_or_insert(begin);
+                self.statistics = blake3::hash(&self.block);
+            }
+            _ => {
+                self.is_whole(hash)?;
+                self.over = true;
+            }
         }
-        if kind == KIND_RECORDS {
-            return Ok(true);
-        }
-        self.over = self.is_whole(hash)?;
-        Ok(false)
+        Ok(())
     }
 
-    fn is_whole(&mut self, hash: blake3::Hash) -> Result<bool, SnapshotError> {
-        let mut footer = wire::Reader::new(&self.block);
-        let records = footer.array().map(u64::from_le_bytes).map_err(|reason| self.stream.damaged(reason))?;
-        if records != self.records || footer.rest() != hash.as_bytes() {
-            return Err(SnapshotError::Hash);
+    /// True when such a block can follow the last one.
+    fn is_possible(&self, head: &BlockHead) -> bool {
+        let length = head.length;
+        let is_statistics_next = self.kind != KIND_STATISTICS;
+        match (self.version, head.kind) {
+            (_, KIND_RECORDS) => self.kind == KIND_RECORDS && (1..=BLOCK_BYTES_MAX).contains(&length),
+            (VERSION_1, KIND_FOOTER) => length == FOOTER_BYTES_1,
+            (VERSION, KIND_INDEX) => {
+                is_statistics_next
+                    && (1..=BLOCK_BYTES_MAX).contains(&length)
+                    && length.is_multiple_of(INDEX_ENTRY_BYTES)
+            }
+            (VERSION, KIND_STATISTICS) => {
+                is_statistics_next && length <= BLOCK_BYTES_MAX && length.is_multiple_of(VIEW_ENTRY_BYTES)
+            }
+            (VERSION, KIND_FOOTER) => !is_statistics_next && length == FOOTER_BYTES,
+            _ => false,
         }
+    }
+
+    /// Checks that the footer, in the block, is that of everything before it. `hash` is the hash of that.
+    fn is_whole(&mut self, hash: Option<blake3::Hash>) -> Result<(), SnapshotError> {
+        let hash = hash.ok_or(SnapshotError::Hash)?;
+        if self.version == VERSION_1 {
+            let mut footer = wire::Reader::new(&self.block);
+            let records = footer.array().map(u64::from_le_bytes).map_err(|reason| self.stream.damaged(reason))?;
+            if records != self.records || footer.rest() != hash.as_bytes() {
+                return Err(SnapshotError::Hash);
+            }
+        } else {
+            let footer = Footer::decode(&self.block).map_err(|reason| self.stream.damaged(reason))?;
+            if footer.records != self.records || footer.hash != *hash.as_bytes() {
+                return Err(SnapshotError::Hash);
+            }
+            if !self.describes(&footer, hash) {
+                return Err(self.stream.damaged(Damaged::Malformed));
+            }
+        }
+
         let mut more = Vec::new();
         (&mut self.stream.reader).take(1).read_to_end(&mut more).map_err(SnapshotError::Read)?;
-        if more.is_empty() { Ok(true) } else { Err(SnapshotError::TooLong) }
+        if more.is_empty() { Ok(()) } else { Err(SnapshotError::TooLong) }
+    }
+
+    /// True when index, statistics and footer are those of the records that were read.
+    fn describes(&self, footer: &Footer, hash: blake3::Hash) -> bool {
+        let index_is_right = if footer.index_at == 0 {
+            self.found.count() == 0
+        } else {
+            self.tally.is_ascending()
+                && self.records_end == Some(footer.index_at)
+                && self.found.finalize() == self.index.finalize()
+        };
+        index_is_right
+            && self.statistics == blake3::hash(&self.tally.encode())
+            && *footer == self.tally.footer(self.records, footer.index_at, hash)
     }
 }
 
-fn read_header(stream: &mut Stream<impl Read>) -> Result<SnapshotHeader, SnapshotError> {
+fn read_header(stream: &mut Stream<impl Read>) -> Result<(SnapshotHeader, u16), SnapshotError> {
     let fixed: [u8; HEADER_BYTES] = match stream.array() {
         Err(SnapshotError::Cut { bytes }) if bytes < MAGIC.len() as u64 => return Err(SnapshotError::Foreign),
         fixed => fixed?,
@@ -144,22 +250,12 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<SnapshotHeader, Snapsho
     }
 
     // After the checksum: a flipped bit must not be taken for a later version.
-    if version != VERSION || seal != Seal::default() || part > 1 {
+    if !(VERSION_1..=VERSION).contains(&version) || seal != Seal::default() || part > 1 {
         return Err(SnapshotError::Newer);
     }
     header.catalog = String::from_utf8(catalog).map_err(|_| stream.damaged(Damaged::Malformed))?;
-    Ok(header)
+    Ok((header, version))
 }
-
-/// A key, a record, and the number of bytes behind it.
-fn one_record(bytes: &[u8]) -> Result<(IndexKey, &[u8], usize), Damaged> {
-    let mut reader = wire::Reader::new(bytes);
-    let key = reader.take(IndexKey::LENGTH)?.try_into().map_err(|_| Damaged::Malformed)?;
-    let length = u32::from_le_bytes(reader.array()?);
-    let record = reader.take(length as usize)?;
-    Ok((key, record, reader.rest().len()))
-}
-
 impl<R: Read> Stream<R> {
     /// Replaces `bytes` by the next `length` ones. Memory is allocated only for bytes that arrive.
     fn fill(&mut self, bytes: &mut Vec<u8>, length: usize) -> Result<(), SnapshotError> {
@@ -171,6 +267,12 @@ impl<R: Read> Stream<R> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
+        let array = self.array_not_hashed()?;
+        self.hasher.update(&array);
+        Ok(array)
+    }
+
+    fn array_not_hashed<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
         let mut array = [0; N];
         let mut read = 0;
         while let Some(rest) = array.get_mut(read..).filter(|rest| !rest.is_empty()) {
@@ -182,7 +284,6 @@ impl<R: Read> Stream<R> {
             }
         }
         self.bytes += N as u64;
-        self.hasher.update(&array);
         Ok(array)
     }
 

@@ -1,5 +1,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
 
+mod table;
+
 use std::io::Read;
 
 use ledge_base::durable;
@@ -53,6 +55,30 @@ fn read(stream: impl Read) -> (Records, Result<SnapshotHeader, SnapshotError>) {
     }
 }
 
+/// A snapshot as the releases before version 2 wrote it.
+fn write_1(header: &SnapshotHeader, records: &Records) -> Vec<u8> {
+    let mut bytes = write::header_bytes(header, VERSION_1);
+    let put_block = |bytes: &mut Vec<u8>, kind, content: &[u8]| {
+        bytes.extend(form::BlockHead::encode(kind, content));
+        bytes.extend(content);
+    };
+    let mut block = Vec::new();
+    for (key, record) in records {
+        if !block.is_empty() && block.len() + IndexKey::LENGTH + 4 + record.len() > 64 << 10 {
+            put_block(&mut bytes, KIND_RECORDS, &std::mem::take(&mut block));
+        }
+        block.extend(key.as_bytes());
+        block.extend((record.len() as u32).to_le_bytes());
+        block.extend(record);
+    }
+    if !block.is_empty() {
+        put_block(&mut bytes, KIND_RECORDS, &block);
+    }
+    let footer = [&(records.len() as u64).to_le_bytes()[..], blake3::hash(&bytes).as_bytes()].concat();
+    put_block(&mut bytes, KIND_FOOTER, &footer);
+    bytes
+}
+
 /// A stream in pieces, as from a network.
 struct Pieces<'b>(&'b [u8], usize);
 
@@ -78,6 +104,66 @@ proptest! {
         let (found, end) = read(Pieces(&bytes, piece));
         prop_assert_eq!(end.unwrap(), header);
         prop_assert_eq!(found, records);
+    }
+
+    #[test]
+    fn records_in_any_order_are_a_stream_in_that_order(
+        numbers in prop::collection::vec((any::<u32>(), 0..3000_usize), 0..20),
+    ) {
+        let records: Records = numbers.iter().map(|(number, size)| (key(*number), vec![7; *size])).collect();
+        let (bytes, _) = write(&header(), &records);
+        let (found, end) = read(&bytes[..]);
+        prop_assert_eq!(end.unwrap(), header());
+        prop_assert_eq!(&found, &records);
+        let is_table = records.is_sorted_by(|(a, _), (b, _)| a < b);
+        prop_assert_eq!(table::of(&bytes).unwrap().is_some(), is_table);
+    }
+
+    #[test]
+    fn a_snapshot_of_version_1_is_read_as_a_stream(
+        sizes in prop::collection::vec(prop_oneof![0..200_usize, Just(60_000)], 0..40), catalog in ".*",
+    ) {
+        let header = SnapshotHeader { catalog, ..header() };
+        let records = records(&sizes);
+        let bytes = write_1(&header, &records);
+        let (found, end) = read(&bytes[..]);
+        prop_assert_eq!(end.unwrap(), header);
+        prop_assert_eq!(found, records);
+        prop_assert!(table::of(&bytes).unwrap().is_none());
+    }
+
+    #[test]
+    fn any_bytes_keep_the_properties(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fuzz::fuzz(&bytes);
+    }
+
+    #[test]
+    fn records_with_changed_bytes_keep_the_properties(
+        numbers in prop::collection::vec((0..9_u32, 0..9_usize), 1..6),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+    ) {
+        let (mut block, mut previous) = (Vec::new(), None);
+        for (number, size) in numbers {
+            let key = key(number);
+            form::put_record(&mut block, previous.as_ref(), &key, &vec![0; size]);
+            previous = Some(key);
+        }
+        if changes.is_empty() {
+            prop_assert!(fuzz::fuzz(&block) > 0);
+        }
+        for (at, byte) in changes {
+            let at = at.index(block.len());
+            block[at] = byte;
+        }
+        fuzz::fuzz(&block);
+    }
+
+    #[test]
+    fn an_index_statistics_or_a_footer_that_lies_is_damage(
+        at in 0..fuzz::CHANGES, change in 1_u8.., more in prop::collection::vec(any::<u8>(), 0..4),
+    ) {
+        let changes = [&vec![0; at][..], &[change], &more].concat();
+        prop_assert!(!fuzz::as_changes(&changes));
     }
 
     #[test]
@@ -121,9 +207,66 @@ fn a_cut_anywhere_is_an_error_that_says_so() {
 }
 
 #[test]
+fn keys_that_are_written_whole_or_share_less_than_they_could_are_found() {
+    let record = |shared: usize, key: IndexKey| [&[shared as u8], &key.as_bytes()[shared..], &[1, 7]].concat();
+    let block = [record(0, key(1)), record(0, key(2)), record(17, key(3)), record(19, key(4))].concat();
+    for number in 0..6 {
+        let found = form::find(&block, &key(1), &key(number)).unwrap();
+        assert_eq!(found.is_some(), (1..5).contains(&number), "{number}");
+    }
+    assert!(fuzz::fuzz(&block) >= 4);
+}
+
+#[test]
+fn a_lie_needs_a_change() {
+    assert!(fuzz::as_changes(&[0; fuzz::CHANGES]));
+    assert!(fuzz::as_changes(&[&[0; fuzz::CHANGES][..], &[1]].concat()), "there is more to change");
+}
+
+#[test]
+fn version_1_of_these_tests_is_the_one_that_was_released() {
+    let bytes = write_1(&header(), &records(&[0, 5, 30_000, 40_000, 7]));
+    assert_eq!(
+        blake3::hash(&bytes).to_hex().as_str(),
+        "d8bd1f45842fd6e25a69582eed6232adff6c5b6fa53be88b6768b8bae14353e2"
+    );
+}
+
+#[test]
+fn a_changed_byte_in_a_snapshot_of_version_1_is_an_error() {
+    let records = records(&[0, 5, 70]);
+    let bytes = write_1(&header(), &records);
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        assert!(read(&flipped[..]).1.is_err(), "byte {at}");
+        assert!(read(&bytes[..at]).1.is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn a_snapshot_has_so_many_views_and_no_more() {
+    let key = |view: usize| {
+        let mut bytes = [0; IndexKey::LENGTH];
+        bytes[..4].copy_from_slice(&(view as u32).to_be_bytes());
+        IndexKey::from(bytes)
+    };
+    let mut writer = SnapshotWriter::new(Vec::new(), &header()).unwrap();
+    (0..VIEWS_MAX).for_each(|view| writer.add(&key(view), b"").unwrap());
+    writer.add(&key(VIEWS_MAX - 1), b"").unwrap();
+    assert!(writer.add(&key(VIEWS_MAX), b"").is_err());
+
+    let mut writer = SnapshotWriter::new(Vec::new(), &header()).unwrap();
+    (0..VIEWS_MAX).for_each(|view| writer.add(&key(view), b"").unwrap());
+    let (bytes, _) = writer.finish().unwrap();
+    assert_eq!(read(&bytes[..]).0.len(), VIEWS_MAX);
+    assert_eq!(table::of(&bytes).unwrap().unwrap().statistics().records.len(), VIEWS_MAX);
+}
+
+#[test]
 fn a_block_that_is_left_out_and_bytes_behind_the_end_are_errors() {
     let (bytes, _) = write(&header(), &records(&[40_000, 40_000, 40_000]));
-    let block = BLOCK_HEAD_BYTES + RECORD_HEAD_BYTES + 40_000;
+    let block = BLOCK_HEAD_BYTES + RECORD_HEAD_BYTES_MAX + 40_000;
     let begin = HEADER_BYTES + header().catalog.len() + 4;
     let without = [&bytes[..begin], &bytes[begin + block..]].concat();
     assert!(matches!(read(&without[..]).1, Err(SnapshotError::Hash)));
@@ -135,7 +278,7 @@ fn a_block_that_is_left_out_and_bytes_behind_the_end_are_errors() {
 #[test]
 fn the_snapshot_of_a_later_version_is_refused_as_such() {
     let (mut bytes, _) = write(&header(), &Vec::new());
-    bytes[8] = 2;
+    bytes[8] = 3;
     let end = HEADER_BYTES + header().catalog.len();
     let sum = crc32fast::hash(&bytes[..end]).to_le_bytes();
     bytes[end..end + 4].copy_from_slice(&sum);
@@ -145,8 +288,8 @@ fn the_snapshot_of_a_later_version_is_refused_as_such() {
 #[test]
 fn a_record_that_no_reader_would_take_is_not_written() {
     let mut writer = SnapshotWriter::new(Vec::new(), &header()).unwrap();
-    assert!(writer.add(&key(1), &vec![0; BLOCK_BYTES_MAX - RECORD_HEAD_BYTES + 1]).is_err());
-    writer.add(&key(1), &vec![0; BLOCK_BYTES_MAX - RECORD_HEAD_BYTES]).unwrap();
+    assert!(writer.add(&key(1), &vec![0; BLOCK_BYTES_MAX - RECORD_HEAD_BYTES_MAX + 1]).is_err());
+    writer.add(&key(1), &vec![0; BLOCK_BYTES_MAX - RECORD_HEAD_BYTES_MAX]).unwrap();
     let (bytes, _) = writer.finish().unwrap();
     assert_eq!(read(&bytes[..]).0.len(), 1);
 }

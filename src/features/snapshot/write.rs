@@ -2,104 +2,144 @@
 
 use std::io::{self, Write};
 
+use super::form::{self, BlockHead, Tally};
 use super::{
-    BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, CATALOG_BYTES_MAX, FOOTER_BYTES, HEADER_BYTES, KIND_FOOTER,
-    KIND_RECORDS, MAGIC, RECORD_HEAD_BYTES, SnapshotHeader, Summary, VERSION,
+    BLOCK_BYTES, BLOCK_BYTES_MAX, CATALOG_BYTES_MAX, HEADER_BYTES, INDEX_BLOCK_BYTES, KIND_FOOTER, KIND_INDEX,
+    KIND_RECORDS, KIND_STATISTICS, MAGIC, RECORD_HEAD_BYTES_MAX, SnapshotHeader, Summary, VERSION,
 };
 use crate::key::IndexKey;
 use crate::record::Seal;
 use crate::wire::length32;
 
-/// Writes records behind a header.
+/// The bytes that are hashed and written at once: the hash of many is faster than that of one block after the other.
+const OUTPUT_BYTES: usize = 64 << 10;
+
+/// Writes records behind a header. Records whose keys are strictly ascending become a table with an index, for
+/// [`super::SnapshotTable`]; in any other order they can be read as a stream only.
 #[derive(Debug)]
 pub struct SnapshotWriter<W> {
     writer: W,
     hasher: blake3::Hasher,
+    /// The bytes that were not written yet.
+    output: Vec<u8>,
     /// The block that is being filled.
     block: Vec<u8>,
+    /// Its first key.
+    first: Option<IndexKey>,
+    /// The content of the index; empty when there will be none.
+    index: Vec<u8>,
+    tally: Tally,
     summary: Summary,
 }
 
 impl<W: Write> SnapshotWriter<W> {
-    /// Writes the header.
+    /// Begins with the header.
     pub fn new(writer: W, header: &SnapshotHeader) -> io::Result<Self> {
         if header.catalog.len() > CATALOG_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the catalog is too long for a snapshot"));
+            return Err(invalid("the catalog is too long for a snapshot"));
         }
-        let seal = Seal::default();
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + header.catalog.len() + 4);
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&[seal.cipher, u8::from(header.partial)]);
-        bytes.extend_from_slice(&seal.key_id.to_le_bytes());
-        bytes.extend_from_slice(&header.replay_from.to_le_bytes());
-        bytes.extend_from_slice(&header.created_ms.to_le_bytes());
-        bytes.extend_from_slice(&header.hash_key_id);
-        bytes.extend_from_slice(&length32(header.catalog.len()));
-        bytes.extend_from_slice(header.catalog.as_bytes());
-        let sum = crc32fast::hash(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        let block = Vec::with_capacity(BLOCK_BYTES * 2);
-        let mut snapshot = Self { writer, hasher: blake3::Hasher::new(), block, summary: Summary::default() };
-        snapshot.put(&bytes)?;
+        let mut snapshot = Self {
+            writer,
+            hasher: blake3::Hasher::new(),
+            output: Vec::with_capacity(OUTPUT_BYTES * 2),
+            block: Vec::with_capacity(BLOCK_BYTES * 2),
+            first: None,
+            index: Vec::new(),
+            tally: Tally::new(),
+            summary: Summary::default(),
+        };
+        snapshot.put(&header_bytes(header, VERSION))?;
         Ok(snapshot)
     }
 
     /// Adds a record, as [`crate::record::Record::encode`] wrote it.
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) -> io::Result<()> {
-        let length = RECORD_HEAD_BYTES + record.len();
+        let length = RECORD_HEAD_BYTES_MAX + record.len();
         if length > BLOCK_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the record is too long for a snapshot"));
+            return Err(invalid("the record is too long for a snapshot"));
         }
         if self.block.len() + length > BLOCK_BYTES {
             self.close_block()?;
         }
-        self.block.extend_from_slice(key.as_bytes());
-        self.block.extend_from_slice(&length32(record.len()));
-        self.block.extend_from_slice(record);
+        let previous = self.first.and(self.tally.last());
+        form::put_record(&mut self.block, previous, key, record);
+        self.first.get_or_insert(*key);
+        self.tally.add(key, record).map_err(|_| invalid("a snapshot cannot have so many feature views"))?;
         self.summary.records += 1;
         Ok(())
     }
 
-    /// Writes the footer, which completes the snapshot.
+    /// Writes index, statistics and footer, which completes the snapshot.
     pub fn finish(mut self) -> io::Result<(W, Summary)> {
         self.close_block()?;
-        let mut footer = [0; FOOTER_BYTES];
-        let (records, hash) = footer.split_at_mut(8);
-        records.copy_from_slice(&self.summary.records.to_le_bytes());
-        hash.copy_from_slice(self.hasher.finalize().as_bytes());
-        self.put(&head(KIND_FOOTER, &footer))?;
-        self.put(&footer)?;
+        let mut index_at = 0;
+        if self.tally.is_ascending() {
+            index_at = self.summary.bytes;
+            for piece in std::mem::take(&mut self.index).chunks(INDEX_BLOCK_BYTES) {
+                self.put_block(KIND_INDEX, piece)?;
+            }
+        }
+        self.put_block(KIND_STATISTICS, &self.tally.encode())?;
+
+        self.write_output()?;
+        let footer = self.tally.footer(self.summary.records, index_at, self.hasher.finalize());
+        self.put_block(KIND_FOOTER, &footer.encode())?;
+        self.write_output()?;
         self.writer.flush()?;
         Ok((self.writer, self.summary))
     }
 
     fn close_block(&mut self) -> io::Result<()> {
-        if self.block.is_empty() {
-            return Ok(());
+        let Some(first) = self.first.take() else { return Ok(()) };
+        if self.tally.is_ascending() {
+            self.index.extend_from_slice(&form::index_entry(&first, self.block.len()));
+        } else {
+            self.index = Vec::new();
         }
         let mut block = std::mem::take(&mut self.block);
-        self.put(&head(KIND_RECORDS, &block))?;
-        self.put(&block)?;
+        self.put_block(KIND_RECORDS, &block)?;
         block.clear();
         self.block = block;
         Ok(())
     }
 
+    fn put_block(&mut self, kind: u8, content: &[u8]) -> io::Result<()> {
+        self.put(&BlockHead::encode(kind, content))?;
+        self.put(content)
+    }
+
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.writer.write_all(bytes)?;
-        self.hasher.update(bytes);
+        self.output.extend_from_slice(bytes);
         self.summary.bytes += bytes.len() as u64;
+        if self.output.len() < OUTPUT_BYTES { Ok(()) } else { self.write_output() }
+    }
+
+    fn write_output(&mut self) -> io::Result<()> {
+        self.writer.write_all(&self.output)?;
+        self.hasher.update(&self.output);
+        self.output.clear();
         Ok(())
     }
 }
 
-pub(super) fn head(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
-    let mut head = [0; BLOCK_HEAD_BYTES];
-    let [first, _, _, _, rest @ ..] = &mut head;
-    *first = kind;
-    let (length, sum) = rest.split_at_mut(4);
-    length.copy_from_slice(&length32(content.len()));
-    sum.copy_from_slice(&super::checksum([kind, 0, 0, 0], content).to_le_bytes());
-    head
+fn invalid(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+/// The bytes before the first block.
+pub(super) fn header_bytes(header: &SnapshotHeader, version: u16) -> Vec<u8> {
+    let seal = Seal::default();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + header.catalog.len() + 4);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&version.to_le_bytes());
+    bytes.extend_from_slice(&[seal.cipher, u8::from(header.partial)]);
+    bytes.extend_from_slice(&seal.key_id.to_le_bytes());
+    bytes.extend_from_slice(&header.replay_from.to_le_bytes());
+    bytes.extend_from_slice(&header.created_ms.to_le_bytes());
+    bytes.extend_from_slice(&header.hash_key_id);
+    bytes.extend_from_slice(&length32(header.catalog.len()));
+    bytes.extend_from_slice(header.catalog.as_bytes());
+    let sum = crc32fast::hash(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
 }
