@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use super::key::IndexKey;
 use super::record::Damaged;
 use super::view::ViewId;
-pub use file::{file_name, list, verify_file, write_file};
+pub use file::{SnapshotFile, file_name, list, verify_file, write_file};
 pub use read::SnapshotReader;
 pub use scan::TableScan;
 pub use table::SnapshotTable;

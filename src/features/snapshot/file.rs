@@ -1,7 +1,7 @@
 //! Snapshots in a folder.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, BufWriter};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
@@ -10,6 +10,35 @@ use super::{SnapshotError, SnapshotHeader, SnapshotReader, SnapshotWriter, Summa
 
 /// The end of the name of an unfinished snapshot.
 const UNFINISHED_SUFFIX: &str = ".tmp";
+/// The bytes after which a snapshot that is being written is synced. One sync of all of it would hold up the other
+/// syncs of the disk, for which pushes wait, until gigabytes are written.
+const SYNC_BYTES: usize = 8 << 20;
+/// The bytes that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// The file of a snapshot that is being written, synced again and again.
+#[derive(Debug)]
+pub struct SnapshotFile {
+    file: File,
+    /// The bytes that were written since the last sync.
+    unsynced: usize,
+}
+
+impl Write for SnapshotFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.unsynced += count;
+        if self.unsynced >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
 
 /// The name of the snapshot after which the journal is replayed from `replay_from` on.
 pub fn file_name(replay_from: u64) -> String {
@@ -43,7 +72,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 pub fn write_file(
     folder: &Path,
     header: &SnapshotHeader,
-    fill: impl FnOnce(&mut SnapshotWriter<BufWriter<File>>) -> io::Result<()>,
+    fill: impl FnOnce(&mut SnapshotWriter<SnapshotFile>) -> io::Result<()>,
 ) -> Result<(PathBuf, Summary), SnapshotError> {
     let path = folder.join(file_name(header.replay_from));
     let temporary = path.with_extension(format!("ledge{UNFINISHED_SUFFIX}"));
@@ -64,13 +93,13 @@ pub fn write_file(
 fn write(
     path: &Path,
     header: &SnapshotHeader,
-    fill: impl FnOnce(&mut SnapshotWriter<BufWriter<File>>) -> io::Result<()>,
+    fill: impl FnOnce(&mut SnapshotWriter<SnapshotFile>) -> io::Result<()>,
 ) -> io::Result<Summary> {
     let created = OpenOptions::new().write(true).create_new(true).open(path)?;
-    let mut writer = SnapshotWriter::new(BufWriter::new(created), header)?;
+    let mut writer = SnapshotWriter::new(SnapshotFile { file: created, unsynced: 0 }, header)?;
     fill(&mut writer)?;
-    let (buffer, summary) = writer.finish()?;
-    buffer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    let (written, summary) = writer.finish()?;
+    written.file.sync_all()?;
     Ok(summary)
 }
 
@@ -80,7 +109,8 @@ pub fn verify_file(path: &Path) -> Result<Summary, SnapshotError> {
 }
 
 fn read_all(path: &Path) -> Result<SnapshotReader<BufReader<File>>, SnapshotError> {
-    let mut reader = SnapshotReader::new(BufReader::new(File::open(path).map_err(SnapshotError::Read)?))?;
+    let file = File::open(path).map_err(SnapshotError::Read)?;
+    let mut reader = SnapshotReader::new(BufReader::with_capacity(READ_BYTES, file))?;
     while reader.next()?.is_some() {}
     Ok(reader)
 }
