@@ -43,11 +43,43 @@ fn put_bytes(bytes: &mut Vec<u8>, content: &[u8]) {
     bytes.extend_from_slice(content);
 }
 
-/// Appends a value behind the number of its type. The numbers are those of Feast's `ValueType`.
+/// Appends a number so that small ones of either sign take few bytes (zigzag).
+pub fn put_signed(bytes: &mut Vec<u8>, number: i64) {
+    put_varint(bytes, (number << 1 ^ number >> 63).cast_unsigned());
+}
+
+/// Appends a value behind the number of its type.
 pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
+    bytes.push(tag(value));
+    put_body(bytes, value);
+}
+
+/// The number of a value's type: that of Feast's `ValueType`. All are below 64.
+pub fn tag(value: &Value) -> u8 {
+    match value {
+        Value::Bytes(_) => 1,
+        Value::String(_) => 2,
+        Value::Int32(_) => 3,
+        Value::Int64(_) => 4,
+        Value::Float64(_) => 5,
+        Value::Float32(_) => 6,
+        Value::Bool(_) => 7,
+        Value::UnixTimestamp(_) => 8,
+        Value::BytesList(_) => 11,
+        Value::StringList(_) => 12,
+        Value::Int32List(_) => 13,
+        Value::Int64List(_) => 14,
+        Value::Float64List(_) => 15,
+        Value::Float32List(_) => 16,
+        Value::BoolList(_) => 17,
+        Value::UnixTimestampList(_) => 18,
+    }
+}
+
+/// Appends a value without the number of its type.
+pub fn put_body(bytes: &mut Vec<u8>, value: &Value) {
     macro_rules! list {
-        ($tag:literal, $values:expr) => {{
-            bytes.push($tag);
+        ($values:expr) => {{
             put_varint(bytes, $values.len() as u64);
             for value in $values {
                 bytes.extend_from_slice(&value.to_le_bytes());
@@ -55,52 +87,34 @@ pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
         }};
     }
 
-    macro_rules! one {
-        ($tag:literal, $value:expr) => {{
-            bytes.push($tag);
-            bytes.extend_from_slice(&$value.to_le_bytes());
-        }};
-    }
-
     match value {
-        Value::Bytes(value) => {
-            bytes.push(1);
-            put_bytes(bytes, value);
-        }
-        Value::String(value) => {
-            bytes.push(2);
-            put_bytes(bytes, value.as_bytes());
-        }
-        Value::Int32(value) => one!(3, value),
-        Value::Int64(value) => one!(4, value),
-        Value::Float64(value) => one!(5, value),
-        Value::Float32(value) => one!(6, value),
-        Value::Bool(value) => bytes.extend_from_slice(&[7, u8::from(*value)]),
-        Value::UnixTimestamp(value) => one!(8, value),
+        Value::Bytes(value) => put_bytes(bytes, value),
+        Value::String(value) => put_bytes(bytes, value.as_bytes()),
+        Value::Int32(value) => bytes.extend_from_slice(&value.to_le_bytes()),
+        Value::Int64(value) | Value::UnixTimestamp(value) => bytes.extend_from_slice(&value.to_le_bytes()),
+        Value::Float64(value) => bytes.extend_from_slice(&value.to_le_bytes()),
+        Value::Float32(value) => bytes.extend_from_slice(&value.to_le_bytes()),
+        Value::Bool(value) => bytes.push(u8::from(*value)),
         Value::BytesList(values) => {
-            bytes.push(11);
             put_varint(bytes, values.len() as u64);
             for value in values {
                 put_bytes(bytes, value);
             }
         }
         Value::StringList(values) => {
-            bytes.push(12);
             put_varint(bytes, values.len() as u64);
             for value in values {
                 put_bytes(bytes, value.as_bytes());
             }
         }
-        Value::Int32List(values) => list!(13, values),
-        Value::Int64List(values) => list!(14, values),
-        Value::Float64List(values) => list!(15, values),
-        Value::Float32List(values) => list!(16, values),
+        Value::Int32List(values) => list!(values),
+        Value::Int64List(values) | Value::UnixTimestampList(values) => list!(values),
+        Value::Float64List(values) => list!(values),
+        Value::Float32List(values) => list!(values),
         Value::BoolList(values) => {
-            bytes.push(17);
             put_varint(bytes, values.len() as u64);
             bytes.extend(values.iter().map(|value| u8::from(*value)));
         }
-        Value::UnixTimestampList(values) => list!(18, values),
     }
 }
 
@@ -146,7 +160,17 @@ impl<'b> Reader<'b> {
     }
 
     /// A number that [`put_varint`] wrote.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, Damaged> {
+        // Most have one byte.
+        if let [byte @ ..0x80, rest @ ..] = self.0 {
+            self.0 = rest;
+            return Ok(u64::from(*byte));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, Damaged> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let [byte] = self.array()?;
@@ -160,6 +184,12 @@ impl<'b> Reader<'b> {
             }
         }
         Err(Damaged::Malformed)
+    }
+
+    /// A number that [`put_signed`] wrote.
+    pub fn signed(&mut self) -> Result<i64, Damaged> {
+        let number = self.varint()?;
+        Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
     /// Reads the number of items of at least `size` bytes that follow. More than the remaining bytes allow is damage.
@@ -201,25 +231,53 @@ impl<'b> Reader<'b> {
     /// A value that [`put_value`] wrote.
     pub fn value(&mut self) -> Result<Value, Damaged> {
         let [tag] = self.array()?;
-        Ok(match tag {
-            1 => Value::Bytes(self.bytes()?.into()),
-            2 => Value::String(self.text()?),
-            3 => Value::Int32(i32::from_le_bytes(self.array()?)),
-            4 => Value::Int64(i64::from_le_bytes(self.array()?)),
-            5 => Value::Float64(f64::from_le_bytes(self.array()?)),
-            6 => Value::Float32(f32::from_le_bytes(self.array()?)),
-            7 => Value::Bool(self.flag()?),
-            8 => Value::UnixTimestamp(i64::from_le_bytes(self.array()?)),
-            11 => Value::BytesList(self.many(1, |reader| reader.bytes().map(Into::into))?),
-            12 => Value::StringList(self.many(1, Self::text)?),
-            13 => Value::Int32List(self.many(4, |reader| reader.array().map(i32::from_le_bytes))?),
-            14 => Value::Int64List(self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
-            15 => Value::Float64List(self.many(8, |reader| reader.array().map(f64::from_le_bytes))?),
-            16 => Value::Float32List(self.many(4, |reader| reader.array().map(f32::from_le_bytes))?),
-            17 => Value::BoolList(self.many(1, Self::flag)?),
-            18 => Value::UnixTimestampList(self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
+        let mut value = Err(Damaged::Malformed);
+        self.values_of(tag, 1, |one| value = Ok(one))?;
+        value
+    }
+
+    /// Reads `count` values that [`put_body`] wrote, of the type with this number ([`tag`]), and calls `each` with them.
+    /// Returning each value instead took half as long again for a row of 20 Float32.
+    #[inline]
+    pub fn values_of(&mut self, tag: u8, count: usize, mut each: impl FnMut(Value)) -> Result<(), Damaged> {
+        macro_rules! numbers {
+            ($variant:ident, $number:ty) => {{
+                let length = count.checked_mul(size_of::<$number>()).ok_or(Damaged::Malformed)?;
+                let (numbers, _) = self.take(length)?.as_chunks();
+                for bytes in numbers {
+                    each(Value::$variant(<$number>::from_le_bytes(*bytes)));
+                }
+            }};
+        }
+
+        macro_rules! others {
+            ($variant:ident, $value:expr) => {
+                for _ in 0..count {
+                    each(Value::$variant($value));
+                }
+            };
+        }
+
+        match tag {
+            1 => others!(Bytes, self.bytes()?.into()),
+            2 => others!(String, self.text()?),
+            3 => numbers!(Int32, i32),
+            4 => numbers!(Int64, i64),
+            5 => numbers!(Float64, f64),
+            6 => numbers!(Float32, f32),
+            7 => others!(Bool, self.flag()?),
+            8 => numbers!(UnixTimestamp, i64),
+            11 => others!(BytesList, self.many(1, |reader| reader.bytes().map(Into::into))?),
+            12 => others!(StringList, self.many(1, Self::text)?),
+            13 => others!(Int32List, self.many(4, |reader| reader.array().map(i32::from_le_bytes))?),
+            14 => others!(Int64List, self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
+            15 => others!(Float64List, self.many(8, |reader| reader.array().map(f64::from_le_bytes))?),
+            16 => others!(Float32List, self.many(4, |reader| reader.array().map(f32::from_le_bytes))?),
+            17 => others!(BoolList, self.many(1, Self::flag)?),
+            18 => others!(UnixTimestampList, self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
             _ => return Err(Damaged::Malformed),
-        })
+        }
+        Ok(())
     }
 }
 
@@ -228,7 +286,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::value::tests::any_value;
+    use crate::value::tests::{any_type, any_value, value_of};
 
     proptest! {
         #[test]
@@ -243,6 +301,19 @@ mod tests {
         }
 
         #[test]
+        fn a_signed_number_comes_back_as_it_was(number in any::<i64>(), shift in 0..64_u32) {
+            let number = number >> shift;
+            let mut bytes = Vec::new();
+            put_signed(&mut bytes, number);
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.signed(), Ok(number));
+            prop_assert!(reader.is_empty());
+            // One bit for the sign, and those below the highest one that differs from it.
+            let bits = 1 + (64 - (number ^ number >> 63).leading_zeros());
+            prop_assert_eq!(bytes.len(), bits.div_ceil(7) as usize);
+        }
+
+        #[test]
         fn values_come_back_as_they_were(values in prop::collection::vec(any_value(), 0..5)) {
             let mut bytes = Vec::new();
             for value in &values {
@@ -253,6 +324,24 @@ mod tests {
                 prop_assert_eq!(reader.value(), Ok(value));
             }
             prop_assert!(reader.is_empty());
+        }
+
+        #[test]
+        fn values_of_one_type_come_back_without_it(
+            values in any_type().prop_flat_map(|kind| prop::collection::vec(value_of(kind), 1..5)),
+        ) {
+            let (mut bytes, mut read) = (Vec::new(), Vec::new());
+            let number = tag(&values[0]);
+            prop_assert!(number < 64);
+            for value in &values {
+                put_body(&mut bytes, value);
+            }
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.values_of(number, values.len(), |value| read.push(value)), Ok(()));
+            prop_assert!(reader.is_empty());
+            prop_assert_eq!(&read, &values);
+            // An empty list has its length.
+            prop_assert_eq!(reader.values_of(number, 1, |_| {}), Err(Damaged::Malformed));
         }
 
         #[test]

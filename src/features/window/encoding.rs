@@ -4,7 +4,7 @@
 
 use super::super::record;
 use super::super::view::FieldId;
-use super::super::wire::{Reader, put_value, put_varint};
+use super::super::wire::{Reader, put_signed, put_value, put_varint};
 use super::bucket::{self, Bucket, Last, Moments, Sum};
 use super::distinct::Distinct;
 use super::{Damaged, Track, WindowState};
@@ -106,8 +106,8 @@ pub fn decode(bytes: &[u8]) -> Result<WindowState, Damaged> {
     if reader.array()? != [VERSION] {
         return Err(Damaged);
     }
-    let watermark_us = signed(&mut reader)?;
-    let floor_us = signed(&mut reader)?.wrapping_add(watermark_us);
+    let watermark_us = reader.signed()?;
+    let floor_us = reader.signed()?.wrapping_add(watermark_us);
     // A track has seven bytes at least, a bucket three, and an identity nine, so a count cannot request more memory
     // than there are bytes.
     let count = reader.count(7)?;
@@ -134,7 +134,7 @@ fn track(reader: &mut Reader<'_>) -> Result<Track, Damaged> {
     let mut buckets: Vec<Bucket> = Vec::with_capacity(count);
     for _ in 0..count {
         let number = match buckets.last() {
-            None => signed(reader)?,
+            None => reader.signed()?,
             Some(before) => {
                 let step = Some(reader.varint()?).filter(|step| *step > 0).ok_or(Damaged)?;
                 before.number.checked_add_unsigned(step).ok_or(Damaged)?
@@ -187,16 +187,6 @@ fn read_bucket(reader: &mut Reader<'_>, number: i64) -> Result<Bucket, Damaged> 
         bucket.distinct = Some(Distinct::read(reader)?);
     }
     Ok(bucket)
-}
-
-/// Zigzag encoding: small numbers of either sign become small numbers.
-fn put_signed(bytes: &mut Vec<u8>, number: i64) {
-    put_varint(bytes, (number << 1 ^ number >> 63).cast_unsigned());
-}
-
-fn signed(reader: &mut Reader<'_>) -> Result<i64, Damaged> {
-    let number = reader.varint()?;
-    Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
 }
 
 /// The number of significant bytes, then those bytes.
