@@ -14,7 +14,8 @@
 //! * `incoming.rs` - checks a push against the declared views, and makes its rows for the writer
 //! * `caller.rs` - the feature views that a caller may use, and the audit record of a read or push
 //! * `wire.rs` - variable-length integers and values as bytes
-//! * `record.rs`, `record/` - rows and records as bytes: a row for the journal, a record for index and snapshots
+//! * `record.rs` - rows and records as bytes: a row for the journal, a record for index and snapshots
+//! * `record/` - `runs.rs` writes the values of a row, those of one type together
 //! * `key.rs` - index keys: the number of the view and a keyed hash of the entity
 //! * `seal.rs` - encrypts rows and records under the key of their entity
 //! * `entity_keys.rs` - one key for each entity; destroying it erases the entity
@@ -64,7 +65,7 @@
 //! * `status.rs` - the HTTP status of each error
 //! * `fuzz.rs` - properties that hold for any bytes
 //!
-//! The folders `merge/`, `record/` and `typed/` hold tests, as do `tests.rs` and `tests/` in other folders.
+//! The folders `merge/` and `typed/` hold tests, as do `tests.rs` and `tests/` in other folders.
 //!
 //! Invariants:
 //! * A push is acknowledged when it is in the journal, fsynced, and in the index if there is one. The journal always

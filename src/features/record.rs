@@ -1,15 +1,42 @@
 //! Rows and records as bytes. The journal has the row of each push; index and snapshots have the record of each entity:
 //! the newest row, and the aggregates.
 //!
-//! All integers are little-endian. Every row and record names a key and a cipher: the body may be encrypted under the
-//! key of its entity ([`super::protection`]). This file reads and writes plain ones.
+//! All integers are little-endian, or varints. A body may be encrypted under the key of its entity
+//! ([`super::protection`]); this file reads and writes plain ones.
+//!
+//! A row, in the packed form:
+//!
+//! | bytes | content |
+//! | --- | --- |
+//! | 8 | the event time |
+//! | 1 | zero, where the first form has the number of join keys, which no view is without |
+//! | varint, values | the number of join keys, and each behind the number of its type |
+//! | the rest | the values ([`runs`]) |
+//!
+//! The first form has the number of values, then number, type and value of each field. It is read, and written no more.
+//!
+//! A record, in form 2:
+//!
+//! | bytes | content |
+//! | --- | --- |
+//! | 1 | the form with [`ENCRYPTED`], [`WINDOWS`] and [`NEVER`] |
+//! | 1, varint | the cipher and the number of the key of an encrypted body |
+//! | varint | the sequence number |
+//! | 8 | the event time of an encrypted body; a plain one begins with it |
+//! | varint | how much later it may be removed, in zigzag; unless it never may |
+//! | the rest | the body: the row, and the aggregates |
+//! | 4 | the CRC-32 of the index key and everything before |
+//!
+//! Form 1 has all these in fields of fixed length. It is read, and written no more.
+
+mod runs;
 
 use super::key::IndexKey;
 use super::seal;
 use super::value::Value;
 use super::view::FieldId;
 pub use super::wire::Damaged;
-use super::wire::{Reader, put_value, put_varint};
+use super::wire::{Reader, put_signed, put_value, put_varint};
 
 /// The encryption of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,15 +74,31 @@ pub struct Record {
 /// live values took 305 MB).
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
 
-/// The largest row that a record can have, in bytes.
-pub const ROW_BYTES_MAX: usize = RECORD_BYTES_MAX - HEADER_BYTES - CHECKSUM_BYTES;
+/// The largest row that a record can have, in bytes: encrypted or not, and in either form.
+pub const ROW_BYTES_MAX: usize = RECORD_BYTES_MAX - OVERHEAD_BYTES_MAX;
 
-/// The version of the record's form.
-const FORMAT: u8 = 1;
+/// The most bytes of a record besides its row, without aggregates.
+const OVERHEAD_BYTES_MAX: usize = HEADER_BYTES_MAX + seal::TAG_BYTES + CHECKSUM_BYTES;
 
-/// Bytes before the body of a record, and after it.
-const HEADER_BYTES: usize = 32;
+/// The most bytes before the body of a record: the form, the cipher, and the number of the key; the sequence number;
+/// the event time; the time of removal. Form 1 has 32.
+const HEADER_BYTES_MAX: usize = (1 + 1 + 5) + 10 + 8 + 10;
 const CHECKSUM_BYTES: usize = 4;
+
+/// The forms of a record. No first byte has the highest bit, in any form.
+const FORM_1: u8 = 1;
+const FORM_2: u8 = 2;
+/// The bits of form 2 in a first byte. The others are flags.
+const FORM_BITS: u8 = 0x0f;
+/// The body is encrypted.
+const ENCRYPTED: u8 = 0x10;
+/// The encrypted body has aggregates.
+const WINDOWS: u8 = 0x20;
+/// The record may never be removed.
+const NEVER: u8 = 0x40;
+
+/// The number of join keys in the first form of a row; here the mark of the packed form.
+const PACKED: u8 = 0;
 
 impl Row {
     /// The bytes of the row, for the journal.
@@ -67,18 +110,15 @@ impl Row {
 
     fn encode_into(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.event_us.to_le_bytes());
+        bytes.push(PACKED);
         put_varint(bytes, self.entity.len() as u64);
         for value in &self.entity {
             put_value(bytes, value);
         }
-        put_varint(bytes, self.values.len() as u64);
-        for (field, value) in &self.values {
-            put_varint(bytes, u64::from(field.0));
-            put_value(bytes, value);
-        }
+        runs::put(bytes, &self.values);
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Reads what [`Self::encode`] wrote, in this version or an earlier one.
     pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
         let mut reader = Reader::new(bytes);
         let row = Self::read(&mut reader)?;
@@ -87,18 +127,14 @@ impl Row {
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
         let event_us = i64::from_le_bytes(reader.array()?);
-        // Each value takes two bytes at least, so a count cannot request more memory than there are bytes.
-        let count = reader.count(2)?;
-        let entity = (0..count).map(|_| reader.value()).collect::<Result<_, _>>()?;
-        let count = reader.count(3)?;
-        let mut values: Vec<(FieldId, Value)> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let field = FieldId(u16::try_from(reader.varint()?).map_err(|_| Damaged::Malformed)?);
-            if values.last().is_some_and(|(last, _)| *last >= field) {
-                return Err(Damaged::Malformed);
-            }
-            values.push((field, reader.value()?));
+        // A join key takes two bytes at least, so a count cannot request more memory than there are bytes.
+        let mut count = reader.count(2)?;
+        let is_packed = count == usize::from(PACKED);
+        if is_packed {
+            count = reader.count(2)?;
         }
+        let entity = (0..count).map(|_| reader.value()).collect::<Result<_, _>>()?;
+        let values = if is_packed { runs::read(reader)? } else { read_fields(reader)? };
         Ok(Self { entity, event_us, values })
     }
 
@@ -107,6 +143,22 @@ impl Row {
         let at = self.values.binary_search_by_key(&field, |(field, _)| *field).ok()?;
         self.values.get(at).map(|(_, value)| value)
     }
+}
+
+/// Reads the values of the first form of a row.
+fn read_fields(reader: &mut Reader<'_>) -> Result<Vec<(FieldId, Value)>, Damaged> {
+    // A value and the number of its field take three bytes at least.
+    let count = reader.count(3)?;
+    let mut values: Vec<(FieldId, Value)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let field = FieldId(u16::try_from(reader.varint()?).map_err(|_| Damaged::Malformed)?);
+        if values.last().is_some_and(|(last, _)| *last >= field) {
+            return Err(Damaged::Malformed);
+        }
+        let [tag] = reader.array()?;
+        reader.values_of(tag, 1, |value| values.push((field, value)))?;
+    }
+    Ok(values)
 }
 
 impl Record {
@@ -121,7 +173,7 @@ impl Record {
         RecordHeader { seq: self.seq, event_us: self.row.event_us, purge_us: self.purge_us }
     }
 
-    /// Reads the output of [`Self::encode`] under the same key.
+    /// Reads the output of [`Self::encode`], of this version or an earlier one, under the same key.
     pub fn decode(key: &IndexKey, bytes: &[u8]) -> Result<Self, Damaged> {
         let stored = StoredRecord::verify(key, bytes)?;
         if stored.seal != Seal::default() {
@@ -159,12 +211,22 @@ pub struct RecordHeader {
 
 /// The sequence number of a record whose checksum is right.
 pub fn sequence_number(record: &[u8]) -> u64 {
-    record.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+    header(record).map_or(0, |header| header.seq)
 }
 
 /// The event time of a record whose checksum is right.
 pub fn event_us(record: &[u8]) -> i64 {
-    record.get(16..24).and_then(|bytes| bytes.try_into().ok()).map_or(0, i64::from_le_bytes)
+    header(record).map_or(0, |header| header.event_us)
+}
+
+/// The time from which a record whose checksum is right may be removed.
+pub fn purge_us(record: &[u8]) -> i64 {
+    header(record).map_or(i64::MAX, |header| header.purge_us)
+}
+
+fn header(record: &[u8]) -> Option<RecordHeader> {
+    let (content, _) = record.split_last_chunk::<CHECKSUM_BYTES>()?;
+    StoredRecord::read(content).ok().map(|stored| stored.header)
 }
 
 /// The time from which a record whose checksum is right may be removed; `i64::MAX` is never.
@@ -176,12 +238,27 @@ impl RecordHeader {
     /// The bytes of a record with this body: the output of [`Row::encode`], with the same event time, and the
     /// aggregates. For an encrypted body, `windows` says if it has aggregates.
     pub fn with_body(&self, key: &IndexKey, seal: Seal, windows: bool, body: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + CHECKSUM_BYTES);
-        bytes.extend_from_slice(&[FORMAT, seal.cipher, u8::from(windows), 0]);
-        bytes.extend_from_slice(&seal.key_id.to_le_bytes());
-        bytes.extend_from_slice(&self.seq.to_le_bytes());
-        bytes.extend_from_slice(&self.event_us.to_le_bytes());
-        bytes.extend_from_slice(&self.purge_us.to_le_bytes());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES_MAX + body.len() + CHECKSUM_BYTES);
+        let is_encrypted = seal != Seal::default();
+        let flag = |flag, is_set| if is_set { flag } else { 0 };
+        let flags = flag(ENCRYPTED, is_encrypted)
+            | flag(WINDOWS, is_encrypted && windows)
+            | flag(NEVER, self.purge_us == i64::MAX);
+
+        bytes.push(FORM_2 | flags);
+        if is_encrypted {
+            bytes.push(seal.cipher);
+            put_varint(&mut bytes, seal.key_id.into());
+        }
+        put_varint(&mut bytes, self.seq);
+        if is_encrypted {
+            bytes.extend_from_slice(&self.event_us.to_le_bytes());
+        } else {
+            debug_assert!(body.starts_with(&self.event_us.to_le_bytes()), "a plain body begins with its event time");
+        }
+        if self.purge_us != i64::MAX {
+            put_signed(&mut bytes, self.purge_us.wrapping_sub(self.event_us));
+        }
         bytes.extend_from_slice(body);
         with_checksum(key, bytes)
     }
@@ -201,24 +278,70 @@ pub struct StoredRecord<'b> {
 impl<'b> StoredRecord<'b> {
     /// Checks a record without reading its body.
     pub fn verify(key: &IndexKey, bytes: &'b [u8]) -> Result<Self, Damaged> {
-        let at = bytes.len().checked_sub(CHECKSUM_BYTES).filter(|&at| at >= HEADER_BYTES).ok_or(Damaged::Malformed)?;
-        let (content, sum) = bytes.split_at(at);
-        if checksum(key, content).to_le_bytes() != sum {
+        let (content, sum) = bytes.split_last_chunk().ok_or(Damaged::Malformed)?;
+        if checksum(key, content).to_le_bytes() != *sum {
             return Err(Damaged::Checksum);
         }
+        Self::read(content)
+    }
+
+    /// Reads a record, without its checksum.
+    fn read(content: &'b [u8]) -> Result<Self, Damaged> {
         let mut reader = Reader::new(content);
-        let [format, cipher, windows, zero] = reader.array()?;
-        let seal = Seal { key_id: u32::from_le_bytes(reader.array()?), cipher };
-        let known = if seal == Seal::default() { windows == 0 } else { seal.is_known() && windows <= 1 };
-        if format != FORMAT || !known || zero != 0 {
+        match reader.array()? {
+            [FORM_1] => Self::read_form_1(reader),
+            [first] if first & FORM_BITS == FORM_2 => Self::read_form_2(first & !FORM_BITS, reader),
+            _ => Err(Damaged::Unknown),
+        }
+    }
+
+    fn read_form_2(flags: u8, mut reader: Reader<'b>) -> Result<Self, Damaged> {
+        let (is_encrypted, windows) = (flags & ENCRYPTED != 0, flags & WINDOWS != 0);
+        if flags & !(ENCRYPTED | WINDOWS | NEVER) != 0 || (windows && !is_encrypted) {
             return Err(Damaged::Unknown);
         }
+
+        let mut seal = Seal::default();
+        if is_encrypted {
+            [seal.cipher] = reader.array()?;
+            seal.key_id = u32::try_from(reader.varint()?).map_err(|_| Damaged::Malformed)?;
+            if seal == Seal::default() || !seal.is_known() {
+                return Err(Damaged::Unknown);
+            }
+        }
+        let seq = reader.varint()?;
+        let encrypted_us = if is_encrypted { Some(i64::from_le_bytes(reader.array()?)) } else { None };
+        let kept_us = if flags & NEVER == 0 { Some(reader.signed()?) } else { None };
+
+        let body = reader.rest();
+        let event_us = encrypted_us.map_or_else(|| Reader::new(body).array().map(i64::from_le_bytes), Ok)?;
+        let purge_us = kept_us.map_or(i64::MAX, |kept_us| event_us.wrapping_add(kept_us));
+        if kept_us.is_some() && purge_us == i64::MAX {
+            return Err(Damaged::Malformed);
+        }
+        Ok(Self { header: RecordHeader { seq, event_us, purge_us }, seal, windows, body })
+    }
+
+    fn read_form_1(mut reader: Reader<'b>) -> Result<Self, Damaged> {
+        let [cipher, windows, zero] = reader.array()?;
+        let seal = Seal { key_id: u32::from_le_bytes(reader.array()?), cipher };
+        let is_plain = seal == Seal::default();
+        let known = if is_plain { windows == 0 } else { seal.is_known() && windows <= 1 };
+        if !known || zero != 0 {
+            return Err(Damaged::Unknown);
+        }
+
         let header = RecordHeader {
             seq: u64::from_le_bytes(reader.array()?),
             event_us: i64::from_le_bytes(reader.array()?),
             purge_us: i64::from_le_bytes(reader.array()?),
         };
-        Ok(Self { header, seal, windows: windows == 1, body: reader.rest() })
+        let body = reader.rest();
+        // In form 2 there is one event time only.
+        if is_plain && Reader::new(body).array().map(i64::from_le_bytes)? != header.event_us {
+            return Err(Damaged::Forged);
+        }
+        Ok(Self { header, seal, windows: windows == 1, body })
     }
 }
 
@@ -262,6 +385,13 @@ pub fn fuzz(data: &[u8]) -> bool {
     let _ = verify(&key, data);
     let sum = checksum(&key, data).to_le_bytes();
     let sealed = [data, sum.as_slice()].concat();
+    if let Ok(stored) = StoredRecord::verify(&key, &sealed) {
+        let again = stored.header.with_body(&key, stored.seal, stored.windows, stored.body);
+        assert_eq!(StoredRecord::verify(&key, &again), Ok(stored), "{data:?}");
+        assert_eq!(sequence_number(&sealed), stored.header.seq, "{data:?}");
+        assert_eq!(event_us(&sealed), stored.header.event_us, "{data:?}");
+        assert_eq!(purge_us(&sealed), stored.header.purge_us, "{data:?}");
+    }
     if let Ok(record) = Record::decode(&key, &sealed) {
         accepted = true;
         // Bytes and not values: a NaN is not equal to itself.

@@ -14,6 +14,8 @@ use super::wire::Damaged;
 pub const CIPHER: u8 = 1;
 /// The length of an entity's key, in bytes.
 pub const KEY_BYTES: usize = 32;
+/// How much longer encryption makes a body, in bytes.
+pub const TAG_BYTES: usize = 16;
 
 /// The context of an encrypted body, which decrypts in no other: not as another entity, in another view, or as of
 /// another time.
@@ -103,6 +105,7 @@ mod tests {
             let (here, there) = (key(1), key(2));
             let context = SealContext { key: &here, seq, windows: false };
             let sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
+            prop_assert_eq!(sealed.len(), plain.len() + TAG_BYTES);
             prop_assert_eq!(open(&[7; KEY_BYTES], &context, &sealed), Ok(plain));
             for other in [
                 SealContext { key: &there, ..context },
