@@ -1,6 +1,7 @@
 //! The online feature store, in Feast's words: keeps on the box the values that models need and callers do not send.
-//! The journal is the truth, fsynced before a push is acknowledged. The index answers reads, and can be rebuilt from a
-//! snapshot and the journal at any time.
+//! The journal is the truth, fsynced before a push is acknowledged. The index answers reads: the newest snapshot, read in
+//! place, and over it in sled what changed since. It can be made again from an older snapshot and the journal at any
+//! time.
 //!
 //! Files, in reading order:
 //! * `view.rs` - entities, feature views and feature services, valid by construction
@@ -36,7 +37,8 @@
 //! * `snapshot.rs` - all records in one file or stream that proves that it is complete; a backup has the same bytes
 //! * `snapshot/` - `form.rs` has the content of blocks; `write.rs` and `read.rs` a stream, `file.rs` files in a folder;
 //!   `table.rs` and `scan.rs` read a file in place; `fuzz.rs` and tests
-//! * `store.rs` - the index, in sled
+//! * `layer.rs` - what changed since a snapshot, in sled
+//! * `index.rs` - the snapshot and the layers over it as one
 //! * `engine/` - journal, index and snapshots together:
 //!   * `mod.rs` - the state that threads and readers share: opening, ready, rebuilding, restoring, closed
 //!   * `files.rs` - the folder of the store, its lock, the record of a clean stop, the reserved disk space
@@ -44,9 +46,9 @@
 //!   * `applier.rs` - applies entries and records to an index, and counts its records; the folder has tests
 //!   * `commands.rs` - commands of the writer thread and jobs of the upkeep thread
 //!   * `writer.rs` - the writer thread: journal, index, acknowledgement
-//!   * `upkeep.rs` - the upkeep thread: opening, rebuilding, expiry, restores
+//!   * `upkeep.rs` - the upkeep thread: opening, rebuilding, restores
 //!   * `recovery.rs` - opens, repairs or rebuilds the index, after any damage
-//!   * `snapshots.rs` - snapshots, the search for damage, compaction
+//!   * `snapshots.rs` - snapshots, and the search for damage
 //!   * `erasure.rs`, `erasure/`, `tombstones.rs` - erasing an entity, and the tombstones that keep backups from
 //!     restoring it
 //!   * `disk_space.rs` - frees space on a full disk
@@ -73,18 +75,20 @@
 //! * Reads are errors while there is no index. `NOT_FOUND` means that a checked index has no such record.
 //! * Every entry has a unique sequence number, and every record has that of its last entry. Any replay makes the same
 //!   records.
-//! * One index is in use, with one writer. A new generation counts when it is complete and marked so on disk.
+//! * One index is in use, with one writer. It never changes its parts; another one takes its place.
+//! * A snapshot has exactly the entries before its number, and a layer over it those from there on.
 //! * Damaged files are set aside, not deleted; the last one of each kind is kept. A snapshot is read back before the
 //!   files that it replaces are removed.
-//! * One bad place in any file loses no acknowledged push, except in the newest entries of the journal when the index
-//!   does not have them.
+//! * One bad place in any file loses no acknowledged push, except in the newest entries of the journal when the layer
+//!   does not have them: there are two snapshots, or a journal from the beginning, and a layer has a second copy of the
+//!   journal's end.
 //! * A loss is reported with its numbers, and the store continues. `acknowledged.rs` is never ahead of the journal's
 //!   fsync.
 //! * A view and a field keep their numbers for ever, and no number is reused. Rows carry numbers, never names.
 //! * A record has at most 64 KiB. The size of aggregates is bounded when they are declared.
 //! * `merge.rs` and `window.rs` are pure. The clock is read once for each push and each read.
 //! * Without a declared view there is no file and no thread.
-//! * Only `store.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
+//! * Only `layer.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
 //! * The crate knows no model and no transport.
 //!
 //! # One push
@@ -105,8 +109,8 @@
 //!    it fails, none of them counts: the segment is cut back, and after a failed fsync never written to again. The
 //!    group states up to when event times are trusted now (`Engine::trusted_until`), so that a replay decides as the
 //!    push did. `Acknowledged::note` overwrites two small files with the next number.
-//! 5. `Applier::apply` loads each record, `merge`s the row and writes 128 rows at a time: expiry entries, records, then
-//!    the number of the last entry. Without an index, or with one that turns out damaged, this step is skipped: the
+//! 5. `Applier::apply` loads each record, `merge`s the row and writes 128 rows at a time into the top layer: records,
+//!    then the number of the last entry. Without an index, or with one that turns out damaged, this step is skipped: the
 //!    next index takes the rows from the journal.
 //! 6. The caller gets the outcome of `merge` for each row.
 //!
@@ -116,10 +120,12 @@
 //! record, runs on the caller's thread; others run on a blocking thread, as do reads and pushes of more than 1000
 //! values.
 //!
-//! Snapshots: `Position` makes the writer begin a segment, and report its next entry and the number of records. The
-//! upkeep thread scans the index while pushes continue, reads the file back, counts, renames it, and has the writer
-//! remove older segments. Two snapshots are kept, and the journal from the older one on. The file is fuzzy: it has
-//! every entry before its number, and some later ones.
+//! Snapshots are due when the journal has grown by half of the last one, or when the layer no longer fits sled's cache:
+//! sled takes 20 us for a record that is not in it, and never frees space. `Freeze` makes the writer begin a segment, and
+//! a new layer on top; the one before does not change any more. The upkeep thread merges it into the snapshot below,
+//! leaves out what expired, reads the new file back, counts and renames it. `Rebase` makes the index read from it, and
+//! the frozen layer is removed. When a snapshot fails, the next attempt takes the same layer. Two snapshots are kept,
+//! and the journal from the older one on.
 //!
 //! # One start of the store
 //!
@@ -131,26 +137,30 @@
 //! index and snapshot lack, too. The others stay recorded until a snapshot has them. The upkeep thread (`recovery.rs`)
 //!
 //! 1. removes the record of the clean stop, so that any later crash is not taken for a clean stop;
-//! 2. opens the newest generation of the index, on a thread that may panic or hang, and reads every record. One whose
-//!    build was interrupted, or that lacks entries that only the newest good snapshot has, is removed; one whose hash
-//!    key is lost counts as damaged;
-//! 3. after a clean stop compares the tally with the recorded one. Any difference is damage;
-//! 4. after any other stop applies the newest good snapshot and the journal to the index. A record that has an entry in
-//!    it already is left alone;
-//! 5. on damage sets the index aside as `index.damaged`, lets the daemon become ready, and builds the next generation
-//!    from that snapshot and the journal. Entries that the journal lacks raise an alarm, unless the index is known to
-//!    have them;
+//! 2. opens the newest good snapshot: its end, with the index of its blocks; a block is checked whenever it is read. It
+//!    opens the layer over that snapshot, on a thread that may panic or hang, and reads every record of it. A layer over
+//!    an older snapshot is removed, and one over a later snapshot, which is damaged, is taken over value by value; one
+//!    whose hash key is lost counts as damaged;
+//! 3. after a clean stop compares the layer's tally with the recorded one. Any difference is damage;
+//! 4. after any other stop applies the journal from the snapshot on. A record that has an entry in it already is left
+//!    alone;
+//! 5. on damage sets the layer aside as `index.damaged`, lets the daemon become ready, and fills a new one from the
+//!    journal. Entries that the journal lacks raise an alarm, unless the layer is known to have them;
 //! 6. hands the index to the writer, which applies the entries that arrived meanwhile and swaps the state;
-//! 7. reads journal and snapshots (`scrub`). The index has everything that they have, so a new snapshot replaces
-//!    damaged files.
+//! 7. reads journal and snapshots (`scrub`), and replaces damaged files by a new snapshot. Where the index reads from
+//!    the damaged one, another index takes its place first, over the snapshot before.
+//!
+//! A snapshot of an earlier version, or restored from another box, is not sorted as the index needs it: step 2 takes an
+//! index of an earlier version as a layer with every record, or fills such a layer from the snapshot, and after step 7 a
+//! new snapshot takes the place of both.
 //!
 //! With a master key the key files are read before anything else: `EntityKeys::open` takes whichever of two copies is
 //! good. A row or record whose key was destroyed is skipped silently; one whose key number was never given, that does
 //! not decrypt, or that is plain where everything is encrypted, raises an alarm. If there are no keys and `hash.key` is
 //! encrypted, they are lost and no new ones are made. Keys that an erasure was about to destroy (`erased.json`) are
 //! destroyed before anything else; unused keys once a day, after a scan that found every record, in a run that found no
-//! damage. Plain values are encrypted after step 7 by a new index and snapshot, and then the older ones and the journal
-//! are removed.
+//! damage. Plain values are encrypted after step 7 by two new snapshots, and then the older ones and the journal are
+//! removed.
 //!
 //! An error of the system, such as a full disk or a snapshot that cannot be read now, is not damage: the step is tried
 //! again every 10 s, and nothing is set aside or built without the missing part. Nor does an error of sled count as
@@ -159,7 +169,7 @@
 //!
 //! A restore works like a start: the backup is received into `restore.upload` and checked to its end, its records get
 //! this store's numbers and keys and one sequence number that no entry has, the writer stops accepting pushes, and the
-//! rename of the snapshot completes the restore. An index from before it is behind, which step 2 detects.
+//! rename of the snapshot completes the restore. A layer from before it lies on an older snapshot, which step 2 detects.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "age")]
@@ -179,7 +189,9 @@ pub mod journal;
 pub mod fuzz;
 pub mod http;
 mod incoming;
+mod index;
 mod key;
+mod layer;
 mod merge;
 mod metrics;
 pub mod online;
@@ -193,7 +205,6 @@ pub mod registry;
 pub mod snapshot;
 pub mod statistics;
 mod status;
-mod store;
 mod typed;
 pub mod value;
 pub mod view;
@@ -509,7 +520,7 @@ impl FeatureStore {
         self.upkeep(UpkeepJob::Snapshot { reply }, answer).await
     }
 
-    /// Compacts the index. Returns its bytes before and after.
+    /// Writes all changes into a new snapshot. Returns the bytes of the changes before and after.
     pub async fn compact(&self) -> Result<(u64, u64), FeatureError> {
         let (reply, answer) = oneshot::channel();
         self.upkeep(UpkeepJob::Compact { reply }, answer).await
@@ -693,7 +704,7 @@ impl OpenStore {
             newest_us: AtomicI64::new(i64::MAX),
             settling: Settling::begin(),
             generation: AtomicU64::new(0),
-            compacting: AtomicBool::new(false),
+            is_syncing: AtomicBool::new(false),
             snapshot_asked: AtomicBool::new(false),
             audit,
             commands,

@@ -229,11 +229,6 @@ fn header(record: &[u8]) -> Option<RecordHeader> {
     StoredRecord::read(content).ok().map(|stored| stored.header)
 }
 
-/// The time from which a record whose checksum is right may be removed; `i64::MAX` is never.
-pub fn purge_us(record: &[u8]) -> i64 {
-    record.get(24..32).and_then(|bytes| bytes.try_into().ok()).map_or(i64::MAX, i64::from_le_bytes)
-}
-
 impl RecordHeader {
     /// The bytes of a record with this body: the output of [`Row::encode`], with the same event time, and the
     /// aggregates. For an encrypted body, `windows` says if it has aggregates.

@@ -34,6 +34,8 @@ pub(super) struct Counters {
     /// The size of the newest snapshot.
     pub newest_snapshot_bytes: AtomicU64,
     pub journal_next_seq: AtomicU64,
+    /// The bytes of the changes since the newest snapshot, as the index has them.
+    pub layer_bytes: AtomicU64,
     pub index_bytes: AtomicU64,
     pub snapshot_bytes: AtomicU64,
     pub snapshot_created_ms: AtomicU64,

@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::entity_keys::KeysError;
+use super::super::index::{Found, Index, IndexError, LayerValue, RecordBytes, Tally};
 use super::super::key::IndexKey;
+use super::super::layer::Changes;
 use super::super::merge::{Merged, merge, purge_us, supersede};
 use super::super::protection::{Body, Protection, Unsealable};
 use super::super::record::{self, Record, Row, Seal};
 use super::super::registry::Registry;
 use super::super::seal::SealContext;
-use super::super::store::{Changes, Index, IndexError, RecordBytes, Tally, expiry_key};
+use super::super::snapshot::Statistics;
 use super::super::view::{FeatureView, ViewId};
 
 /// The rows that are merged before they are written: their results are in memory until then.
@@ -49,28 +51,97 @@ impl Action {
 /// Figures of the records in an index.
 #[derive(Debug, Clone, Default)]
 pub struct IndexContent {
-    pub tally: Tally,
-    /// The rows of each view.
-    pub rows: HashMap<ViewId, u64>,
+    /// The rows of each view in the snapshot.
+    snapshot_rows: HashMap<ViewId, u64>,
+    snapshot_newest_us: i64,
+    /// The frozen layer, over that.
+    frozen: LayerContent,
+    pub top: LayerContent,
     /// The highest sequence number of any record that was ever in it.
     pub highest: u64,
-    /// The newest event time of any record.
-    pub newest_us: i64,
+}
+
+/// Figures of a layer.
+#[derive(Debug, Clone, Default)]
+pub struct LayerContent {
+    pub tally: Tally,
+    /// The bytes of its keys and values.
+    pub bytes: u64,
+    /// The rows of each view that it has in addition to those below it; negative where it removes some.
+    rows: HashMap<ViewId, i64>,
+    /// The newest event time of its records.
+    newest_us: i64,
+}
+
+impl LayerContent {
+    /// Counts a value in.
+    pub fn add(&mut self, key: &IndexKey, value: &LayerValue) {
+        self.tally.add(key, value.as_bytes());
+        self.bytes += (IndexKey::LENGTH + value.as_bytes().len()) as u64;
+        self.newest_us = value.record.as_ref().map_or(i64::MIN, |record| record::event_us(record)).max(self.newest_us);
+        *self.rows.entry(key.view()).or_default() += Self::rows_of(value);
+    }
+
+    fn subtract(&mut self, key: &IndexKey, value: &LayerValue) {
+        self.tally.subtract(key, value.as_bytes());
+        self.bytes = self.bytes.saturating_sub((IndexKey::LENGTH + value.as_bytes().len()) as u64);
+        *self.rows.entry(key.view()).or_default() -= Self::rows_of(value);
+    }
+
+    /// The rows that a value adds to those below it.
+    fn rows_of(value: &LayerValue) -> i64 {
+        i64::from(value.record.is_some()) - i64::from(value.is_below)
+    }
 }
 
 impl IndexContent {
-    /// Counts a record in.
-    pub fn add(&mut self, key: &IndexKey, record: &[u8]) {
-        self.tally.add(key, record);
-        self.highest = self.highest.max(record::sequence_number(record));
-        self.newest_us = self.newest_us.max(record::event_us(record));
-        *self.rows.entry(key.view()).or_default() += 1;
+    /// The content of an index whose layer has no value yet.
+    pub fn over(snapshot: Option<&Statistics>) -> Self {
+        let mut content = Self::default();
+        content.set_snapshot(snapshot);
+        content
     }
 
-    fn subtract(&mut self, key: &IndexKey, record: &[u8]) {
-        self.tally.subtract(key, record);
-        let rows = self.rows.entry(key.view()).or_default();
-        *rows = rows.saturating_sub(1);
+    fn set_snapshot(&mut self, snapshot: Option<&Statistics>) {
+        self.snapshot_rows = snapshot.iter().flat_map(|snapshot| snapshot.records.iter().copied()).collect();
+        self.snapshot_newest_us = snapshot.map_or(0, |snapshot| snapshot.newest_us);
+    }
+
+    /// Counts a value of the top layer in.
+    pub fn add(&mut self, key: &IndexKey, value: &LayerValue) {
+        self.top.add(key, value);
+        self.highest = self.highest.max(value.seq);
+    }
+
+    /// The newest event time of any record.
+    pub fn newest_us(&self) -> i64 {
+        self.snapshot_newest_us.max(self.frozen.newest_us).max(self.top.newest_us)
+    }
+
+    /// The rows of each view.
+    pub fn rows(&self) -> HashMap<ViewId, u64> {
+        let mut rows = self.snapshot_rows.clone();
+        for (view, count) in self.frozen.rows.iter().chain(&self.top.rows) {
+            let rows = rows.entry(*view).or_default();
+            *rows = rows.saturating_add_signed(*count);
+        }
+        rows
+    }
+
+    /// The number of records.
+    pub fn records(&self) -> u64 {
+        self.rows().values().sum()
+    }
+
+    /// The top layer becomes the frozen one, under an empty one.
+    fn freeze(&mut self) {
+        self.frozen = std::mem::take(&mut self.top);
+    }
+
+    /// A snapshot takes the place of everything below the top layer.
+    fn rebase(&mut self, snapshot: &Statistics) {
+        self.frozen = LayerContent::default();
+        self.set_snapshot(Some(snapshot));
     }
 }
 
@@ -90,13 +161,17 @@ pub struct Applier {
 /// The record of an entity while a batch is merged.
 struct RecordInChunk {
     stored: Option<(record::RecordHeader, RecordBytes)>,
+    /// The value of the top layer.
+    top: Option<LayerValue>,
+    is_below: bool,
     change: RecordChange,
 }
 
 enum RecordChange {
     Unchanged,
     Changed(record::RecordHeader, Vec<u8>),
-    Removed,
+    /// By this journal entry.
+    Removed(u64),
 }
 
 impl Applier {
@@ -176,103 +251,108 @@ impl Applier {
             let mut changes = Changes::default();
             for (key, bytes) in chunk {
                 let header = verified(key, bytes)?;
-                let stored = self.index.get(key)?;
-                let old = stored.as_ref().map(|stored| verified(key, stored)).transpose()?;
-                if old.is_none_or(|old| old.seq < header.seq) {
-                    if let Some(stored) = &stored {
-                        self.content.subtract(key, stored);
-                    }
-                    self.content.add(key, bytes);
-                    changes.put(key, bytes, header.purge_us, old.map(|old| old.purge_us));
+                let found = self.index.find(key)?;
+                if self.seq_of(key, &found)?.is_none_or(|seq| seq < header.seq) {
+                    self.put(key, found.top.as_ref(), Some(LayerValue::of_record(bytes, found.is_below)), &mut changes);
                 }
             }
-            self.index.apply(&changes)?;
+            self.index.top().apply(&changes)?;
         }
 
         Ok(())
     }
 
-    /// Removes expired records, except those that were pushed again or whose view has another ttl by now. Returns how
-    /// many were removed.
-    pub fn purge(
-        &mut self,
-        registry: &Registry,
-        expired: &[(Vec<u8>, IndexKey)],
-        now_us: i64,
-    ) -> Result<usize, IndexError> {
-        let mut gone = 0;
-        for chunk in expired.chunks(CHUNK_ROWS) {
-            let mut changes = Changes::default();
-            for (entry, key) in chunk {
-                changes.forget_expiry(entry);
-                let Some(stored) = self.index.get(key)? else { continue };
-                let header = verified(key, &stored)?;
-                // After a crash an expiry entry of an earlier record may be left.
-                if expiry_key(header.purge_us, key).is_none_or(|own| own != **entry) {
-                    continue;
-                }
-                let until = |view: &Arc<FeatureView>| purge_us(view, header.event_us, self.keep_us);
-                let purge_us = registry.view_by_id(key.view()).map_or(header.purge_us, until);
-                self.content.subtract(key, &stored);
-                if purge_us <= now_us {
-                    changes.remove(key, header.purge_us);
-                    gone += 1;
-                } else {
-                    let stored = record::StoredRecord::verify(key, &stored).map_err(damaged)?;
-                    let header = record::RecordHeader { purge_us, ..header };
-                    let bytes = header.with_body(key, stored.seal, stored.windows, stored.body);
-                    self.content.add(key, &bytes);
-                    changes.put(key, &bytes, purge_us, None);
+    /// Takes over values of a layer over a later snapshot, which cannot be read, where they are newer.
+    pub fn absorb(&mut self, values: Vec<(IndexKey, LayerValue)>) -> Result<(), IndexError> {
+        let mut records = Vec::with_capacity(values.len());
+        let mut changes = Changes::default();
+        for (key, value) in values {
+            match &value.record {
+                Some(record) => records.push((key, record.to_vec())),
+                None => {
+                    let found = self.index.find(&key)?;
+                    if self.seq_of(&key, &found)?.is_some_and(|seq| seq < value.seq) {
+                        self.put(&key, found.top.as_ref(), found.is_below.then_some(value), &mut changes);
+                    }
                 }
             }
-            self.index.apply(&changes)?;
         }
-        Ok(gone)
+        self.index.top().apply(&changes)?;
+        self.upsert(records)
+    }
+
+    /// The last journal entry of an entity that is in the index.
+    fn seq_of(&self, key: &IndexKey, found: &Found) -> Result<Option<u64>, IndexError> {
+        let record = found.record.as_ref().map(|record| verified(key, record)).transpose()?;
+        Ok(record.map(|header| header.seq).or(found.top.as_ref().map(|top| top.seq)))
+    }
+
+    /// Counts a change of the top layer, and adds it to the changes to be made.
+    fn put(&mut self, key: &IndexKey, old: Option<&LayerValue>, new: Option<LayerValue>, changes: &mut Changes) {
+        if let Some(old) = old {
+            self.content.top.subtract(key, old);
+        }
+        if let Some(new) = &new {
+            self.content.add(key, new);
+        }
+        changes.put(key, new);
+    }
+
+    /// Puts another index of the same content in the place of this one: its top layer, which is empty, takes the
+    /// changes from now on.
+    pub fn freeze(&mut self, index: Arc<Index>) {
+        self.index = index;
+        self.content.freeze();
+    }
+
+    /// Puts an index over this snapshot, which has everything below the top layer, in the place of this one.
+    pub fn rebase(&mut self, index: Arc<Index>, snapshot: &Statistics) {
+        self.index = index;
+        self.content.rebase(snapshot);
     }
 
     /// Stores the number of the last applied entry: it may come from a snapshot, without an entry of its own.
     pub fn note_applied(&self) -> Result<(), IndexError> {
         let mut changes = Changes::default();
         changes.applied(self.applied);
-        self.index.apply(&changes)
+        self.index.top().apply(&changes)
     }
 
     fn load(&self, key: &IndexKey) -> Result<RecordInChunk, IndexError> {
-        let stored = match self.index.get(key)? {
+        let Found { record, top, is_below } = self.index.find(key)?;
+        let stored = match record {
             Some(bytes) => Some((verified(key, &bytes)?, bytes)),
             None => None,
         };
         // The leftover record of an erased entity must not affect a new one of the same key.
-        let erased = stored.as_ref().is_some_and(|(_, bytes)| self.protection.is_erased(key, bytes));
-        Ok(RecordInChunk { stored, change: if erased { RecordChange::Removed } else { RecordChange::Unchanged } })
+        let erased = stored.as_ref().filter(|(_, bytes)| self.protection.is_erased(key, bytes));
+        let change = erased.map_or(RecordChange::Unchanged, |(header, _)| RecordChange::Removed(header.seq));
+        Ok(RecordInChunk { stored, top, is_below, change })
     }
 
     fn write(&mut self, touched: HashMap<IndexKey, RecordInChunk>) -> Result<(), IndexError> {
         self.protection.persist().map_err(|error| unwritten(&error))?;
         let mut changes = Changes::default();
         changes.applied(self.applied);
-        for (key, RecordInChunk { stored, change }) in touched {
-            if matches!(change, RecordChange::Unchanged) {
-                continue;
-            }
-            if let Some((_, bytes)) = &stored {
-                self.content.subtract(&key, bytes);
-            }
-            let old = stored.map(|(header, _)| header.purge_us);
-            if let RecordChange::Changed(header, bytes) = change {
-                self.content.add(&key, &bytes);
-                changes.put(&key, &bytes, header.purge_us, old);
-            } else {
-                changes.remove(&key, old.unwrap_or(i64::MAX));
-            }
+        for (key, RecordInChunk { top, is_below, change, .. }) in touched {
+            let value = match change {
+                RecordChange::Unchanged => continue,
+                RecordChange::Changed(_, bytes) => Some(LayerValue::of_record(&bytes, is_below)),
+                RecordChange::Removed(seq) => is_below.then(|| LayerValue::removed(&key, seq)),
+            };
+            self.put(&key, top.as_ref(), value, &mut changes);
         }
-        self.index.apply(&changes)
+        self.index.top().apply(&changes)
     }
 }
 
 impl RecordInChunk {
     fn take(&mut self, change: &PendingChange, keep_us: i64, protection: &Protection) -> Result<Merged, IndexError> {
         let PendingChange { seq, key, action, latest_us } = change;
+        if self.removed_by().is_some_and(|removed_by| removed_by >= *seq) {
+            // A replay: the entity was removed by a later entry.
+            return Ok(Merged::Duplicate);
+        }
         let (record, merged) = match action {
             Action::Put(view, row, body) if view.aggregations.is_empty() => {
                 let merged = supersede(self.header(), row.event_us, *seq, *latest_us);
@@ -299,7 +379,7 @@ impl RecordInChunk {
             Action::Delete => {
                 // A record of a later entry belongs to the entity after it was pushed again.
                 if self.header().is_some_and(|current| current.seq < *seq) {
-                    self.change = RecordChange::Removed;
+                    self.change = RecordChange::Removed(*seq);
                 }
                 return Ok(Merged::Accepted);
             }
@@ -312,11 +392,20 @@ impl RecordInChunk {
         Ok(merged)
     }
 
+    /// The last journal entry of an entity that was removed.
+    fn removed_by(&self) -> Option<u64> {
+        match &self.change {
+            RecordChange::Unchanged => self.top.as_ref().filter(|top| top.record.is_none()).map(|top| top.seq),
+            RecordChange::Changed(..) => None,
+            RecordChange::Removed(seq) => Some(*seq),
+        }
+    }
+
     fn header(&self) -> Option<record::RecordHeader> {
         match &self.change {
             RecordChange::Unchanged => self.stored.as_ref().map(|(header, _)| *header),
             RecordChange::Changed(header, _) => Some(*header),
-            RecordChange::Removed => None,
+            RecordChange::Removed(_) => None,
         }
     }
 
@@ -324,7 +413,7 @@ impl RecordInChunk {
         let bytes: &[u8] = match (&self.change, &self.stored) {
             (RecordChange::Unchanged, Some((_, bytes))) => bytes,
             (RecordChange::Changed(_, bytes), _) => bytes,
-            (RecordChange::Unchanged, None) | (RecordChange::Removed, _) => return Ok(None),
+            (RecordChange::Unchanged, None) | (RecordChange::Removed(_), _) => return Ok(None),
         };
         match protection.record(key, bytes) {
             Ok(record) => Ok(Some(record)),

@@ -10,10 +10,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::super::backup_cipher::BackupRecipient;
+use super::super::index::IndexError;
 use super::super::online::FeatureError;
 use super::super::record::Damaged;
 use super::super::snapshot::SnapshotWriter;
-use super::super::store::IndexError;
 use super::super::view::ViewId;
 use super::Engine;
 use super::commands::WriterCommand;
@@ -59,7 +59,7 @@ pub async fn start(
 ) -> Result<BackupPieces, FeatureError> {
     let unavailable = || FeatureError::Unavailable { reason: engine.state.load().reason() };
     let (reply, marked) = oneshot::channel();
-    let sent = engine.commands.send(WriterCommand::Position { rotate: false, reply }).await;
+    let sent = engine.commands.send(WriterCommand::Position { reply }).await;
     sent.map_err(|_| unavailable())?;
     let (replay_from, _) = marked.await.map_err(|_| unavailable())??;
 

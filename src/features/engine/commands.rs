@@ -7,11 +7,12 @@ use bytes::Bytes;
 use ledge_base::principal::Principal;
 use tokio::sync::oneshot;
 
+use super::super::index::{Index, Layer};
 use super::super::journal::Damage;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError, Pushed};
 use super::super::record::Row;
-use super::super::store::Index;
+use super::super::snapshot::SnapshotTable;
 use super::super::view::FeatureView;
 use super::applier::Applier;
 use super::erasure::JoinKeyValues;
@@ -26,20 +27,23 @@ pub enum WriterCommand {
         /// Receives the outcome when the rows are durable.
         reply: oneshot::Sender<Result<Pushed, FeatureError>>,
     },
-    Purge {
-        /// Expiry entries, and the keys of their records.
-        expired: Vec<(Vec<u8>, IndexKey)>,
-        now_us: i64,
-        /// Receives how many records were removed.
-        reply: mpsc::Sender<usize>,
+    /// Asks for the sequence number before which the index has every entry, and how many records it has; or why there
+    /// is no index.
+    Position { reply: oneshot::Sender<Result<(u64, u64), FeatureError>> },
+    /// Begins a journal segment, and a layer for its changes, so that a snapshot of everything before can be written.
+    Freeze {
+        /// A new layer.
+        layer: Layer,
+        /// Receives the index now in use, or why there is none.
+        reply: oneshot::Sender<Result<Arc<Index>, FeatureError>>,
     },
-    /// Asks for the position of the index.
-    Position {
-        /// Begins a new journal segment at the position, so that those before it can be removed.
-        rotate: bool,
-        /// Receives the sequence number before which the index has every entry, and how many records it has; or why
-        /// there is no index, or no new segment.
-        reply: oneshot::Sender<Result<(u64, u64), FeatureError>>,
+    /// Reads everything below the top layer from this snapshot from now on.
+    Rebase {
+        /// The index with the layer that the snapshot was written from.
+        index: Arc<Index>,
+        snapshot: Arc<SnapshotTable>,
+        /// True when it is in use.
+        reply: mpsc::Sender<bool>,
     },
     /// Damaged places found in the journal. A new segment begins, and a snapshot will replace them.
     NoteDamage(Vec<Damage>),

@@ -12,12 +12,12 @@ use ledge_service::audit_event::AuditEvent;
 
 use super::super::catalog::StoredView;
 use super::super::entity_keys::EntityKeys;
+use super::super::index::{Index, IndexError};
 use super::super::journal;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError};
 use super::super::record::{Damaged, Record, StoredRecord};
 use super::super::snapshot;
-use super::super::store::{Index, IndexError};
 use super::super::value::{Value, ValueType};
 use super::super::view::ViewId;
 use super::commands::WriterCommand;
@@ -196,10 +196,12 @@ impl Upkeep {
     /// Removes all files but those with the current content of the index: older journal segments, snapshots and
     /// indexes, and files set aside. When this returns `Ok`, none of them is left, and that survives a power cut.
     fn remove_history(&mut self) -> Result<(), FeatureError> {
-        self.compact()?;
         self.snapshot()?;
-        let forgotten = self.remove_before(self.snapshot_at).and_then(|()| self.remove_old_files());
-        match forgotten.and_then(|()| self.find_old_file()) {
+        let first = self.snapshot_at;
+        // A second copy of everything.
+        self.snapshot()?;
+        let forgotten = self.remove_before(first).and_then(|()| self.remove_old_files());
+        match forgotten.and_then(|()| self.find_old_file(first)) {
             Ok(None) => Ok(()),
             Ok(Some(left)) => Err(not_erased(format!("{} could not be removed", left.display()))),
             Err(error) => Err(not_erased(error)),
@@ -215,20 +217,21 @@ impl Upkeep {
         files.remove_damaged().map(drop)
     }
 
-    /// A file that may still have content that the index no longer has.
-    fn find_old_file(&self) -> io::Result<Option<PathBuf>> {
+    /// A file that may still have content that the index no longer has: from before the snapshot of the number `kept`.
+    fn find_old_file(&self, kept: u64) -> io::Result<Option<PathBuf>> {
         let (files, live) = (&self.engine.files, self.live_generation()?);
         if let Some(older) = files.generations()?.into_iter().find(|generation| *generation != live) {
             return Ok(Some(files.index(older)));
         }
-        let older = snapshot::list(files.folder())?.into_iter().find(|(number, _)| *number != self.snapshot_at);
-        let journal = journal::list(&files.journal())?.into_iter().find(|(first_seq, _)| *first_seq < self.snapshot_at);
+        let older = snapshot::list(files.folder())?.into_iter().find(|(number, _)| *number < kept);
+        let journal = journal::list(&files.journal())?.into_iter().find(|(first_seq, _)| *first_seq < kept);
         Ok(older.or(journal).map(|(_, path)| path).or(files.damaged()?.pop()))
     }
 
     fn live_generation(&self) -> io::Result<u64> {
         let live = self.engine.live().ok_or_else(|| io::Error::other(self.engine.state.load().reason()))?;
-        generation(live.folder()).ok_or_else(|| io::Error::other("the folder of the index has no generation number"))
+        generation(live.top().folder())
+            .ok_or_else(|| io::Error::other("the folder of the index has no generation number"))
     }
 
     /// Encrypts values from before encryption was turned on. No file has them in plain afterwards. It rewrites
@@ -282,7 +285,7 @@ impl Upkeep {
 
     /// Counts the key of every record as used. sled may lose records without reporting it: then the index is given up.
     fn count_used_keys(&self, keys: &EntityKeys) -> Result<(), FeatureError> {
-        let (index, _, records) = self.index_position(false)?;
+        let (index, _, records) = self.index_position()?;
         let mut found = 0;
         let counted = index.scan::<IndexError>(|key, bytes| {
             let stored = StoredRecord::verify(&key, bytes);

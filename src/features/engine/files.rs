@@ -7,7 +7,7 @@
 //! erased.json                       tombstones: hashes of erased entities, which no backup may restore
 //! journal/                          pushes acknowledged since the snapshot
 //! snapshot-<seq>.ledge              everything before journal entry <seq>
-//! index-<generation>/               the index; only the newest complete one counts
+//! index-<generation>/               a layer: what changed since the snapshot that it names
 //! clean                             the state of the index at a clean stop
 //! acknowledged, acknowledged.copy   the position of the last acknowledged push
 //! reserve                           reserved space, to open the index on a full disk
@@ -24,13 +24,13 @@ use ledge_identity::sealing::{OpenError, SealPurpose, Sealer};
 use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 
+use super::super::index::Tally;
 use super::super::key::HashKey;
-use super::super::store::Tally;
 
 /// The version of the forms of all these files. 2: values may be encrypted under keys of their entities, which an older
 /// version would take for plain values. 3: the journal says up to when event times were trusted, by which a replay
-/// decides.
-pub const FORM: u32 = 3;
+/// decides. 4: rows are packed, snapshots are read in place, and the index has only what changed since.
+pub const FORM: u32 = 4;
 
 /// The space that is reserved for opening the index on a full disk, in bytes: sled writes when it opens. It needs a
 /// hundredth of the index, and data that the last moment before a crash had not brought to the disk.

@@ -32,11 +32,11 @@ use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
 use super::incoming::EventTimeLimits;
+use super::index::{Index, IndexError};
 use super::key::HashKey;
 use super::protection::Protection;
 use super::registry::Registry;
 use super::statistics::Counters;
-use super::store::{Index, IndexError};
 use acknowledged::Acknowledged;
 use commands::{UpkeepJob, WriterCommand};
 use files::Files;
@@ -101,8 +101,8 @@ pub struct Engine {
     pub state: ArcSwap<StoreState>,
     /// The highest generation number that an index ever had.
     pub generation: AtomicU64,
-    /// True while an index is copied, which makes readers wait now and then.
-    pub compacting: AtomicBool,
+    /// True while a layer is made, or brought to the disk, which makes readers wait now and then.
+    pub is_syncing: AtomicBool,
     /// True when the writer has requested a snapshot.
     pub snapshot_asked: AtomicBool,
     /// True when the first opening has ended, with or without success.
@@ -177,6 +177,17 @@ impl Engine {
             StoreState::Ready(index) => Some(index.clone()),
             _ => None,
         }
+    }
+
+    /// Puts an index of the same content in use instead of the current one. False when that one is not in use any more.
+    pub fn exchange(&self, old: &Arc<Index>, new: &Arc<Index>) -> bool {
+        let current = self.state.load();
+        let StoreState::Ready(live) = &**current else { return false };
+        if !Arc::ptr_eq(live, old) {
+            return false;
+        }
+        let before = self.state.compare_and_swap(&*current, Arc::new(StoreState::Ready(new.clone())));
+        Arc::ptr_eq(&before, &current)
     }
 
     /// The journal's next entry: all entries before it are durable.

@@ -1,4 +1,8 @@
-//! Recovery: opens and checks the index, repairs it, or builds a new one from snapshot and journal.
+//! Recovery: opens the newest snapshot and the layer over it, and repairs the layer, or fills a new one, from the
+//! journal.
+//!
+//! A snapshot that cannot be read in place (of an earlier version, or restored from another box) is loaded into a layer
+//! with every record, until the next snapshot takes the place of both.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -8,14 +12,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::index::{Index, IndexError, Layer, LayerValue};
 use super::super::journal::{self, Change, Entry, ReplayError};
 use super::super::key::IndexKey;
 use super::super::protection::Body;
 use super::super::record::{Damaged, Seal, sequence_number};
 use super::super::registry::Registry;
-use super::super::snapshot::{self, SnapshotError, SnapshotReader};
+use super::super::snapshot::{self, SnapshotError, SnapshotReader, SnapshotTable};
 use super::super::statistics::Counters;
-use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, IndexContent, PendingChange};
 use super::files::{CleanStop, RESERVE_BYTES};
 use super::{Engine, StoreState, disk_space};
@@ -46,38 +50,89 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
         .map_err(|error| format!("the folder of the feature store cannot be used: {error}"))?;
     let generations = engine.files.generations().map_err(|error| error.to_string())?;
 
+    let base = newest_table(engine)?;
+    let over = base.as_ref().map_or(0, |table| table.header().replay_from);
+    let (mut fitting, mut later) = (None, Vec::new());
+
     for generation in generations {
-        match open_existing(engine, generation, clean) {
-            Ok(applier) => {
-                remove_others(engine, generation);
-                return Ok(applier);
-            }
-            Err(Unusable::Unfinished) => {
-                tracing::info!(generation, "a feature index whose build was interrupted is removed");
+        match open_layer(engine, generation) {
+            Ok((layer, snapshot)) if snapshot == over && fitting.is_none() => fitting = Some((layer, generation)),
+            Ok((layer, snapshot)) if snapshot > over => later.push(layer),
+            Ok((layer, _)) => {
+                drop(layer);
+                tracing::debug!(generation, "changes that are in a snapshot are removed");
                 let _ = engine.files.remove_index(generation);
             }
-            Err(Unusable::Behind) => {
-                tracing::info!(generation, "a feature index from before the newest snapshot is removed");
-                let _ = engine.files.remove_index(generation);
-            }
-            Err(Unusable::Damaged(error)) if !engine.files.has_room() => {
-                // The cause may be the full disk, and there is no room for another index either.
-                return Err(format!("{error}, and the disk is full"));
-            }
-            Err(Unusable::Damaged(error)) => {
-                engine
-                    .alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
-                Counters::count(&engine.counters.rebuilds);
-                engine.state.store(Arc::new(StoreState::Rebuilding { reason: error.to_string() }));
-                // A rebuild may take a while, and models need not wait for it.
-                engine.opened.send_replace(true);
-                set_aside(engine, &engine.files.index(generation));
-            }
-            Err(Unusable::System(reason)) => return Err(reason),
+            Err(unusable) => dismiss(engine, generation, unusable)?,
         }
     }
 
-    rebuild(engine)
+    let mut opened = None;
+    if let Some((layer, generation)) = fitting {
+        let clean = clean.filter(|clean| clean.generation == generation);
+        let index = Arc::new(Index::new(base.clone(), Arc::new(layer)));
+        match checked(engine, index.clone(), clean, &later) {
+            Ok(applier) => opened = Some(applier),
+            Err(unusable) => {
+                close(index);
+                dismiss(engine, generation, unusable)?;
+            }
+        }
+    }
+    let applier = opened.map_or_else(|| rebuild(engine, base, &later), Ok)?;
+    drop(later);
+    if let Some(kept) = generation(applier.index.top().folder()) {
+        remove_others(engine, kept);
+    }
+    Ok(applier)
+}
+
+/// Removes a layer that cannot be used, or sets it aside.
+fn dismiss(engine: &Engine, generation: u64, unusable: Unusable) -> Result<(), String> {
+    match unusable {
+        Unusable::Unfinished => {
+            tracing::info!(generation, "a feature index whose build was interrupted is removed");
+            let _ = engine.files.remove_index(generation);
+        }
+        Unusable::Behind => {
+            tracing::info!(generation, "a feature index from before the newest snapshot is removed");
+            let _ = engine.files.remove_index(generation);
+        }
+        // The cause may be the full disk, and there is no room for another index either.
+        Unusable::Damaged(error) if !engine.files.has_room() => return Err(format!("{error}, and the disk is full")),
+        Unusable::Damaged(error) => {
+            engine.alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
+            Counters::count(&engine.counters.rebuilds);
+            engine.state.store(Arc::new(StoreState::Rebuilding { reason: error.to_string() }));
+            // A rebuild may take a while, and models need not wait for it.
+            engine.opened.send_replace(true);
+            set_aside(engine, &engine.files.index(generation));
+        }
+        Unusable::System(reason) => return Err(reason),
+    }
+    Ok(())
+}
+
+/// The newest good snapshot, if it can be read in place: it is of this version, sorted, and its keys were made with this
+/// store's hash key.
+fn newest_table(engine: &Engine) -> Result<Option<Arc<SnapshotTable>>, String> {
+    let mut unread = None;
+    for (_, path) in snapshots(engine)? {
+        match SnapshotTable::open(&path) {
+            Ok(table) => {
+                let table = table.filter(|table| table.header().hash_key_id == engine.hash_key.id());
+                return Ok(table.map(Arc::new));
+            }
+            Err(error) => {
+                let reason = format!("{}: {}", path.display(), with_cause(&error));
+                engine.alarm("a snapshot of the feature store cannot be used", &reason);
+                if !error.is_damage() {
+                    unread = Some(reason);
+                }
+            }
+        }
+    }
+    unread.map_or(Ok(None), Err)
 }
 
 /// Reasons why an index cannot be used.
@@ -110,46 +165,47 @@ impl From<Unusable> for String {
     }
 }
 
-/// Opens an index and reads every record in it. After a clean stop its tally must be the one noted then. Otherwise it
-/// is repaired: sled may have lost records without reporting it.
-fn open_existing(engine: &Engine, generation: u64, clean: Option<CleanStop>) -> Result<Applier, Unusable> {
-    let index = Arc::new(Index::open(&engine.files.index(generation), engine.config.cache_mb << 20)?);
-    let clean = clean.filter(|clean| clean.generation == generation);
-    checked(engine, index.clone(), clean).inspect_err(|_| close(index))
-}
-
-fn checked(engine: &Engine, index: Arc<Index>, clean: Option<CleanStop>) -> Result<Applier, Unusable> {
-    if !index.is_complete()? {
+/// Opens a layer. Returns the number of the snapshot that it lies on, too.
+fn open_layer(engine: &Engine, generation: u64) -> Result<(Layer, u64), Unusable> {
+    let layer = Layer::open(&engine.files.index(generation), engine.config.cache_mb << 20)?;
+    if !layer.is_complete()? {
         return Err(Unusable::Unfinished);
     }
-    if !index.is_keyed_by(engine.hash_key.id())? {
+    if !layer.is_keyed_by(engine.hash_key.id())? {
         return Err(IndexError::damaged("the hash key that its entries were made with (hash.key) is lost").into());
     }
-
-    let last = index.applied()?;
-    if let Some((newest, path)) = snapshots(engine).map_err(Unusable::System)?.first()
+    let snapshot = layer.snapshot()?;
+    let last = layer.applied()?;
+    if snapshot == 0
+        && let Some((newest, path)) = snapshots(engine).map_err(Unusable::System)?.first()
         && last.saturating_add(1) < *newest
         && snapshot::verify_file(path).is_ok()
     {
         return Err(Unusable::Behind);
     }
+    Ok((layer, snapshot))
+}
 
-    let mut content = IndexContent::default();
-    index.scan::<IndexError>(|key, record| {
-        content.add(&key, record);
-        Ok(())
-    })?;
+/// Reads every value of the layer. After a clean stop its tally must be the one noted then. Otherwise it is repaired:
+/// sled may have lost records without reporting it.
+fn checked(engine: &Engine, index: Arc<Index>, clean: Option<CleanStop>, later: &[Layer]) -> Result<Applier, Unusable> {
+    let last = index.top().applied()?;
+    let mut content = IndexContent::over(index.snapshot().map(|snapshot| snapshot.statistics()));
+    let mut values = index.top().scan(&[]);
+    while let Some((key, value)) = values.next()? {
+        content.add(&key, &value);
+    }
 
     let mut applier = Applier::new(index, content, last, engine.keep_us(), engine.protection.clone());
-
+    let had = last.max(applier.content.highest);
     match clean {
-        Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
-            report_lacking(engine, last.max(applier.content.highest));
+        Some(clean) if clean.tally == applier.content.top.tally && clean.applied == last => {
+            report_lacking(engine, had);
             let gaps = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
             report_lost(engine, &gaps?);
         }
         Some(clean) => {
-            let (had, has) = (clean.tally.records, applier.content.tally.records);
+            let (had, has) = (clean.tally.records, applier.content.top.tally.records);
             return Err(IndexError::damaged(format!(
                 "it had {had} records at the last clean stop, and now has {has}, or different ones"
             ))
@@ -157,14 +213,11 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<CleanStop>) -> Resu
         }
         None => {
             tracing::info!("the feature store was not closed cleanly: its index is compared with snapshot and journal");
-            let from = match load_snapshot(engine, &mut applier) {
-                Ok(from) => from,
-                // The index may still be complete; compare it with the journal anyway.
-                Err(LoadError::Damaged) => 1,
-                Err(LoadError::Index(error)) => return Err(error.into()),
-                Err(LoadError::System(reason)) => return Err(Unusable::System(reason)),
-            };
-            report_lacking(engine, last.max(applier.content.highest).max(from - 1));
+            let from = fill(engine, &mut applier, later).map_err(|error| match error {
+                LoadError::Index(error) => error.into(),
+                LoadError::System(reason) => Unusable::System(reason),
+            })?;
+            report_lacking(engine, had.max(from - 1));
             // sled's own statement of its content proves nothing here.
             let gaps = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
             report_lost(engine, &gaps);
@@ -174,75 +227,62 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<CleanStop>) -> Resu
     Ok(applier)
 }
 
-/// Builds an index from the newest good snapshot and the journal.
-pub fn rebuild(engine: &Engine) -> Result<Applier, String> {
-    let mut applier = new_index(engine)?;
-    let from = match load_snapshot(engine, &mut applier) {
-        Ok(from) => from,
-        Err(LoadError::Damaged) => 1,
-        Err(LoadError::Index(error)) => return Err(error.to_string()),
-        Err(LoadError::System(reason)) => return Err(reason),
-    };
-    // Before the index is marked complete: a later start could not report it.
-    report_lacking(engine, from - 1);
+/// Fills a new layer from the journal, and from the newest good snapshot where that cannot be read in place.
+fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Layer]) -> Result<Applier, String> {
+    let layer = new_layer(engine)?;
+    let (hash_key, over) = (engine.hash_key.id(), base.as_ref().map(|table| table.header().replay_from));
+    if let Some(over) = over {
+        layer.begin(over, hash_key).map_err(|error| error.to_string())?;
+    }
+    let content = IndexContent::over(base.as_ref().map(|table| table.statistics()));
+    let index = Arc::new(Index::new(base, Arc::new(layer)));
+    let mut applier = Applier::new(index, content, 0, engine.keep_us(), engine.protection.clone());
+
+    let from = fill(engine, &mut applier, later).map_err(|error| match error {
+        LoadError::Index(error) => error.to_string(),
+        LoadError::System(reason) => reason,
+    })?;
+    // Before the layer is marked complete: a later start could not report it.
+    report_lacking(engine, applier.content.highest.max(from - 1));
     let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
     report_lost(engine, &lost);
-    finish(engine, &applier)?;
+    let noted = applier.note_applied();
+    let noted = noted.and_then(|()| if over.is_none() { applier.index.top().set_complete(hash_key) } else { Ok(()) });
+    noted.map_err(|error| error.to_string())?;
     Ok(applier)
 }
 
-/// Builds a smaller index from another one, which had every entry before `from` when this began: sled never frees
-/// space. If it fails, the unfinished index is removed.
-pub fn compact(engine: &Engine, live: &Index, from: u64, records: u64) -> Result<Applier, String> {
-    let mut applier = new_index(engine)?;
-    let (index, folder) = (applier.index.clone(), applier.index.folder().to_owned());
-    let copied = copy(live, &mut applier).map_err(|error| error.to_string()).and_then(|()| {
-        let copied = applier.content.tally.records;
-        if copied < records {
-            return Err(format!("the index should have {records} records, and only {copied} were found"));
+/// Brings everything into the layer that neither it, nor a snapshot below it, nor the journal may have. Returns the
+/// journal entry from which to continue.
+fn fill(engine: &Engine, applier: &mut Applier, later: &[Layer]) -> Result<u64, LoadError> {
+    let from = match applier.index.snapshot() {
+        Some(snapshot) => snapshot.header().replay_from,
+        None => load_snapshot(engine, applier)?,
+    };
+    for layer in later {
+        // Over a later snapshot, which cannot be read.
+        let mut values = layer.scan(&[]);
+        let mut batch: Vec<(IndexKey, LayerValue)> = Vec::new();
+        // One that is damaged is only a second copy of what the journal has.
+        while let Ok(Some(value)) = values.next() {
+            batch.push(value);
+            if batch.len() >= BATCH_ENTRIES {
+                applier.absorb(std::mem::take(&mut batch)).map_err(LoadError::Index)?;
+            }
         }
-        applier.applied = from - 1;
-        let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
-        // The index that there is has them.
-        lost.first().map_or(Ok(()), |lost| Err(lost.clone()))?;
-        finish(engine, &applier)
-    });
-    match copied {
-        Ok(()) => Ok(applier),
-        Err(reason) => {
-            drop(applier);
-            close(index);
-            let _ = std::fs::remove_dir_all(folder);
-            Err(reason)
-        }
+        applier.absorb(batch).map_err(LoadError::Index)?;
     }
+    applier.applied = applier.applied.max(from - 1);
+    Ok(from)
 }
 
-fn copy(live: &Index, applier: &mut Applier) -> Result<(), IndexError> {
-    let mut batch: Vec<(IndexKey, Vec<u8>)> = Vec::with_capacity(BATCH_ENTRIES);
-    live.scan::<IndexError>(|key, record| {
-        batch.push((key, record.to_vec()));
-        if batch.len() == BATCH_ENTRIES {
-            applier.upsert(std::mem::take(&mut batch))?;
-        }
-        Ok(())
-    })?;
-    applier.upsert(batch)
-}
-
-fn new_index(engine: &Engine) -> Result<Applier, String> {
+/// Creates a layer of the next generation.
+pub fn new_layer(engine: &Engine) -> Result<Layer, String> {
     let newest = engine.files.generations().map_err(|error| error.to_string())?.first().copied().unwrap_or(0);
-    // Never reuse a number: an index that was set aside may still write under its old name.
+    // Never reuse a number: a layer that was set aside may still write under its old name.
     let next = engine.generation.fetch_max(newest, Relaxed).max(newest) + 1;
     engine.generation.store(next, Relaxed);
-    let index = Index::open(&engine.files.index(next), engine.config.cache_mb << 20);
-    let index = index.map_err(|error| error.to_string())?;
-    Ok(Applier::new(Arc::new(index), IndexContent::default(), 0, engine.keep_us(), engine.protection.clone()))
-}
-
-fn finish(engine: &Engine, applier: &Applier) -> Result<(), String> {
-    let noted = applier.note_applied().and_then(|()| applier.index.set_complete(engine.hash_key.id()));
-    noted.map_err(|error| error.to_string())
+    Layer::open(&engine.files.index(next), engine.config.cache_mb << 20).map_err(|error| error.to_string())
 }
 
 /// Removes every other generation.
@@ -286,7 +326,6 @@ fn snapshots(engine: &Engine) -> Result<Vec<(u64, PathBuf)>, String> {
 }
 
 enum LoadError {
-    Damaged,
     /// The index cannot store the records.
     Index(IndexError),
     /// No good snapshot, and at least one that cannot be read now, or not by this version. Continuing would lose its
@@ -295,12 +334,10 @@ enum LoadError {
 }
 
 /// Loads the records of the newest good snapshot that are newer than those of the index. Returns the journal entry from
-/// which to continue.
+/// which to continue: the first one where no snapshot is good, as the journal may still be complete.
 fn load_snapshot(engine: &Engine, applier: &mut Applier) -> Result<u64, LoadError> {
-    let snapshots = snapshots(engine).map_err(LoadError::System)?;
-    let none = snapshots.is_empty();
     let mut unread = None;
-    for (replay_from, path) in snapshots {
+    for (replay_from, path) in snapshots(engine).map_err(LoadError::System)? {
         match load(engine, &path, applier) {
             Ok(()) => {
                 applier.applied = applier.applied.max(replay_from - 1);
@@ -316,11 +353,7 @@ fn load_snapshot(engine: &Engine, applier: &mut Applier) -> Result<u64, LoadErro
             }
         }
     }
-    match unread {
-        _ if none => Ok(1),
-        Some(reason) => Err(LoadError::System(reason)),
-        None => Err(LoadError::Damaged),
-    }
+    unread.map_or(Ok(1), |reason| Err(LoadError::System(reason)))
 }
 
 enum SnapshotFailure {

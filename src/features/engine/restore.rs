@@ -19,7 +19,6 @@ use super::super::value::ValueType;
 use super::super::view::{FieldId, ViewId};
 use super::super::window::WindowState;
 use super::Engine;
-use super::snapshots::INDEX_FACTOR;
 use super::spool::{SpoolKey, SpoolReader, SpoolWriter};
 use super::tombstones::ErasedSince;
 
@@ -29,6 +28,8 @@ pub const UPLOAD_FILE: &str = "restore.upload";
 const BUFFER_BYTES: usize = 1 << 20;
 /// The records after which their new keys are written to the disk; until then they wait in memory.
 const PERSIST_INTERVAL_RECORDS: usize = 4096;
+/// The room that a restore needs, as a multiple of the backup: two snapshots, and a layer where it is not sorted.
+const RESTORE_FACTOR: u64 = 5;
 /// The most problems in one error message.
 const PROBLEMS_SHOWN_MAX: usize = 10;
 
@@ -187,7 +188,7 @@ impl CheckedBackup {
             ))
         })?;
 
-        need_room(engine, bytes.saturating_mul(1 + INDEX_FACTOR))?;
+        need_room(engine, bytes.saturating_mul(RESTORE_FACTOR))?;
 
         let registry = engine.registry.load();
         let names = |view: StoredView| (view.id, view.join_keys.into_iter().map(|(name, _)| name).collect());

@@ -1,6 +1,8 @@
-//! Snapshots, the search for damage, and compaction of the index: parts of the upkeep thread.
+//! Snapshots, and the search for damage: parts of the upkeep thread.
 //!
-//! The two newest snapshots are kept, and the journal from the older one on: one bad place anywhere loses nothing.
+//! A snapshot is the one before with the changes of the layer over it, without expired records, and the index reads it
+//! in place from then on. The two newest snapshots are kept, and the journal from the older one on: one bad place
+//! anywhere loses nothing.
 
 use std::fs;
 use std::io;
@@ -9,13 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ledge_base::clock;
+use ledge_base::{clock, sys};
+use tokio::sync::oneshot;
 
+use super::super::index::{Index, IndexError};
 use super::super::journal;
+use super::super::merge::purge_us;
 use super::super::online::FeatureError;
-use super::super::snapshot::{self, SnapshotWriter};
+use super::super::protection::Unsealable;
+use super::super::record::{self, StoredRecord};
+use super::super::snapshot::{self, SnapshotTable, SnapshotWriter};
 use super::super::statistics::Counters;
-use super::super::store::{Index, IndexError};
 use super::Engine;
 use super::commands::WriterCommand;
 use super::files::Files;
@@ -30,12 +36,10 @@ const JOURNAL_GROWTH_MIN: u64 = 8 << 20;
 const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 /// The number of snapshots that are kept: the older one is for when the newer one is damaged.
 const SNAPSHOTS_KEPT: usize = 2;
-/// The size of a sled index while it is built, as a multiple of its records.
-pub const INDEX_FACTOR: u64 = 3;
-/// The size of an index from which it is compacted, as a multiple of its records.
-const COMPACTION_FACTOR: u64 = 6;
-/// The size below which an index is never compacted, in bytes: there is little to gain.
-const COMPACTION_MIN_BYTES: u64 = 256 << 20;
+/// The records after which new keys are written to the disk; until then they wait in memory.
+const PERSIST_INTERVAL_RECORDS: u64 = 4096;
+/// The part of the cache that the changes since a snapshot may fill: sled is slow beyond it.
+const LAYER_PART: (u64, u64) = (3, 4);
 
 /// Reasons why a scan into a file ended early.
 pub enum ScanError {
@@ -55,9 +59,59 @@ impl From<io::Error> for ScanError {
     }
 }
 
-/// Writes every record of an index.
-fn write_all<W: io::Write>(index: &Index, writer: &mut SnapshotWriter<W>) -> Result<(), ScanError> {
-    index.scan(|key, record| Ok(writer.add(&key, record)?))
+/// The counts of the records that a snapshot was made from.
+#[derive(Debug, Default)]
+struct Copied {
+    written: u64,
+    /// Removed because they had expired.
+    expired: u64,
+    /// Left out because their entity was erased.
+    erased: u64,
+}
+
+/// Writes every record of an index below its top layer.
+fn write_all<W: io::Write>(
+    engine: &Engine,
+    index: &Index,
+    remove_until_us: Option<i64>,
+    writer: &mut SnapshotWriter<W>,
+) -> Result<Copied, ScanError> {
+    let registry = engine.registry.load_full();
+    let protection = &engine.protection;
+    let mut copied = Copied::default();
+    let damaged = |error| ScanError::Index(IndexError::damaged(format!("a record cannot be used: {error}")));
+
+    index.scan_frozen(|key, bytes| {
+        if protection.is_erased(&key, bytes) {
+            copied.erased += 1;
+            return Ok(());
+        }
+        let mut changed = None;
+        if let Some(now_us) = remove_until_us.filter(|now_us| record::purge_us(bytes) <= *now_us) {
+            let StoredRecord { header, seal, windows, body } = StoredRecord::verify(&key, bytes).map_err(damaged)?;
+            // The view may have another ttl by now.
+            let until = registry.view_by_id(key.view());
+            let purge_us = until.map_or(header.purge_us, |view| purge_us(view, header.event_us, engine.keep_us()));
+            if purge_us <= now_us {
+                copied.expired += 1;
+                return Ok(());
+            }
+            changed = Some(record::RecordHeader { purge_us, ..header }.with_body(&key, seal, windows, body));
+        }
+        let bytes = changed.as_deref().unwrap_or(bytes);
+        let sealed = protection.sealed(&key, bytes).map_err(|error| match error {
+            Unsealable::Damaged(error) => damaged(error),
+            Unsealable::Keys(error) => ScanError::Io(io::Error::other(error)),
+        })?;
+        writer.add(&key, sealed.as_deref().unwrap_or(bytes))?;
+        copied.written += 1;
+        if copied.written.is_multiple_of(PERSIST_INTERVAL_RECORDS) {
+            protection.persist().map_err(io::Error::other)?;
+        }
+        Ok::<(), ScanError>(())
+    })?;
+    protection.persist().map_err(io::Error::other)?;
+    Ok(copied)
 }
 
 impl Upkeep {
@@ -66,30 +120,51 @@ impl Upkeep {
         let counters = &self.engine.counters;
         let (next, bytes) = (counters.journal_next_seq.load(Relaxed), counters.journal_bytes.load(Relaxed));
         let age = clock::unix_millis().saturating_sub(counters.snapshot_created_ms.load(Relaxed));
-        let due = self.engine.has_journal_grown(bytes) || (next > self.snapshot_at && age > SNAPSHOT_AGE_MAX_MS);
+        let has_changed = next > self.snapshot_at || self.has_expired();
+        let due = self.engine.has_grown(bytes) || (has_changed && age > SNAPSHOT_AGE_MAX_MS);
         due && Instant::now() >= self.no_snapshot_before
     }
 
-    /// Takes a snapshot, and removes the files that it replaces.
+    /// True when the newest snapshot has records that may be removed.
+    fn has_expired(&self) -> bool {
+        let index = self.engine.live();
+        let earliest = index.as_ref().and_then(|index| Some(index.snapshot()?.statistics().earliest_purge_us));
+        earliest.is_some_and(|earliest_us| earliest_us <= clock::unix_micros())
+    }
+
+    /// Takes a snapshot that has every change made until now.
     pub fn snapshot(&mut self) -> Result<(), FeatureError> {
+        if self.engine.live().is_some_and(|index| index.frozen().is_some()) {
+            // That of an attempt that failed has the changes until then.
+            self.write_snapshot()?;
+        }
+        self.write_snapshot()
+    }
+
+    /// Writes a snapshot of what is frozen, reads from it from then on, and removes the files that it replaces.
+    fn write_snapshot(&mut self) -> Result<(), FeatureError> {
         self.no_snapshot_before = Instant::now() + SNAPSHOT_RETRY_INTERVAL;
         self.make_room()?;
         let unavailable = |reason: String| FeatureError::Unavailable { reason };
 
-        let (index, replay_from, records) = self.index_position(true)?;
+        let index = self.frozen_index()?;
+        let Some(frozen) = index.frozen() else { return Err(unavailable("it has no changes to write".into())) };
+        let number = frozen.number;
         let started = Instant::now();
         let journal = self.engine.counters.journal_bytes.load(Relaxed);
-        let header = self.engine.snapshot_header(replay_from);
+        let header = self.engine.snapshot_header(number);
 
-        let mut broken = None;
+        let remove_until_us = self.may_remove_until();
+        let (mut broken, mut copied) = (None, Copied::default());
         let written = snapshot::write_file(self.engine.files.folder(), &header, |writer| {
-            write_all(&index, writer).map_err(|error| match error {
+            copied = write_all(&self.engine, &index, remove_until_us, writer).map_err(|error| match error {
                 ScanError::Io(error) => error,
                 ScanError::Index(error) => {
                     broken = Some(error.clone());
                     io::Error::other(error)
                 }
-            })
+            })?;
+            Ok(())
         });
 
         if let Some(error) = broken {
@@ -97,36 +172,41 @@ impl Upkeep {
             return Err(unavailable(error.to_string()));
         }
 
-        let (path, summary) = written.map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
-        // Only this thread removes records meanwhile.
-        if summary.records < records {
-            let found = summary.records;
+        let not_written = |error: &dyn std::fmt::Display| FeatureError::NotWritten { reason: error.to_string() };
+        let (path, summary) = written.map_err(|error| not_written(&error))?;
+        let found = summary.records + copied.expired + copied.erased;
+        if found < frozen.records {
+            let records = frozen.records;
             let error = IndexError::damaged(format!("it should have {records} records, and only {found} were found"));
             let _ = fs::remove_file(path);
             self.engine.give_up(&index, &error);
             return Err(unavailable(error.to_string()));
         }
 
+        let table = SnapshotTable::open(&path).map_err(|error| not_written(&error))?;
+        let table = table.ok_or_else(|| not_written(&"it is not sorted"))?;
         let (bytes, ms) = (summary.bytes, started.elapsed().as_millis());
         tracing::info!(records = summary.records, bytes, ms, "a snapshot of the feature store was taken");
-        // The index on the disk is at most as old as the journal that is kept.
-        if let Err(error) = index.flush() {
-            tracing::warn!(%error, "the feature index cannot be written; the next start may build it again");
-        }
         Counters::count(&self.engine.counters.snapshots);
+        self.engine.counters.purged.fetch_add(copied.expired, Relaxed);
         self.no_snapshot_before = Instant::now();
-        self.snapshot_at = replay_from;
+        self.snapshot_at = number;
 
         // A reader may have found damage while the snapshot was written.
-        if self.engine.live().is_some_and(|live| Arc::ptr_eq(&live, &index)) {
+        if self.rebase(&index, Arc::new(table)) {
             let kept = snapshot::list(self.engine.files.folder()).unwrap_or_default();
             if self.engine.acknowledged.lacking().is_some() {
                 // An older snapshot would need entries that the journal lacks.
-                self.remove_superseded(replay_from);
-                self.engine.acknowledged.in_snapshot(replay_from);
+                self.remove_superseded(number);
+                self.engine.acknowledged.in_snapshot(number);
             } else if let Some((oldest, _)) = kept.get(SNAPSHOTS_KEPT - 1) {
                 // The first snapshot removes nothing: the journal goes back to the beginning.
                 self.remove_superseded(*oldest);
+            }
+            let folder = frozen.layer.folder().to_owned();
+            close(index);
+            if let Err(error) = fs::remove_dir_all(&folder) {
+                tracing::warn!(folder = %folder.display(), %error, "the changes that are in a snapshot now cannot be removed");
             }
         }
 
@@ -134,7 +214,33 @@ impl Upkeep {
         self.engine.counters.journal_bytes_at_snapshot.store(left.min(journal), Relaxed);
         self.engine.snapshot_asked.store(false, Relaxed);
         self.update_snapshot_figures();
+        self.update_index_size();
+        sys::give_back_free_memory();
         Ok(())
+    }
+
+    /// The index in use, with a layer that does not change any more: of an earlier attempt at a snapshot, or a new one.
+    fn frozen_index(&self) -> Result<Arc<Index>, FeatureError> {
+        let unavailable = || FeatureError::Unavailable { reason: self.engine.state.load().reason() };
+        // Commands of before, such as that of an erasure, are done.
+        let (index, ..) = self.index_position()?;
+        if index.frozen().is_some() {
+            return Ok(index);
+        }
+        let layer = self.engine.syncing(|| recovery::new_layer(&self.engine));
+        let layer = layer.map_err(|reason| FeatureError::NotWritten { reason })?;
+        let folder = layer.folder().to_owned();
+        let (reply, answer) = oneshot::channel();
+        let sent = self.engine.commands.blocking_send(WriterCommand::Freeze { layer, reply });
+        let frozen =
+            sent.map_err(|_| unavailable()).and_then(|()| answer.blocking_recv().map_err(|_| unavailable())?);
+        frozen.inspect_err(|_| drop(fs::remove_dir_all(folder)))
+    }
+
+    fn rebase(&self, index: &Arc<Index>, snapshot: Arc<SnapshotTable>) -> bool {
+        let (reply, answer) = std::sync::mpsc::channel();
+        let command = WriterCommand::Rebase { index: index.clone(), snapshot, reply };
+        self.engine.commands.blocking_send(command).is_ok() && answer.recv().unwrap_or(false)
     }
 
     /// Ensures that there is room for a snapshot, if need be by removing the older of two. It may use half of
@@ -208,6 +314,14 @@ impl Upkeep {
         }
 
         let _ = self.engine.commands.blocking_send(WriterCommand::NoteDamage(damage));
+        if let Some(index) = self.engine.live()
+            && let Some(path) =
+                index.snapshot().map(|snapshot| snapshot.path()).filter(|path| damaged.iter().any(|bad| bad == path))
+        {
+            // Another index reads the one before.
+            let error = IndexError::damaged(format!("{} is", path.display()));
+            return self.engine.give_up(&index, &error);
+        }
         match self.snapshot() {
             Ok(()) => {
                 // The new snapshot must not become the older one of two: the journal of a still older one would begin
@@ -219,6 +333,7 @@ impl Upkeep {
                 if let Some((newest, _)) = snapshot::list(self.engine.files.folder()).unwrap_or_default().first() {
                     self.remove_superseded(*newest);
                 }
+                self.keep_two_copies();
             }
             Err(error) => {
                 tracing::error!(%error, "the damaged files of the feature store could not be replaced by a snapshot");
@@ -241,49 +356,18 @@ impl Upkeep {
     /// Updates the size of the index.
     pub fn update_index_size(&self) {
         if let Some(index) = self.engine.live() {
-            self.engine.counters.index_bytes.store(Files::size(index.folder()), Relaxed);
+            let bytes = index.folders().map(Files::size).sum();
+            self.engine.counters.index_bytes.store(bytes, Relaxed);
         }
     }
 
-    /// Compacts an index that has grown far beyond its records: sled never frees space.
-    pub fn compact_if_worth_it(&mut self) {
-        self.update_index_size();
-        let index = self.engine.counters.index_bytes.load(Relaxed);
-        if index > (self.newest_snapshot() * COMPACTION_FACTOR).max(COMPACTION_MIN_BYTES)
-            && let Err(error) = self.compact()
-        {
-            tracing::warn!(%error, "the feature index could not be compacted");
-        }
-    }
-
-    fn newest_snapshot(&self) -> u64 {
-        let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        snapshots.first().map_or(0, |(_, path)| Files::size(path))
-    }
-
-    /// Builds a smaller copy of the index and uses it. Returns the bytes before and after.
+    /// Writes everything into a new snapshot, and starts over with no changes. Returns the bytes that the changes took
+    /// before and after.
     pub fn compact(&mut self) -> Result<(u64, u64), FeatureError> {
-        let unavailable = |reason: String| FeatureError::Unavailable { reason };
-        let free = self.engine.files.free().unwrap_or(u64::MAX);
-        if free < self.newest_snapshot() * INDEX_FACTOR + (self.engine.config.min_free_mb << 20) {
-            return Err(self.engine.disk_full(free));
-        }
-        let (index, from, records) = self.index_position(false)?;
-        let before = Files::size(index.folder());
-        self.engine.compacting.store(true, Relaxed);
-        let copied = recovery::compact(&self.engine, &index, from, records);
-        self.engine.compacting.store(false, Relaxed);
-        let applier = copied.map_err(unavailable)?;
-        let after = applier.index.folder().to_owned();
-        let old = self.hand_over(applier).map_err(unavailable)?;
-        let folder = index.folder().to_owned();
-        drop(old);
-        close(index);
-        if let Err(error) = fs::remove_dir_all(&folder) {
-            tracing::warn!(folder = %folder.display(), %error, "the old feature index cannot be removed");
-        }
         self.update_index_size();
-        Ok((before, Files::size(&after)))
+        let before = self.engine.counters.index_bytes.load(Relaxed);
+        self.snapshot()?;
+        Ok((before, self.engine.counters.index_bytes.load(Relaxed)))
     }
 }
 
@@ -299,12 +383,23 @@ impl Engine {
         }
     }
 
-    /// True when the journal is so long that a snapshot should replace it: a start after a crash reads both. At half of the
-    /// snapshot it reads at most half more than it must, and snapshots write two bytes for each of the journal.
-    pub fn has_journal_grown(&self, bytes: u64) -> bool {
-        let grown = bytes.saturating_sub(self.counters.journal_bytes_at_snapshot.load(Relaxed));
+    /// True when so much has changed that a snapshot should be taken: a start after a crash reads it and the journal,
+    /// and the changes should fit sled's cache. At half of the snapshot a start reads at most half more than it must,
+    /// and snapshots write two bytes for each of the journal.
+    pub fn has_grown(&self, journal_bytes: u64) -> bool {
+        let grown = journal_bytes.saturating_sub(self.counters.journal_bytes_at_snapshot.load(Relaxed));
         let half = self.counters.newest_snapshot_bytes.load(Relaxed) / 2;
+        let (part, of) = LAYER_PART;
         grown >= half.max(JOURNAL_GROWTH_MIN).min(self.config.snapshot_mb << 20)
+            || self.counters.layer_bytes.load(Relaxed) >= (self.config.cache_mb << 20) / of * part
+    }
+
+    /// Runs work that makes sled sync a file: it has one lock for all its stores, and holds it meanwhile.
+    pub fn syncing<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.is_syncing.store(true, Relaxed);
+        let done = work();
+        self.is_syncing.store(false, Relaxed);
+        done
     }
 
     /// True when less than `min_free_mb` is free.

@@ -1,19 +1,22 @@
 //! The upkeep thread: opening, rebuilding, snapshots, sweeping of expired rows, the search for damage, compaction.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use ledge_base::clock;
 use ledge_base::principal::Principal;
+use ledge_base::{clock, sys};
 use ledge_service::audit_event::AuditEvent;
 use tokio::sync::oneshot;
 
+use super::super::index::Index;
+use super::super::journal;
 use super::super::online::FeatureError;
+use super::super::snapshot;
 use super::super::statistics::Counters;
-use super::super::store::Index;
 use super::applier::Applier;
 use super::commands::{UpkeepJob, WriterCommand};
 use super::recovery::{self, close, set_aside};
@@ -22,23 +25,21 @@ use super::{disk_space, restore};
 
 /// The interval of the periodic work, such as the check if a snapshot is due.
 const PERIODIC_INTERVAL: Duration = Duration::from_secs(5);
-/// The interval between two sweeps of expired rows.
-const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
+/// The interval between two looks at the clock.
+const CLOCK_INTERVAL: Duration = Duration::from_mins(1);
 /// The interval between two scrubs, which read and check every file.
 const SCRUB_INTERVAL: Duration = Duration::from_hours(24);
-/// The most by which the wall clock may run ahead of a monotonic clock between two sweeps, in microseconds.
+/// The most by which the wall clock may run ahead of a monotonic clock between two looks, in microseconds.
 const CLOCK_JUMP_MIN_US: i64 = 300_000_000;
-/// The pause of the sweep after such a jump, and after a start.
+/// The time after such a jump, and after a start, in which no expired row is removed.
 const SWEEP_PAUSE: Duration = Duration::from_hours(1);
-/// The most expired rows that are removed at a time.
-const SWEEP_BATCH_ROWS: usize = 1000;
 /// The pause before a failed rebuild is tried again.
 const REBUILD_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of the upkeep thread.
 pub struct Upkeep {
     pub(super) engine: Arc<Engine>,
-    swept: Instant,
+    clock_read: Instant,
     pub(super) scrubbed: Instant,
     /// The journal's next entry when the last snapshot was taken.
     pub(super) snapshot_at: u64,
@@ -61,7 +62,7 @@ impl Upkeep {
         let clock = SteadyClock { then: now, then_us: clock::unix_micros() };
         Self {
             engine,
-            swept: now,
+            clock_read: now,
             scrubbed: now,
             snapshot_at: 0,
             no_snapshot_before: now,
@@ -85,7 +86,7 @@ impl Upkeep {
             }
             match jobs.recv_timeout(PERIODIC_INTERVAL.saturating_sub(ticked.elapsed())) {
                 Ok(UpkeepJob::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(UpkeepJob::Open) => drop(self.build_and_hand_over(recovery::open)),
+                Ok(UpkeepJob::Open) => drop(self.open_index()),
                 Ok(UpkeepJob::Rebuild { index, damaged }) => self.replace(index, damaged),
                 Ok(UpkeepJob::Snapshot { reply }) => {
                     let _ = reply.send(self.snapshot());
@@ -117,15 +118,15 @@ impl Upkeep {
             disk_space::remove_damaged_files(&self.engine);
         }
         if self.retry.is_some_and(|at| at <= Instant::now()) {
-            return drop(self.build_and_hand_over(recovery::open));
+            return drop(self.open_index());
         }
         if self.engine.live().is_none() {
             return;
         }
 
-        if self.swept.elapsed() >= SWEEP_INTERVAL {
-            self.swept = Instant::now();
-            self.sweep();
+        if self.clock_read.elapsed() >= CLOCK_INTERVAL {
+            self.clock_read = Instant::now();
+            self.check_clock();
         }
         if self.encrypt_retry.0 <= Instant::now() {
             // The attempt when the store was opened may have failed.
@@ -139,7 +140,6 @@ impl Upkeep {
             if let Err(error) = self.snapshot() {
                 tracing::warn!(%error, "a snapshot of the feature store failed; the journal is kept");
             }
-            self.compact_if_worth_it();
         }
 
         self.write_out();
@@ -151,7 +151,7 @@ impl Upkeep {
     fn write_out(&mut self) {
         let next = self.engine.counters.journal_next_seq.load(Relaxed);
         if let Some(index) = self.engine.live().filter(|_| self.written_out != next) {
-            match index.write_out() {
+            match self.engine.syncing(|| index.top().write_out()) {
                 Ok(()) => self.written_out = next,
                 Err(error) => self.engine.give_up(&index, &error),
             }
@@ -170,13 +170,14 @@ impl Upkeep {
     }
 
     /// Opens or builds an index, and hands it to the writer.
-    fn build_and_hand_over(&mut self, build: impl FnOnce(&Engine) -> Result<Applier, String>) -> Result<(), String> {
+    fn open_index(&mut self) -> Result<(), String> {
         let started = Instant::now();
         self.retry = None;
 
-        let mut made = build(&self.engine).and_then(|applier| self.hand_over(applier));
+        let open = |upkeep: &Self| recovery::open(&upkeep.engine).and_then(|applier| upkeep.hand_over(applier));
+        let mut made = open(self);
         if made.is_err() && !self.engine.files.has_room() && disk_space::free_space(&self.engine) {
-            made = recovery::open(&self.engine).and_then(|applier| self.hand_over(applier));
+            made = open(self);
         }
 
         self.engine.opened.send_replace(true);
@@ -187,11 +188,15 @@ impl Upkeep {
                 self.engine.counters.last_recovery_us.store(took, Relaxed);
                 let rebuilt = self.engine.counters.rebuilds.load(Relaxed);
                 tracing::info!(ms = took / 1000, rebuilt, "the feature store is ready");
+                let snapshot = self.engine.live().and_then(|index| Some(index.snapshot()?.header().replay_from));
+                self.snapshot_at = snapshot.unwrap_or(0);
                 self.update_snapshot_figures();
                 self.scrub();
+                self.replace_unread_snapshot();
                 self.encrypt_plain_values();
                 self.update_index_size();
                 self.hold_reserve();
+                sys::give_back_free_memory();
                 Ok(())
             }
             Err(reason) => {
@@ -217,30 +222,32 @@ impl Upkeep {
         answer.recv().map_err(|_| "the writer is gone".to_owned())?
     }
 
-    /// Replaces an index that was given up.
+    /// Replaces an index that was given up. Of a damaged one only the damaged part is set aside.
     fn replace(&mut self, index: Arc<Index>, damaged: bool) {
         // This command makes the writer drop the index.
-        let _ = self.index_position(false);
-        let folder = index.folder().to_owned();
+        let _ = self.index_position();
+        let layers: Vec<PathBuf> = index.folders().map(Path::to_owned).collect();
+        let snapshot = index.snapshot().map(|snapshot| snapshot.path().to_owned());
         close(index);
         if self.engine.live().is_some() {
             // Another index, built meanwhile, is already in use.
-            return set_aside(&self.engine, &folder);
+            return;
         }
         Counters::count(&self.engine.counters.rebuilds);
         if damaged {
-            set_aside(&self.engine, &folder);
-            drop(self.build_and_hand_over(recovery::rebuild));
-        } else {
-            drop(self.build_and_hand_over(recovery::open));
+            let bad = snapshot.filter(|path| matches!(snapshot::verify_file(path), Err(error) if error.is_damage()));
+            for path in bad.map_or(layers, |snapshot| vec![snapshot]) {
+                set_aside(&self.engine, &path);
+            }
         }
+        drop(self.open_index());
     }
 
     /// The index, the journal entry before which it has every entry, and how many records it has.
-    pub(super) fn index_position(&self, rotate: bool) -> Result<(Arc<Index>, u64, u64), FeatureError> {
+    pub(super) fn index_position(&self) -> Result<(Arc<Index>, u64, u64), FeatureError> {
         let unavailable = || FeatureError::Unavailable { reason: self.engine.state.load().reason() };
         let (reply, answer) = oneshot::channel();
-        self.engine.commands.blocking_send(WriterCommand::Position { rotate, reply }).map_err(|_| unavailable())?;
+        self.engine.commands.blocking_send(WriterCommand::Position { reply }).map_err(|_| unavailable())?;
         let (seq, records) = answer.blocking_recv().map_err(|_| unavailable())??;
         Ok((self.engine.live().ok_or_else(unavailable)?, seq, records))
     }
@@ -271,7 +278,7 @@ impl Upkeep {
         self.engine.audit.record(principal, AuditEvent::FeatureStoreRestored { records });
         Counters::count(&self.engine.counters.rebuilds);
 
-        self.build_and_hand_over(recovery::rebuild).map_err(|reason| FeatureError::Unavailable {
+        self.open_index().map_err(|reason| FeatureError::Unavailable {
             reason: format!("the backup of {records} records is restored, but its index is not built yet: {reason}"),
         })?;
 
@@ -281,40 +288,51 @@ impl Upkeep {
             }
         }
         self.remove_superseded(replay_from);
-        self.snapshot_at = replay_from;
+        // A second copy of what only the restored snapshot has.
+        self.keep_two_copies();
         Ok(records)
     }
 
-    /// Removes rows whose ttl passed long enough ago. Skipped while the disk is full: sled would need space for it.
-    pub(super) fn sweep(&mut self) {
+    /// Takes a snapshot where the index does not read the newest one in place: it is of an earlier version, of another
+    /// box, or damaged. Likewise where only one file has all records.
+    fn replace_unread_snapshot(&mut self) {
+        let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
+        let Some((newest, _)) = snapshots.first() else { return };
+        let read = self.engine.live().and_then(|index| Some(index.snapshot()?.header().replay_from));
+        if read == Some(*newest) {
+            return self.keep_two_copies();
+        }
+        if let Err(error) = self.snapshot() {
+            tracing::warn!(%error, "the index of the feature store could not be written to a snapshot; the next one is due when the journal has grown");
+        }
+    }
+
+    /// Takes a second snapshot where there is one, and the journal does not go back to the beginning: one bad place
+    /// would lose records.
+    pub(super) fn keep_two_copies(&mut self) {
+        let files = &self.engine.files;
+        let is_only = snapshot::list(files.folder()).is_ok_and(|snapshots| snapshots.len() == 1);
+        let is_short =
+            journal::list(&files.journal()).is_ok_and(|list| list.first().is_none_or(|(first, _)| *first > 1));
+        if is_only
+            && is_short
+            && let Err(error) = self.snapshot()
+        {
+            tracing::warn!(%error, "there is no second snapshot of the feature store yet");
+        }
+    }
+
+    fn check_clock(&mut self) {
         if self.clock.has_jumped(Instant::now(), clock::unix_micros()) {
             tracing::warn!("the clock jumped ahead: no expired features are removed for an hour");
             self.no_sweep_before = Instant::now() + SWEEP_PAUSE;
         }
-        if Instant::now() < self.no_sweep_before || self.engine.is_disk_full() {
-            return;
-        }
+    }
 
-        while let Some(index) = self.engine.live() {
-            let now_us = clock::unix_micros();
-            let expired = match index.expired(now_us, SWEEP_BATCH_ROWS) {
-                Ok(expired) => expired,
-                Err(error) => return self.engine.give_up(&index, &error),
-            };
-            let swept = expired.len();
-            if swept == 0 {
-                return;
-            }
-            let (reply, answer) = mpsc::channel();
-            if self.engine.commands.blocking_send(WriterCommand::Purge { expired, now_us, reply }).is_err() {
-                return;
-            }
-            let Ok(gone) = answer.recv() else { return };
-            self.engine.counters.purged.fetch_add(gone as u64, Relaxed);
-            if swept < SWEEP_BATCH_ROWS {
-                return;
-            }
-        }
+    /// The time up to which expired rows may be removed now, in microseconds since the Unix epoch; `None`: none.
+    pub(super) fn may_remove_until(&mut self) -> Option<i64> {
+        self.check_clock();
+        (Instant::now() >= self.no_sweep_before).then(clock::unix_micros)
     }
 }
 

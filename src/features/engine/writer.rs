@@ -9,14 +9,15 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
 use super::super::entity_keys::EntityKeys;
+use super::super::index::{Index, IndexError, Layer};
 use super::super::journal::{Change, Journal, JournalError};
 use super::super::key::IndexKey;
 use super::super::online::{FeatureError, Pushed};
 use super::super::protection::Body;
 use super::super::record::Seal;
 use super::super::seal::SealContext;
+use super::super::snapshot::SnapshotTable;
 use super::super::statistics::Counters;
-use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, PendingChange};
 use super::commands::{IncomingRow, UpkeepJob, WriterCommand};
 use super::files::CleanStop;
@@ -101,14 +102,16 @@ impl StoreWriter {
 
     fn serve(&mut self, command: WriterCommand) {
         match command {
-            WriterCommand::Purge { expired, now_us, reply } => {
-                let registry = self.engine.registry.load_full();
-                let gone = self.on_index(|applier| applier.purge(&registry, &expired, now_us)).unwrap_or(0);
-                self.publish_rows();
-                let _ = reply.send(gone);
+            WriterCommand::Position { reply } => {
+                let records = self.on_index(|applier| Ok(applier.content.records()));
+                let _ = reply
+                    .send(records.map(|records| (self.journal.next_seq(), records)).ok_or_else(|| self.no_index()));
             }
-            WriterCommand::Position { rotate, reply } => {
-                let _ = reply.send(self.position(rotate));
+            WriterCommand::Freeze { layer, reply } => {
+                let _ = reply.send(self.freeze(layer));
+            }
+            WriterCommand::Rebase { index, snapshot, reply } => {
+                let _ = reply.send(self.rebase(&index, &snapshot));
             }
             WriterCommand::NoteDamage(damage) => {
                 if let Err(error) = self.journal.note_damage(&damage) {
@@ -143,16 +146,42 @@ impl StoreWriter {
         }
     }
 
-    /// The sequence number before which the index has every entry, and how many records it has.
-    fn position(&mut self, rotate: bool) -> Result<(u64, u64), FeatureError> {
-        let Some(records) = self.on_index(|applier| Ok(applier.content.tally.records)) else {
-            return Err(FeatureError::Unavailable { reason: self.engine.state.load().reason() });
+    fn no_index(&self) -> FeatureError {
+        FeatureError::Unavailable { reason: self.engine.state.load().reason() }
+    }
+
+    /// Puts `layer` on the index, for the entries of a new journal segment.
+    fn freeze(&mut self, layer: Layer) -> Result<Arc<Index>, FeatureError> {
+        let unwritten = |error: JournalError| FeatureError::Unavailable { reason: error.to_string() };
+        let Some((index, records)) = self.on_index(|applier| Ok((applier.index.clone(), applier.content.records())))
+        else {
+            return Err(self.no_index());
         };
-        if rotate {
-            let unwritten = |error: JournalError| FeatureError::Unavailable { reason: error.to_string() };
-            self.journal.rotate().map_err(unwritten)?;
-        }
-        Ok((self.journal.next_seq(), records))
+        // No two snapshots have the same number, also without an entry between them.
+        let above = index.snapshot().map_or(0, |snapshot| snapshot.header().replay_from + 1);
+        self.journal.skip_to(above).and_then(|()| self.journal.rotate()).map_err(unwritten)?;
+        self.publish_figures();
+        let (number, hash_key) = (self.journal.next_seq(), self.engine.hash_key.id());
+        let begun = layer.begin(number, hash_key);
+        begun.map_err(|error| FeatureError::Unavailable { reason: error.to_string() })?;
+        let frozen = Arc::new(index.freeze(Arc::new(layer), number, records));
+        let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(&index, &frozen)) else {
+            return Err(self.no_index());
+        };
+        applier.freeze(frozen.clone());
+        self.publish_figures();
+        Ok(frozen)
+    }
+
+    /// Reads what is below the top layer from `snapshot`. False when another index is in use by now.
+    fn rebase(&mut self, index: &Arc<Index>, snapshot: &Arc<SnapshotTable>) -> bool {
+        let rebased = Arc::new(index.rebase(snapshot.clone()));
+        let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(index, &rebased)) else {
+            return false;
+        };
+        applier.rebase(rebased, snapshot.statistics());
+        self.publish_rows();
+        true
     }
 
     fn push(&mut self, pushes: Vec<WaitingPush>) {
@@ -215,7 +244,9 @@ impl StoreWriter {
     fn trusted_until(&mut self) -> i64 {
         let now_us = clock::unix_micros();
         let latest_us = self.engine.trusted_until(now_us);
-        let Some(newest_us) = self.applier.as_ref().map(|applier| applier.content.newest_us) else { return latest_us };
+        let Some(newest_us) = self.applier.as_ref().map(|applier| applier.content.newest_us()) else {
+            return latest_us;
+        };
 
         let is_behind = latest_us == i64::MAX && newest_us > now_us;
         if is_behind && !self.reported_clock {
@@ -292,7 +323,7 @@ impl StoreWriter {
         Counters::count(&engine.counters.groups);
         self.publish_figures();
         // At full rate the journal would grow far beyond the limit until the next check.
-        if engine.has_journal_grown(self.journal.bytes()) && !engine.snapshot_asked.swap(true, Relaxed) {
+        if engine.has_grown(self.journal.bytes()) && !engine.snapshot_asked.swap(true, Relaxed) {
             let _ = engine.jobs.send(UpkeepJob::RunPeriodic);
         }
 
@@ -412,7 +443,7 @@ impl StoreWriter {
 
         applier.taken_back = 0;
         // Before any read, and before event times are compared with the clock.
-        self.engine.note_newest(applier.content.newest_us);
+        self.engine.note_newest(applier.content.newest_us());
 
         let state = Arc::new(StoreState::Ready(applier.index.clone()));
         let old = self.applier.replace(applier);
@@ -445,14 +476,16 @@ impl StoreWriter {
     fn publish_figures(&self) {
         self.engine.counters.journal_bytes.store(self.journal.bytes(), Relaxed);
         self.engine.counters.journal_next_seq.store(self.journal.next_seq(), Relaxed);
+        let changed = self.applier.as_ref().map_or(0, |applier| applier.content.top.bytes);
+        self.engine.counters.layer_bytes.store(changed, Relaxed);
     }
 
     fn publish_rows(&self) {
         let Some(applier) = &self.applier else { return };
-        self.engine.note_newest(applier.content.newest_us);
+        self.engine.note_newest(applier.content.newest_us());
         self.engine.counters.with_views(|views| {
-            for (view, rows) in &applier.content.rows {
-                views.entry(*view).or_default().rows = *rows;
+            for (view, rows) in applier.content.rows() {
+                views.entry(view).or_default().rows = rows;
             }
         });
     }
@@ -466,9 +499,9 @@ impl StoreWriter {
             tracing::warn!(%error, "the feature store was not closed cleanly; the next start checks its index");
             return;
         }
-        let Some(generation) = super::recovery::generation(applier.index.folder()) else { return };
-        let clean = CleanStop { generation, applied: applier.applied, tally: applier.content.tally };
-        let closed = applier.index.flush().map_err(|error| error.to_string());
+        let Some(generation) = super::recovery::generation(applier.index.top().folder()) else { return };
+        let clean = CleanStop { generation, applied: applier.applied, tally: applier.content.top.tally };
+        let closed = applier.index.top().flush().map_err(|error| error.to_string());
         match closed.and_then(|()| self.engine.files.mark_clean(&clean).map_err(|error| error.to_string())) {
             Ok(()) => tracing::debug!(ms = started.elapsed().as_millis(), "the feature store is closed"),
             Err(error) => {

@@ -21,8 +21,8 @@ pub const GROUP_HEAD_BYTES: usize = 16;
 pub const GROUP_BYTES_MAX: usize = 64 << 20;
 
 const MAGIC: &[u8; 8] = b"LEDGEJNL";
-/// 2: a group may end with the latest event time that was trusted when it was written.
-const VERSION: u16 = 2;
+/// 2: a group may end with the latest event time that was trusted when it was written. 3: rows may be packed.
+const VERSION: u16 = 3;
 /// The versions that are read.
 const VERSIONS: RangeInclusive<u16> = 1..=VERSION;
 /// The bytes of the first entry's number, and of the number of entries.

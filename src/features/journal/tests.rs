@@ -219,7 +219,7 @@ fn the_journal_of_a_later_version_is_refused_and_left_alone() {
     journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     let path = journal.segments[0].path.clone();
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[8] = 3;
+    bytes[8] += 1;
     let sum = crc32fast::hash(&bytes[..60]).to_le_bytes();
     bytes[60..64].copy_from_slice(&sum);
     durable::replace(&path, &bytes).unwrap();

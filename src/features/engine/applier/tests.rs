@@ -4,10 +4,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::super::catalog::Catalog;
+use super::super::super::index::Layer;
 use super::super::super::key::HashKey;
+use super::super::super::snapshot::{SnapshotHeader, SnapshotTable, write_file};
 use super::super::super::value::{ScalarType, Value};
 use super::super::super::view::{FieldId, Kind};
 use super::super::super::window::{every_function, view};
+use super::super::snapshots::ScanError;
 use super::*;
 
 const SECOND: i64 = 1_000_000;
@@ -37,7 +40,8 @@ fn values(number: u64) -> Vec<(FieldId, Value)> {
 }
 
 fn applier(folder: &tempfile::TempDir, name: &str) -> Applier {
-    let index = Index::open(&folder.path().join(name), 16 << 20).unwrap();
+    let layer = Layer::open(&folder.path().join(name), 16 << 20).unwrap();
+    let index = Index::new(None, Arc::new(layer));
     let protection = Arc::new(Protection::new(None, &Catalog::default()));
     Applier::new(Arc::new(index), IndexContent::default(), 0, SECOND, protection)
 }
@@ -77,7 +81,67 @@ proptest! {
             replayed.replay(entries.to_vec()).unwrap();
         }
         prop_assert_eq!(records(&replayed), records(&pushed));
-        prop_assert_eq!(replayed.content.tally, pushed.content.tally);
-        prop_assert_eq!((replayed.applied, replayed.index.applied().unwrap()), (pushed.applied, pushed.applied));
+        prop_assert_eq!(replayed.content.top.tally, pushed.content.top.tally);
+        let applied = replayed.index.top().applied().unwrap();
+        prop_assert_eq!((replayed.applied, applied), (pushed.applied, pushed.applied));
     }
+
+    #[test]
+    fn an_index_over_snapshots_has_what_one_layer_would_have(
+        steps in vec((0..40_i64, prop::option::weighted(0.8, 0..300_i64)), 1..300),
+        cuts in vec(1..60_usize, 1..6),
+        written in any::<[bool; 6]>(),
+    ) {
+        let (folder, pending) = (tempfile::tempdir().unwrap(), changes(&steps));
+        let mut whole = applier(&folder, "whole");
+        let mut parted = applier(&folder, "parted");
+        let (mut rest, mut next) = (&pending[..], 0);
+        for (round, (cut, written)) in cuts.iter().zip(written).enumerate() {
+            let (now, later) = rest.split_at((*cut).min(rest.len()));
+            rest = later;
+            prop_assert_eq!(parted.apply(now).unwrap(), whole.apply(now).unwrap());
+            next += now.len() as u64;
+            // A snapshot that fails leaves its layer to the next attempt.
+            if parted.index.frozen().is_none() {
+                let (layer, number) = (Layer::open(&folder.path().join(format!("layer {round}")), 16 << 20).unwrap(), next + 1);
+                layer.begin(number, [0; 8]).unwrap();
+                let records = parted.content.records();
+                let index = parted.index.freeze(Arc::new(layer), number, records);
+                parted.freeze(Arc::new(index));
+            }
+            if written {
+                let number = parted.index.frozen().unwrap().number + round as u64;
+                let table = Arc::new(snapshot(&folder, &parted.index, number));
+                let index = Arc::new(parted.index.rebase(table.clone()));
+                parted.rebase(index, table.statistics());
+            }
+            prop_assert_eq!(records(&parted), records(&whole));
+            for (key, record) in records(&whole) {
+                let found = parted.index.get(&key).unwrap();
+                prop_assert_eq!(found.as_deref(), Some(&record[..]));
+            }
+            prop_assert_eq!(parted.content.records(), whole.content.records());
+        }
+        prop_assert_eq!(parted.apply(rest).unwrap(), whole.apply(rest).unwrap());
+        prop_assert_eq!(records(&parted), records(&whole));
+        let entities = (0..40).map(|entity| HashKey::new([7; 32]).index_key(view(&[], Duration::ZERO).id, &[Value::Int64(entity)]));
+        for key in entities {
+            let (one, other) = (parted.index.get(&key).unwrap(), whole.index.get(&key).unwrap());
+            prop_assert_eq!(one.as_deref(), other.as_deref());
+        }
+    }
+}
+
+/// A snapshot of everything below the top layer.
+fn snapshot(folder: &tempfile::TempDir, index: &Index, replay_from: u64) -> SnapshotTable {
+    let header =
+        SnapshotHeader { replay_from, created_ms: 0, hash_key_id: [0; 8], partial: false, catalog: String::new() };
+    let (path, _) = write_file(folder.path(), &header, |writer| {
+        index.scan_frozen(|key, record| Ok(writer.add(&key, record)?)).map_err(|error: ScanError| match error {
+            ScanError::Io(error) => error,
+            ScanError::Index(error) => std::io::Error::other(error),
+        })
+    })
+    .unwrap();
+    SnapshotTable::open(&path).unwrap().unwrap()
 }

@@ -43,7 +43,8 @@ fn any_record() -> impl Strategy<Value = Vec<u8>> {
     let body = prop_oneof![4 => 0..120_usize, 1 => 4000..4200_usize, 1 => Just(60_000)];
     (any::<i64>(), any::<i64>(), body).prop_map(|(event_us, purge_us, body)| {
         let header = RecordHeader { seq: 1, event_us, purge_us };
-        header.with_body(&key(0), crate::record::Seal::default(), false, &vec![1; body])
+        let body = [&event_us.to_le_bytes()[..], &vec![1; body]].concat();
+        header.with_body(&key(0), crate::record::Seal::default(), false, &body)
     })
 }
 
@@ -104,7 +105,8 @@ proptest! {
             })
             .collect();
         let seal = crate::record::Seal::default();
-        let listed = records.iter().map(|(key, header)| (*key, header.with_body(key, seal, false, b"body"))).collect();
+        let record = |key: &IndexKey, header: &RecordHeader| header.with_body(key, seal, false, &header.event_us.to_le_bytes());
+        let listed = records.iter().map(|(key, header)| (*key, record(key, header))).collect();
         let (bytes, _) = write(&header(), &listed);
         let table = of(&bytes).unwrap().unwrap();
 
