@@ -14,14 +14,14 @@ pub struct FeaturesConfig {
     pub views: PathBuf,
     /// The folder of the store.
     pub path: PathBuf,
-    /// The memory that the index may use as a cache, in MiB.
+    /// The memory that sled may use as a cache for the changes since a snapshot, in MiB.
     #[serde(deserialize_with = "in_range::<16, 1024, _, _>")]
     pub cache_mb: u64,
     /// Pushes are refused when less than this is free on the disk of the store, in MiB: the index needs space to work
     /// in.
     #[serde(deserialize_with = "in_range::<16, 1_048_576, _, _>")]
     pub min_free_mb: u64,
-    /// The growth of the journal since the last snapshot that triggers the next one, in MiB.
+    /// The growth of the journal since the last snapshot that triggers the next one in any case, in MiB.
     #[serde(deserialize_with = "in_range::<1, 1_048_576, _, _>")]
     pub snapshot_mb: u64,
     /// The time for which a row is kept after its ttl, so that reads report `OUTSIDE_MAX_AGE` and not `NOT_FOUND`, in

@@ -93,6 +93,11 @@ impl Index {
         self.snapshot.as_ref()
     }
 
+    /// Its layers, the older one first.
+    pub fn layers(&self) -> Vec<Arc<Layer>> {
+        self.frozen.iter().map(|frozen| &frozen.layer).chain([&self.top]).cloned().collect()
+    }
+
     /// The folders of its layers.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         self.frozen.iter().map(|frozen| frozen.layer.folder()).chain([self.top.folder()])

@@ -43,6 +43,7 @@ const LOCKED_ERROR_TEXT: &str = "could not acquire lock";
 
 /// The keys of the tree `meta`.
 const META_APPLIED: &[u8] = b"applied";
+const META_BEGUN: &[u8] = b"begun";
 const META_COMPLETE: &[u8] = b"complete";
 const META_HASH_KEY: &[u8] = b"hash key";
 const META_SNAPSHOT: &[u8] = b"snapshot";
@@ -231,6 +232,7 @@ fn removal_checksum(key: &IndexKey, content: &[u8]) -> u32 {
 pub struct Changes {
     /// `None` removes the value: the entity was nowhere else.
     rows: Vec<(IndexKey, Option<LayerValue>)>,
+    begun: Option<u64>,
     applied: Option<u64>,
 }
 
@@ -238,6 +240,11 @@ impl Changes {
     /// Writes a value, or removes it.
     pub fn put(&mut self, key: &IndexKey, value: Option<LayerValue>) {
         self.rows.push((*key, value));
+    }
+
+    /// Records that no value is of a later entry than `seq`.
+    pub fn begun(&mut self, seq: u64) {
+        self.begun = Some(seq);
     }
 
     /// Records that every journal entry up to `seq` is in the layer, or below it.
@@ -314,6 +321,9 @@ impl Layer {
     /// wait.
     pub fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
         guard(|| {
+            if let Some(begun) = changes.begun {
+                self.meta.insert(META_BEGUN, &begun.to_be_bytes())?;
+            }
             for (key, value) in &changes.rows {
                 match value {
                     Some(value) => self.rows.insert(key.as_bytes(), &value.bytes)?,
@@ -335,6 +345,13 @@ impl Layer {
     /// The number of the snapshot below it. 0 is none: it has every record.
     pub fn snapshot(&self) -> Result<u64, IndexError> {
         self.number(META_SNAPSHOT).map(Option::unwrap_or_default)
+    }
+
+    /// The last journal entry of which it may have a value; `None` in an index of an earlier version, which does not
+    /// know it.
+    pub fn begun(&self) -> Result<Option<u64>, IndexError> {
+        let (begun, applied) = (self.number(META_BEGUN)?, self.applied()?);
+        Ok(begun.map(|begun| begun.max(applied)))
     }
 
     /// The last journal entry that is in it or below it, with all before. 0 is none.
@@ -364,7 +381,9 @@ impl Layer {
         guard(|| {
             self.meta.insert(META_HASH_KEY, &hash_key)?;
             self.meta.insert(META_SNAPSHOT, &snapshot.to_be_bytes())?;
-            self.meta.insert(META_APPLIED, &snapshot.saturating_sub(1).to_be_bytes())?;
+            let last = snapshot.saturating_sub(1).to_be_bytes();
+            self.meta.insert(META_BEGUN, &last)?;
+            self.meta.insert(META_APPLIED, &last)?;
             self.meta.insert(META_COMPLETE, &[])?;
             Ok(())
         })

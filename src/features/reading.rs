@@ -12,8 +12,8 @@ use super::caller::{FeatureCaller, TouchedRows};
 use super::engine::{Engine, StoreState};
 use super::index::{Index, IndexError};
 use super::key::IndexKey;
-use super::merge::purge_us;
 use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
+use super::protection::Protection;
 use super::record::{Damaged, Record};
 use super::statistics::Counters;
 
@@ -112,7 +112,7 @@ impl ReadRequest {
                 feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
             });
             let read = |(key, entity): (&IndexKey, &Vec<Value>)| {
-                find(engine, index, key, entity, &rows.view, wants_windows, &believed)
+                find(&engine.protection, index, key, entity, &rows.view, wants_windows, &believed)
             };
             let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
             records.push(found.map_err(|error| {
@@ -217,7 +217,7 @@ impl ReadPlan {
 }
 
 fn find(
-    engine: &Engine,
+    protection: &Protection,
     index: &Index,
     key: &IndexKey,
     entity: &[Value],
@@ -227,7 +227,7 @@ fn find(
 ) -> Result<Option<EntityRecord>, IndexError> {
     let Some(bytes) = index.get(key)? else { return Ok(None) };
     let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("a record cannot be used: {error}"));
-    let record = match engine.protection.record(key, &bytes) {
+    let record = match protection.record(key, &bytes) {
         Ok(record) => record,
         Err(Damaged::Erased) => return Ok(None),
         Err(error) => return Err(damaged(&error)),
@@ -238,12 +238,6 @@ fn find(
         return Ok(None);
     }
 
-    let event_us = record.row.event_us;
-    if purge_us(view, event_us, engine.keep_us()) <= *believed.start() {
-        // The next snapshot leaves it out.
-        return Ok(None);
-    }
-
     let windows = if wants_windows && !record.windows.is_empty() {
         Some(WindowState::decode(&record.windows).map_err(|error| damaged(&error))?)
     } else {
@@ -251,6 +245,7 @@ fn find(
     };
 
     // The age of a row from a future that the clock left again is unknown.
+    let event_us = record.row.event_us;
     let expired =
         view.ttl_us().is_some_and(|ttl| event_us.saturating_add(ttl) < *believed.start() || event_us > *believed.end());
     Ok(Some(EntityRecord { record, windows, expired }))

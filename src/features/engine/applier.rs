@@ -152,6 +152,8 @@ pub struct Applier {
     pub content: IndexContent,
     /// The last journal entry that is in it.
     pub applied: u64,
+    /// The last journal entry that its layer knows of.
+    begun: u64,
     /// Rows that replaced one from a future that the clock left again.
     pub taken_back: u64,
     keep_us: i64,
@@ -183,7 +185,7 @@ impl Applier {
         keep_us: i64,
         protection: Arc<Protection>,
     ) -> Self {
-        Self { index, content, applied, taken_back: 0, keep_us, protection }
+        Self { index, content, applied, begun: 0, taken_back: 0, keep_us, protection }
     }
 
     /// Applies the changes in order. Returns the outcome of each.
@@ -191,6 +193,7 @@ impl Applier {
         let mut outcomes = Vec::with_capacity(pending.len());
         for chunk in pending.chunks(CHUNK_ROWS) {
             let touched = self.merged(chunk, &mut outcomes)?;
+            self.begun = chunk.last().map_or(self.begun, |last| last.seq.max(self.begun));
             self.applied = chunk.last().map_or(self.applied, |last| last.seq.max(self.applied));
             self.write(touched)?;
         }
@@ -202,6 +205,7 @@ impl Applier {
     /// are: after a crash meanwhile they are applied again.
     pub fn replay(&mut self, mut pending: Vec<PendingChange>) -> Result<(), IndexError> {
         let last = pending.iter().map(|change| change.seq).max();
+        self.begun = self.begun.max(last.unwrap_or(0));
         pending.sort_by_key(|change| change.key);
         for chunk in pending.chunks(CHUNK_ROWS) {
             let touched = self.merged(chunk, &mut Vec::with_capacity(chunk.len()))?;
@@ -333,6 +337,7 @@ impl Applier {
     fn write(&mut self, touched: HashMap<IndexKey, RecordInChunk>) -> Result<(), IndexError> {
         self.protection.persist().map_err(|error| unwritten(&error))?;
         let mut changes = Changes::default();
+        changes.begun(self.begun);
         changes.applied(self.applied);
         for (key, RecordInChunk { top, is_below, change, .. }) in touched {
             let value = match change {

@@ -27,6 +27,8 @@ pub enum WriterCommand {
         /// Receives the outcome when the rows are durable.
         reply: oneshot::Sender<Result<Pushed, FeatureError>>,
     },
+    /// Takes pushes although the index is still being opened: it has no entry from this one on.
+    TakePushes { from: u64 },
     /// Asks for the sequence number before which the index has every entry, and how many records it has; or why there
     /// is no index.
     Position { reply: oneshot::Sender<Result<(u64, u64), FeatureError>> },

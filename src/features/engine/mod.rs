@@ -54,6 +54,8 @@ pub const WRITER_QUEUE_LENGTH: usize = 4096;
 #[derive(Debug)]
 pub enum StoreState {
     Opening,
+    /// The index is compared with the journal; pushes are accepted.
+    Comparing,
     Ready(Arc<Index>),
     /// The index is being rebuilt; pushes are accepted.
     Rebuilding {
@@ -68,7 +70,7 @@ impl StoreState {
     /// The name of the state in statistics.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Opening => "opening",
+            Self::Opening | Self::Comparing => "opening",
             Self::Ready(_) => "ready",
             Self::Rebuilding { .. } => "rebuilding",
             Self::Restoring => "restoring",
@@ -80,7 +82,8 @@ impl StoreState {
     pub fn reason(&self) -> String {
         match self {
             Self::Ready(_) => "it is ready".into(),
-            Self::Opening => "it is being opened and checked".into(),
+            Self::Opening => "it is being opened".into(),
+            Self::Comparing => "it is being compared with the journal".into(),
             Self::Rebuilding { reason } => format!("it is being rebuilt, because {reason}"),
             Self::Restoring => "a backup is being restored".into(),
             Self::Closed => "it is closed".into(),

@@ -21,6 +21,7 @@ use super::super::registry::Registry;
 use super::super::snapshot::{self, SnapshotError, SnapshotReader, SnapshotTable};
 use super::super::statistics::Counters;
 use super::applier::{Action, Applier, IndexContent, PendingChange};
+use super::commands::WriterCommand;
 use super::files::{CleanStop, RESERVE_BYTES};
 use super::{Engine, StoreState, disk_space};
 
@@ -50,27 +51,39 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
         .map_err(|error| format!("the folder of the feature store cannot be used: {error}"))?;
     let generations = engine.files.generations().map_err(|error| error.to_string())?;
 
-    let base = newest_table(engine)?;
-    let over = base.as_ref().map_or(0, |table| table.header().replay_from);
-    let (mut fitting, mut later) = (None, Vec::new());
-
+    let mut layers = Vec::new();
     for generation in generations {
         match open_layer(engine, generation) {
-            Ok((layer, snapshot)) if snapshot == over && fitting.is_none() => fitting = Some((layer, generation)),
-            Ok((layer, snapshot)) if snapshot > over => later.push(layer),
-            Ok((layer, _)) => {
+            Ok(layer) => layers.push((generation, layer)),
+            Err(unusable) => dismiss(engine, generation, unusable)?,
+        }
+    }
+    let begun: Option<Vec<u64>> = layers.iter().map(|(_, layer)| layer.begun().ok().flatten()).collect();
+    if let Some(begun) = begun {
+        // The entries of new pushes come after all of them.
+        let from = begun.into_iter().max().unwrap_or(0) + 1;
+        let _ = engine.commands.blocking_send(WriterCommand::TakePushes { from });
+    }
+
+    let base = Base::newest(engine)?;
+    let (mut fitting, mut later) = (None, Vec::new());
+    for (generation, layer) in layers {
+        match base.place(&layer) {
+            Ok(Place::Over) if fitting.is_none() => fitting = Some((generation, layer)),
+            Ok(Place::OverLater) => later.push(Arc::new(layer)),
+            Ok(Place::Over | Place::Behind) => {
+                tracing::info!(generation, "a feature index from before the newest snapshot is removed");
                 drop(layer);
-                tracing::debug!(generation, "changes that are in a snapshot are removed");
                 let _ = engine.files.remove_index(generation);
             }
-            Err(unusable) => dismiss(engine, generation, unusable)?,
+            Err(error) => dismiss(engine, generation, error.into())?,
         }
     }
 
     let mut opened = None;
-    if let Some((layer, generation)) = fitting {
+    if let Some((generation, layer)) = fitting {
         let clean = clean.filter(|clean| clean.generation == generation);
-        let index = Arc::new(Index::new(base.clone(), Arc::new(layer)));
+        let index = Arc::new(Index::new(base.table.clone(), Arc::new(layer)));
         match checked(engine, index.clone(), clean, &later) {
             Ok(applier) => opened = Some(applier),
             Err(unusable) => {
@@ -79,7 +92,7 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
             }
         }
     }
-    let applier = opened.map_or_else(|| rebuild(engine, base, &later), Ok)?;
+    let applier = opened.map_or_else(|| rebuild(engine, base.table, &later), Ok)?;
     drop(later);
     if let Some(kept) = generation(applier.index.top().folder()) {
         remove_others(engine, kept);
@@ -87,15 +100,68 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
     Ok(applier)
 }
 
+/// Makes another index over the newest good snapshot, with the changes of one whose snapshot is damaged.
+pub fn make_anew(engine: &Engine, index: &Index) -> Result<Applier, String> {
+    rebuild(engine, Base::newest(engine)?.table, &index.layers())
+}
+
+/// The snapshot that an index lies on.
+struct Base {
+    /// The number of the newest good snapshot; 0 without any.
+    number: u64,
+    /// That snapshot, if it can be read in place: it is of this version, sorted, and its keys were made with this
+    /// store's hash key.
+    table: Option<Arc<SnapshotTable>>,
+}
+
+/// The place of a layer.
+enum Place {
+    Over,
+    /// Over a later snapshot, which is damaged.
+    OverLater,
+    /// The snapshot has everything that it has, or is a restored backup.
+    Behind,
+}
+
+impl Base {
+    /// Finds and reads the newest good snapshot.
+    fn newest(engine: &Engine) -> Result<Self, String> {
+        let mut unread = None;
+        for (number, path) in snapshots(engine)? {
+            match snapshot::verify_file(&path).and_then(|_| SnapshotTable::open(&path)) {
+                Ok(table) => {
+                    let table = table.filter(|table| table.header().hash_key_id == engine.hash_key.id());
+                    return Ok(Self { number, table: table.map(Arc::new) });
+                }
+                Err(error) => {
+                    let reason = format!("{}: {}", path.display(), with_cause(&error));
+                    engine.alarm("a snapshot of the feature store cannot be used", &reason);
+                    if !error.is_damage() {
+                        unread = Some(reason);
+                    }
+                }
+            }
+        }
+        unread.map_or(Ok(Self { number: 0, table: None }), Err)
+    }
+
+    fn place(&self, layer: &Layer) -> Result<Place, IndexError> {
+        let over = if self.table.is_some() { self.number } else { 0 };
+        Ok(match layer.snapshot()? {
+            // One with every record may be older than a snapshot that cannot be read in place.
+            0 if over == 0 && layer.applied()?.saturating_add(1) < self.number => Place::Behind,
+            snapshot if snapshot == over => Place::Over,
+            snapshot if snapshot > self.number => Place::OverLater,
+            _ => Place::Behind,
+        })
+    }
+}
+
 /// Removes a layer that cannot be used, or sets it aside.
 fn dismiss(engine: &Engine, generation: u64, unusable: Unusable) -> Result<(), String> {
     match unusable {
         Unusable::Unfinished => {
             tracing::info!(generation, "a feature index whose build was interrupted is removed");
-            let _ = engine.files.remove_index(generation);
-        }
-        Unusable::Behind => {
-            tracing::info!(generation, "a feature index from before the newest snapshot is removed");
             let _ = engine.files.remove_index(generation);
         }
         // The cause may be the full disk, and there is no room for another index either.
@@ -113,33 +179,9 @@ fn dismiss(engine: &Engine, generation: u64, unusable: Unusable) -> Result<(), S
     Ok(())
 }
 
-/// The newest good snapshot, if it can be read in place: it is of this version, sorted, and its keys were made with this
-/// store's hash key.
-fn newest_table(engine: &Engine) -> Result<Option<Arc<SnapshotTable>>, String> {
-    let mut unread = None;
-    for (_, path) in snapshots(engine)? {
-        match SnapshotTable::open(&path) {
-            Ok(table) => {
-                let table = table.filter(|table| table.header().hash_key_id == engine.hash_key.id());
-                return Ok(table.map(Arc::new));
-            }
-            Err(error) => {
-                let reason = format!("{}: {}", path.display(), with_cause(&error));
-                engine.alarm("a snapshot of the feature store cannot be used", &reason);
-                if !error.is_damage() {
-                    unread = Some(reason);
-                }
-            }
-        }
-    }
-    unread.map_or(Ok(None), Err)
-}
-
 /// Reasons why an index cannot be used.
 pub enum Unusable {
     Unfinished,
-    /// It lacks entries that only the newest snapshot has, or that snapshot is a restored backup.
-    Behind,
     Damaged(IndexError),
     System(String),
 }
@@ -158,15 +200,13 @@ impl From<Unusable> for String {
     fn from(unusable: Unusable) -> Self {
         match unusable {
             Unusable::Unfinished => "its build was interrupted".into(),
-            Unusable::Behind => "it lacks entries that a snapshot has".into(),
             Unusable::Damaged(error) => error.to_string(),
             Unusable::System(reason) => reason,
         }
     }
 }
 
-/// Opens a layer. Returns the number of the snapshot that it lies on, too.
-fn open_layer(engine: &Engine, generation: u64) -> Result<(Layer, u64), Unusable> {
+fn open_layer(engine: &Engine, generation: u64) -> Result<Layer, Unusable> {
     let layer = Layer::open(&engine.files.index(generation), engine.config.cache_mb << 20)?;
     if !layer.is_complete()? {
         return Err(Unusable::Unfinished);
@@ -174,21 +214,17 @@ fn open_layer(engine: &Engine, generation: u64) -> Result<(Layer, u64), Unusable
     if !layer.is_keyed_by(engine.hash_key.id())? {
         return Err(IndexError::damaged("the hash key that its entries were made with (hash.key) is lost").into());
     }
-    let snapshot = layer.snapshot()?;
-    let last = layer.applied()?;
-    if snapshot == 0
-        && let Some((newest, path)) = snapshots(engine).map_err(Unusable::System)?.first()
-        && last.saturating_add(1) < *newest
-        && snapshot::verify_file(path).is_ok()
-    {
-        return Err(Unusable::Behind);
-    }
-    Ok((layer, snapshot))
+    Ok(layer)
 }
 
 /// Reads every value of the layer. After a clean stop its tally must be the one noted then. Otherwise it is repaired:
 /// sled may have lost records without reporting it.
-fn checked(engine: &Engine, index: Arc<Index>, clean: Option<CleanStop>, later: &[Layer]) -> Result<Applier, Unusable> {
+fn checked(
+    engine: &Engine,
+    index: Arc<Index>,
+    clean: Option<CleanStop>,
+    later: &[Arc<Layer>],
+) -> Result<Applier, Unusable> {
     let last = index.top().applied()?;
     let mut content = IndexContent::over(index.snapshot().map(|snapshot| snapshot.statistics()));
     let mut values = index.top().scan(&[]);
@@ -228,7 +264,7 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<CleanStop>, later: 
 }
 
 /// Fills a new layer from the journal, and from the newest good snapshot where that cannot be read in place.
-fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Layer]) -> Result<Applier, String> {
+fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Arc<Layer>]) -> Result<Applier, String> {
     let layer = new_layer(engine)?;
     let (hash_key, over) = (engine.hash_key.id(), base.as_ref().map(|table| table.header().replay_from));
     if let Some(over) = over {
@@ -254,7 +290,7 @@ fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Layer]) -
 
 /// Brings everything into the layer that neither it, nor a snapshot below it, nor the journal may have. Returns the
 /// journal entry from which to continue.
-fn fill(engine: &Engine, applier: &mut Applier, later: &[Layer]) -> Result<u64, LoadError> {
+fn fill(engine: &Engine, applier: &mut Applier, later: &[Arc<Layer>]) -> Result<u64, LoadError> {
     let from = match applier.index.snapshot() {
         Some(snapshot) => snapshot.header().replay_from,
         None => load_snapshot(engine, applier)?,

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -315,19 +315,21 @@ impl Upkeep {
 
         let _ = self.engine.commands.blocking_send(WriterCommand::NoteDamage(damage));
         if let Some(index) = self.engine.live()
-            && let Some(path) =
-                index.snapshot().map(|snapshot| snapshot.path()).filter(|path| damaged.iter().any(|bad| bad == path))
+            && let Some(path) = index.snapshot().map(|snapshot| snapshot.path().to_owned())
+            && damaged.contains(&path)
         {
-            // Another index reads the one before.
-            let error = IndexError::damaged(format!("{} is", path.display()));
-            return self.engine.give_up(&index, &error);
+            set_aside(&self.engine, &path);
+            if let Err(reason) = self.replace_base(&index) {
+                self.engine.give_up(&index, &IndexError::damaged(reason));
+                return;
+            }
         }
         match self.snapshot() {
             Ok(()) => {
                 // The new snapshot must not become the older one of two: the journal of a still older one would begin
                 // too late.
                 let new = self.engine.files.folder().join(snapshot::file_name(self.snapshot_at));
-                for path in damaged.iter().filter(|path| **path != new) {
+                for path in damaged.iter().filter(|path| **path != new && path.exists()) {
                     set_aside(&self.engine, path);
                 }
                 if let Some((newest, _)) = snapshot::list(self.engine.files.folder()).unwrap_or_default().first() {
@@ -339,6 +341,15 @@ impl Upkeep {
                 tracing::error!(%error, "the damaged files of the feature store could not be replaced by a snapshot");
             }
         }
+    }
+
+    /// Makes an index over the snapshot before, and uses it instead of one whose snapshot is damaged.
+    fn replace_base(&self, index: &Arc<Index>) -> Result<(), String> {
+        let applier = recovery::make_anew(&self.engine, index)?;
+        let old = self.hand_over(applier)?;
+        let folders: Vec<PathBuf> = index.folders().map(Path::to_owned).collect();
+        drop(old);
+        folders.iter().try_for_each(fs::remove_dir_all).map_err(|error| error.to_string())
     }
 
     /// Updates the figures of the snapshots.

@@ -206,7 +206,10 @@ impl Upkeep {
                     "the feature store has no usable index; another attempt follows"
                 );
                 let why = format!("it has no index: {reason}");
-                if matches!(&**self.engine.state.load(), StoreState::Opening | StoreState::Rebuilding { .. }) {
+                if matches!(
+                    &**self.engine.state.load(),
+                    StoreState::Opening | StoreState::Comparing | StoreState::Rebuilding { .. }
+                ) {
                     self.engine.state.store(Arc::new(StoreState::Rebuilding { reason: why }));
                 }
                 self.retry = Some(Instant::now() + REBUILD_RETRY_INTERVAL);

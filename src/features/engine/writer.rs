@@ -102,6 +102,7 @@ impl StoreWriter {
 
     fn serve(&mut self, command: WriterCommand) {
         match command {
+            WriterCommand::TakePushes { from } => self.take_pushes(from),
             WriterCommand::Position { reply } => {
                 let records = self.on_index(|applier| Ok(applier.content.records()));
                 let _ = reply
@@ -143,6 +144,18 @@ impl StoreWriter {
                 let _ = reply.send(());
             }
             WriterCommand::Push { .. } | WriterCommand::Close => {}
+        }
+    }
+
+    fn take_pushes(&mut self, from: u64) {
+        if let Err(error) = self.journal.skip_to(from) {
+            // Pushes wait until the index is open, and report the reason then.
+            return tracing::warn!(%error, "cannot begin a new segment of the feature store's journal yet");
+        }
+        self.publish_figures();
+        let current = self.engine.state.load();
+        if matches!(&**current, StoreState::Opening) {
+            self.engine.state.compare_and_swap(&*current, Arc::new(StoreState::Comparing));
         }
     }
 
@@ -284,7 +297,7 @@ impl StoreWriter {
     /// Writes the rows of all pushes to the disk. Returns the number of the first, and each row as the journal has it.
     fn write(&mut self, pushes: &[WaitingPush], latest_us: i64) -> Result<(u64, Vec<Body>), FeatureError> {
         let engine = &self.engine;
-        // While the index is being opened it is unknown which entries it has, and a new entry must come after them.
+        // Until the index is open it is unknown which entries it has, and a new entry must come after them.
         if matches!(&**engine.state.load(), StoreState::Opening | StoreState::Restoring | StoreState::Closed) {
             return Err(FeatureError::Unavailable { reason: engine.state.load().reason() });
         }
@@ -410,7 +423,11 @@ impl StoreWriter {
             // Kept: the index is in use again when the restore fails.
             StoreState::Restoring => return None,
             // A reader has found it damaged.
-            StoreState::Ready(_) | StoreState::Opening | StoreState::Rebuilding { .. } | StoreState::Closed => {}
+            StoreState::Ready(_)
+            | StoreState::Opening
+            | StoreState::Comparing
+            | StoreState::Rebuilding { .. }
+            | StoreState::Closed => {}
         }
         self.applier = None;
         None

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::books::{Books, VIEWS};
 use super::seed::Random;
@@ -123,14 +123,18 @@ impl Store {
     }
 }
 
-/// Until the index has on its disk what it has in memory. It writes five times a second if there is anything, in
-/// several writes: only when it has let three turns go by without one is there nothing left.
+/// Until the index has on its disk what it has in memory. It writes within seconds if there is anything, in several
+/// writes: only when it has let a while go by without one is there nothing left.
 fn wait_for_flush(store: &Path) {
     let written = || {
-        let database =
-            fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db")).find(|path| path.is_file());
-        database.unwrap().metadata().unwrap().modified().unwrap()
+        let layers = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db"));
+        layers.filter_map(|database| database.metadata().ok()?.modified().ok()).max().unwrap()
     };
+    let (begin, pushed) = (Instant::now(), SystemTime::now());
+    while written() < pushed {
+        assert!(begin.elapsed() < Duration::from_mins(1), "the index was not written");
+        std::thread::yield_now();
+    }
     let (mut last, mut since) = (written(), Instant::now());
     while since.elapsed() < Duration::from_millis(600) {
         std::thread::yield_now();
