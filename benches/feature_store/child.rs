@@ -51,8 +51,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts the process. Returns the seconds until it answers reads.
-    pub fn start(contender: Contender, folder: &Path, cache_mb: u64) -> (Self, f64) {
+    /// Starts the process. Returns the time until it answers reads.
+    pub fn start(contender: Contender, folder: &Path, cache_mb: u64) -> (Self, Figures) {
         let started = Instant::now();
         let mut process = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--child", contender.name(), "--cache-mb", &cache_mb.to_string(), "--folder"])
@@ -63,8 +63,8 @@ impl Child {
             .unwrap();
         let (input, output) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
         let mut child = Self { contender, process, input, output };
-        child.answer();
-        (child, started.elapsed().as_secs_f64())
+        let found = child.answer();
+        (child, Figures { note: found.note, ..Figures::once(started.elapsed().as_secs_f64()) })
     }
 
     /// Runs a command to its end.
@@ -94,7 +94,7 @@ impl Child {
 pub fn run(contender: Contender, folder: &Path, cache_mb: u64) {
     let mut store = contender.open(folder, cache_mb << 20);
     let print_figures = |figures: &Figures| println!("{}", serde_json::to_string(figures).unwrap());
-    print_figures(&Figures::default());
+    print_figures(&store.started());
     for line in std::io::stdin().lines() {
         let command: Command = serde_json::from_str(&line.unwrap()).unwrap();
         let started = Instant::now();

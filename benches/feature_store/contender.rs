@@ -53,6 +53,11 @@ impl Contender {
 
 /// The operations to measure.
 pub trait Store {
+    /// What a start found.
+    fn started(&self) -> Figures {
+        Figures::default()
+    }
+
     /// Writes every entity once, in batches, each durable before the next. Each round of the day adds visitors, a tenth
     /// as many, whose rows are expired in Ledge at once; the other stores have no expiry and keep them.
     fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures;

@@ -27,7 +27,6 @@ use clap::Parser;
 
 use child::{Child, Command};
 use contender::Contender;
-use load::Figures;
 use report::Report;
 
 /// The feature store in-process, compared with plain sled and with redb.
@@ -148,9 +147,9 @@ fn starts(options: &Options, children: &mut [Child], report: &mut Report) {
     for (child, contender) in children.iter_mut().zip(&options.stores) {
         let folder = options.folder.join(contender.name());
         let mut again = |child: &mut Child, what: &str| {
-            let (started, seconds) = Child::start(*contender, &folder, options.cache_mb);
+            let (started, took) = Child::start(*contender, &folder, options.cache_mb);
             *child = started;
-            report.add(*contender, what, Figures::once(seconds));
+            report.add(*contender, what, took);
         };
         child.ask(&Command::Close);
         again(child, "start after an orderly stop");

@@ -31,7 +31,7 @@ use crate::daemon::{TestRoot, write};
 use crate::encryption::{SETTING, flat, install};
 
 /// The boxes that this version must open, from the oldest form on.
-const BOXES: &[&str] = &["audit-2,features-3,keys-1,updates-2"];
+const BOXES: &[&str] = &["audit-2,features-3,keys-1,updates-2", "audit-2,features-4,keys-1,updates-2"];
 
 /// As their owners declared them.
 const VIEWS: &str = r#"
@@ -109,7 +109,12 @@ fn opens(left: &Path, is_sealed: bool, with_index: bool) {
     put_back(left, root.folder.path());
     let state = root.folder.path().to_owned();
     if !with_index {
-        std::fs::remove_dir_all(state.join("features/index-2")).unwrap();
+        for entry in std::fs::read_dir(state.join("features")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_str().unwrap().starts_with("index-") {
+                std::fs::remove_dir_all(path).unwrap();
+            }
+        }
     }
     let before = records(&root, 1);
     assert!(before.len() > 5 && signed(&root, 1).is_some(), "{} records", before.len());

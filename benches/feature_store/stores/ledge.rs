@@ -21,6 +21,8 @@ use crate::load::{Figures, Random, Watch, nanoseconds};
 pub struct Ledge {
     runtime: Runtime,
     store: FeatureStore,
+    /// The seconds from the start until the first push was taken.
+    taken_after_s: f64,
 }
 
 fn declared() -> String {
@@ -56,6 +58,7 @@ fn read_of(entity: u64) -> OnlineRequest {
 
 impl Ledge {
     pub fn open(folder: &Path, cache_bytes: u64, sealer: Sealer) -> Self {
+        let started = Instant::now();
         let (views, path) = (folder.join("views"), folder.join("store"));
         std::fs::create_dir_all(&views).unwrap();
         std::fs::create_dir_all(&path).unwrap();
@@ -66,7 +69,12 @@ impl Ledge {
         let config = FeaturesConfig { views, path, cache_mb, keep_expired_h: 0, ..FeaturesConfig::default() };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let store = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
-        let opened = Self { runtime, store };
+        let push = push(&mut Random::new(0), &[0], clock::unix_micros());
+        let caller = || FeatureCaller::unlimited(Principal::Local);
+        while runtime.block_on(store.push(push.clone(), caller())).is_err() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let opened = Self { runtime, store, taken_after_s: started.elapsed().as_secs_f64() };
         opened.runtime.block_on(opened.store.opened());
         // A rebuild of the index may continue after that.
         while opened.store.statistics().unwrap().state != "ready" {
@@ -116,6 +124,10 @@ impl Ledge {
 }
 
 impl Store for Ledge {
+    fn started(&self) -> Figures {
+        Figures { note: format!("pushes after {:.2} s", self.taken_after_s), ..Figures::default() }
+    }
+
     fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures {
         let mut random = Random::new(u64::from(round) + 1);
         let mut latencies = Vec::new();
@@ -170,7 +182,6 @@ impl Store for Ledge {
 
     fn compact(&mut self) -> Figures {
         let (before, after) = self.runtime.block_on(self.store.compact()).unwrap();
-        self.snapshot();
         let purged = self.store.statistics().unwrap().purged;
         Figures {
             note: format!("index {} to {} MB, {purged} rows swept", before / 1_000_000, after / 1_000_000),
