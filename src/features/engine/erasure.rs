@@ -346,4 +346,4 @@ fn not_erased(error: impl std::fmt::Display) -> FeatureError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

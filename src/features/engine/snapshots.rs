@@ -319,8 +319,7 @@ impl Upkeep {
             && damaged.contains(&path)
         {
             set_aside(&self.engine, &path);
-            if let Err(reason) = self.replace_base(&index) {
-                self.engine.give_up(&index, &IndexError::damaged(reason));
+            if !self.replace_base(index) {
                 return;
             }
         }
@@ -343,13 +342,24 @@ impl Upkeep {
         }
     }
 
-    /// Makes an index over the snapshot before, and uses it instead of one whose snapshot is damaged.
-    fn replace_base(&self, index: &Arc<Index>) -> Result<(), String> {
-        let applier = recovery::make_anew(&self.engine, index)?;
-        let old = self.hand_over(applier)?;
+    /// Makes an index over the snapshot before, and uses it instead of one whose snapshot is damaged. False: it is given
+    /// up instead.
+    fn replace_base(&self, index: Arc<Index>) -> bool {
         let folders: Vec<PathBuf> = index.folders().map(Path::to_owned).collect();
-        drop(old);
-        folders.iter().try_for_each(fs::remove_dir_all).map_err(|error| error.to_string())
+        match recovery::make_anew(&self.engine, &index).and_then(|applier| self.hand_over(applier)) {
+            Ok(old) => drop(old),
+            Err(reason) => {
+                self.engine.give_up(&index, &IndexError::damaged(reason));
+                return false;
+            }
+        }
+        close(index);
+        for folder in folders {
+            if let Err(error) = fs::remove_dir_all(&folder) {
+                tracing::warn!(folder = %folder.display(), %error, "an old feature index cannot be removed");
+            }
+        }
+        true
     }
 
     /// Updates the figures of the snapshots.
@@ -427,3 +437,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use crate::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use crate::registry::Registry;
 use crate::{FeatureCaller, FeatureStore};
 
-const VIEWS: &str = "
+pub const VIEWS: &str = "
 [[entity]]
 name = 'customer'
 value_type = 'Int64'
@@ -29,14 +29,14 @@ source = { name = 'customers' }
 schema = [{ name = 'note', dtype = 'String' }]
 ";
 
-struct Store {
-    folder: TempDir,
-    features: FeatureStore,
+pub struct Store {
+    pub folder: TempDir,
+    pub features: FeatureStore,
     runtime: Runtime,
 }
 
 impl Store {
-    fn ready(sealer: Sealer) -> Self {
+    pub fn ready(sealer: Sealer) -> Self {
         let is_on = sealer.is_on();
         let store = Self::open(TempDir::new().unwrap(), sealer, VIEWS);
         store.until("ready", |store| store.engine().live().is_some());
@@ -44,7 +44,7 @@ impl Store {
         store
     }
 
-    fn open(folder: TempDir, sealer: Sealer, declared: &str) -> Self {
+    pub fn open(folder: TempDir, sealer: Sealer, declared: &str) -> Self {
         let (views, path) = (folder.path().join("views"), folder.path().join("store"));
         fs::create_dir_all(&views).unwrap();
         fs::write(views.join("views.toml"), declared).unwrap();
@@ -55,7 +55,7 @@ impl Store {
         Self { folder, features, runtime }
     }
 
-    fn close(self) -> TempDir {
+    pub fn close(self) -> TempDir {
         self.features.close();
         self.folder
     }
@@ -70,20 +70,20 @@ impl Store {
         self.runtime.block_on(self.runtime.spawn_blocking(rekey)).unwrap()
     }
 
-    fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Engine {
         self.features.engine().unwrap()
     }
 
     /// Another upkeep next to the store's own, for its occasional work.
-    fn upkeep(&self) -> Upkeep {
+    pub fn upkeep(&self) -> Upkeep {
         Upkeep::new(self.features.engine().unwrap().clone())
     }
 
-    fn files(&self) -> Files {
+    pub fn files(&self) -> Files {
         Files::new(&self.folder.path().join("store")).unwrap()
     }
 
-    fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let until = Instant::now() + Duration::from_mins(2);
         while !done(self) {
             assert!(Instant::now() < until, "not {what} in time: {:?}", self.features.statistics());
@@ -91,7 +91,7 @@ impl Store {
         }
     }
 
-    fn push(&self, customers: std::ops::Range<i64>) {
+    pub fn push(&self, customers: std::ops::Range<i64>) {
         self.push_these(customers.map(|customer| json!(customer)).collect());
     }
 
@@ -102,7 +102,7 @@ impl Store {
         self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }
 
-    fn has(&self, customer: i64) -> bool {
+    pub fn has(&self, customer: i64) -> bool {
         let request = OnlineRequest {
             selection: Selection::Features(vec!["profile:note".into()]),
             entities: vec![("customer".into(), vec![json!(customer)])],

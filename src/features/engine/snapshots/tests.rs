@@ -1,0 +1,111 @@
+#![expect(clippy::disallowed_methods, reason = "what a broken disk leaves is written here")]
+
+use std::os::unix::fs::FileExt;
+
+use ledge_identity::sealing::Sealer;
+use tempfile::TempDir;
+
+use super::super::erasure::tests::{Store, VIEWS};
+use super::*;
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() { copy(&entry.path(), &to) } else { assert!(fs::copy(entry.path(), to).is_ok()) }
+    }
+}
+
+fn numbers(store: &Store) -> Vec<u64> {
+    snapshot::list(store.files().folder()).unwrap().into_iter().map(|(number, _)| number).collect()
+}
+
+fn has_all(store: &Store, customers: std::ops::Range<i64>) {
+    for customer in customers.clone() {
+        assert!(store.has(customer), "{customer}");
+    }
+    assert!(!store.has(customers.end));
+    assert_eq!(store.engine().counters.with_views(|views| views.values().map(|view| view.rows).sum::<u64>()), 1000);
+}
+
+#[test]
+fn a_snapshot_that_rots_while_it_answers_reads_is_replaced_and_nothing_is_lost() {
+    let store = Store::ready(Sealer::none());
+    let mut upkeep = store.upkeep();
+    store.push(0..500);
+    upkeep.snapshot().unwrap();
+    store.push(500..900);
+    upkeep.snapshot().unwrap();
+    store.push(900..1000);
+    let newest = store.files().folder().join(snapshot::file_name(numbers(&store)[0]));
+    let file = fs::File::options().read(true).write(true).open(&newest).unwrap();
+    let (mut byte, middle) = ([0], file.metadata().unwrap().len() / 2);
+    file.read_exact_at(&mut byte, middle).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
+
+    upkeep.scrub();
+    has_all(&store, 0..1000);
+    assert_eq!(numbers(&store).len(), 2);
+    assert!(
+        snapshot::list(store.files().folder()).unwrap().iter().all(|(_, path)| snapshot::verify_file(path).is_ok())
+    );
+    assert_eq!(store.files().generations().unwrap().len(), 1);
+    assert_eq!(store.engine().counters.damage_found.load(Relaxed), 1);
+    let folder = store.close();
+    let store = Store::open(folder, Sealer::none(), VIEWS);
+    store.until("ready", |store| store.engine().live().is_some());
+    has_all(&store, 0..1000);
+    store.close();
+}
+
+#[test]
+fn a_snapshot_that_fails_leaves_its_changes_to_the_next_one_and_to_a_start_after_a_crash() {
+    let store = Store::ready(Sealer::none());
+    let mut upkeep = store.upkeep();
+    store.push(0..400);
+    // No snapshot can be written over this.
+    let in_the_way = store.files().folder().join(format!("{}.tmp", snapshot::file_name(1)));
+    fs::create_dir(&in_the_way).unwrap();
+    upkeep.snapshot().unwrap_err();
+    store.push(400..700);
+    upkeep.snapshot().unwrap_err();
+    store.push(300..1000);
+    has_all(&store, 0..1000);
+    assert_eq!((numbers(&store).len(), store.files().generations().unwrap().len()), (0, 2));
+
+    let crashed = TempDir::new().unwrap();
+    copy(store.folder.path(), crashed.path());
+    fs::remove_dir(crashed.path().join("store").join(in_the_way.file_name().unwrap())).unwrap();
+    let started = Store::open(crashed, Sealer::none(), VIEWS);
+    started.until("ready", |store| store.engine().live().is_some());
+    has_all(&started, 0..1000);
+    started.upkeep().snapshot().unwrap();
+    has_all(&started, 0..1000);
+    started.close();
+
+    fs::remove_dir(&in_the_way).unwrap();
+    upkeep.snapshot().unwrap();
+    has_all(&store, 0..1000);
+    assert_eq!((numbers(&store).len(), store.files().generations().unwrap().len()), (2, 1));
+    store.close();
+}
+
+#[test]
+fn two_snapshots_of_the_same_content_have_two_numbers() {
+    let store = Store::ready(Sealer::none());
+    let mut upkeep = store.upkeep();
+    store.push(0..1000);
+    upkeep.snapshot().unwrap();
+    upkeep.snapshot().unwrap();
+    let numbers = numbers(&store);
+    assert_eq!(numbers.len(), 2);
+    // One of them, and no journal before it, is a whole store.
+    let folder = store.close();
+    let path = folder.path().join("store");
+    fs::remove_file(path.join(snapshot::file_name(numbers[0]))).unwrap();
+    let store = Store::open(folder, Sealer::none(), VIEWS);
+    store.until("ready", |store| store.engine().live().is_some());
+    has_all(&store, 0..1000);
+    store.close();
+}
