@@ -17,6 +17,14 @@ impl IndexKey {
         &self.0
     }
 
+    /// Its hash, in four parts.
+    pub fn hash(&self) -> [u32; 4] {
+        let [_, _, _, _, hash @ ..] = self.0;
+        let (parts, _) = hash.as_chunks();
+        let part = |at: usize| parts.get(at).map_or(0, |part| u32::from_le_bytes(*part));
+        [part(0), part(1), part(2), part(3)]
+    }
+
     /// The view.
     pub fn view(&self) -> ViewId {
         let [a, b, c, d, ..] = self.0;

@@ -15,7 +15,7 @@ use super::key::IndexKey;
 use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
 use super::protection::Protection;
 use super::record::{Damaged, Record};
-use super::statistics::Counters;
+use super::statistics::{Counters, StatusCounts};
 
 use super::typed;
 use super::value::Value;
@@ -130,19 +130,17 @@ impl ReadRequest {
         let touched: Vec<_> = views.iter().map(touched).collect();
         self.caller.record(FeatureAction::Read, u64::from(is_first), &touched, &engine.audit);
 
+        let mut counts = StatusCounts::default();
         let column = |feature: &Feature| {
             let at = views.iter().position(|rows| rows.view.id == feature.view.id);
             let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
             let cells: Vec<Cell> = found.iter().map(|found| cell(feature, found.as_ref(), now_us)).collect();
-            for status in FieldStatus::ALL {
-                let count = cells.iter().filter(|cell| cell.status == status).count() as u64;
-                if count > 0 {
-                    engine.counters.cell(status, count);
-                }
-            }
+            cells.iter().for_each(|cell| counts.add(cell.status));
             FeatureColumn { feature: feature.clone(), cells }
         };
-        Ok(self.features.iter().map(column).collect())
+        let columns = self.features.iter().map(column).collect();
+        engine.counters.count_cells(&counts);
+        Ok(columns)
     }
 
     /// The columns of the request that any view needs.

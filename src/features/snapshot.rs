@@ -49,7 +49,7 @@ const CATALOG_BYTES_MAX: usize = 64 << 20;
 /// The bytes of a block before its content: its kind, three zeros, the length of its content, a checksum of both.
 const BLOCK_HEAD_BYTES: usize = 12;
 /// The size beyond which a block of records takes no further one, in bytes. A read of one record reads its block.
-const BLOCK_BYTES: usize = 4 << 10;
+const BLOCK_BYTES: usize = 2 << 10;
 /// The longest content of a block, in bytes.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 /// The most bytes before a record: the number of shared bytes, its key, and its length.

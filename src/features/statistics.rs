@@ -12,7 +12,7 @@ use super::view::ViewId;
 /// Counters since the start, updated by all threads of the store.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    pub cells: [AtomicU64; 4],
+    pub cells: [AtomicU64; FieldStatus::ALL.len()],
     /// The recent mean time of reading one record, in nanoseconds.
     pub usual_get_ns: AtomicU64,
     pub reads: AtomicU64,
@@ -41,6 +41,22 @@ pub(super) struct Counters {
     pub snapshot_created_ms: AtomicU64,
     pub last_recovery_us: AtomicU64,
     pub views: Mutex<HashMap<ViewId, ViewCounters>>,
+}
+
+/// The cells of one answer, by status in the order of [`FieldStatus::ALL`].
+#[derive(Debug, Default)]
+pub(super) struct StatusCounts([u64; FieldStatus::ALL.len()]);
+
+impl StatusCounts {
+    pub fn add(&mut self, status: FieldStatus) {
+        let [present, null_value, not_found, outside_max_age] = &mut self.0;
+        *match status {
+            FieldStatus::Present => present,
+            FieldStatus::NullValue => null_value,
+            FieldStatus::NotFound => not_found,
+            FieldStatus::OutsideMaxAge => outside_max_age,
+        } += 1;
+    }
 }
 
 /// The counters of one view.
@@ -128,9 +144,8 @@ impl Counters {
         FieldStatus::ALL.into_iter().zip(self.cells.iter().map(|count| count.load(Ordering::Relaxed))).collect()
     }
 
-    pub fn cell(&self, status: FieldStatus, count: u64) {
-        let at = FieldStatus::ALL.iter().position(|known| *known == status);
-        if let Some(counter) = at.and_then(|at| self.cells.get(at)) {
+    pub fn count_cells(&self, counts: &StatusCounts) {
+        for (counter, count) in self.cells.iter().zip(counts.0).filter(|(_, count)| *count > 0) {
             counter.fetch_add(count, Ordering::Relaxed);
         }
     }
