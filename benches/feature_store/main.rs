@@ -17,6 +17,7 @@
 mod child;
 mod contender;
 mod load;
+mod plot;
 mod process;
 mod report;
 mod stores;
@@ -62,6 +63,9 @@ struct Options {
     /// Also write all figures to this file.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Also draw memory and disk over the simulated day into this SVG file.
+    #[arg(long)]
+    plot: Option<PathBuf>,
     /// Runs one store and takes commands from standard input.
     #[arg(long, hide = true)]
     child: Option<Contender>,
@@ -84,8 +88,15 @@ fn main() {
     if let Some(path) = &options.json {
         ledge::durable::replace(path, report.json().as_bytes()).unwrap();
     }
+    if let Some(path) = &options.plot {
+        ledge::durable::replace(path, plot::of_sizes(&report.rounds(CHURN)).as_bytes()).unwrap();
+    }
     let _ = std::fs::remove_dir_all(&options.folder);
 }
+
+/// The row of the day, and the number of parts of each of its rounds.
+const CHURN: &str = "a day's churn, 500 rows a push";
+const CHURN_SLICES: u64 = 8;
 
 /// The number of parts of the load, in which the stores take turns.
 const LOAD_SLICES: u64 = 4;
@@ -129,8 +140,11 @@ fn measure(options: &Options) -> Report {
     if !options.brief {
         starts(options, &mut children, &mut report);
         for round in 1..=options.updates {
-            let command = Command::Update { from: 0, to: entities, round, of: options.updates };
-            each(&mut children, &mut report, "a day's churn, 500 rows a push", &command);
+            for slice in 0..CHURN_SLICES {
+                let (from, to) = (entities * slice / CHURN_SLICES, entities * (slice + 1) / CHURN_SLICES);
+                let command = Command::Update { from, to, round, of: options.updates };
+                each(&mut children, &mut report, CHURN, &command);
+            }
         }
         each(&mut children, &mut report, "after a day's churn", &Command::Sizes);
         each(&mut children, &mut report, "sweep and compaction", &Command::Compact);

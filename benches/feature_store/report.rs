@@ -45,6 +45,13 @@ impl Report {
         text
     }
 
+    /// The rounds of a row, for each store.
+    pub fn rounds(&self, what: &str) -> Vec<(&'static str, &[Figures])> {
+        let row = self.rows.iter().find(|(known, _)| known == what);
+        let stores = row.into_iter().flat_map(|(_, stores)| self.stores.iter().zip(stores));
+        stores.map(|(store, rounds)| (store.name(), rounds.as_slice())).collect()
+    }
+
     pub fn json(&self) -> String {
         let rows = self.rows.iter().map(|(what, stores)| {
             let stores = self.stores.iter().zip(stores).map(|(store, rounds)| (store.name().to_owned(), json!(rounds)));

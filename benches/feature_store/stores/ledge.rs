@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ledge::audit_event::AuditSink;
@@ -14,6 +17,7 @@ use ledge::identity::sealing::Sealer;
 use ledge::principal::Principal;
 use serde_json::Value as Json;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use crate::contender::{BATCH_ROWS, ROW_FEATURES, Store, TTL_S, batches, event_us, values};
 use crate::load::{Figures, Random, Watch, nanoseconds};
@@ -83,6 +87,26 @@ impl Ledge {
         opened
     }
 
+    /// Reads a random entity every millisecond until the flag is set. The task has the latencies.
+    fn read_meanwhile(&self, entities: u64) -> (Arc<AtomicBool>, JoinHandle<Vec<u32>>) {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (store, stopped) = (self.store.clone(), stop.clone());
+        let reading = async move {
+            let (mut latencies, mut random) = (Vec::new(), Random::new(crate::process::seed()));
+            let mut pace = tokio::time::interval(Duration::from_millis(1));
+            while !stopped.load(Relaxed) {
+                pace.tick().await;
+                let request = read_of(random.below(entities));
+                let started = Instant::now();
+                let caller = FeatureCaller::unlimited(Principal::Local);
+                store.get_online_features(request, caller).await.unwrap();
+                latencies.push(nanoseconds(started.elapsed()));
+            }
+            latencies
+        };
+        (stop, self.runtime.spawn(reading))
+    }
+
     fn callers<R, F>(
         &self,
         callers: usize,
@@ -133,6 +157,7 @@ impl Store for Ledge {
         let mut latencies = Vec::new();
         let now_us = clock::unix_micros();
         let mut rows = 0;
+        let reading = (round > 0).then(|| self.read_meanwhile(entities.end));
         let batch: Vec<u64> = (0..BATCH_ROWS).collect();
         #[expect(clippy::cast_precision_loss, reason = "500")]
         let watch = Watch::start_after(40, BATCH_ROWS as f64, |random| push(random, &batch, now_us));
@@ -145,7 +170,11 @@ impl Store for Ledge {
             assert_eq!(pushed.rows.accepted + pushed.rows.outdated, batch.len(), "{pushed:?}");
             rows += batch.len();
         }
-        Figures::of_rows(latencies, rows, &watch)
+        let figures = Figures::of_rows(latencies, rows, &watch);
+        let Some((stop, reads)) = reading else { return figures };
+        stop.store(true, Relaxed);
+        let reads = Figures::of(self.runtime.block_on(reads).unwrap(), &watch);
+        Figures { note: format!("reads meanwhile p99 {:.0} us, max {:.0} us", reads.p99_us, reads.max_us), ..figures }
     }
 
     fn read(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures {

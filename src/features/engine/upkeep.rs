@@ -147,8 +147,12 @@ impl Upkeep {
         self.hold_reserve();
     }
 
-    /// Gives the changes since the last time to the kernel: a start after a crash takes the rest from the journal.
+    /// Gives the changes since the last time to the kernel: a start after a crash takes the rest from the journal. Not
+    /// while the disk is full: sled does not survive a write that fails.
     fn write_out(&mut self) {
+        if self.engine.is_disk_full() {
+            return;
+        }
         let next = self.engine.counters.journal_next_seq.load(Relaxed);
         if let Some(index) = self.engine.live().filter(|_| self.written_out != next) {
             match self.engine.syncing(|| index.top().write_out()) {
