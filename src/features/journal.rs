@@ -51,6 +51,16 @@ pub enum Change {
     Delete,
 }
 
+impl Change {
+    /// The length of its row.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Put(row) | Self::PutSealed(_, row) => row.len(),
+            Self::Delete => 0,
+        }
+    }
+}
+
 /// The journal of a folder, for the one thread that writes.
 #[derive(Debug)]
 pub struct Journal {

@@ -199,8 +199,10 @@ impl Tally {
 fn digest(key: &IndexKey, value: &[u8]) -> u64 {
     let sum = value.last_chunk().map_or(0, |sum| u32::from_le_bytes(*sum));
     let key = key.as_bytes().last_chunk().map_or(0, |key| u64::from_le_bytes(*key));
+    // The checksum of a record does not cover the kind of the value.
+    let kind = value.first().copied().filter(|kind| *kind >= RECORD).map_or(0, u64::from);
     // Mix the bits, so that records whose checksums were exchanged do not give the same sum (SplitMix64's constants).
-    let mut mixed = key ^ (u64::from(sum) << 32 | u64::from(sum));
+    let mut mixed = key ^ (u64::from(sum) << 32 | u64::from(sum)) ^ (kind << 16);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)

@@ -80,8 +80,8 @@
 //! * Damaged files are set aside, not deleted; the last one of each kind is kept. A snapshot is read back before the
 //!   files that it replaces are removed.
 //! * One bad place in any file loses no acknowledged push, except in the newest entries of the journal when the layer
-//!   does not have them: there are two snapshots, or a journal from the beginning, and a layer has a second copy of the
-//!   journal's end.
+//!   does not have them: there are two snapshots, or a journal from the beginning, or a second one is due as soon as the
+//!   disk has room, and a layer has a second copy of the journal's end.
 //! * A loss is reported with its numbers, and the store continues. `acknowledged.rs` is never ahead of the journal's
 //!   fsync.
 //! * A view and a field keep their numbers for ever, and no number is reused. Rows carry numbers, never names.
@@ -705,6 +705,7 @@ impl OpenStore {
             settling: Settling::begin(),
             generation: AtomicU64::new(0),
             is_syncing: AtomicBool::new(false),
+            has_undecryptable: AtomicBool::new(false),
             snapshot_asked: AtomicBool::new(false),
             audit,
             commands,

@@ -13,7 +13,6 @@ use super::engine::{Engine, StoreState};
 use super::index::{Index, IndexError};
 use super::key::IndexKey;
 use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
-use super::protection::Protection;
 use super::record::{Damaged, Record};
 use super::statistics::{Counters, StatusCounts};
 
@@ -112,7 +111,7 @@ impl ReadRequest {
                 feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
             });
             let read = |(key, entity): (&IndexKey, &Vec<Value>)| {
-                find(&engine.protection, index, key, entity, &rows.view, wants_windows, &believed)
+                find(engine, index, key, entity, &rows.view, wants_windows, &believed)
             };
             let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
             records.push(found.map_err(|error| {
@@ -215,7 +214,7 @@ impl ReadPlan {
 }
 
 fn find(
-    protection: &Protection,
+    engine: &Engine,
     index: &Index,
     key: &IndexKey,
     entity: &[Value],
@@ -225,9 +224,13 @@ fn find(
 ) -> Result<Option<EntityRecord>, IndexError> {
     let Some(bytes) = index.get(key)? else { return Ok(None) };
     let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("a record cannot be used: {error}"));
-    let record = match protection.record(key, &bytes) {
+    let record = match engine.protection.record(key, &bytes) {
         Ok(record) => record,
         Err(Damaged::Erased) => return Ok(None),
+        Err(error) if error.is_undecryptable() => {
+            engine.leave_out(error);
+            return Ok(None);
+        }
         Err(error) => return Err(damaged(&error)),
     };
 

@@ -75,7 +75,8 @@ const KIND_STATISTICS: u8 = 4;
 /// The header of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotHeader {
-    /// The sequence number from which the journal has to be replayed. Records may already have later changes in them.
+    /// The sequence number from which the journal has to be replayed. In a backup, and in a snapshot of version 1,
+    /// records may already have later changes in them.
     pub replay_from: u64,
     /// The time when it was begun, in milliseconds since the Unix epoch.
     pub created_ms: u64,

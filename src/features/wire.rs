@@ -26,6 +26,14 @@ pub enum Damaged {
     Erased,
 }
 
+impl Damaged {
+    /// True when the bytes are as they were written, and cannot be decrypted here, or must not be taken. No other copy
+    /// would help.
+    pub fn is_undecryptable(self) -> bool {
+        matches!(self, Self::Forged | Self::Plain | Self::KeyMissing)
+    }
+}
+
 /// Appends a number, seven bits a byte, lowest first.
 pub fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
     loop {

@@ -1,6 +1,6 @@
 //! Applies journal entries and snapshot records to an index. Pushes, replays and rebuilds share this code.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::super::entity_keys::KeysError;
@@ -185,7 +185,8 @@ impl Applier {
         keep_us: i64,
         protection: Arc<Protection>,
     ) -> Self {
-        Self { index, content, applied, begun: 0, taken_back: 0, keep_us, protection }
+        let begun = index.top().begun().ok().flatten().unwrap_or(0).max(content.highest);
+        Self { index, content, applied, begun, taken_back: 0, keep_us, protection }
     }
 
     /// Applies the changes in order. Returns the outcome of each.
@@ -252,8 +253,12 @@ impl Applier {
         self.protection.persist().map_err(|error| unwritten(&error))?;
 
         for chunk in records.chunks(CHUNK_ROWS) {
-            let mut changes = Changes::default();
+            let (mut changes, mut keys) = (Changes::default(), HashSet::with_capacity(chunk.len()));
             for (key, bytes) in chunk {
+                if !keys.insert(*key) {
+                    // Two of one entity: the second one has to see the first.
+                    self.index.top().apply(&std::mem::take(&mut changes))?;
+                }
                 let header = verified(key, bytes)?;
                 let found = self.index.find(key)?;
                 if self.seq_of(key, &found)?.is_none_or(|seq| seq < header.seq) {
@@ -298,6 +303,8 @@ impl Applier {
         }
         if let Some(new) = &new {
             self.content.add(key, new);
+            self.begun = self.begun.max(new.seq);
+            changes.begun(self.begun);
         }
         changes.put(key, new);
     }
@@ -422,7 +429,8 @@ impl RecordInChunk {
         };
         match protection.record(key, bytes) {
             Ok(record) => Ok(Some(record)),
-            Err(record::Damaged::Erased) => Ok(None),
+            // As a read does, which reports those that cannot be decrypted.
+            Err(error) if error.is_undecryptable() || error == record::Damaged::Erased => Ok(None),
             Err(error) => Err(damaged(error)),
         }
     }

@@ -84,6 +84,10 @@ pub async fn start(
                 match engine.protection.record(&key, bytes) {
                     Ok(record) => Ok(writer.add(&key, &record.encode(&key))?),
                     Err(Damaged::Erased) => Ok(()),
+                    Err(error) if error.is_undecryptable() => {
+                        engine.leave_out(error);
+                        Ok(())
+                    }
                     Err(error) => Err(IndexError::damaged(format!("a record cannot be used: {error}")).into()),
                 }
             })?;

@@ -36,6 +36,8 @@ pub enum WriterCommand {
     Freeze {
         /// A new layer.
         layer: Layer,
+        /// The least number of the snapshot.
+        least: u64,
         /// Receives the index now in use, or why there is none.
         reply: oneshot::Sender<Result<Arc<Index>, FeatureError>>,
     },

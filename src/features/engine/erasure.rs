@@ -117,6 +117,10 @@ fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<EntityMatc
                     Ok(())
                 }
                 Err(Damaged::Erased) => Ok(()),
+                Err(error) if error.is_undecryptable() => {
+                    engine.leave_out(error);
+                    Ok(())
+                }
                 Err(error) => Err(IndexError::damaged(format!("a record cannot be used: {error}"))),
             }
         })?;

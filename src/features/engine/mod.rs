@@ -1,7 +1,7 @@
 //! The engine: journal, index and snapshots together, and their owners.
 //!
 //! * The **writer** thread owns the journal, and only it writes into the index that answers reads.
-//! * The **upkeep** thread opens and rebuilds indexes, takes snapshots, sweeps expired rows, and searches for damage.
+//! * The **upkeep** thread opens and rebuilds indexes, takes snapshots without expired rows, and searches for damage.
 //! * **Readers** read the index that [`StoreState::Ready`] has. A reader that finds damage makes it unavailable to all
 //!   others at once.
 
@@ -35,6 +35,7 @@ use super::incoming::EventTimeLimits;
 use super::index::{Index, IndexError};
 use super::key::HashKey;
 use super::protection::Protection;
+use super::record::Damaged;
 use super::registry::Registry;
 use super::statistics::Counters;
 use acknowledged::Acknowledged;
@@ -106,6 +107,8 @@ pub struct Engine {
     pub generation: AtomicU64,
     /// True while a layer is made, or brought to the disk, which makes readers wait now and then.
     pub is_syncing: AtomicBool,
+    /// True when a record that cannot be decrypted was reported.
+    pub has_undecryptable: AtomicBool,
     /// True when the writer has requested a snapshot.
     pub snapshot_asked: AtomicBool,
     /// True when the first opening has ended, with or without success.
@@ -218,6 +221,13 @@ impl Engine {
             }
             // The upkeep thread ends only when the store closes.
             let _ = self.jobs.send(UpkeepJob::Rebuild { index: index.clone(), damaged });
+        }
+    }
+
+    /// Reports the first record that cannot be decrypted: it is left out like one that does not exist.
+    pub fn leave_out(&self, error: Damaged) {
+        if !self.has_undecryptable.swap(true, Relaxed) {
+            self.alarm("records of the feature store cannot be decrypted, and are left out", &error.to_string());
         }
     }
 

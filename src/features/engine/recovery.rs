@@ -28,8 +28,10 @@ use super::{Engine, StoreState, disk_space};
 /// The records that are applied at a time.
 const BATCH_ENTRIES: usize = 1024;
 
-/// The journal's entries that are sorted and applied at a time: some 30 MB of rows with twenty numbers.
+/// The journal's entries that are sorted and applied at a time, and their bytes: some 30 MB of decoded rows with twenty
+/// numbers each.
 const REPLAY_ENTRIES: usize = 1 << 16;
+const REPLAY_BYTES: usize = 16 << 20;
 
 /// The longest wait for the last readers of an index that is removed.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,6 +57,13 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
     for generation in generations {
         match open_layer(engine, generation) {
             Ok(layer) => layers.push((generation, layer)),
+            Err(Unusable::Locked(reason)) => {
+                tracing::warn!(
+                    generation,
+                    reason,
+                    "a feature index is still open, as in a backup; another one is made"
+                );
+            }
             Err(unusable) => dismiss(engine, generation, unusable)?,
         }
     }
@@ -93,6 +102,10 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
         }
     }
     let applier = opened.map_or_else(|| rebuild(engine, base.table, &later), Ok)?;
+    if !later.is_empty() {
+        // Their values are nowhere else, if the journal lacks them.
+        applier.index.top().flush().map_err(|error| error.to_string())?;
+    }
     drop(later);
     if let Some(kept) = generation(applier.index.top().folder()) {
         remove_others(engine, kept);
@@ -102,7 +115,9 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
 
 /// Makes another index over the newest good snapshot, with the changes of one whose snapshot is damaged.
 pub fn make_anew(engine: &Engine, index: &Index) -> Result<Applier, String> {
-    rebuild(engine, Base::newest(engine)?.table, &index.layers())
+    let applier = rebuild(engine, Base::newest(engine)?.table, &index.layers())?;
+    applier.index.top().flush().map_err(|error| error.to_string())?;
+    Ok(applier)
 }
 
 /// The snapshot that an index lies on.
@@ -174,7 +189,7 @@ fn dismiss(engine: &Engine, generation: u64, unusable: Unusable) -> Result<(), S
             engine.opened.send_replace(true);
             set_aside(engine, &engine.files.index(generation));
         }
-        Unusable::System(reason) => return Err(reason),
+        Unusable::Locked(reason) | Unusable::System(reason) => return Err(reason),
     }
     Ok(())
 }
@@ -183,6 +198,8 @@ fn dismiss(engine: &Engine, generation: u64, unusable: Unusable) -> Result<(), S
 pub enum Unusable {
     Unfinished,
     Damaged(IndexError),
+    /// Somebody has it open.
+    Locked(String),
     System(String),
 }
 
@@ -190,7 +207,8 @@ impl From<IndexError> for Unusable {
     fn from(error: IndexError) -> Self {
         match error {
             // Another index would fail the same way.
-            IndexError::Io { reason } | IndexError::Locked { reason } => Self::System(reason),
+            IndexError::Io { reason } => Self::System(reason),
+            IndexError::Locked { reason } => Self::Locked(reason),
             damaged @ IndexError::Damaged { .. } => Self::Damaged(damaged),
         }
     }
@@ -201,7 +219,7 @@ impl From<Unusable> for String {
         match unusable {
             Unusable::Unfinished => "its build was interrupted".into(),
             Unusable::Damaged(error) => error.to_string(),
-            Unusable::System(reason) => reason,
+            Unusable::Locked(reason) | Unusable::System(reason) => reason,
         }
     }
 }
@@ -253,7 +271,7 @@ fn checked(
                 LoadError::Index(error) => error.into(),
                 LoadError::System(reason) => Unusable::System(reason),
             })?;
-            report_lacking(engine, had.max(from - 1));
+            report_lacking(engine, applier.content.highest.max(had).max(last_of(later)).max(from - 1));
             // sled's own statement of its content proves nothing here.
             let gaps = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
             report_lost(engine, &gaps);
@@ -279,7 +297,7 @@ fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Arc<Layer
         LoadError::System(reason) => reason,
     })?;
     // Before the layer is marked complete: a later start could not report it.
-    report_lacking(engine, applier.content.highest.max(from - 1));
+    report_lacking(engine, applier.content.highest.max(last_of(later)).max(from - 1));
     let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
     report_lost(engine, &lost);
     let noted = applier.note_applied();
@@ -310,6 +328,11 @@ fn fill(engine: &Engine, applier: &mut Applier, later: &[Arc<Layer>]) -> Result<
     }
     applier.applied = applier.applied.max(from - 1);
     Ok(from)
+}
+
+/// The last journal entry that any of these layers has.
+fn last_of(layers: &[Arc<Layer>]) -> u64 {
+    layers.iter().filter_map(|layer| layer.applied().ok()).max().unwrap_or(0)
 }
 
 /// Creates a layer of the next generation.
@@ -459,7 +482,7 @@ fn loaded(
         Ok(_) if same_keys => return Ok(Some((key, bytes))),
         Ok(record) => record,
         Err(Damaged::Erased) => return Ok(None),
-        Err(error @ (Damaged::Forged | Damaged::Plain | Damaged::KeyMissing)) => {
+        Err(error) if error.is_undecryptable() => {
             // Its checksum is right: this is no disk error, and no other copy of the snapshot would help.
             skipped.add(sequence_number(&bytes), error);
             return Ok(None);
@@ -481,10 +504,12 @@ pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Appli
     let (mut from, mut lost, mut skipped) = (from, Vec::new(), SkippedEntries::default());
 
     while from < to {
-        let mut batch: Vec<PendingChange> = Vec::new();
+        let (mut batch, mut bytes): (Vec<PendingChange>, usize) = (Vec::new(), 0);
         let replayed = journal::replay(folder, from, Some(to), |entry| {
+            bytes += entry.change.bytes();
             batch.extend(pending(engine, &registry, entry, &mut skipped)?);
-            if batch.len() >= REPLAY_ENTRIES {
+            if batch.len() >= REPLAY_ENTRIES || bytes >= REPLAY_BYTES {
+                bytes = 0;
                 applier.replay(std::mem::take(&mut batch))?;
             }
             Ok::<(), IndexError>(())
@@ -528,7 +553,7 @@ fn pending(
     let row = match engine.protection.row(&entry.key, seq, &body) {
         Ok(row) => row,
         Err(Damaged::Erased) => return Ok(None),
-        Err(error @ (Damaged::Forged | Damaged::Plain | Damaged::KeyMissing)) => {
+        Err(error) if error.is_undecryptable() => {
             skipped.add(seq, error);
             return Ok(None);
         }

@@ -157,7 +157,12 @@ impl Upkeep {
         let remove_until_us = self.may_remove_until();
         let (mut broken, mut copied) = (None, Copied::default());
         let written = snapshot::write_file(self.engine.files.folder(), &header, |writer| {
-            copied = write_all(&self.engine, &index, remove_until_us, writer).map_err(|error| match error {
+            let written = write_all(&self.engine, &index, remove_until_us, writer).and_then(|written| {
+                let (has, found) = (frozen.records, written.written + written.expired + written.erased);
+                let lacks = || format!("it should have {has} records, and only {found} were found");
+                if found < has { Err(IndexError::damaged(lacks()).into()) } else { Ok(written) }
+            });
+            copied = written.map_err(|error| match error {
                 ScanError::Io(error) => error,
                 ScanError::Index(error) => {
                     broken = Some(error.clone());
@@ -174,15 +179,6 @@ impl Upkeep {
 
         let not_written = |error: &dyn std::fmt::Display| FeatureError::NotWritten { reason: error.to_string() };
         let (path, summary) = written.map_err(|error| not_written(&error))?;
-        let found = summary.records + copied.expired + copied.erased;
-        if found < frozen.records {
-            let records = frozen.records;
-            let error = IndexError::damaged(format!("it should have {records} records, and only {found} were found"));
-            let _ = fs::remove_file(path);
-            self.engine.give_up(&index, &error);
-            return Err(unavailable(error.to_string()));
-        }
-
         let table = SnapshotTable::open(&path).map_err(|error| not_written(&error))?;
         let table = table.ok_or_else(|| not_written(&"it is not sorted"))?;
         let (bytes, ms) = (summary.bytes, started.elapsed().as_millis());
@@ -199,6 +195,7 @@ impl Upkeep {
                 // An older snapshot would need entries that the journal lacks.
                 self.remove_superseded(number);
                 self.engine.acknowledged.in_snapshot(number);
+                self.second_copy_due = true;
             } else if let Some((oldest, _)) = kept.get(SNAPSHOTS_KEPT - 1) {
                 // The first snapshot removes nothing: the journal goes back to the beginning.
                 self.remove_superseded(*oldest);
@@ -230,8 +227,12 @@ impl Upkeep {
         let layer = self.engine.syncing(|| recovery::new_layer(&self.engine));
         let layer = layer.map_err(|reason| FeatureError::NotWritten { reason })?;
         let folder = layer.folder().to_owned();
+        // No two snapshots have the same number, also without an entry between them.
+        let snapshots = snapshot::list(self.engine.files.folder());
+        let snapshots = snapshots.map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
+        let least = snapshots.first().map_or(0, |(newest, _)| newest + 1);
         let (reply, answer) = oneshot::channel();
-        let sent = self.engine.commands.blocking_send(WriterCommand::Freeze { layer, reply });
+        let sent = self.engine.commands.blocking_send(WriterCommand::Freeze { layer, least, reply });
         let frozen =
             sent.map_err(|_| unavailable()).and_then(|()| answer.blocking_recv().map_err(|_| unavailable())?);
         frozen.inspect_err(|_| drop(fs::remove_dir_all(folder)))
@@ -251,7 +252,9 @@ impl Upkeep {
         let need = last / 4 * 5 + (self.engine.config.min_free_mb << 19);
         let free = || self.engine.files.free().unwrap_or(u64::MAX);
         if free() < need
-            && let [(newest, _), _, ..] = snapshots.as_slice()
+            && let [(newest, newest_path), (_, oldest_path), ..] = snapshots.as_slice()
+            && free() + Files::size(oldest_path) >= need
+            && snapshot::verify_file(newest_path).is_ok()
         {
             tracing::warn!("there is no room for a third snapshot of the feature store; the oldest one is removed");
             self.remove_superseded(*newest);

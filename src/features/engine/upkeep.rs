@@ -1,4 +1,4 @@
-//! The upkeep thread: opening, rebuilding, snapshots, sweeping of expired rows, the search for damage, compaction.
+//! The upkeep thread: opening, rebuilding, restores, and when snapshots and the search for damage are due.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const SCRUB_INTERVAL: Duration = Duration::from_hours(24);
 /// The most by which the wall clock may run ahead of a monotonic clock between two looks, in microseconds.
 const CLOCK_JUMP_MIN_US: i64 = 300_000_000;
 /// The time after such a jump, and after a start, in which no expired row is removed.
-const SWEEP_PAUSE: Duration = Duration::from_hours(1);
+const REMOVAL_PAUSE: Duration = Duration::from_hours(1);
 /// The pause before a failed rebuild is tried again.
 const REBUILD_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -49,9 +49,11 @@ pub struct Upkeep {
     written_out: u64,
     retry: Option<Instant>,
     clock: SteadyClock,
-    no_sweep_before: Instant,
+    no_removal_before: Instant,
     /// True when the log already says that no space is reserved.
     no_reserve: bool,
+    /// True while one bad place in a file would lose records.
+    pub(super) second_copy_due: bool,
     /// The next attempt to encrypt plain values, and the pause before it.
     pub(super) encrypt_retry: (Instant, Duration),
 }
@@ -70,8 +72,9 @@ impl Upkeep {
             retry: None,
             clock,
             // A server may start with its clock ahead, and have it set a little later.
-            no_sweep_before: now + SWEEP_PAUSE,
+            no_removal_before: now + REMOVAL_PAUSE,
             no_reserve: false,
+            second_copy_due: false,
             encrypt_retry: (now, Duration::ZERO),
         }
     }
@@ -136,6 +139,9 @@ impl Upkeep {
             self.scrub();
         }
 
+        if self.second_copy_due && Instant::now() >= self.no_snapshot_before {
+            self.keep_two_copies();
+        }
         if self.snapshot_due() {
             if let Err(error) = self.snapshot() {
                 tracing::warn!(%error, "a snapshot of the feature store failed; the journal is kept");
@@ -229,7 +235,7 @@ impl Upkeep {
         answer.recv().map_err(|_| "the writer is gone".to_owned())?
     }
 
-    /// Replaces an index that was given up. Of a damaged one only the damaged part is set aside.
+    /// Replaces an index that was given up. Of a damaged one the snapshot is set aside, or if that is good, the layers.
     fn replace(&mut self, index: Arc<Index>, damaged: bool) {
         // This command makes the writer drop the index.
         let _ = self.index_position();
@@ -285,18 +291,21 @@ impl Upkeep {
         self.engine.audit.record(principal, AuditEvent::FeatureStoreRestored { records });
         Counters::count(&self.engine.counters.rebuilds);
 
-        self.open_index().map_err(|reason| FeatureError::Unavailable {
-            reason: format!("the backup of {records} records is restored, but its index is not built yet: {reason}"),
-        })?;
-
+        // The snapshot has taken their place, and a backup that is under way may hold one of them open.
         for generation in generations {
             if let Err(error) = self.engine.files.remove_index(generation) {
                 tracing::warn!(generation, %error, "the old feature index cannot be removed");
             }
         }
-        self.remove_superseded(replay_from);
-        // A second copy of what only the restored snapshot has.
-        self.keep_two_copies();
+        self.open_index().map_err(|reason| FeatureError::Unavailable {
+            reason: format!("the backup of {records} records is restored, but its index is not built yet: {reason}"),
+        })?;
+
+        if self.engine.live().is_some() {
+            self.remove_superseded(replay_from);
+            // A second copy of what only the restored snapshot has.
+            self.keep_two_copies();
+        }
         Ok(records)
     }
 
@@ -321,25 +330,27 @@ impl Upkeep {
         let is_only = snapshot::list(files.folder()).is_ok_and(|snapshots| snapshots.len() == 1);
         let is_short =
             journal::list(&files.journal()).is_ok_and(|list| list.first().is_none_or(|(first, _)| *first > 1));
+        self.second_copy_due = false;
         if is_only
             && is_short
             && let Err(error) = self.snapshot()
         {
-            tracing::warn!(%error, "there is no second snapshot of the feature store yet");
+            self.second_copy_due = true;
+            tracing::warn!(%error, "there is no second snapshot of the feature store yet; another attempt follows");
         }
     }
 
     fn check_clock(&mut self) {
         if self.clock.has_jumped(Instant::now(), clock::unix_micros()) {
             tracing::warn!("the clock jumped ahead: no expired features are removed for an hour");
-            self.no_sweep_before = Instant::now() + SWEEP_PAUSE;
+            self.no_removal_before = Instant::now() + REMOVAL_PAUSE;
         }
     }
 
     /// The time up to which expired rows may be removed now, in microseconds since the Unix epoch; `None`: none.
     pub(super) fn may_remove_until(&mut self) -> Option<i64> {
         self.check_clock();
-        (Instant::now() >= self.no_sweep_before).then(clock::unix_micros)
+        (Instant::now() >= self.no_removal_before).then(clock::unix_micros)
     }
 }
 

@@ -108,8 +108,8 @@ impl StoreWriter {
                 let _ = reply
                     .send(records.map(|records| (self.journal.next_seq(), records)).ok_or_else(|| self.no_index()));
             }
-            WriterCommand::Freeze { layer, reply } => {
-                let _ = reply.send(self.freeze(layer));
+            WriterCommand::Freeze { layer, least, reply } => {
+                let _ = reply.send(self.freeze(layer, least));
             }
             WriterCommand::Rebase { index, snapshot, reply } => {
                 let _ = reply.send(self.rebase(&index, &snapshot));
@@ -148,15 +148,27 @@ impl StoreWriter {
     }
 
     fn take_pushes(&mut self, from: u64) {
-        if let Err(error) = self.journal.skip_to(from) {
+        if let Err(error) = self.go_beyond(from - 1) {
             // Pushes wait until the index is open, and report the reason then.
             return tracing::warn!(%error, "cannot begin a new segment of the feature store's journal yet");
         }
-        self.publish_figures();
         let current = self.engine.state.load();
         if matches!(&**current, StoreState::Opening) {
             self.engine.state.compare_and_swap(&*current, Arc::new(StoreState::Comparing));
         }
+    }
+
+    /// Makes entries from now on newer than those of the index, of which `last` is the last one.
+    fn go_beyond(&mut self, last: u64) -> Result<(), JournalError> {
+        let next = self.journal.next_seq();
+        if last >= next {
+            self.journal.skip_to(last + 1)?;
+            self.publish_figures();
+            let reason = format!("it ends before entry {next}, and the index has entries up to {last}");
+            self.engine.alarm("the journal of the feature store lacks its end; a snapshot takes its place", &reason);
+            let _ = self.engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
+        }
+        Ok(())
     }
 
     fn no_index(&self) -> FeatureError {
@@ -164,15 +176,13 @@ impl StoreWriter {
     }
 
     /// Puts `layer` on the index, for the entries of a new journal segment.
-    fn freeze(&mut self, layer: Layer) -> Result<Arc<Index>, FeatureError> {
+    fn freeze(&mut self, layer: Layer, least: u64) -> Result<Arc<Index>, FeatureError> {
         let unwritten = |error: JournalError| FeatureError::Unavailable { reason: error.to_string() };
         let Some((index, records)) = self.on_index(|applier| Ok((applier.index.clone(), applier.content.records())))
         else {
             return Err(self.no_index());
         };
-        // No two snapshots have the same number, also without an entry between them.
-        let above = index.snapshot().map_or(0, |snapshot| snapshot.header().replay_from + 1);
-        self.journal.skip_to(above).and_then(|()| self.journal.rotate()).map_err(unwritten)?;
+        self.journal.skip_to(least).and_then(|()| self.journal.rotate()).map_err(unwritten)?;
         self.publish_figures();
         let (number, hash_key) = (self.journal.next_seq(), self.engine.hash_key.id());
         let begun = layer.begin(number, hash_key);
@@ -435,15 +445,8 @@ impl StoreWriter {
 
     /// Brings an index up to the last entry, and puts it in use instead of the current one, which it returns.
     fn take_over(&mut self, mut applier: Applier) -> Result<Option<Applier>, String> {
-        let (next, last) = (self.journal.next_seq(), applier.applied.max(applier.content.highest));
-        if last >= next {
-            // Entries from now on must be newer than those of the index.
-            self.journal.skip_to(last + 1).map_err(|error| error.to_string())?;
-            self.publish_figures();
-            let reason = format!("it ends before entry {next}, and the index has entries up to {last}");
-            self.engine.alarm("the journal of the feature store lacks its end; a snapshot takes its place", &reason);
-            let _ = self.engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
-        }
+        let last = applier.applied.max(applier.content.highest);
+        self.go_beyond(last).map_err(|error| error.to_string())?;
 
         if self.engine.acknowledged.lacking().is_some() {
             // Only the index has these entries.
@@ -501,6 +504,7 @@ impl StoreWriter {
         let Some(applier) = &self.applier else { return };
         self.engine.note_newest(applier.content.newest_us());
         self.engine.counters.with_views(|views| {
+            views.values_mut().for_each(|view| view.rows = 0);
             for (view, rows) in applier.content.rows() {
                 views.entry(view).or_default().rows = rows;
             }

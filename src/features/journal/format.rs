@@ -226,13 +226,9 @@ impl Group {
 
 /// The maximum length of the content of a group with these changes. `None`: longer than a group may be.
 pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
-    let body = |change: &Change| match change {
-        Change::Put(row) | Change::PutSealed(_, row) => row.len(),
-        Change::Delete => 0,
-    };
     let length = changes.iter().try_fold(GROUP_NUMBERS_BYTES + GROUP_LATEST_BYTES, |sum, (_, change)| {
         sum.checked_add(ENTRY_LENGTH_BYTES + ENTRY_HEAD_BYTES)?
-            .checked_add(body(change))
+            .checked_add(change.bytes())
             .filter(|&sum| sum <= GROUP_BYTES_MAX)
     })?;
     u32::try_from(changes.len()).is_ok().then_some(length)

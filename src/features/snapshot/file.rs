@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use ledge_base::durable;
 
 use super::{SnapshotError, SnapshotHeader, SnapshotReader, SnapshotWriter, Summary};
+use crate::record;
 
 /// The end of the name of an unfinished snapshot.
 const UNFINISHED_SUFFIX: &str = ".tmp";
@@ -111,7 +112,10 @@ pub fn verify_file(path: &Path) -> Result<Summary, SnapshotError> {
 fn read_all(path: &Path) -> Result<SnapshotReader<BufReader<File>>, SnapshotError> {
     let file = File::open(path).map_err(SnapshotError::Read)?;
     let mut reader = SnapshotReader::new(BufReader::with_capacity(READ_BYTES, file))?;
-    while reader.next()?.is_some() {}
+    while let Some((key, record)) = reader.next()? {
+        let offset = reader.summary().bytes;
+        record::verify(&key, &record).map_err(|reason| SnapshotError::Damaged { offset, reason })?;
+    }
     Ok(reader)
 }
 

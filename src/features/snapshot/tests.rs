@@ -31,6 +31,16 @@ fn records(sizes: &[usize]) -> Records {
     sizes.iter().enumerate().map(|(n, size)| (key(n as u32), vec![n as u8; *size])).collect()
 }
 
+/// As [`records`], each with a correct checksum.
+fn real_records(sizes: &[usize]) -> Records {
+    let header = crate::record::RecordHeader { seq: 1, event_us: 0, purge_us: i64::MAX };
+    let real = |(key, body): (IndexKey, Vec<u8>)| {
+        let body = [&[0; 8][..], &body].concat();
+        (key, header.with_body(&key, crate::record::Seal::default(), false, &body))
+    };
+    records(sizes).into_iter().map(real).collect()
+}
+
 fn write(header: &SnapshotHeader, records: &Records) -> (Vec<u8>, Summary) {
     let mut writer = SnapshotWriter::new(Vec::new(), header).unwrap();
     for (key, record) in records {
@@ -298,7 +308,7 @@ fn a_record_that_no_reader_would_take_is_not_written() {
 fn a_file_is_there_whole_or_not_at_all_and_the_newest_is_listed_first() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let records = records(&[10, 20]);
+    let records = real_records(&[10, 20]);
     for replay_from in [3, 0x1_0000, 7] {
         let header = SnapshotHeader { replay_from, ..header() };
         let (path, summary) =
@@ -308,6 +318,10 @@ fn a_file_is_there_whole_or_not_at_all_and_the_newest_is_listed_first() {
         assert_eq!(summary, Summary { records: 2, bytes: path.metadata().unwrap().len() });
         assert_eq!(read(std::fs::File::open(path).unwrap()).0, records);
     }
+    let damaged = [(key(1), vec![1; 40])];
+    let header = || SnapshotHeader { replay_from: 5, ..header() };
+    let refused = write_file(folder, &header(), |writer| writer.add(&damaged[0].0, &damaged[0].1));
+    assert!(matches!(refused, Err(SnapshotError::Damaged { .. })), "{refused:?}");
     let left = folder.join(format!("{}.tmp", file_name(9)));
     durable::replace(&left, b"half of one").unwrap();
     let failed =

@@ -230,9 +230,13 @@ fn a_whole_block_in_the_place_of_another_one_is_damage() {
 #[test]
 fn a_file_of_many_pieces_is_read_in_place_by_many_threads() {
     let folder = tempfile::tempdir().unwrap();
-    let records: Records = (0..9_000)
-        .map(|number| (key(number * 2), vec![number as u8; if number % 1000 == 17 { 65_000 } else { 110 }]))
-        .collect();
+    let sizes: Vec<usize> = (0..9_000).map(|number| if number % 1000 == 17 { 65_000 } else { 110 }).collect();
+    let header_of = RecordHeader { seq: 1, event_us: 0, purge_us: i64::MAX };
+    let record = |(number, size): (usize, &usize)| {
+        let key = key(number as u32 * 2);
+        (key, header_of.with_body(&key, crate::record::Seal::default(), false, &vec![0; *size]))
+    };
+    let records: Records = sizes.iter().enumerate().map(record).collect();
     let (path, _) =
         write_file(folder.path(), &header(), |writer| records.iter().try_for_each(|(key, one)| writer.add(key, one)))
             .unwrap();
