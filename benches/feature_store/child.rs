@@ -92,6 +92,8 @@ impl Child {
 
 /// Runs the store in the child process.
 pub fn run(contender: Contender, folder: &Path, cache_mb: u64) {
+    // As the daemon does.
+    ledge::sys::share_memory_arenas();
     let mut store = contender.open(folder, cache_mb << 20);
     let print_figures = |figures: &Figures| println!("{}", serde_json::to_string(figures).unwrap());
     print_figures(&store.started());

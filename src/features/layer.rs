@@ -26,7 +26,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ledge_base::durable;
+use ledge_base::{durable, sys};
 use serde::{Deserialize, Serialize};
 use sled::{Db, IVec, Tree};
 
@@ -165,6 +165,7 @@ impl Drop for Layer {
                 thread::park_timeout(Duration::from_millis(1));
             }
             let _ = catch_unwind(AssertUnwindSafe(|| drop(last)));
+            sys::give_back_free_memory();
         };
         if let Err(error) = thread::Builder::new().name("features-close".into()).spawn(close) {
             tracing::warn!(%error, "cannot start the thread that closes an index of the feature store");

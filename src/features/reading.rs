@@ -134,7 +134,9 @@ impl ReadRequest {
             let at = views.iter().position(|rows| rows.view.id == feature.view.id);
             let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
             let cells: Vec<Cell> = found.iter().map(|found| cell(feature, found.as_ref(), now_us)).collect();
-            cells.iter().for_each(|cell| counts.add(cell.status));
+            for cell in &cells {
+                counts.add(cell.status);
+            }
             FeatureColumn { feature: feature.clone(), cells }
         };
         let columns = self.features.iter().map(column).collect();

@@ -261,7 +261,7 @@ impl Applier {
                 }
                 let header = verified(key, bytes)?;
                 let found = self.index.find(key)?;
-                if self.seq_of(key, &found)?.is_none_or(|seq| seq < header.seq) {
+                if Self::seq_of(key, &found)?.is_none_or(|seq| seq < header.seq) {
                     self.put(key, found.top.as_ref(), Some(LayerValue::of_record(bytes, found.is_below)), &mut changes);
                 }
             }
@@ -276,14 +276,13 @@ impl Applier {
         let mut records = Vec::with_capacity(values.len());
         let mut changes = Changes::default();
         for (key, value) in values {
-            match &value.record {
-                Some(record) => records.push((key, record.to_vec())),
-                None => {
-                    let found = self.index.find(&key)?;
-                    if self.seq_of(&key, &found)?.is_some_and(|seq| seq < value.seq) {
-                        self.put(&key, found.top.as_ref(), found.is_below.then_some(value), &mut changes);
-                    }
-                }
+            if let Some(record) = &value.record {
+                records.push((key, record.to_vec()));
+                continue;
+            }
+            let found = self.index.find(&key)?;
+            if Self::seq_of(&key, &found)?.is_some_and(|seq| seq < value.seq) {
+                self.put(&key, found.top.as_ref(), found.is_below.then_some(value), &mut changes);
             }
         }
         self.index.top().apply(&changes)?;
@@ -291,7 +290,7 @@ impl Applier {
     }
 
     /// The last journal entry of an entity that is in the index.
-    fn seq_of(&self, key: &IndexKey, found: &Found) -> Result<Option<u64>, IndexError> {
+    fn seq_of(key: &IndexKey, found: &Found) -> Result<Option<u64>, IndexError> {
         let record = found.record.as_ref().map(|record| verified(key, record)).transpose()?;
         Ok(record.map(|header| header.seq).or(found.top.as_ref().map(|top| top.seq)))
     }

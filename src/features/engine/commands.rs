@@ -74,7 +74,7 @@ pub enum WriterCommand {
     },
     /// Hands over an index that is ready except for the last entries. The reply has the index that it replaces.
     Handover {
-        applier: Applier,
+        applier: Box<Applier>,
         /// Receives the replaced index when the new one is in use, or why it is not.
         reply: mpsc::Sender<Result<Option<Applier>, String>>,
     },

@@ -75,11 +75,11 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
     }
 
     let base = Base::newest(engine)?;
-    let (mut fitting, mut later) = (None, Vec::new());
+    let (mut fitting, mut ahead) = (None, Vec::new());
     for (generation, layer) in layers {
         match base.place(&layer) {
             Ok(Place::Over) if fitting.is_none() => fitting = Some((generation, layer)),
-            Ok(Place::OverLater) => later.push(Arc::new(layer)),
+            Ok(Place::OverLater) => ahead.push(Arc::new(layer)),
             Ok(Place::Over | Place::Behind) => {
                 tracing::info!(generation, "a feature index from before the newest snapshot is removed");
                 drop(layer);
@@ -93,7 +93,7 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
     if let Some((generation, layer)) = fitting {
         let clean = clean.filter(|clean| clean.generation == generation);
         let index = Arc::new(Index::new(base.table.clone(), Arc::new(layer)));
-        match checked(engine, index.clone(), clean, &later) {
+        match checked(engine, index.clone(), clean, &ahead) {
             Ok(applier) => opened = Some(applier),
             Err(unusable) => {
                 close(index);
@@ -101,12 +101,12 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
             }
         }
     }
-    let applier = opened.map_or_else(|| rebuild(engine, base.table, &later), Ok)?;
-    if !later.is_empty() {
+    let applier = opened.map_or_else(|| rebuild(engine, base.table, &ahead), Ok)?;
+    if !ahead.is_empty() {
         // Their values are nowhere else, if the journal lacks them.
         applier.index.top().flush().map_err(|error| error.to_string())?;
     }
-    drop(later);
+    drop(ahead);
     if let Some(kept) = generation(applier.index.top().folder()) {
         remove_others(engine, kept);
     }
@@ -241,7 +241,7 @@ fn checked(
     engine: &Engine,
     index: Arc<Index>,
     clean: Option<CleanStop>,
-    later: &[Arc<Layer>],
+    ahead: &[Arc<Layer>],
 ) -> Result<Applier, Unusable> {
     let last = index.top().applied()?;
     let mut content = IndexContent::over(index.snapshot().map(|snapshot| snapshot.statistics()));
@@ -267,11 +267,11 @@ fn checked(
         }
         None => {
             tracing::info!("the feature store was not closed cleanly: its index is compared with snapshot and journal");
-            let from = fill(engine, &mut applier, later).map_err(|error| match error {
+            let from = fill(engine, &mut applier, ahead).map_err(|error| match error {
                 LoadError::Index(error) => error.into(),
                 LoadError::System(reason) => Unusable::System(reason),
             })?;
-            report_lacking(engine, applier.content.highest.max(had).max(last_of(later)).max(from - 1));
+            report_lacking(engine, applier.content.highest.max(had).max(last_of(ahead)).max(from - 1));
             // sled's own statement of its content proves nothing here.
             let gaps = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
             report_lost(engine, &gaps);
@@ -282,7 +282,7 @@ fn checked(
 }
 
 /// Fills a new layer from the journal, and from the newest good snapshot where that cannot be read in place.
-fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Arc<Layer>]) -> Result<Applier, String> {
+fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, ahead: &[Arc<Layer>]) -> Result<Applier, String> {
     let layer = new_layer(engine)?;
     let (hash_key, over) = (engine.hash_key.id(), base.as_ref().map(|table| table.header().replay_from));
     if let Some(over) = over {
@@ -292,12 +292,12 @@ fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Arc<Layer
     let index = Arc::new(Index::new(base, Arc::new(layer)));
     let mut applier = Applier::new(index, content, 0, engine.keep_us(), engine.protection.clone());
 
-    let from = fill(engine, &mut applier, later).map_err(|error| match error {
+    let from = fill(engine, &mut applier, ahead).map_err(|error| match error {
         LoadError::Index(error) => error.to_string(),
         LoadError::System(reason) => reason,
     })?;
     // Before the layer is marked complete: a later start could not report it.
-    report_lacking(engine, applier.content.highest.max(last_of(later)).max(from - 1));
+    report_lacking(engine, applier.content.highest.max(last_of(ahead)).max(from - 1));
     let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
     report_lost(engine, &lost);
     let noted = applier.note_applied();
@@ -308,12 +308,12 @@ fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, later: &[Arc<Layer
 
 /// Brings everything into the layer that neither it, nor a snapshot below it, nor the journal may have. Returns the
 /// journal entry from which to continue.
-fn fill(engine: &Engine, applier: &mut Applier, later: &[Arc<Layer>]) -> Result<u64, LoadError> {
+fn fill(engine: &Engine, applier: &mut Applier, ahead: &[Arc<Layer>]) -> Result<u64, LoadError> {
     let from = match applier.index.snapshot() {
         Some(snapshot) => snapshot.header().replay_from,
         None => load_snapshot(engine, applier)?,
     };
-    for layer in later {
+    for layer in ahead {
         // Over a later snapshot, which cannot be read.
         let mut values = layer.scan(&[]);
         let mut batch: Vec<(IndexKey, LayerValue)> = Vec::new();

@@ -142,10 +142,10 @@ impl Upkeep {
         if self.second_copy_due && Instant::now() >= self.no_snapshot_before {
             self.keep_two_copies();
         }
-        if self.snapshot_due() {
-            if let Err(error) = self.snapshot() {
-                tracing::warn!(%error, "a snapshot of the feature store failed; the journal is kept");
-            }
+        if self.snapshot_due()
+            && let Err(error) = self.snapshot()
+        {
+            tracing::warn!(%error, "a snapshot of the feature store failed; the journal is kept");
         }
 
         self.write_out();
@@ -230,7 +230,7 @@ impl Upkeep {
 
     pub(super) fn hand_over(&self, applier: Applier) -> Result<Option<Applier>, String> {
         let (reply, answer) = mpsc::channel();
-        let sent = self.engine.commands.blocking_send(WriterCommand::Handover { applier, reply });
+        let sent = self.engine.commands.blocking_send(WriterCommand::Handover { applier: Box::new(applier), reply });
         sent.map_err(|_| "the writer is gone".to_owned())?;
         answer.recv().map_err(|_| "the writer is gone".to_owned())?
     }

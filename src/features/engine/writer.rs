@@ -131,7 +131,7 @@ impl StoreWriter {
                 let _ = reply.send(self.engine.protection.keys().map_or(0, |keys| keys.end_census(forget)));
             }
             WriterCommand::Handover { applier, reply } => {
-                let _ = reply.send(self.take_over(applier));
+                let _ = reply.send(self.take_over(*applier));
             }
             WriterCommand::BeginRestore { reply } => {
                 self.before_restore = Some(self.engine.state.swap(Arc::new(StoreState::Restoring)));
@@ -504,7 +504,9 @@ impl StoreWriter {
         let Some(applier) = &self.applier else { return };
         self.engine.note_newest(applier.content.newest_us());
         self.engine.counters.with_views(|views| {
-            views.values_mut().for_each(|view| view.rows = 0);
+            for view in views.values_mut() {
+                view.rows = 0;
+            }
             for (view, rows) in applier.content.rows() {
                 views.entry(view).or_default().rows = rows;
             }
