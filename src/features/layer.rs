@@ -119,7 +119,7 @@ pub struct Layer {
 struct KeyFilter(Box<[AtomicU64]>);
 
 impl KeyFilter {
-    /// With so many words a layer of 24 MiB, some 180,000 records, leaves one in 1600 of the other keys to sled.
+    /// With so many words a layer of 16 MiB, some 120,000 records, leaves one in 7000 of the other keys to sled.
     const WORDS: usize = 1 << 16;
 
     fn new() -> Self {

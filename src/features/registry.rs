@@ -44,6 +44,11 @@ impl RegisteredView {
         Self { view: Arc::new(view), features }
     }
 
+    fn feature(&self, name: &str) -> Result<Feature, FeatureError> {
+        let unknown = || FeatureError::UnknownFeature { view: self.view.name.to_string(), feature: name.into() };
+        Ok(Feature { view: self.view.clone(), index: *self.features.get(name).ok_or_else(unknown)? })
+    }
+
     fn all(&self) -> impl Iterator<Item = Feature> {
         let columns = (0..self.view.fields.len()).map(FeatureIndex::Field);
         let aggregates = (0..self.view.aggregations.len()).map(FeatureIndex::Aggregation);
@@ -175,18 +180,24 @@ impl Registry {
 
     /// One feature.
     pub fn feature(&self, view: &str, feature: &str) -> Result<Feature, FeatureError> {
-        let RegisteredView { view, features } = self.known(view)?;
-        let unknown = || FeatureError::UnknownFeature { view: view.name.to_string(), feature: feature.into() };
-        Ok(Feature { view: view.clone(), index: *features.get(feature).ok_or_else(unknown)? })
+        self.known(view)?.feature(feature)
     }
 
     fn references(&self, references: &[String]) -> Result<Vec<Feature>, FeatureError> {
         let mut features = Vec::with_capacity(references.len());
+        // Mostly all features are of one view, and finding it takes as long as finding one of them.
+        let mut last: Option<(&str, &RegisteredView)> = None;
         for reference in references {
-            match reference.split_once(':') {
-                Some((view, feature)) => features.push(self.feature(view, feature)?),
-                None => features.extend(self.known(reference)?.all()),
-            }
+            let Some((view, feature)) = reference.split_once(':') else {
+                features.extend(self.known(reference)?.all());
+                continue;
+            };
+            let known = match last {
+                Some((name, known)) if name == view => known,
+                _ => self.known(view)?,
+            };
+            last = Some((view, known));
+            features.push(known.feature(feature)?);
         }
         Ok(features)
     }

@@ -39,7 +39,7 @@ const SNAPSHOTS_KEPT: usize = 2;
 /// The records after which new keys are written to the disk; until then they wait in memory.
 const PERSIST_INTERVAL_RECORDS: u64 = 4096;
 /// The part of the cache that the changes since a snapshot may fill: sled is slow beyond it.
-const LAYER_PART: (u64, u64) = (3, 4);
+const LAYER_PART: (u64, u64) = (1, 2);
 
 /// Reasons why a scan into a file ended early.
 pub enum ScanError {
