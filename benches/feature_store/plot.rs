@@ -11,6 +11,9 @@ const HEIGHT: f64 = 220.0;
 const MARGIN: f64 = 48.0;
 const COLORS: [&str; 4] = ["#0b6e4f", "#c1121f", "#3a86ff", "#7a5195"];
 
+/// One of the sizes.
+type OfSizes = fn(&Sizes) -> f64;
+
 /// One chart for memory and one for disk, with a line for each store.
 pub fn of_sizes(stores: &[(&str, &[Figures])]) -> String {
     let (width, height) = (WIDTH + 2.0 * MARGIN, 2.0 * (HEIGHT + 2.0 * MARGIN));
@@ -18,8 +21,7 @@ pub fn of_sizes(stores: &[(&str, &[Figures])]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    let charts: [(&str, fn(&Sizes) -> f64); 2] =
-        [("memory, MB", |sizes| sizes.rss_mb), ("disk, MB", |sizes| sizes.disk_mb)];
+    let charts: [(&str, OfSizes); 2] = [("memory, MB", |sizes| sizes.rss_mb), ("disk, MB", |sizes| sizes.disk_mb)];
     for ((what, value), top) in charts.into_iter().zip([MARGIN, HEIGHT + 3.0 * MARGIN]) {
         chart(&mut svg, what, stores, value, top);
     }
@@ -28,7 +30,7 @@ pub fn of_sizes(stores: &[(&str, &[Figures])]) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few dozen points")]
-fn chart(svg: &mut String, what: &str, stores: &[(&str, &[Figures])], value: fn(&Sizes) -> f64, top: f64) {
+fn chart(svg: &mut String, what: &str, stores: &[(&str, &[Figures])], value: OfSizes, top: f64) {
     let values =
         |rounds: &[Figures]| rounds.iter().filter_map(|each| each.sizes.as_ref()).map(value).collect::<Vec<_>>();
     let most = stores.iter().flat_map(|(_, rounds)| values(rounds)).fold(1.0, f64::max);

@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use ledge::clock::unix_millis;
+
 use super::books::{Books, VIEWS};
 use super::seed::Random;
 use super::writers::{Writers, check, start};
@@ -130,8 +132,8 @@ fn wait_for_flush(store: &Path) {
         let layers = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db"));
         layers.filter_map(|database| database.metadata().ok()?.modified().ok()).max().unwrap()
     };
-    let (begin, pushed) = (Instant::now(), SystemTime::now());
-    while written() < pushed {
+    let (begin, pushed) = (Instant::now(), unix_millis());
+    while unix_millis_of(written()) <= pushed {
         assert!(begin.elapsed() < Duration::from_mins(1), "the index was not written");
         std::thread::yield_now();
     }
@@ -143,6 +145,10 @@ fn wait_for_flush(store: &Path) {
             (last, since) = (now, Instant::now());
         }
     }
+}
+
+fn unix_millis_of(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
 }
 
 const KINDS: [&str; 4] = ["flipped", "cut", "zeroed", "removed"];
