@@ -121,7 +121,9 @@ impl Upkeep {
         let (next, bytes) = (counters.journal_next_seq.load(Relaxed), counters.journal_bytes.load(Relaxed));
         let age = clock::unix_millis().saturating_sub(counters.snapshot_created_ms.load(Relaxed));
         let has_changed = next > self.snapshot_at || self.has_expired();
-        let due = self.engine.has_grown(bytes) || (has_changed && age > SNAPSHOT_AGE_MAX_MS);
+        // One of every day waits until expired rows may be removed: a box that is restarted daily would keep them.
+        let is_old = age > SNAPSHOT_AGE_MAX_MS && Instant::now() >= self.no_removal_before;
+        let due = self.engine.has_grown(bytes) || (has_changed && is_old);
         due && Instant::now() >= self.no_snapshot_before
     }
 

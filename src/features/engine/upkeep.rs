@@ -49,7 +49,7 @@ pub struct Upkeep {
     written_out: u64,
     retry: Option<Instant>,
     clock: SteadyClock,
-    no_removal_before: Instant,
+    pub(super) no_removal_before: Instant,
     /// True when the log already says that no space is reserved.
     no_reserve: bool,
     /// True while one bad place in a file would lose records.

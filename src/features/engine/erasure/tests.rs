@@ -13,7 +13,7 @@ use super::super::files::Files;
 use super::*;
 use crate::config::FeaturesConfig;
 use crate::layer::Changes;
-use crate::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use crate::online::{Columns, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use crate::registry::Registry;
 use crate::{FeatureCaller, FeatureStore};
 
@@ -97,7 +97,10 @@ impl Store {
 
     fn push_these(&self, customers: Vec<serde_json::Value>) {
         let notes = customers.iter().map(|customer| json!(format!("note of {customer}"))).collect();
-        let columns = vec![("customer".into(), customers), ("note".into(), notes)];
+        self.push_columns(vec![("customer".into(), customers), ("note".into(), notes)]);
+    }
+
+    pub fn push_columns(&self, columns: Columns) {
         let push = Push { target: PushTarget::Source("customers".into()), columns };
         self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }

@@ -107,3 +107,33 @@ fn two_snapshots_of_the_same_content_have_two_numbers() {
     has_all(&store, 0..1000);
     store.close();
 }
+
+#[test]
+fn expired_rows_are_left_out_of_a_snapshot_but_not_in_the_hour_after_a_start() {
+    let declared = VIEWS.replace("name = 'profile'\n", "name = 'profile'\nttl = '1h'\n");
+    let store = Store::open(TempDir::new().unwrap(), Sealer::none(), &declared);
+    store.until("ready", |store| store.engine().live().is_some());
+    let mut upkeep = store.upkeep();
+    let push = |customers: std::ops::Range<i64>| {
+        let customers: Vec<_> = customers.map(|customer| serde_json::json!(customer)).collect();
+        let times = customers.iter().map(|_| serde_json::json!("2020-01-01T00:00:00Z")).collect();
+        let notes = customers.iter().map(|_| serde_json::json!("old")).collect();
+        let columns = vec![("customer".into(), customers), ("note".into(), notes), ("event_timestamp".into(), times)];
+        store.push_columns(columns);
+    };
+    push(0..10);
+    store.push(10..20);
+    upkeep.snapshot().unwrap();
+    let records = |store: &Store| store.engine().live().unwrap().snapshot().unwrap().records();
+    assert_eq!((records(&store), upkeep.has_expired()), (20, true));
+
+    upkeep.no_removal_before = Instant::now();
+    // One that comes back is no longer expired.
+    store.push(0..1);
+    upkeep.snapshot().unwrap();
+    assert_eq!((records(&store), upkeep.has_expired()), (11, false));
+    assert_eq!(store.features.statistics().unwrap().purged, 9);
+    assert!(store.has(0) && !store.has(1) && (10..20).all(|customer| store.has(customer)));
+    assert_eq!(store.engine().counters.with_views(|views| views.values().map(|view| view.rows).sum::<u64>()), 11);
+    store.close();
+}
