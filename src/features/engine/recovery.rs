@@ -149,11 +149,7 @@ impl Base {
                     return Ok(Self { number, table: table.map(Arc::new) });
                 }
                 Err(error) => {
-                    let reason = format!("{}: {}", path.display(), with_cause(&error));
-                    engine.alarm("a snapshot of the feature store cannot be used", &reason);
-                    if !error.is_damage() {
-                        unread = Some(reason);
-                    }
+                    unread = report_unusable(engine, &path, &error).or(unread);
                 }
             }
         }
@@ -384,6 +380,13 @@ fn snapshots(engine: &Engine) -> Result<Vec<(u64, PathBuf)>, String> {
     snapshot::list(engine.files.folder()).map_err(|error| format!("the snapshots cannot be listed: {error}"))
 }
 
+/// Reports a snapshot that cannot be used. Returns the reason if it is no damage: the file may be good.
+fn report_unusable(engine: &Engine, path: &Path, error: &SnapshotError) -> Option<String> {
+    let reason = format!("{}: {}", path.display(), with_cause(error));
+    engine.alarm("a snapshot of the feature store cannot be used", &reason);
+    (!error.is_damage()).then_some(reason)
+}
+
 enum LoadError {
     /// The index cannot store the records.
     Index(IndexError),
@@ -404,11 +407,7 @@ fn load_snapshot(engine: &Engine, applier: &mut Applier) -> Result<u64, LoadErro
             }
             Err(SnapshotFailure::Index(error)) => return Err(LoadError::Index(error)),
             Err(SnapshotFailure::Snapshot(error)) => {
-                let reason = format!("{}: {}", path.display(), with_cause(&error));
-                engine.alarm("a snapshot of the feature store cannot be used", &reason);
-                if !error.is_damage() {
-                    unread = Some(reason);
-                }
+                unread = report_unusable(engine, &path, &error).or(unread);
             }
         }
     }

@@ -27,6 +27,13 @@ fn has_all(store: &Store, customers: std::ops::Range<i64>) {
     assert_eq!(store.engine().counters.with_views(|views| views.values().map(|view| view.rows).sum::<u64>()), 1000);
 }
 
+fn has_all_after_a_start(folder: TempDir) -> Store {
+    let store = Store::open(folder, Sealer::none(), VIEWS);
+    store.until("ready", |store| store.engine().live().is_some());
+    has_all(&store, 0..1000);
+    store
+}
+
 #[test]
 fn a_snapshot_that_rots_while_it_answers_reads_is_replaced_and_nothing_is_lost() {
     let store = Store::ready(Sealer::none());
@@ -51,10 +58,7 @@ fn a_snapshot_that_rots_while_it_answers_reads_is_replaced_and_nothing_is_lost()
     assert_eq!(store.files().generations().unwrap().len(), 1);
     assert_eq!(store.engine().counters.damage_found.load(Relaxed), 1);
     let folder = store.close();
-    let store = Store::open(folder, Sealer::none(), VIEWS);
-    store.until("ready", |store| store.engine().live().is_some());
-    has_all(&store, 0..1000);
-    store.close();
+    has_all_after_a_start(folder).close();
 }
 
 #[test]
@@ -75,9 +79,7 @@ fn a_snapshot_that_fails_leaves_its_changes_to_the_next_one_and_to_a_start_after
     let crashed = TempDir::new().unwrap();
     copy(store.folder.path(), crashed.path());
     fs::remove_dir(crashed.path().join("store").join(in_the_way.file_name().unwrap())).unwrap();
-    let started = Store::open(crashed, Sealer::none(), VIEWS);
-    started.until("ready", |store| store.engine().live().is_some());
-    has_all(&started, 0..1000);
+    let started = has_all_after_a_start(crashed);
     started.upkeep().snapshot().unwrap();
     has_all(&started, 0..1000);
     started.close();
@@ -102,10 +104,7 @@ fn two_snapshots_of_the_same_content_have_two_numbers() {
     let folder = store.close();
     let path = folder.path().join("store");
     fs::remove_file(path.join(snapshot::file_name(numbers[0]))).unwrap();
-    let store = Store::open(folder, Sealer::none(), VIEWS);
-    store.until("ready", |store| store.engine().live().is_some());
-    has_all(&store, 0..1000);
-    store.close();
+    has_all_after_a_start(folder).close();
 }
 
 #[test]
