@@ -318,12 +318,13 @@ class Files(Shown):
     def test_the_folder_has_no_key(self):
         self.begin(1)
         key = Signer("box-1").verifier_key
+        _, _, public = key.split("+", 2)  # base64 has a plus sign of its own now and then
         self.take("box-1", change={"audit": {"log": "ledge.audit/box-1/1", "verifier_key": key, "checkpoint": "HEAD"}})
         self.keep_log("box-1")
         self.write()
         for path in self.shown.iterdir():
             content = path.read_text()
-            for secret in (key, key.rpartition("+")[2], "HEAD", "PRIVATE KEY", str(self.online), str(self.state)):
+            for secret in (key, public, "HEAD", "PRIVATE KEY", str(self.online), str(self.state)):
                 self.assertNotIn(secret, content, path)
 
     def test_only_a_folder_of_its_own_is_written(self):
