@@ -6,13 +6,14 @@ use super::books::{Books, VIEWS};
 use super::disk::{Disk, Log};
 use super::seed::Random;
 use super::shim::Shim;
-use super::writers::{Report, Writers, start};
+use super::writers::{Report, Writers, sealed, start};
 use crate::daemon::TestRoot;
 
 /// `lies`: the disk forgets what was fsynced of the journal, too; ends with the first loss.
-fn rounds(rounds: usize, lies: bool, test: &str) -> (Report, Books) {
+fn rounds(rounds: usize, lies: bool, is_sealed: bool, test: &str) -> (Report, Books) {
     let (mut random, shim) = (Random::new(test), Shim::build());
     let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
+    let root = if is_sealed { sealed(root) } else { root };
     let store = root.folder.path().canonicalize().unwrap().join("features");
     std::fs::create_dir(&store).unwrap();
     let mut root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", &store);
@@ -56,19 +57,32 @@ fn rounds(rounds: usize, lies: bool, test: &str) -> (Report, Books) {
 
 #[test]
 fn what_was_acknowledged_survives_power_cuts() {
-    let (report, _) = rounds(8, false, "power cuts");
+    let (report, _) = rounds(8, false, false, "power cuts");
+    assert!(report.recoveries.len() == 8 && report.torn > 0, "{} files came out torn", report.torn);
+}
+
+#[test]
+fn what_was_acknowledged_and_sealed_survives_power_cuts() {
+    let (report, _) = rounds(8, false, true, "power cuts sealed");
     assert!(report.recoveries.len() == 8 && report.torn > 0, "{} files came out torn", report.torn);
 }
 
 #[test]
 fn a_disk_that_forgets_what_was_fsynced_is_found_out() {
-    let (report, _) = rounds(20, true, "a disk that lies");
+    let (report, _) = rounds(20, true, false, "a disk that lies");
     assert!(report.lost, "these tests would not notice a loss");
 }
 
 #[test]
 #[ignore = "200 rounds: make soak"]
 fn what_was_acknowledged_survives_200_power_cuts() {
-    let (mut report, books) = rounds(200, false, "power cuts");
+    let (mut report, books) = rounds(200, false, false, "power cuts");
     report.print("power cuts", &books);
+}
+
+#[test]
+#[ignore = "50 rounds: make soak"]
+fn what_was_acknowledged_and_sealed_survives_50_power_cuts() {
+    let (mut report, books) = rounds(50, false, true, "power cuts sealed");
+    report.print("power cuts, sealed", &books);
 }

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use super::books::{Books, VIEWS};
 use super::seed::Random;
-use super::writers::{Report, Writers, check, start};
-use crate::daemon::{TestRoot, write};
+use super::writers::{Report, Writers, check, sealed, start};
+use crate::daemon::TestRoot;
 
-fn rounds(rounds: usize, test: &str, sealed: bool) -> (Report, Books) {
+fn rounds(rounds: usize, test: &str, is_sealed: bool) -> (Report, Books) {
     let mut random = Random::new(test);
     let mut root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
-    if sealed {
-        write(&root.folder.path().join("master.key"), &[7; 32]);
-        root = root.set("encryption.master_key_file=\"master.key\"");
+    if is_sealed {
+        root = sealed(root);
     }
     let store = root.folder.path().join("features");
     let (mut report, mut books) = (Report::default(), Books::new(500));
