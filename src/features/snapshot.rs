@@ -106,14 +106,6 @@ pub struct Statistics {
     pub earliest_purge_us: i64,
 }
 
-impl Statistics {
-    /// The number of records of a view.
-    pub fn of_view(&self, view: ViewId) -> u64 {
-        let at = self.records.binary_search_by_key(&view, |(view, _)| *view).ok();
-        at.and_then(|at| self.records.get(at)).map_or(0, |(_, records)| *records)
-    }
-}
-
 /// Reasons why a snapshot cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {

@@ -201,9 +201,9 @@ impl Applier {
         Ok(outcomes)
     }
 
-    /// Applies changes in the order of their keys: neighbours in the index are read and written together, which takes a tenth of the
-    /// time where the index is larger than its cache. Those of one entity stay in their order. They count as applied when all
-    /// are: after a crash meanwhile they are applied again.
+    /// Applies changes in the order of their keys: neighbours in the index are read and written together, which takes a
+    /// tenth of the time where the index is larger than its cache. Those of one entity stay in their order. They count
+    /// as applied when all are: after a crash meanwhile they are applied again.
     pub fn replay(&mut self, mut pending: Vec<PendingChange>) -> Result<(), IndexError> {
         let last = pending.iter().map(|change| change.seq).max();
         self.begun = self.begun.max(last.unwrap_or(0));

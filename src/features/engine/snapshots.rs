@@ -38,8 +38,8 @@ const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 const SNAPSHOTS_KEPT: usize = 2;
 /// The records after which new keys are written to the disk; until then they wait in memory.
 const PERSIST_INTERVAL_RECORDS: u64 = 4096;
-/// The part of the cache that the changes since a snapshot may fill: sled is slow beyond it.
-const LAYER_PART: (u64, u64) = (1, 2);
+/// The changes since a snapshot may fill one part in so many of the cache: sled is slow beyond it.
+const LAYER_CACHE_DIVISOR: u64 = 2;
 
 /// Reasons why a scan into a file ended early.
 pub enum ScanError {
@@ -415,9 +415,8 @@ impl Engine {
     pub fn has_grown(&self, journal_bytes: u64) -> bool {
         let grown = journal_bytes.saturating_sub(self.counters.journal_bytes_at_snapshot.load(Relaxed));
         let half = self.counters.newest_snapshot_bytes.load(Relaxed) / 2;
-        let (part, of) = LAYER_PART;
         grown >= half.max(JOURNAL_GROWTH_MIN).min(self.config.snapshot_mb << 20)
-            || self.counters.layer_bytes.load(Relaxed) >= (self.config.cache_mb << 20) / of * part
+            || self.counters.layer_bytes.load(Relaxed) >= (self.config.cache_mb << 20) / LAYER_CACHE_DIVISOR
     }
 
     /// Runs work that makes sled sync a file: it has one lock for all its stores, and holds it meanwhile.
