@@ -1,12 +1,28 @@
 //! Index keys: the view, and a keyed hash of the entity key, so that the store's files do not contain entity keys.
 
+use std::cmp::Ordering;
+
 use super::value::Value;
 use super::view::ViewId;
 use super::wire::put_value;
 
 /// The key of an entity's record: the view's number, big-endian, and 16 bytes of keyed BLAKE3.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IndexKey([u8; Self::LENGTH]);
+
+/// The order of the bytes. Two numbers are compared in a fraction of the time of twenty bytes, and a search in a
+/// snapshot compares some sixteen keys.
+impl Ord for IndexKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.numbers().cmp(&other.numbers())
+    }
+}
+
+impl PartialOrd for IndexKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl IndexKey {
     /// Its length in bytes.
@@ -15,6 +31,12 @@ impl IndexKey {
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8; Self::LENGTH] {
         &self.0
+    }
+
+    /// The view and the hash as numbers, which have the order of the bytes.
+    fn numbers(&self) -> (u32, u128) {
+        let [a, b, c, d, hash @ ..] = self.0;
+        (u32::from_be_bytes([a, b, c, d]), u128::from_be_bytes(hash))
     }
 
     /// Its hash, in four parts.
@@ -81,5 +103,22 @@ impl HashKey {
         key[..4].copy_from_slice(&view.0.to_be_bytes());
         key[4..].copy_from_slice(&hash.as_bytes()[..16]);
         IndexKey(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IndexKey;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn keys_have_the_order_of_their_bytes(
+            one: [u8; IndexKey::LENGTH], other: [u8; IndexKey::LENGTH], same in 0..=IndexKey::LENGTH,
+        ) {
+            let mut other = other;
+            other[..same].copy_from_slice(&one[..same]);
+            prop_assert_eq!(IndexKey::from(one).cmp(&IndexKey::from(other)), one.cmp(&other));
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ledge_base::toml_check::Mistake;
+use rustc_hash::FxHashMap;
 
 use super::catalog::{Catalog, Conflict};
 use super::online::{FeatureError, PushTarget, Selection};
@@ -35,7 +36,8 @@ pub struct Registry {
 #[derive(Debug, Clone)]
 struct RegisteredView {
     view: Arc<FeatureView>,
-    features: HashMap<Arc<str>, FeatureIndex>,
+    /// Its names are the owner's, so no caller can choose names that collide.
+    features: FxHashMap<Arc<str>, FeatureIndex>,
 }
 
 impl RegisteredView {
