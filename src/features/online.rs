@@ -44,20 +44,54 @@ pub struct OnlineRequest {
     pub entities: Columns,
 }
 
-/// The answer: a column for each feature, in the order asked for.
+/// The answer, in the order asked for.
 #[derive(Debug, Clone)]
 pub struct OnlineFeatures {
     /// The join keys as they were given, those that any of the features needs.
     pub join_keys: Columns,
-    pub columns: Vec<FeatureColumn>,
+    pub features: Vec<Feature>,
+    pub cells: FeatureCells,
 }
 
-/// One feature of every entity asked for.
-#[derive(Debug, Clone)]
-pub struct FeatureColumn {
-    pub feature: Feature,
-    /// Its cells, one for each entity, in the order asked for.
-    pub cells: Vec<Cell>,
+impl OnlineFeatures {
+    /// Each feature with its cells, one for each entity.
+    pub fn columns(&self) -> impl Iterator<Item = (&Feature, &[Cell])> {
+        self.features.iter().enumerate().map(|(at, feature)| (feature, self.cells.column(at)))
+    }
+
+    /// The cells of each feature in turn, one for each entity.
+    pub fn into_columns(self) -> impl Iterator<Item = Vec<Cell>> {
+        let FeatureCells { entities, cells } = self.cells;
+        let mut cells = cells.into_iter();
+        (0..self.features.len()).map(move |_| cells.by_ref().take(entities).collect())
+    }
+}
+
+/// A cell for each feature of each entity.
+#[derive(Debug, Clone, Default)]
+pub struct FeatureCells {
+    entities: usize,
+    /// The cells of the first feature, then those of the next. One vector takes a fraction of the time of one a feature.
+    cells: Vec<Cell>,
+}
+
+impl FeatureCells {
+    /// The cells of the first feature for each of these entities, then those of the next.
+    pub fn new(entities: usize, cells: Vec<Cell>) -> Self {
+        debug_assert_eq!(cells.len().checked_rem(entities).unwrap_or(0), 0, "each feature has a cell for each entity");
+        Self { entities, cells }
+    }
+
+    /// The number of all cells.
+    pub fn count(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// The cells of the feature at this index.
+    pub fn column(&self, feature: usize) -> &[Cell] {
+        let begin = feature * self.entities;
+        self.cells.get(begin..begin + self.entities).unwrap_or_default()
+    }
 }
 
 /// One feature of one entity.

@@ -12,7 +12,7 @@ use super::caller::{FeatureCaller, TouchedRows};
 use super::engine::{Engine, StoreState};
 use super::index::{Index, IndexError};
 use super::key::IndexKey;
-use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
+use super::online::{Cell, Columns, FeatureCells, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
 use super::record::{Damaged, Record};
 use super::statistics::{Counters, StatusCounts};
 
@@ -95,9 +95,9 @@ impl ReadRequest {
     }
 
     /// Reads, and writes the audit record: as a call of its own where it is the first slice of one.
-    fn columns(&self, engine: &Engine, views: &[ViewRows], is_first: bool) -> Result<Vec<FeatureColumn>, FeatureError> {
-        let state = engine.state.load_full();
-        let StoreState::Ready(index) = &*state else {
+    fn cells(&self, engine: &Engine, views: &[ViewRows], is_first: bool) -> Result<FeatureCells, FeatureError> {
+        let state = engine.state.load();
+        let StoreState::Ready(index) = &**state else {
             return Err(FeatureError::Unavailable { reason: state.reason() });
         };
 
@@ -130,25 +130,29 @@ impl ReadRequest {
         self.caller.record(FeatureAction::Read, u64::from(is_first), &touched, &engine.audit);
 
         let mut counts = StatusCounts::default();
-        let column = |feature: &Feature| {
+        let entities = views.first().map_or(0, |rows| rows.keys.len());
+        let mut cells = Vec::with_capacity(self.features.len() * entities);
+        for feature in &self.features {
             let at = views.iter().position(|rows| rows.view.id == feature.view.id);
             let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
-            let cells: Vec<Cell> = found.iter().map(|found| cell(feature, found.as_ref(), now_us)).collect();
-            for cell in &cells {
+            cells.extend(found.iter().map(|found| {
+                let cell = cell(feature, found.as_ref(), now_us);
                 counts.add(cell.status);
-            }
-            FeatureColumn { feature: feature.clone(), cells }
-        };
-        let columns = self.features.iter().map(column).collect();
+                cell
+            }));
+        }
         engine.counters.count_cells(&counts);
-        Ok(columns)
+        Ok(FeatureCells::new(entities, cells))
     }
 
     /// The columns of the request that any view needs.
     fn join_keys(&self) -> impl Iterator<Item = &(String, Vec<serde_json::Value>)> {
-        let is_key = |name: &str| self.views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
-        self.entities.iter().filter(move |(name, _)| is_key(name))
+        self.entities.iter().filter(|(name, _)| is_join_key(&self.views, name))
     }
+}
+
+fn is_join_key(views: &[Arc<FeatureView>], name: &str) -> bool {
+    views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name))
 }
 
 impl LongRead {
@@ -176,7 +180,7 @@ impl LongRead {
     }
 
     /// Reads the features of the next entities, about as many as give `cells` cells; `None` after the last one.
-    pub fn next(&mut self, cells: usize) -> Result<Option<Vec<FeatureColumn>>, FeatureError> {
+    pub fn next(&mut self, cells: usize) -> Result<Option<FeatureCells>, FeatureError> {
         let ReadRequest { count, features, .. } = &self.wanted;
         if self.next == *count {
             return Ok(None);
@@ -184,9 +188,9 @@ impl LongRead {
         let entities = (cells / features.len().max(1)).max(1);
         let range = self.next..self.next.saturating_add(entities).min(*count);
         let rows = self.wanted.rows(&self.engine, &range)?;
-        let columns = self.wanted.columns(&self.engine, &rows, self.next == 0)?;
+        let found = self.wanted.cells(&self.engine, &rows, self.next == 0)?;
         self.next = range.end;
-        Ok(Some(columns))
+        Ok(Some(found))
     }
 }
 
@@ -209,9 +213,11 @@ impl ReadPlan {
     }
 
     pub fn answer(self, engine: &Engine) -> Result<OnlineFeatures, FeatureError> {
-        let columns = self.wanted.columns(engine, &self.views, true)?;
+        let cells = self.wanted.cells(engine, &self.views, true)?;
         Counters::count(&engine.counters.reads);
-        Ok(OnlineFeatures { join_keys: self.wanted.join_keys().cloned().collect(), columns })
+        let ReadRequest { entities: mut join_keys, features, views, .. } = self.wanted;
+        join_keys.retain(|(name, _)| is_join_key(&views, name));
+        Ok(OnlineFeatures { join_keys, features, cells })
     }
 }
 

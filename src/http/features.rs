@@ -91,7 +91,7 @@ async fn long_answer(
         let slice = off_thread(&account, move || {
             let _turn = turn;
             let slice = read.next(SLICE_CELLS_MAX).map_err(of_store)?;
-            slice.as_deref().map(|slice| answer.add(slice)).transpose()?;
+            slice.as_ref().map(|slice| answer.add(slice)).transpose()?;
             Ok::<_, FeastError>((slice.is_some(), read, answer))
         });
         let more;

@@ -132,11 +132,11 @@ impl Store {
             .runtime
             .block_on(self.features.get_online_features(request, FeatureCaller::unlimited(Principal::Local)))
             .unwrap();
-        let cell = |column: &ledge::features::online::FeatureColumn| {
-            let cell = &column.cells[0];
+        let cell = |(_, cells): (_, &[ledge::features::online::Cell])| {
+            let cell = &cells[0];
             (cell.status, cell.value.as_ref().map_or(Json::Null, ledge::features::value::Value::to_json))
         };
-        found.columns.iter().map(cell).collect()
+        found.columns().map(cell).collect()
     }
 
     fn note(&self, customer: i64) -> Option<String> {

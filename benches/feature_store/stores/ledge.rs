@@ -182,8 +182,8 @@ impl Store for Ledge {
         let watch = Watch::start(request);
         let latencies = self.callers(callers, seconds, request, |store, request| async move {
             let found = store.get_online_features(request, FeatureCaller::unlimited(Principal::Local)).await.unwrap();
-            assert_eq!(found.columns.len(), ROW_FEATURES);
-            let cell = found.columns.first().and_then(|column| column.cells.first());
+            assert_eq!(found.cells.count(), ROW_FEATURES);
+            let cell = found.cells.column(0).first();
             assert!(cell.is_some_and(|cell| cell.status == FieldStatus::Present), "{cell:?}");
         });
         Figures::of(latencies, &watch)

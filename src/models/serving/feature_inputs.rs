@@ -173,8 +173,8 @@ impl<'m> FeatureColumns<'m> {
             let caller = FeatureCaller { principal: principal.clone(), views, model: Some(model.name.clone()) };
             let read = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
             let read = read.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
-            for (feature, column) in asked.into_iter().zip(read.columns) {
-                let cells = column.cells.into_iter().map(|cell| UsedCell {
+            for (feature, cells) in asked.into_iter().zip(read.into_columns()) {
+                let cells = cells.into_iter().map(|cell| UsedCell {
                     value: cell.value,
                     status: cell.status,
                     event_us: cell.event_us,

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_features::LongRead;
-use ledge_features::online::{Cell, Columns, FeatureColumn, FieldStatus, OnlineFeatures};
+use ledge_features::online::{Cell, Columns, FeatureCells, FieldStatus, OnlineFeatures};
 use ledge_features::value::Value;
 use ledge_features::view::{Feature, ViewId};
 use serde::ser::{Serialize, SerializeSeq, SerializeStruct, Serializer};
@@ -21,9 +21,8 @@ pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: boo
     if let Some(twice) = reply.duplicate() {
         return Err(FeastError::collision(&twice.to_string(), full_feature_names));
     }
-    let cells: usize = features.columns.iter().map(|column| column.cells.len()).sum();
     // An estimate for a number with its status and timestamp.
-    let mut json = Vec::with_capacity(256 + 64 * cells);
+    let mut json = Vec::with_capacity(256 + 64 * features.cells.count());
     match serde_json::to_writer(&mut json, &reply) {
         Ok(()) => Ok(json),
         Err(reason) => Err(FeastError::new(500, format!("the answer cannot be written: {reason}"))),
@@ -35,7 +34,10 @@ pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: boo
 #[derive(Debug)]
 pub struct LongAnswer {
     metadata: Vec<u8>,
+    /// Those of the join keys, then those of the features.
     columns: Vec<LongColumn>,
+    /// The number of join keys.
+    keys: usize,
     /// The event times of the entities in each view, in microseconds since the Unix epoch; the first are those of join
     /// keys.
     times: Vec<Vec<i64>>,
@@ -55,9 +57,8 @@ struct LongColumn {
 impl LongAnswer {
     /// An answer to `read`, with nothing read yet.
     pub fn new(read: &LongRead, full_feature_names: bool) -> Result<Self, FeastError> {
-        let column = |feature: &Feature| FeatureColumn { feature: feature.clone(), cells: Vec::new() };
         let join_keys: Columns = read.join_keys().map(|(name, _)| (name.clone(), Vec::new())).collect();
-        let features = OnlineFeatures { join_keys, columns: read.features().iter().map(column).collect() };
+        let features = OnlineFeatures { join_keys, features: read.features().to_vec(), cells: FeatureCells::default() };
         let reply = Reply { features: &features, full: full_feature_names };
         if let Some(twice) = reply.duplicate() {
             return Err(FeastError::collision(&twice.to_string(), full_feature_names));
@@ -74,6 +75,7 @@ impl LongAnswer {
             let statuses = vec![FieldStatus::Present; keys.len()];
             columns.push(LongColumn { values, statuses, times: 0, brings_times: false });
         }
+        let keys = columns.len();
         let mut views: Vec<ViewId> = Vec::new();
         for feature in read.features() {
             let known = views.iter().position(|view| *view == feature.view.id);
@@ -86,14 +88,14 @@ impl LongAnswer {
         }
         let mut times = vec![vec![0; key_times]];
         times.resize(views.len() + 1, Vec::new());
-        Ok(Self { metadata, columns, times })
+        Ok(Self { metadata, columns, keys, times })
     }
 
     /// Adds the features of the next entities.
-    pub fn add(&mut self, slice: &[FeatureColumn]) -> Result<(), FeastError> {
-        let keys = self.columns.len() - slice.len();
-        for (column, read) in self.columns.iter_mut().skip(keys).zip(slice) {
-            for cell in &read.cells {
+    pub fn add(&mut self, slice: &FeatureCells) -> Result<(), FeastError> {
+        for (feature, column) in self.columns.iter_mut().skip(self.keys).enumerate() {
+            let cells = slice.column(feature);
+            for cell in cells {
                 if !column.statuses.is_empty() {
                     column.values.push(b',');
                 }
@@ -102,7 +104,7 @@ impl LongAnswer {
                 column.statuses.push(cell.status);
             }
             if let Some(times) = self.times.get_mut(column.times).filter(|_| column.brings_times) {
-                times.extend(read.cells.iter().map(|cell| cell.event_us));
+                times.extend(cells.iter().map(|cell| cell.event_us));
             }
         }
         Ok(())
@@ -165,7 +167,7 @@ impl Iterator for Pieces {
 
 impl Pieces {
     fn step(&mut self, text: &mut Vec<u8>) {
-        let LongAnswer { metadata, columns, times } = &self.answer;
+        let LongAnswer { metadata, columns, times, .. } = &self.answer;
         let Some(column) = columns.get(self.column) else {
             text.extend_from_slice(b"],\"metadata\":");
             text.extend_from_slice(metadata);
@@ -236,16 +238,13 @@ struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     fn names(self) -> impl Iterator<Item = Name<'a>> {
-        self.features.columns.iter().map(move |column| Name { column, full: self.full })
+        self.features.features.iter().map(move |feature| Name { feature, full: self.full })
     }
 
     /// Returns a name that two features would have.
     fn duplicate(self) -> Option<Name<'a>> {
-        let mut seen = HashSet::with_capacity(self.features.columns.len());
-        self.names().find(|name| {
-            let feature = &name.column.feature;
-            !seen.insert((self.full.then_some(feature.view.id), &**feature.name()))
-        })
+        let mut seen = HashSet::with_capacity(self.features.features.len());
+        self.names().find(|name| !seen.insert((self.full.then_some(name.feature.view.id), &**name.feature.name())))
     }
 }
 
@@ -272,8 +271,8 @@ struct FeatureNames<'a>(Reply<'a>);
 
 impl Serialize for FeatureNames<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (keys, columns) = (&self.0.features.join_keys, &self.0.features.columns);
-        let mut names = serializer.serialize_seq(Some(keys.len() + columns.len()))?;
+        let OnlineFeatures { join_keys: keys, features, .. } = self.0.features;
+        let mut names = serializer.serialize_seq(Some(keys.len() + features.len()))?;
         keys.iter().try_for_each(|(key, _)| names.serialize_element(key))?;
         self.0.names().try_for_each(|name| names.serialize_element(&name))?;
         names.end()
@@ -282,23 +281,22 @@ impl Serialize for FeatureNames<'_> {
 
 /// The name of a feature in the answer.
 struct Name<'a> {
-    column: &'a FeatureColumn,
+    feature: &'a Feature,
     full: bool,
 }
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let feature = &self.column.feature;
         if self.full {
-            write!(f, "{}__", feature.view.name)?;
+            write!(f, "{}__", self.feature.view.name)?;
         }
-        f.write_str(feature.name())
+        f.write_str(self.feature.name())
     }
 }
 
 impl Serialize for Name<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.full { serializer.collect_str(self) } else { serializer.serialize_str(self.column.feature.name()) }
+        if self.full { serializer.collect_str(self) } else { serializer.serialize_str(self.feature.name()) }
     }
 }
 
@@ -306,10 +304,10 @@ struct Results<'a>(&'a OnlineFeatures);
 
 impl Serialize for Results<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (keys, columns) = (&self.0.join_keys, &self.0.columns);
-        let mut results = serializer.serialize_seq(Some(keys.len() + columns.len()))?;
+        let OnlineFeatures { join_keys: keys, features, .. } = self.0;
+        let mut results = serializer.serialize_seq(Some(keys.len() + features.len()))?;
         keys.iter().try_for_each(|(_, values)| results.serialize_element(&KeyVector(values)))?;
-        columns.iter().try_for_each(|column| results.serialize_element(&FeatureVector(&column.cells)))?;
+        self.0.columns().try_for_each(|(_, cells)| results.serialize_element(&FeatureVector(cells)))?;
         results.end()
     }
 }

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use ledge_features::online::{Cell, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, PushTarget, Selection};
+use ledge_features::online::{
+    Cell, Columns, FeatureCells, FeatureError, FieldStatus, OnlineFeatures, PushTarget, Selection,
+};
 use ledge_features::registry::Registry;
 use ledge_features::value::{ScalarType, Value, ValueType};
 use ledge_features::view::{Feature, FeatureIndex, FeatureView, Field, FieldId, JoinKey, PushSource, ViewId};
@@ -32,8 +34,17 @@ fn view(id: u32, name: &str, fields: &[(&str, ValueType)]) -> Arc<FeatureView> {
     })
 }
 
-fn column(view: &Arc<FeatureView>, at: usize, cells: Vec<Cell>) -> FeatureColumn {
-    FeatureColumn { feature: Feature { view: view.clone(), index: FeatureIndex::Field(at) }, cells }
+/// An answer with these features, each a view and an index, and their cells.
+fn answer<const N: usize>(
+    join_keys: Columns,
+    features: [(&Arc<FeatureView>, usize); N],
+    cells: [Vec<Cell>; N],
+) -> OnlineFeatures {
+    let feature =
+        |(view, at): (&Arc<FeatureView>, usize)| Feature { view: view.clone(), index: FeatureIndex::Field(at) };
+    let entities = cells.first().map_or(0, Vec::len);
+    let cells = FeatureCells::new(entities, cells.into_iter().flatten().collect());
+    OnlineFeatures { join_keys, features: features.map(feature).into(), cells }
 }
 
 fn present(value: Value, event_us: i64) -> Cell {
@@ -50,13 +61,14 @@ const F64: ValueType = ValueType::Scalar(ScalarType::Float64);
 fn an_answer_is_written_as_feast_writes_it_to_the_byte() {
     let stats = view(0, "driver_stats", &[("conv_rate", F64), ("trips", F64)]);
     let missing = Cell { value: None, status: FieldStatus::NotFound, event_us: 0 };
-    let features = OnlineFeatures {
-        join_keys: vec![("driver_id".into(), vec![json!(1001), json!(9999)])],
-        columns: vec![
-            column(&stats, 0, vec![present(Value::Float32(0.5), 1_795_222_800_000_000), missing.clone()]),
-            column(&stats, 1, vec![present(Value::Int64(7), 1_795_222_800_250_000), missing]),
+    let features = answer(
+        vec![("driver_id".into(), vec![json!(1001), json!(9999)])],
+        [(&stats, 0), (&stats, 1)],
+        [
+            vec![present(Value::Float32(0.5), 1_795_222_800_000_000), missing.clone()],
+            vec![present(Value::Int64(7), 1_795_222_800_250_000), missing],
         ],
-    };
+    );
     let json = encode_online_features(&features, false).unwrap();
     let expected = r#"{"results":[{"values":[1001,9999],"statuses":["PRESENT","PRESENT"],"event_timestamps":["1970-01-01T00:00:00Z","1970-01-01T00:00:00Z"]},{"values":[0.5,null],"statuses":["PRESENT","NOT_FOUND"],"event_timestamps":["2026-11-21T01:00:00Z","1970-01-01T00:00:00Z"]},{"values":[7,null],"statuses":["PRESENT","NOT_FOUND"],"event_timestamps":["2026-11-21T01:00:00.250Z","1970-01-01T00:00:00Z"]}],"metadata":{"feature_names":["driver_id","conv_rate","trips"]}}"#;
     assert_eq!(String::from_utf8(json).unwrap(), expected);
@@ -89,7 +101,7 @@ fn every_value_has_the_form_that_feasts_client_reads() {
         (Value::UnixTimestampList(vec![3]), json!([3])),
     ] {
         let words = format!("{value:?}");
-        let features = OnlineFeatures { join_keys: vec![], columns: vec![column(&stats, 0, vec![present(value, 1)])] };
+        let features = answer(vec![], [(&stats, 0)], [vec![present(value, 1)]]);
         let answer = encode_online_features(&features, false).unwrap();
         let answer: Json = serde_json::from_slice(&answer).unwrap();
         assert_eq!(answer["results"][0]["values"], json!([expected]), "{words}");
@@ -99,10 +111,7 @@ fn every_value_has_the_form_that_feasts_client_reads() {
 #[test]
 fn two_features_of_one_name_are_refused_unless_the_view_tells_them_apart() {
     let (one, two) = (view(0, "one", &[("f", F64)]), view(1, "two", &[("f", F64)]));
-    let of = |views: [&Arc<FeatureView>; 2]| OnlineFeatures {
-        join_keys: vec![],
-        columns: views.map(|view| column(view, 0, vec![])).into(),
-    };
+    let of = |views: [&Arc<FeatureView>; 2]| answer(vec![], views.map(|view| (view, 0)), [vec![], vec![]]);
     let refused = encode_online_features(&of([&one, &two]), false).unwrap_err();
     assert_eq!(refused.status, 422);
     assert!(

@@ -114,7 +114,7 @@ impl Store {
             .runtime
             .block_on(self.features.get_online_features(request, FeatureCaller::unlimited(Principal::Local)))
             .unwrap();
-        found.columns[0].cells[0].status == FieldStatus::Present
+        found.cells.column(0)[0].status == FieldStatus::Present
     }
 
     fn erase(&self, entity: &serde_json::Value) -> Result<Erased, FeatureError> {

@@ -72,8 +72,8 @@ pub async fn fill(
             FeatureCaller { principal: principal.clone(), views: ViewScope::ALL, model: Some(model.name.clone()) };
         let found = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
         let found = found.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
-        for (column, found) in columns.iter().zip(found.columns) {
-            for (&place, cell) in places.iter().zip(found.cells) {
+        for (column, cells) in columns.iter().zip(found.into_columns()) {
+            for (&place, cell) in places.iter().zip(cells) {
                 if let (Some(row), Some(value)) = (read.get_mut(place).and_then(Value::as_object_mut), cell.value)
                     && lacks(row, &column.name)
                 {
