@@ -71,7 +71,8 @@ impl OnlineFeatures {
 #[derive(Debug, Clone, Default)]
 pub struct FeatureCells {
     entities: usize,
-    /// The cells of the first feature, then those of the next. One vector takes a fraction of the time of one a feature.
+    /// The cells of the first feature, then those of the next. One vector takes a fraction of the time of one for each
+    /// feature.
     cells: Vec<Cell>,
 }
 

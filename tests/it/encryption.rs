@@ -37,6 +37,12 @@ fn sealed_root() -> TestRoot {
     root.set(SETTING)
 }
 
+/// A root whose stores are encrypted under this master key.
+pub fn encrypted(root: TestRoot, key: &[u8; MASTER_KEY_BYTES]) -> TestRoot {
+    write(&key_file(&root), key);
+    root.set(SETTING)
+}
+
 fn key_file(root: &TestRoot) -> PathBuf {
     root.folder.path().join("master.key")
 }

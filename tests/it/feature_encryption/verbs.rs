@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{MASTER, VIEWS};
 use crate::daemon::{TestDaemon, TestRoot, write};
+use crate::encryption::encrypted;
 
 /// Runs `ledge features` for the daemon.
 fn run(daemon: &TestDaemon, arguments: &[&str]) -> std::process::Output {
@@ -20,9 +21,7 @@ fn done(daemon: &TestDaemon, arguments: &[&str]) -> String {
 }
 
 fn sealed_root() -> TestRoot {
-    let root = TestRoot::new().views(VIEWS);
-    write(&root.folder.path().join("master.key"), &MASTER);
-    root.set("encryption.master_key_file=\"master.key\"")
+    encrypted(TestRoot::new().views(VIEWS), &MASTER)
 }
 
 #[test]

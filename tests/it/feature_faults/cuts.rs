@@ -6,14 +6,15 @@ use super::books::{Books, VIEWS};
 use super::disk::{Disk, Log};
 use super::seed::Random;
 use super::shim::Shim;
-use super::writers::{Report, Writers, sealed, start};
+use super::writers::{Report, Writers, start};
 use crate::daemon::TestRoot;
+use crate::encryption::encrypted;
 
 /// `lies`: the disk forgets what was fsynced of the journal, too; ends with the first loss.
 fn rounds(rounds: usize, lies: bool, is_sealed: bool, test: &str) -> (Report, Books) {
     let (mut random, shim) = (Random::new(test), Shim::build());
     let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
-    let root = if is_sealed { sealed(root) } else { root };
+    let root = if is_sealed { encrypted(root, &[7; 32]) } else { root };
     let store = root.folder.path().canonicalize().unwrap().join("features");
     std::fs::create_dir(&store).unwrap();
     let mut root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", &store);

@@ -14,7 +14,8 @@ use serde_json::{Value as Json, json};
 use super::seed::Random;
 use super::writers::start;
 use crate::client::Client;
-use crate::daemon::{TestDaemon, TestRoot, copy, write};
+use crate::daemon::{TestDaemon, TestRoot, copy};
+use crate::encryption::encrypted;
 
 const VIEWS: &str = "
 [[entity]]
@@ -64,12 +65,7 @@ fn mark(person: i64) -> String {
 
 fn root(is_sealed: bool) -> TestRoot {
     let root = TestRoot::new().views(VIEWS);
-    write(&root.folder.path().join("master.key"), &MASTER);
-    if is_sealed { sealed(root) } else { root }
-}
-
-fn sealed(root: TestRoot) -> TestRoot {
-    root.set("encryption.master_key_file=\"master.key\"")
+    if is_sealed { encrypted(root, &MASTER) } else { root }
 }
 
 fn push(client: &mut Client, people: &[i64]) {
@@ -237,7 +233,7 @@ fn sealing_what_was_plain_survives_kill_9() {
     push(&mut daemon.client(), &people[100..]);
     let store = daemon.root.folder.path().join("features");
     assert!(!files_with(&store, &people).is_empty());
-    let mut root = sealed(daemon.kill());
+    let mut root = encrypted(daemon.kill(), &MASTER);
     for _ in 0..4 {
         // It is ready, and begins to seal.
         daemon = start(root).daemon;

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use super::books::{Books, VIEWS};
 use super::seed::Random;
-use super::writers::{Report, Writers, check, sealed, start};
+use super::writers::{Report, Writers, check, start};
 use crate::daemon::TestRoot;
+use crate::encryption::encrypted;
 
 fn rounds(rounds: usize, test: &str, is_sealed: bool) -> (Report, Books) {
     let mut random = Random::new(test);
     let mut root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
     if is_sealed {
-        root = sealed(root);
+        root = encrypted(root, &[7; 32]);
     }
     let store = root.folder.path().join("features");
     let (mut report, mut books) = (Report::default(), Books::new(500));

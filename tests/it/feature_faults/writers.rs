@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::books::{Books, ENTITIES, Sent};
 use super::seed::Random;
 use crate::client::Client;
-use crate::daemon::{TestDaemon, TestRoot, write};
+use crate::daemon::{TestDaemon, TestRoot};
 
 const THREADS: usize = 4;
 
@@ -81,12 +81,6 @@ pub struct Started {
     pub recovery: Duration,
     /// From the start of the process until then.
     pub whole: Duration,
-}
-
-/// Encrypts the rows of the feature store under keys of their entities.
-pub fn sealed(root: TestRoot) -> TestRoot {
-    write(&root.folder.path().join("master.key"), &[7; 32]);
-    root.set("encryption.master_key_file=\"master.key\"")
 }
 
 /// Starts the daemon and waits until its index can be read, which may be after it is ready.
