@@ -7,7 +7,7 @@ export ORT_DISABLE_TELEMETRY := 1
 
 # The tests find there what the set-up made.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
-nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --workspace --all-features --locked
+nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
@@ -67,11 +67,11 @@ setup-homeassistant: setup-test ## install Home Assistant's schemas of MQTT disc
 setup-axe: setup-test ## install axe-core, which looks for what keeps people out of a page, into .ledge/peers/axe (once), for test-platform and test-peers-all
 	$(PYTHON) benches/peers/fetch.py axe
 
-test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai test-platform ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
-	$(nextest) --test peers --profile short
+test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
+	@failed=0; $(MAKE) test-platform || failed=1; $(nextest) --test peers --profile short || failed=1; exit $$failed
 
-test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe test-quantize test-platform ## the same with every client, CPU, attack and package (before a release)
-	$(nextest) --test peers
+test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
+	@failed=0; $(MAKE) -k test-quantize test-platform || failed=1; $(nextest) --test peers || failed=1; exit $$failed
 
 soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture a_million_requests
@@ -85,7 +85,7 @@ hostile: setup-test setup-schemathesis ## ten minutes of Schemathesis against /o
 
 test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
 	@$(need_python)
-	$(PYTHON) -B -m unittest discover -s models/quantize/tests
+	$(PYTHON) -B tests/unittests models/quantize/tests
 
 setup-platform: ## install ledge-platform, which signs models and steers rollouts, into .ledge/platform (Python 3.11 or newer)
 	@$(need_python)
@@ -97,7 +97,7 @@ catalogue: setup setup-platform ## sign the models of the set-up as a catalogue 
 test-platform: setup-peers setup-axe ## test ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server and Chromium
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --test
-	.ledge/platform/bin/python3 -B -m unittest discover -s packaging/platform/tests
+	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
 
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
 	@cargo deb --version >/dev/null 2>&1 || cargo install cargo-deb --locked --version 3.8.0
