@@ -14,6 +14,7 @@
 //! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
 //! * `own_seal.rs` - what the daemon takes from itself, and who starts other processes for it then
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
+//! * `standalone.rs` - a serving core without a daemon, for commands
 //! * `health.rs` - signs of life of every part, for systemd's watchdog and `systemctl status`
 //! * `notify.rs` - messages to systemd
 //!
@@ -38,10 +39,9 @@ mod messaging;
 mod notify;
 pub mod own_seal;
 mod rekey;
+mod standalone;
 mod updates;
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -92,6 +92,7 @@ use configuration_change::ConfigurationChanges;
 use health::Health;
 use messaging::Messaging;
 use own_seal::OwnSeal;
+pub use standalone::Standalone;
 
 /// The most open files besides connections: those of the stores, of models while they load, of logs.
 const OTHER_OPEN_FILES_MAX: u64 = 512;
@@ -295,15 +296,8 @@ impl App {
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
         let children = child_settings(&config, seal);
-        let serving = serving(
-            &config,
-            runtimes,
-            features,
-            audit.clone(),
-            sealer.clone(),
-            Some(cache.clone()),
-            Some(children.clone()),
-        );
+        let serving =
+            serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()), children.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
@@ -489,34 +483,24 @@ async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink
     }
 }
 
-/// The serving core of a command that runs without a daemon. Its feature store has the declarations and no values,
-/// which belong to the daemon.
-pub fn standalone_serving(config: &Config, audit: AuditSink) -> Serving {
-    let runtimes = runtimes(config);
-    // Mistakes in the declarations are reported where they matter, by the daemon and `config check`.
-    let registry = Registry::load(&config.features.views, &config.features.path).unwrap_or_default();
-    // Only the daemon creates the cache, so that a command that only reads leaves nothing behind. And only the owner of
-    // a compiled model may read it: root would leave files that the daemon of another user cannot use.
-    let is_own = |metadata: Metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
-    let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
-    let features = FeatureStore::without_values(&config.features, registry);
-    serving(config, runtimes, features, audit, Sealer::none(), cache.cloned(), None)
-}
-
 /// The runtimes of this box, including those that were installed as releases.
 fn runtimes(config: &Config) -> Runtimes {
     Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
 }
 
+/// The folder with the files of the processes of models.
+fn instances_folder(cache: &Path) -> PathBuf {
+    cache.join(".instances")
+}
+
 /// The settings of the processes of models.
 fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
-    let folder = config.runtimes.cache.join(".instances");
+    let folder = instances_folder(&config.runtimes.cache);
     let memory_folder =
         memory_folder().map(|place| place.join(format!("ledge-models-{}", rustix::process::geteuid().as_raw())));
     std::iter::once(&folder).chain(&memory_folder).for_each(|folder| ledge_isolation::remove_leftovers(folder));
     ChildSettings {
         starter: seal.starter(),
-        is_code_denied: seal.is_code_denied(),
         folder,
         memory_folder,
         content_bytes: config.http.max_memory_bytes,
@@ -534,7 +518,7 @@ fn serving(
     audit: AuditSink,
     sealer: Sealer,
     cache_dir: Option<PathBuf>,
-    children: Option<ChildSettings>,
+    children: ChildSettings,
 ) -> Serving {
     let budget = Topology::read().budget(config.runtimes.threads);
     let seconds = config.runtimes.keep_alive_s;
@@ -550,13 +534,13 @@ fn serving(
         ),
         measure: config.runtimes.measure,
         cache_dir,
-        isolation: config.runtimes.isolation,
+        isolation: config.runtimes.isolation.isolation,
         audit: audit.clone(),
         sealer,
     };
     let sources = Sources::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
-    let engine = Engine::with_children(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
+    let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
     let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,

@@ -75,7 +75,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
     let found = ask_own_daemon(&config, "/findings");
     let sealed = found.as_ref().and_then(own_seal::found);
-    checks.extend(sealed.or_else(|| own_seal::expected(config.runtimes.isolation)));
+    checks.push(sealed.unwrap_or_else(own_seal::expected));
     checks.extend(mqtt::check(&config));
     checks.extend(models::checks(&config));
     checks

@@ -37,17 +37,17 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
         return Err(BadConfiguration(vec![closed]).into());
     }
     let warnings = loaded.warnings();
-    let LoadedConfig { mut config, rejected_signed, .. } = loaded;
+    let LoadedConfig { config, rejected_signed, .. } = loaded;
     logging::init(&config.log)?;
 
     for warning in warnings {
-        tracing::warn!(%warning, "the configuration names something that does not exist");
+        tracing::warn!(%warning, "a setting has no effect here, or not the one that it names");
     }
     for mistake in rejected_signed {
         tracing::error!(%mistake, "a signed setting is not valid on this box and is ignored");
     }
 
-    let seal = OwnSeal::apply(&mut config.runtimes.isolation, spawner)?;
+    let seal = OwnSeal::apply(spawner)?;
     match daemon::run(config, registry, &handover, &seal)? {
         Ended::Stopped => Ok(Exit::Success),
         Ended::ToRestart => Err(restart_in_place(&handover, &seal).into()),

@@ -86,10 +86,8 @@ impl LookedAt {
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Check> {
         let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));
-        checks.extend(self.seal.finding());
-        let runtimes = &self.config.runtimes;
-        let report = || seal_report(&self.seal.starter(), &runtimes.dir);
-        let seal = || seal::checks(runtimes.isolation, report);
+        checks.push(self.seal.finding());
+        let seal = || seal::checks(seal_report(&self.seal.starter(), &self.config.runtimes.dir));
         checks.extend(self.seal_of_models.get_or_init(seal).iter().cloned());
         checks.extend(self.broker());
         checks.extend(self.models());

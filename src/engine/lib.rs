@@ -87,8 +87,8 @@ impl Runtimes {
     }
 
     /// The same, with the library of `runtime` in the folder `own`, or with `None` in that of all others. The other runtime
-    /// stays as it is. `None` when this process has loaded the library of `runtime`: nothing takes one out of a process.
-    pub fn with_library_in(&self, runtime: Runtime, own: Option<PathBuf>) -> Option<Self> {
+    /// stays as it is. For a process that has not loaded the library: nothing takes one out of a process.
+    pub fn with_library_in(&self, runtime: Runtime, own: Option<PathBuf>) -> Self {
         let RuntimesInner { folder, own_folders, onnxruntime, openvino } = &*self.inner;
         let (mut own_folders, folder) = (own_folders.clone(), folder.clone());
         match own {
@@ -97,13 +97,10 @@ impl Runtimes {
         };
         let (mut onnxruntime, mut openvino) = (onnxruntime.clone(), openvino.clone());
         match runtime {
-            Runtime::OnnxRuntime if matches!(onnxruntime.get(), Some(Ok(_))) => return None,
-            Runtime::OpenVino if matches!(openvino.get(), Some(Ok(_))) => return None,
-            // One that did not load, or was not there, is looked for in its new place.
             Runtime::OnnxRuntime => onnxruntime = Arc::default(),
             Runtime::OpenVino => openvino = Arc::default(),
         }
-        Some(Self { inner: Arc::new(RuntimesInner { folder, own_folders, onnxruntime, openvino }) })
+        Self { inner: Arc::new(RuntimesInner { folder, own_folders, onnxruntime, openvino }) }
     }
 
     /// The folder of the library of `runtime`.

@@ -1,6 +1,7 @@
 //! Models in processes of their own: a small daemon, and children that hold the runtimes and whatever reads foreign bytes.
 //!
 //! Files, in reading order:
+//! * `setting.rs` - where a model runs, as files say
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
 //! * `starter.rs` - the start of a process of this program, by the spawner or directly
@@ -30,7 +31,7 @@
 //! after SIGKILL or a crash in a runtime's own thread: then all are `Interrupted`, and the scheduler finds it by more tries.
 //!
 //! Invariants:
-//! * The daemon loads no runtime for a model that runs in a child, and reads none of its files but to hash it.
+//! * The daemon loads no runtime, and reads no file of a model but to hash it.
 //! * Nothing that a child says is believed: lengths, places, counts and datatypes are checked against what was asked, on a
 //!   copy. A child that lies is ended.
 //! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need.
@@ -45,6 +46,7 @@ mod pipeline;
 mod pool;
 mod process;
 mod remote;
+mod setting;
 mod shared_memory;
 pub mod spawner;
 mod stage;
@@ -53,9 +55,10 @@ mod wire;
 
 pub use child::crash::Work;
 pub use doctor::seal_report;
-pub use pool::{ChildSettings, ChildUsage, Children, Isolation, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
+pub use pool::{ChildSettings, ChildUsage, Children, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
 pub use process::{ChildId, Ended, OnEnd, ReadError};
 pub use remote::RemoteBackend;
+pub use setting::{Isolation, IsolationFinding, IsolationSetting};
 pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
-pub use starter::Starter;
+pub use starter::{Starter, User};
 pub use wire::fuzz_child_message;

@@ -17,12 +17,12 @@ use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
-use serde::{Deserialize, Serialize};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
 use crate::process::{Child, Ended, OnEnd, ReadError};
 use crate::remote::RemoteBackend;
-use crate::stage::{Stage, StageFolders};
+use crate::setting::Isolation;
+use crate::stage::{self, Stage, StageFolders};
 use crate::starter::Starter;
 use crate::wire::{LoadOrder, Setup};
 
@@ -34,26 +34,11 @@ const WRITTEN: &str = "written";
 /// The most times that a file is read whose process ended meanwhile for another reason.
 const READ_TRIES_MAX: usize = 4;
 
-/// Where a model runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Isolation {
-    /// In the daemon itself.
-    None,
-    /// In a sealed process, together with other models.
-    #[default]
-    Process,
-    /// In a sealed process of its own.
-    Own,
-}
-
 /// The settings of all children.
 #[derive(Debug, Clone)]
 pub struct ChildSettings {
     /// Starts each of them.
     pub starter: Starter,
-    /// True when this process may not write code, so that OpenVINO can load a model only in a child.
-    pub is_code_denied: bool,
     /// The folder in which each child gets one of its own.
     pub folder: PathBuf,
     /// The same on a file system in memory, for models that are encrypted on the disk; `None` where there is none.
@@ -201,11 +186,6 @@ impl Children {
         home.child.open(self.pipelines.next_id(), runtime)
     }
 
-    /// True when the runtime can load a model only in a child.
-    pub fn needs_child(&self, runtime: Runtime) -> bool {
-        self.settings.is_code_denied && runtime == Runtime::OpenVino
-    }
-
     /// The pipeline of a model in a child; `twin` is bound of the same setup.
     pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
         Arc::new(RemotePipeline::new(&self.pipelines, twin, setup))
@@ -259,7 +239,8 @@ impl Children {
             reason: format!("its process cannot be started: {error}"),
         })?;
         let folders = home.stage_folders(order.is_secret).map_err(refused)?;
-        let (mut stage, files, cache) = Stage::new(folders, order.files, order.cache).map_err(refused)?;
+        let (mut stage, files, cache) =
+            Stage::new(folders, order.files, order.cache, self.settings.starter.user()).map_err(refused)?;
         let model = self.pipelines.next_id();
         let facts = home.child.load(LoadOrder {
             model,
@@ -328,15 +309,17 @@ impl Children {
     fn start(&self, runtimes: &Runtimes) -> io::Result<Home> {
         static NEXT_FOLDER: AtomicU64 = AtomicU64::new(1);
         let own = format!("{}-{}", std::process::id(), NEXT_FOLDER.fetch_add(1, Ordering::Relaxed));
+        let user = self.settings.starter.user();
         let places = std::iter::once(&self.settings.folder).chain(&self.settings.memory_folder);
         let mut folders = Vec::new();
         for place in places {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
+            stage::give(place, user, 0o710)?;
             let folder = place.join(&own);
-            std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+            stage::create(&folder, user)?;
             let folder = folder.canonicalize()?;
             for part in [FILES, WRITTEN] {
-                std::fs::DirBuilder::new().mode(0o700).create(folder.join(part))?;
+                stage::create(&folder.join(part), user)?;
             }
             folders.push(folder);
         }

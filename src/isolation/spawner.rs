@@ -63,8 +63,6 @@ struct Inherited {
 pub struct SpawnerProcess {
     socket: OwnedFd,
     pid: Pid,
-    /// Set when the previous program of this process started it.
-    is_inherited: bool,
     is_code_denied: bool,
 }
 
@@ -86,7 +84,7 @@ impl SpawnerProcess {
         // Children of this program must not inherit it.
         rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
         let pid = Pid::from_raw(left.spawner)?;
-        Some(Self { socket, pid, is_inherited: true, is_code_denied: left.is_code_denied })
+        Some(Self { socket, pid, is_code_denied: left.is_code_denied })
     }
 
     fn start() -> io::Result<Self> {
@@ -96,7 +94,7 @@ impl SpawnerProcess {
         // Out of the daemon's process group: a Ctrl-C is meant for the daemon, which ends the others when it has drained.
         command.stdin(other).stdout(Stdio::null()).process_group(0);
         let pid = Pid::from_child(&command.spawn()?);
-        Ok(Self { socket, pid, is_inherited: false, is_code_denied: false })
+        Ok(Self { socket, pid, is_code_denied: false })
     }
 
     /// True when the previous program of this process took from it the right to write code, which this program can
@@ -105,18 +103,21 @@ impl SpawnerProcess {
         self.is_code_denied
     }
 
-    /// Begins to speak to it. The children of a previous program end.
+    /// Begins to speak to it: an error is a spawner that does not answer. The children of a previous program end.
     pub fn connect(self) -> io::Result<Spawner> {
-        if self.is_inherited {
-            packets::send(&self.socket, &Request::Reset, &[])?;
-            // Reports about those children come first.
-            loop {
-                match packets::receive(&self.socket)? {
-                    Some((Report::Reset, _)) => break,
-                    Some(_) => {}
-                    None => return Err(gone("ended during the restart")),
-                }
+        // An error here is that of a socket whose other end is closed.
+        let mut answer = packets::send(&self.socket, &Request::Reset, &[]).ok();
+        // Reports about those children come first.
+        while answer.is_some() {
+            match packets::receive(&self.socket) {
+                Ok(Some((Report::Reset, _))) => break,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => answer = None,
             }
+        }
+        if answer.is_none() {
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+            return Err(gone(&end_of(self.pid)));
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let shared = Arc::new(Shared {
@@ -278,10 +279,7 @@ impl Shared {
         }
         // It has closed its socket, or the last handle was dropped, or it talks nonsense; it ends in each case.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-        let end = match retry_on_intr(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty())) {
-            Ok(Some((_, status))) => describe(ExitStatus::from_raw(status.as_raw())),
-            Ok(None) | Err(_) => "ended".to_owned(),
-        };
+        let end = end_of(self.pid);
         let mut state = self.state();
         state.end = Some(end.clone());
         // Everybody who waits learns of the end from the closed channel.
@@ -292,6 +290,14 @@ impl Shared {
         if let Some(on_end) = on_end {
             on_end(end);
         }
+    }
+}
+
+/// Waits for the end of a spawner, completing "the process that starts the others ...".
+fn end_of(pid: Pid) -> String {
+    match retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty())) {
+        Ok(Some((_, status))) => describe(ExitStatus::from_raw(status.as_raw())),
+        Ok(None) | Err(_) => "ended".to_owned(),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use ledge_service::limited_process;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -18,8 +19,19 @@ pub use crate::spawner::packets::Verb;
 pub enum Starter {
     /// From this process, by the path of the program: for commands and tests, which have no spawner.
     Direct(PathBuf),
+    /// The same, as another user: for commands of root.
+    DirectAs(PathBuf, User),
     /// From the spawner, which the limits of this process do not bind.
     Spawner(Spawner),
+    /// Starts nothing, for this reason.
+    Unavailable(Arc<str>),
+}
+
+/// A user that children run as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
 }
 
 /// The standard output and error of a child.
@@ -44,12 +56,35 @@ enum StatusSource {
 }
 
 impl Starter {
+    /// Starts children of a command. Those of root run as the owner of `state`, the daemon's folder: they may read what the
+    /// daemon's children may read, and the limits that the kernel does not apply to root apply to them.
+    pub fn of_command(state: &Path) -> Self {
+        let program = PathBuf::from(limited_process::THIS_PROGRAM);
+        let owner = state.ancestors().find_map(|folder| std::fs::metadata(folder).ok());
+        let owner = owner.filter(|owner| rustix::process::geteuid().is_root() && owner.uid() != 0);
+        match owner {
+            Some(owner) => Self::DirectAs(program, User { uid: owner.uid(), gid: owner.gid() }),
+            None => Self::Direct(program),
+        }
+    }
+
+    /// The user that children run as, where that is not the one of this process.
+    pub(crate) fn user(&self) -> Option<User> {
+        match self {
+            Self::DirectAs(_, user) => Some(*user),
+            Self::Direct(_) | Self::Spawner(_) | Self::Unavailable(_) => None,
+        }
+    }
+
     /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors where those of
     /// this process go. It inherits no setting and no secret.
     pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<Process> {
         match self {
-            Self::Direct(program) => {
+            Self::Direct(program) | Self::DirectAs(program, _) => {
                 let mut command = Command::new(program);
+                if let Some(User { uid, gid }) = self.user() {
+                    command.uid(uid).gid(gid);
+                }
                 command.args(verb.words()).env_clear().envs(limited_process::environment()).stdin(input);
                 // A signal to the group of this process, such as Ctrl-C, is for it alone: it ends the child.
                 command.process_group(0);
@@ -65,6 +100,7 @@ impl Starter {
                 let child = spawner.spawn(verb, &input, &outputs)?;
                 Ok(Process { pid: child.pid, pidfd: child.pidfd, status: StatusSource::Spawner(child.status) })
             }
+            Self::Unavailable(reason) => Err(io::Error::other(reason.to_string())),
         }
     }
 }

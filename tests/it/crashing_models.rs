@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// Models that can end the daemon: those in other processes cannot.
 fn in_the_daemon() -> TestRoot {
-    TestRoot::new().set("runtimes.isolation=none")
+    TestRoot::new().variable("LEDGE_TEST_IN_PROCESS", "1")
 }
 
 /// Lays a release out as its owner would.

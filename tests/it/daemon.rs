@@ -132,7 +132,7 @@ impl TestRoot {
         let words: Vec<_> = self.runner.iter().chain([&binary]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(verb).arg("--root").arg(self.folder.path());
-        // The whole suite may run with models in processes of their own.
+        // The whole suite may run with each model in a process of its own.
         if let Ok(isolation) = std::env::var("LEDGE_TEST_ISOLATION") {
             command.arg("--set").arg(format!("runtimes.isolation={isolation}"));
         }
@@ -343,6 +343,19 @@ pub fn processes(parent: u32, verb: &str) -> Vec<u32> {
     let runs =
         |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&word));
     all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(runs).collect()
+}
+
+/// True when a process has mapped a library of a runtime.
+pub fn has_runtime(pid: u32) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    maps.contains("libonnxruntime") || maps.contains("libopenvino")
+}
+
+/// The value of a line of `/proc/PID/status`, such as `Seccomp`.
+pub fn status_field(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
 }
 
 /// Sends a signal to a process. Not every machine has the program `kill`.

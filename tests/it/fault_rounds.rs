@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestDaemon, TestRoot, data, processes, send_signal, write};
+use crate::daemon::{TestDaemon, TestRoot, data, has_runtime, processes, send_signal, write};
 
 /// A copy of the tiny model, to which the faults are sent.
 pub const FAULTY: &str = "faulty";
@@ -123,6 +123,20 @@ pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) 
         assert!(since.elapsed() < limit, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Asserts that models run, and only in sealed processes.
+#[track_caller]
+pub fn assert_models_are_sealed(daemon: &TestDaemon) {
+    // A process that tried a model ends soon after the model is ready.
+    wait_until("the models run in sealed processes", Duration::from_mins(1), || {
+        let all = runtime_processes(daemon);
+        let is_sealed = |pid: u32| {
+            read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("Seccomp:\t2\n"))
+        };
+        !all.is_empty() && all.into_iter().all(is_sealed)
+    });
+    assert!(!has_runtime(daemon.pid()));
 }
 
 /// The folders that children may read, on the disk and in memory.

@@ -15,16 +15,11 @@ use ledge::tensor::{DataType, Tensor};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestRoot, data, model_folder, setup_root, write};
+use crate::daemon::{TestRoot, data, has_runtime, model_folder, setup_root, write};
 use crate::fault_rounds::{runtime_processes, send_fault, wait_until};
 use crate::trial::children;
 
 const LIMIT: Duration = Duration::from_mins(1);
-
-fn has_runtime(pid: u32) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    maps.contains("libonnxruntime") || maps.contains("libopenvino")
-}
 
 #[test]
 fn a_process_that_could_not_be_started_is_started_the_next_time() {
@@ -129,7 +124,7 @@ fn the_daemon_loads_no_runtime_and_answers_the_same() {
         ("document_reader", "image/png", receipt),
     ];
     let mut answers = Vec::new();
-    for isolation in ["none", "process", "own"] {
+    for isolation in ["process", "own"] {
         let root = TestRoot::new().models(&models).set(&format!("runtimes.isolation={isolation}"));
         let daemon = root.start();
         let mut client = daemon.client();
@@ -146,17 +141,12 @@ fn the_daemon_loads_no_runtime_and_answers_the_same() {
         }
         answers.push(answered);
 
-        let expected = match isolation {
-            "none" => 0,
-            "process" => 1,
-            _ => models.len(),
-        };
+        let expected = if isolation == "process" { 1 } else { models.len() };
         wait_until("the processes of the models", LIMIT, || runtime_processes(&daemon).len() == expected);
-        assert_eq!(has_runtime(daemon.pid()), isolation == "none");
+        assert!(!has_runtime(daemon.pid()));
         assert!(runtime_processes(&daemon).into_iter().all(has_runtime));
     }
     assert_eq!(answers[0], answers[1]);
-    assert_eq!(answers[0], answers[2]);
 }
 
 #[test]
@@ -318,11 +308,6 @@ fn a_file_that_ends_its_reader_is_refused_with_its_reason_and_no_other() {
         let root = TestRoot::new().model_as("wine_mlp", "healthy").set(&format!("runtimes.isolation={isolation}"));
         faults.iter().fold(root, |root, (name, kind, _)| with_fault_in_file(root, name, *kind))
     };
-    let daemon = root("none", &faults).start();
-    for (name, ..) in faults {
-        assert_eq!(index(&mut daemon.client(), name)["state"], "READY", "the daemon itself reads the file of {name}");
-    }
-
     // The last one takes long.
     for (isolation, faults) in [("process", &faults[..]), ("own", &faults[..5])] {
         let daemon = root(isolation, faults).start();
@@ -349,7 +334,7 @@ fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
     let good = ["efficientnet_lite0", "external_data", "ir_add", "quantized_colours", "wine_mlp"];
     let bad = ["broken_cut", "broken_png", "broken_empty", "external_escape", "external_address"];
     let mut seen = Vec::new();
-    for isolation in ["none", "process", "own"] {
+    for isolation in ["process", "own"] {
         let root = TestRoot::new().models(&good).models(&bad).set(&format!("runtimes.isolation={isolation}"));
         let classifier = data("tables/machine_condition/1/model.onnx");
         // It has maps of classes.
@@ -373,5 +358,4 @@ fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
         seen.push(facts);
     }
     assert_eq!(seen[0], seen[1]);
-    assert_eq!(seen[0], seen[2]);
 }

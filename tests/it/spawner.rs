@@ -14,6 +14,24 @@ use crate::fault_rounds::{runtime_processes, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
+/// The loader of programs that are linked with the C library of the system.
+#[cfg(target_arch = "x86_64")]
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+#[cfg(target_arch = "aarch64")]
+const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
+
+/// A feature view.
+const VIEWS: &str = r#"
+[[entity]]
+name = "machine"
+join_key = "machine_id"
+
+[[feature_view]]
+name = "hot"
+entities = ["machine"]
+schema = [{ name = "heat", dtype = "Float32" }]
+"#;
+
 fn isolated() -> TestRoot {
     TestRoot::new().set("runtimes.isolation=process")
 }
@@ -93,26 +111,28 @@ fn the_daemon_writes_no_code_and_serves_what_does() {
 }
 
 #[test]
-fn a_runtime_that_writes_code_is_refused_in_the_daemon_with_the_remedy() {
-    let root = isolated().models(&["add_sub"]).model_as("add_sub", "openvino");
-    let daemon = root
-        .file("add_sub/model.toml", "isolation = \"none\"\nruntime = \"onnxruntime\"")
-        .file("openvino/model.toml", "isolation = \"none\"\nruntime = \"openvino\"")
-        .start();
-    let mut client = daemon.client();
-    assert_eq!(add_sub(&mut client, "add_sub"), 200);
-    let rows = client.post("/v2/repository/index", &[], b"").json();
-    let row = rows.as_array().unwrap().iter().find(|row| row["name"] == "openvino").unwrap();
-    let reason = row["reason"].as_str().unwrap();
-    assert!(reason.contains("runtimes.isolation = none"), "{reason}");
-}
+fn a_daemon_without_a_spawner_does_everything_but_run_models() {
+    // Run by the loader, the daemon starts the loader in place of itself, which knows no program `spawner`.
+    let root = isolated().models(&["add_sub"]).views(VIEWS).runner(&[LOADER]);
+    let mut daemon = root.start();
+    let line = daemon.wait_for_log_since_start("no model runs; everything else does");
+    assert!(line["reason"].as_str().unwrap().contains("ended with exit status: 127"), "{line}");
 
-#[test]
-fn a_daemon_whose_models_run_in_it_has_no_spawner_and_no_seal() {
-    let daemon = TestRoot::new().models(&["add_sub"]).set("runtimes.isolation=none").start();
-    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
-    assert_eq!(processes(daemon.pid(), "spawner"), [0_u32; 0]);
-    assert_eq!(filters(daemon.pid()), filters(std::process::id()));
+    let mut client = daemon.client();
+    assert_eq!(client.get("/v2/health/live").status, 200);
+    let push = json!({"feature_view_name": "hot", "df": {"machine_id": ["a"], "heat": [2.5]}});
+    assert_eq!(client.post_json("/write-to-online-store", &push).status, 200);
+    let reason = client.refusal("add_sub");
+    assert!(reason.contains("the process that starts the processes of models cannot be started"), "{reason}");
+    daemon.root = std::mem::replace(&mut daemon.root, TestRoot::new()).runner(&[]);
+    let doctor = daemon.root.command(&["doctor", "--json"]).output().unwrap();
+    assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
+    let found: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let found = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == "seal of the daemon").unwrap();
+    assert!(found["status"] == "fail" && found["detail"].as_str().unwrap().contains("no model runs"), "{found}");
+
+    daemon.signal("TERM");
+    assert!(daemon.wait().success());
 }
 
 #[test]

@@ -26,7 +26,6 @@ fn settings() -> PreflightSettings {
 pub fn children(folder: &Path, program: PathBuf) -> ChildSettings {
     ChildSettings {
         starter: Starter::Direct(program),
-        is_code_denied: false,
         folder: folder.join("instances"),
         memory_folder: Some(folder.join("memory")),
         memory_bytes: None,

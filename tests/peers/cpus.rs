@@ -51,7 +51,12 @@ impl Cpu {
             Self::Own => root,
             Self::Emulated(name) => root.runner(&[path_of("qemu-x86_64").to_str().unwrap(), "-cpu", name]),
         };
-        let output = root.command(verb).stdin(Stdio::null()).output().unwrap();
+        let mut command = root.command(verb);
+        if matches!(self, Self::Emulated(_)) {
+            // A process that it starts would not be emulated.
+            command.env("LEDGE_TEST_IN_PROCESS", "1");
+        }
+        let output = command.stdin(Stdio::null()).output().unwrap();
         (root.runner(&[]), output)
     }
 }

@@ -6,14 +6,15 @@ use ledge_models::repository::{Repository, RuntimeTrial, TrialLoad};
 
 use crate::cli::block_on;
 use crate::cli::checks::Check;
-use crate::cli::models::repository;
+use crate::cli::models::standalone;
 use crate::config::Config;
 
 /// Tries every model of the repository in every runtime that its config allows.
 pub fn checks(config: &Config) -> Vec<Check> {
     let name = "models";
     let advice = "put models there, or set repository.path";
-    let repository = repository(config);
+    let standalone = standalone(config);
+    let repository = standalone.repository();
     match repository.names_on_disk() {
         Err(error) => vec![Check::fail(name, error.to_string(), advice)],
         Ok(models) if models.is_empty() => {
@@ -22,8 +23,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
         Ok(models) => {
             let suspects = log::suspects(&config.state.path);
             let suspect = |model: &ModelName| suspects.iter().find(|suspect| suspect.model == *model);
-            let check_one =
-                |model: &ModelName| suspect(model).map_or_else(|| check(&repository, model), crashed_before);
+            let check_one = |model: &ModelName| suspect(model).map_or_else(|| check(repository, model), crashed_before);
             models.iter().map(check_one).collect()
         }
     }
@@ -74,6 +74,9 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
     if trials.iter().any(is_wrong) {
         let advice = "the server skips a runtime that gives wrong answers; for int8 models, see the check of the cpu";
         return Check::warn(name, detail, advice);
+    }
+    if let Some(found) = repository.on_disk(model).ok().and_then(|(config, _)| config.isolation?.finding()) {
+        return Check::warn(name, format!("{detail}\nisolation in model.toml: {}", found.detail), found.advice);
     }
     // One runtime is enough: it is not a fault if the other one refuses the model.
     Check::ok(name, detail)

@@ -1,8 +1,7 @@
 //! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, perhaps `model.float.*` next to it, and
 //! `<model>/model.toml`.
 //!
-//! Reads and checks the files; loads nothing. Where models run in processes of their own, one of those reads the model
-//! files, and this one only hashes them.
+//! Finds and checks the files; loads nothing. A process of models reads the model files, and this one only hashes them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +14,7 @@ use ledge_base::contained;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Format, ModelFiles};
-use ledge_engine::files::{self, ExternalFile, FileFacts};
+use ledge_engine::files::{ExternalFile, FileFacts};
 use ledge_engine::pipeline::kind::Part;
 use ledge_engine::pipeline::quantization::Quantization;
 
@@ -177,17 +176,8 @@ fn read_model(
     if length == 0 {
         return Err(bad("is empty".to_owned()));
     }
-    let facts = match reader.child() {
-        None => {
-            let content = contained::content(file, contained::MODEL_MAX).map_err(read_error(&model))?;
-            hash_content(hasher, &format!("{role}model"), &content);
-            files::read(format, &content).map_err(bad)?
-        }
-        Some(child) => {
-            hash_file(hasher, &format!("{role}model"), &file, length).map_err(read_error(&model))?;
-            child.read(format, &file).map_err(|error| bad(error.to_string()))?
-        }
-    };
+    hash_file(hasher, &format!("{role}model"), &file, length).map_err(read_error(&model))?;
+    let facts = reader.read(format, &file).map_err(|error| bad(error.to_string()))?;
 
     let mut hash = |hashed_as: &str, name: &Path| {
         let path = folder.join(name);
@@ -222,25 +212,20 @@ fn format_of(name: &Path) -> Format {
     }
 }
 
-/// The names of the inputs of the model in a version's folder, where the format shows them without a runtime. For the
-/// command line: the file is read in this process.
-pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
+/// The names of the inputs of the model in a version's folder, where the format shows them without a runtime.
+pub fn input_names(folder: &Path, reader: &ModelReader) -> Result<Option<Vec<String>>, FolderError> {
     let name = find_models(folder)?.model;
     let (format, path) = (format_of(&name), folder.join(&name));
     if format != Format::Onnx {
         return Ok(None);
     }
-    let content = contained::read(folder, &name, contained::MODEL_MAX).map_err(read_error(&path))?;
-    let facts = files::read(format, &content).map_err(|reason| FolderError::BadFile { path, reason })?;
+    let (file, _) = contained::open_at_most(folder, &name, contained::MODEL_MAX).map_err(read_error(&path))?;
+    let facts = reader.read(format, &file);
+    let facts = facts.map_err(|error| FolderError::BadFile { path, reason: error.to_string() })?;
     Ok(facts.port_names.map(|names| names.inputs))
 }
 
-fn hash_content(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
-    hash_begin(hasher, name, content.len() as u64);
-    hasher.update(content);
-}
-
-/// As [`hash_content`], of an open file. Does not use its position, which a process that has the file too may change.
+/// Hashes an open file. Does not use its position, which a process that has the file too may change.
 fn hash_file(hasher: &mut blake3::Hasher, name: &str, file: &File, length: u64) -> io::Result<()> {
     /// The bytes that are read at a time.
     const PIECE: u64 = 1 << 20;

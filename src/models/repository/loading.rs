@@ -17,7 +17,7 @@ use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::warm_up::WarmUp;
 use ledge_identity::sealing::SealedFolder;
-use ledge_isolation::Isolation;
+use ledge_isolation::{Isolation, IsolationSetting};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
 use super::folder::{self, FolderError, ReadModel, VersionFolder};
@@ -160,12 +160,13 @@ pub(super) async fn load(
     load_read(source, &folder, engine, defaults).await
 }
 
-/// Where a version is to run.
+/// Where a version is to run. The box's setting is a floor, which the model's own file may only raise: anybody who may upload
+/// a model writes that file.
 fn isolation(config: &ModelConfig, defaults: &ModelDefaults, on_trial: bool) -> Isolation {
-    match config.isolation.unwrap_or(defaults.isolation) {
-        Isolation::Process if on_trial => Isolation::Own,
-        wanted => wanted,
+    if on_trial {
+        return Isolation::Own;
     }
+    config.isolation.map_or(defaults.isolation, |setting| setting.isolation.max(defaults.isolation))
 }
 
 /// Reads the files of a version where that is to run.
@@ -197,17 +198,20 @@ pub(super) fn load_read<'a>(
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
     // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
+        if let Some(finding) = source.config.isolation.and_then(IsolationSetting::finding) {
+            tracing::warn!(model = %source.name, version = %source.version, "isolation in model.toml: {finding}");
+        }
         let wanted = isolation(source.config, defaults, source.on_trial);
         let (profiles, runtimes) = (&defaults.profiles, engine.runtimes());
         if wanted != Isolation::Process || profiles.is_proven(&folder.digest, source.config_text, &runtimes) {
-            return load_in_process(source, folder, engine, defaults, wanted).await;
+            return load_isolated(source, folder, engine, defaults, wanted).await;
         }
-        let alone = load_in_process(source.clone(), folder, engine, defaults, Isolation::Own).await?;
+        let alone = load_isolated(source.clone(), folder, engine, defaults, Isolation::Own).await?;
         let version = own_process(source.name, source.version);
         if let Err(error) = profiles.prove(&folder.digest, source.config_text, &runtimes, &version) {
             tracing::warn!(model = version, %error, "cannot record that a model was checked; the next start checks it again");
         }
-        match load_in_process(source, folder, engine, defaults, wanted).await {
+        match load_isolated(source, folder, engine, defaults, wanted).await {
             Ok(shared) => {
                 end(alone).await;
                 Ok(shared)
@@ -218,7 +222,7 @@ pub(super) fn load_read<'a>(
     })
 }
 
-fn load_in_process<'a>(
+fn load_isolated<'a>(
     source: VersionSource<'a>,
     folder: &'a VersionFolder,
     engine: &'a Engine,

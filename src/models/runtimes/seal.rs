@@ -2,24 +2,17 @@
 
 use std::io;
 
-use ledge_isolation::Isolation;
 use ledge_part::check::Check;
 use ledge_sandbox::{Finding, Mechanism, SealReport, State};
 
-/// One finding for each mechanism, from the report of a process that `start` starts; none where models run in the daemon.
-pub fn checks(isolation: Isolation, start: impl FnOnce() -> io::Result<SealReport>) -> Vec<Check> {
-    if isolation == Isolation::None {
-        return vec![Check::ok(
-            "seal of models",
-            "none: models run in the daemon itself; runtimes.isolation = process runs them in a sealed process",
-        )];
-    }
-    match start() {
+/// One finding for each mechanism, from the report of a process of models; one where none could be started.
+pub fn checks(report: io::Result<SealReport>) -> Vec<Check> {
+    match report {
         Ok(report) => report.findings.iter().map(check).collect(),
         Err(error) => vec![Check::fail(
             "seal of models",
-            format!("the process of models cannot be started: {error}"),
-            "see the log of the daemon; runtimes.isolation = none runs models in the daemon",
+            format!("the process of models cannot be started, so no model runs: {error}"),
+            "let the service manager or container allow new processes, and memory for them; then start Ledge again",
         )],
     }
 }
@@ -70,7 +63,7 @@ mod tests {
     use super::*;
 
     fn of(mechanism: Mechanism, state: State) -> Vec<Check> {
-        checks(Isolation::Process, || Ok(SealReport { findings: vec![Finding { mechanism, state }] }))
+        checks(Ok(SealReport { findings: vec![Finding { mechanism, state }] }))
     }
 
     #[test]
@@ -88,10 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn no_process_is_started_where_models_run_in_the_daemon_and_one_that_does_not_start_is_a_failure() {
-        let found = checks(Isolation::None, || unreachable!());
-        assert_eq!((found.len(), found[0].status), (1, Status::Ok));
-        let found = checks(Isolation::Own, || Err(io::Error::other("no memory")));
+    fn a_process_that_does_not_start_is_a_failure() {
+        let found = checks(Err(io::Error::other("no memory")));
         assert!(found[0].status == Status::Fail && found[0].detail.contains("no memory"), "{found:?}");
     }
 }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ledge_base::sys;
-use ledge_base::telemetry::process;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, RunError, RunPlace, RunResult, Runtime};
 use ledge_engine::{Runtimes, cores};
@@ -58,8 +57,8 @@ pub(super) struct EngineInner {
     runs_since: Vec<Mutex<Option<Instant>>>,
     /// Closed while there is no instance of any model: see [`AliveToken`].
     instances: watch::Sender<()>,
-    /// The processes of models that do not run in this one; `None` where every model runs in this one.
-    children: Option<Children>,
+    /// The processes that models run in.
+    children: Children,
     /// The turns of runs in other processes.
     pub turns: Turns,
     /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
@@ -91,19 +90,9 @@ impl std::fmt::Debug for EngineInner {
 }
 
 impl Engine {
-    /// An engine over the cores `cpus`. Its threads start with the first model. Above `memory_budget` bytes of models
-    /// the least recently used ones are unloaded until they are called again. Every model runs in this process.
-    pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>) -> Self {
-        Self::with_children(runtimes, cpus, memory_budget, None)
-    }
-
-    /// As [`Self::new`], with processes for the models whose config asks for them.
-    pub fn with_children(
-        runtimes: Runtimes,
-        cpus: Vec<usize>,
-        memory_budget: Option<u64>,
-        children: Option<ChildSettings>,
-    ) -> Self {
+    /// An engine over the cores `cpus`, which runs models in sealed processes. Its threads start with the first model. Above
+    /// `memory_budget` bytes of models the least recently used ones are unloaded until they are called again.
+    pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>, children: ChildSettings) -> Self {
         let shared = Arc::new_cyclic(|shared: &Weak<EngineInner>| {
             let shared = shared.clone();
             let on_end = Arc::new(move |child, end: &Ended| {
@@ -111,7 +100,7 @@ impl Engine {
                     shared.child_ended(child, end);
                 }
             });
-            let children = children.map(|settings| Children::new(settings, cpus.clone(), on_end));
+            let children = Children::new(children, cpus.clone(), on_end);
             EngineInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
                 wakers: cpus.iter().map(|_| Condvar::new()).collect(),
@@ -133,14 +122,19 @@ impl Engine {
         &self.handle.shared.cpus
     }
 
-    /// The processes of models that do not run in this one.
-    pub fn children(&self) -> Option<&Children> {
-        self.handle.shared.children.as_ref()
+    /// The processes that models run in.
+    pub fn children(&self) -> &Children {
+        &self.handle.shared.children
     }
 
-    /// The resources of the processes that models run in, other than this one.
+    /// The resources of the processes that models run in.
     pub fn processes(&self) -> Vec<ChildUsage> {
-        self.children().map(Children::usage).unwrap_or_default()
+        self.children().usage()
+    }
+
+    /// True where models run in this process. Only tests can ask for that.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.handle.shared.is_in_process()
     }
 
     /// The runtimes that models are loaded into.
@@ -220,7 +214,7 @@ impl Engine {
         deadline: Instant,
     ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
-        if self.children().is_some_and(Children::is_trial) {
+        if self.children().is_trial() {
             // It would keep the caller's thread waiting for the time that requests leave.
             return None;
         }
@@ -314,6 +308,17 @@ impl Drop for Handle {
 }
 
 impl EngineInner {
+    #[cfg(not(feature = "in-process"))]
+    #[expect(clippy::unused_self, reason = "with the feature for tests it depends on the engine")]
+    fn is_in_process(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "in-process")]
+    fn is_in_process(&self) -> bool {
+        super::in_process::is_asked_for() && !self.children.is_trial()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -427,7 +432,7 @@ impl EngineInner {
     /// Handles the end of a process that had models: those are loaded again, in a new one.
     fn child_ended(self: &Arc<Self>, child: ChildId, end: &Ended) {
         // A trial reports its end itself.
-        if !self.children.as_ref().is_some_and(Children::is_trial) {
+        if !self.children.is_trial() {
             tracing::error!(
                 process = child,
                 reason = end.reason,
@@ -547,7 +552,7 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
             // In a process of its own nothing else interrupts it.
             Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
                 Isolation::Own => count_fault(spec, &reason),
-                Isolation::None | Isolation::Process => spec.faults.suspect(),
+                Isolation::Process => spec.faults.suspect(),
             },
             Err(error) => return Err(error),
         }
@@ -569,50 +574,36 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
     let bounded = shared.lock().memory_budget.is_some();
     let _turn = bounded.then(|| shared.loading.lock().unwrap_or_else(PoisonError::into_inner));
 
-    let before = process::resident_bytes();
     let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
     // A runtime may go on reading a file that it has mapped: the memory stays as long as the mapping, the name is
     // removed at once.
     let isolation = spec.faults.isolation(spec.isolation);
     let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
     let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
-    if let Some(children) = shared.children.as_ref().filter(|_| isolation != Isolation::None) {
-        let library = || spec.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
-        let cache = match &spec.options.cache {
-            // Not the folder of models in this process: whoever may write there is trusted more.
-            CompiledCache::Shared(folder) => library().map(|name| folder.join(name)),
-            CompiledCache::None | CompiledCache::Own(_) => None,
-        };
-        let order = ModelOrder {
-            name: &spec.own_process,
-            runtimes: &spec.runtimes,
-            runtime: spec.runtime,
-            files: &files,
-            is_secret: opened.is_some(),
-            options: &spec.options,
-            cache: cache.as_deref(),
-            cores: cpus,
-            warm_up: spec.warm_up.get(),
-            time_limit: spec.time_limit,
-        };
-        let on_disk = files.bytes();
-        let (backend, grown) = children.load(isolation, &order)?;
-        return Ok((Box::new(backend), grown.max(on_disk)));
+    #[cfg(feature = "in-process")]
+    if shared.is_in_process() {
+        return super::in_process::load(spec, &files);
     }
-    if shared.children.as_ref().is_some_and(|children| children.needs_child(spec.runtime)) {
-        let reason = "OpenVINO writes code at run time, which the daemon denies itself while runtimes.isolation is not none: \
-                      remove isolation = \"none\" from model.toml, or set runtimes.isolation = none and restart the daemon";
-        return Err(LoadError::Refused { runtime: spec.runtime, reason: reason.to_owned() });
-    }
-    let mut backend = spec.runtimes.load(spec.runtime, &files, &spec.options)?;
+    let library = || spec.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
+    let cache = match &spec.options.cache {
+        CompiledCache::Shared(folder) => library().map(|name| folder.join(name)),
+        CompiledCache::None | CompiledCache::Own(_) => None,
+    };
+    let order = ModelOrder {
+        name: &spec.own_process,
+        runtimes: &spec.runtimes,
+        runtime: spec.runtime,
+        files: &files,
+        is_secret: opened.is_some(),
+        options: &spec.options,
+        cache: cache.as_deref(),
+        cores: cpus,
+        warm_up: spec.warm_up.get(),
+        time_limit: spec.time_limit,
+    };
     let on_disk = files.bytes();
-    drop(opened);
-
-    if let Some(warm_up) = spec.warm_up.get() {
-        warm_up.run(&mut *backend);
-    }
-    let grown = process::resident_bytes().saturating_sub(before);
-    Ok((backend, grown.max(on_disk)))
+    let (backend, grown) = shared.children.load(isolation, &order)?;
+    Ok((Box::new(backend), grown.max(on_disk)))
 }
 
 /// Drops instances on a separate thread: a runtime may take long to tear a model down.

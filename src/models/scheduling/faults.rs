@@ -89,7 +89,6 @@ mod tests {
         assert_eq!(faults.isolation(Isolation::Process), Isolation::Process);
         assert_eq!(faults.count("crashed", Instant::now()), None);
         assert_eq!(faults.isolation(Isolation::Process), Isolation::Own);
-        assert_eq!(faults.isolation(Isolation::None), Isolation::None);
     }
 
     #[test]

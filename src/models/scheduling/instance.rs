@@ -220,18 +220,14 @@ impl Instances {
         let _ = self.spec.warm_up.set(warm_up);
     }
 
-    /// The pipeline `twin` for these instances, which is bound of `setup`: where they are in another process, bytes are read
-    /// there.
+    /// The pipeline `twin` for these instances, which is bound of `setup`: bytes are read in the process of the instances.
     pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
-        match self.engine.children().filter(|_| self.is_elsewhere()) {
-            Some(children) => children.pipeline(twin, setup),
-            None => twin,
-        }
+        if self.is_elsewhere() { self.engine.children().pipeline(twin, setup) } else { twin }
     }
 
-    /// True for instances in another process, where this process has others.
+    /// True for instances in another process. All are, but in tests that ask for others.
     fn is_elsewhere(&self) -> bool {
-        self.spec.isolation != Isolation::None
+        !self.engine.is_in_process()
     }
 
     /// Reports to the observer that runs answer requests from now on.

@@ -9,6 +9,7 @@
 //! * `engine.rs` - the state behind its one lock; loads, brief runs, and unloading of idle instances
 //! * `faults.rs` - the faults of a model in its processes
 //! * `turns.rs` - who runs beside whom, to find the cause of an end that nobody knows
+//! * `in_process.rs` - models in this process, for tests alone
 //! * `instance.rs` - the handle of one loaded version, for the layers above
 //!
 //! The folders hold tests.
@@ -36,6 +37,8 @@
 pub mod batcher;
 pub mod engine;
 pub mod faults;
+#[cfg(feature = "in-process")]
+pub mod in_process;
 pub mod instance;
 pub mod queue;
 pub mod scheduler;

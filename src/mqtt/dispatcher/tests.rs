@@ -5,7 +5,7 @@ use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_identity::access_config::AccessConfig;
-use ledge_isolation::Isolation;
+use ledge_isolation::{ChildSettings, Isolation, Starter};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
@@ -16,6 +16,18 @@ use super::*;
 use crate::bindings::BindingConfig;
 use crate::client::packet::{PacketId, Properties};
 
+/// Processes that none is started of: there are no models.
+fn no_children() -> ChildSettings {
+    ChildSettings {
+        starter: Starter::Unavailable("there are no models".into()),
+        folder: "instances".into(),
+        memory_folder: None,
+        memory_bytes: None,
+        content_bytes: 0,
+        is_trial: false,
+    }
+}
+
 /// A serving core without models.
 pub(crate) fn serving(features: FeatureStore) -> Serving {
     let audit = AuditSink::to_nowhere();
@@ -25,7 +37,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
         timeout: Duration::from_secs(1),
         keep_alive: None,
         cache_dir: None,
-        isolation: Isolation::None,
+        isolation: Isolation::default(),
         audit: AuditSink::to_nowhere(),
         profiles: Profiles::none(),
         measure: false,
@@ -33,7 +45,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
     };
     let repository = Repository::new(
         Sources::new("models".into()),
-        Engine::new(runtimes, vec![0], None),
+        Engine::new(runtimes, vec![0], None, no_children()),
         defaults,
         1,
         audit.clone(),
