@@ -88,6 +88,7 @@ impl Runtimes {
 
     /// The same, with the library of `runtime` in the folder `own`, or with `None` in that of all others. The other runtime
     /// stays as it is. For a process that has not loaded the library: nothing takes one out of a process.
+    #[must_use]
     pub fn with_library_in(&self, runtime: Runtime, own: Option<PathBuf>) -> Self {
         let RuntimesInner { folder, own_folders, onnxruntime, openvino } = &*self.inner;
         let (mut own_folders, folder) = (own_folders.clone(), folder.clone());

@@ -119,7 +119,7 @@ fn doctor_fails_without_the_broker_and_says_why() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let mqtt = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "mqtt").unwrap();
     assert_eq!(mqtt["status"], "fail");
-    assert!(mqtt["detail"].as_str().unwrap().starts_with("connection: nothing listens on this port"), "{mqtt}");
+    assert!(mqtt["detail"].as_str().unwrap().contains("nothing listens on this port"), "{mqtt}");
 }
 
 #[test]

@@ -38,8 +38,13 @@ fn finding(root: &TestRoot, name: &str) -> Value {
 #[test]
 fn a_model_that_asks_for_the_daemon_is_uploaded_into_a_sealed_process() {
     let other = TestRoot::new().model_as("wine_mlp", "wine").file("wine/model.toml", IN_THE_DAEMON);
+    // Of the set-up, and of no model.
+    std::fs::remove_file(other.model("wine").join(".made.json")).unwrap();
     for isolation in ["process", "own"] {
-        let root = TestRoot::new().set("updates.min_free_mb=0").set(&format!("runtimes.isolation={isolation}"));
+        let root = TestRoot::new()
+            .set("updates.min_free_mb=0")
+            .set("catalogue.upload_max_mb=1")
+            .set(&format!("runtimes.isolation={isolation}"));
         let daemon = root.start();
         let kind = [("content-type", "application/x-tar")];
         let uploaded = daemon.client().post("/catalogue/models/wine/upload", &kind, &archive(&other.model("wine")));
@@ -114,11 +119,12 @@ pub fn faulty(kind: u8) -> TestRoot {
     let mut data: Vec<f32> = begin.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
     data.resize(13, 0.0);
     let input = json!({"name": "features", "datatype": "FP32", "shape": [1, 13], "data": data});
+    let output = json!({"name": "probabilities", "datatype": "FP32", "shape": [1, 3], "data": [1, 0, 0]});
     let golden = "\n[[golden]]\nfile = \"golden/fault.json\"\n";
     TestRoot::new()
         .models(&["wine_mlp"])
         .file("wine_mlp/model.toml", format!("runtime = \"onnxruntime\"\n{golden}"))
-        .file("wine_mlp/golden/fault.json", json!({"inputs": [input]}).to_string())
+        .file("wine_mlp/golden/fault.json", json!({"inputs": [input], "outputs": [output]}).to_string())
         .set("device.id=\"box\"")
 }
 
