@@ -60,17 +60,13 @@ impl ModelReader {
         match &self.place {
             #[cfg(any(test, feature = "in-process"))]
             Place::Here => {
-                let content = contained::content(file.try_clone().map_err(unreadable)?, contained::MODEL_MAX);
-                files::read(format, &content.map_err(unreadable)?).map_err(ReadError::Refused)
+                let content = file.try_clone().and_then(|file| contained::content(file, contained::MODEL_MAX));
+                let content = content.map_err(|error| ReadError::Refused(format!("cannot be read: {error}")))?;
+                files::read(format, &content).map_err(ReadError::Refused)
             }
             Place::Child(child) => child.read(format, file),
         }
     }
-}
-
-#[cfg(any(test, feature = "in-process"))]
-fn unreadable(error: std::io::Error) -> ReadError {
-    ReadError::Refused(format!("cannot be read: {error}"))
 }
 
 impl ChildReader {
