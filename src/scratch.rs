@@ -1,7 +1,7 @@
 //! A folder for temporary files.
 
-use std::fs::DirBuilder;
 use std::io;
+#[cfg(any(test, feature = "bench"))]
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,11 @@ impl ScratchFolder {
     }
 
     /// Creates a folder.
+    #[cfg(any(test, feature = "bench"))]
     pub fn new() -> io::Result<Self> {
         let planned = Self::planned()?;
         let path = planned.path();
-        let created = DirBuilder::new().mode(0o700).create(path);
+        let created = std::fs::DirBuilder::new().mode(0o700).create(path);
         created.map_err(|error| io::Error::new(error.kind(), format!("cannot create {}: {error}", path.display())))?;
         Ok(planned)
     }

@@ -351,13 +351,6 @@ pub fn has_runtime(pid: u32) -> bool {
     maps.contains("libonnxruntime") || maps.contains("libopenvino")
 }
 
-/// The value of a line of `/proc/PID/status`, such as `Seccomp`.
-pub fn status_field(pid: u32, name: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    value.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
-}
-
 /// Sends a signal to a process. Not every machine has the program `kill`.
 pub fn send_signal(pid: u32, name: &str) {
     use rustix::process::{Pid, Signal, kill_process};

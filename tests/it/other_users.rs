@@ -12,9 +12,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::access_matrix::{client_of_user, is_root, key};
-use crate::daemon::{TestDaemon, TestRoot, status_field};
+use crate::daemon::{TestDaemon, TestRoot};
 use crate::features::VIEWS;
-use crate::sealed_models::{Verb, faulty};
+use crate::sealed_models::{Verb, faulty, status_field};
 
 /// The user id of the service in these tests, where root runs them.
 const SERVICE: u32 = 65_534;

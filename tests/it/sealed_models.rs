@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{TestDaemon, TestRoot, has_runtime, processes, status_field, write};
+use crate::daemon::{TestDaemon, TestRoot, has_runtime, processes, write};
 use crate::fault_rounds::{assert_models_are_sealed, runtime_processes, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -144,6 +144,13 @@ fn verbs(root: &TestRoot) -> Vec<Vec<String>> {
         &["mqtt", "try", "ledge/v1/box/infer/wine_mlp", rows],
     ];
     all.iter().map(|verb| verb.iter().map(|word| (*word).to_owned()).collect()).collect()
+}
+
+/// The value of a line of `/proc/PID/status`, such as `Seccomp`.
+pub fn status_field(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
 }
 
 /// A running verb, killed when dropped.
