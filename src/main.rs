@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     sys::switch_runtime_telemetry_off();
     sys::share_memory_arenas();
     sys::keep_files_private();
+    sys::close_other_files_on_exec();
     let exit = Cli::parse().run(&mut Output::stdout());
     exit.unwrap_or_else(|error| Exit::of(&error)).into()
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 
+use ledge_base::sys;
 use ledge_engine::pipeline::document_reading::{DocumentFormat, TextLayer};
 use ledge_sandbox::{self as sandbox, Seal};
 use ledge_service::limited_process::{self, Limits};
@@ -32,6 +33,7 @@ pub enum ProcessError {
 
 /// Reads a document from standard input, and writes its pages to standard output. To be called while there is one thread.
 pub fn run() -> Result<(), ProcessError> {
+    sys::close_other_files();
     let wrong = |error: &dyn std::fmt::Display| ProcessError::Order(error.to_string());
     let mut input = BufReader::new(std::io::stdin());
     let mut line = String::new();

@@ -154,6 +154,12 @@ impl Lane {
         }
     }
 
+    /// Of the daemon: the number of the job that has no answer yet.
+    pub fn pending(&self) -> Option<u32> {
+        let asked = self.memory.word(REQUEST).load(Ordering::Relaxed);
+        (self.memory.word(ANSWER).load(Ordering::Relaxed) != asked).then_some(asked)
+    }
+
     /// Of the daemon: wakes whoever waits for an answer, after the child was marked as closed.
     pub fn close(&self) {
         self.memory.word(ANSWER).fetch_add(1 << 31, Ordering::Release);
@@ -239,7 +245,7 @@ impl Lane {
 }
 
 /// Sleeps until the word is woken, if it is still `seen`.
-fn sleep(word: &AtomicU32, seen: u32, time: Option<Duration>) {
+pub(crate) fn sleep(word: &AtomicU32, seen: u32, time: Option<Duration>) {
     let time = time.and_then(|time| Timespec::try_from(time).ok());
     match futex::wait(word, futex::Flags::empty(), seen, time.as_ref()) {
         // Changed meanwhile, interrupted by a signal, or the time is over: the caller looks again.
@@ -249,7 +255,7 @@ fn sleep(word: &AtomicU32, seen: u32, time: Option<Duration>) {
     }
 }
 
-fn wake(word: &AtomicU32) {
+pub(crate) fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 

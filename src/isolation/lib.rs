@@ -3,6 +3,7 @@
 //! Files, in reading order:
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
+//! * `heartbeat.rs` - signs of life of a child and of the spawner, which somebody may freeze
 //! * `starter.rs` - the start of a process of this program, by the spawner or directly
 //! * `spawner.rs`, `spawner/` - the small process that starts the others, since the daemon may not write code
 //! * `doctor.rs` - the seal of a child, for findings
@@ -29,17 +30,25 @@
 //! the others `Interrupted`: they may run again elsewhere, since an inference has no side effects. The cause may not be known,
 //! after SIGKILL or a crash in a runtime's own thread: then all are `Interrupted`, and the scheduler finds it by more tries.
 //!
+//! When memory has run out, the thread that crashes is not the cause. The run or load that holds most of the memory is to
+//! blame, or the only one that there is; else all are `Interrupted`, as above.
+//!
+//! A child that somebody stops, or freezes in another way, is told to go on, and is ended when that does not help. Nobody is
+//! to blame then (`Work::None`).
+//!
 //! Invariants:
 //! * The daemon loads no runtime for a model that runs in a child, and reads none of its files but to hash it.
 //! * Nothing that a child says is believed: lengths, places, counts and datatypes are checked against what was asked, on a
 //!   copy. A child that lies is ended.
-//! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need.
+//! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need. Its errors go
+//!   into a pipe that the daemon reads and bounds; what was left open when Ledge was started is closed there.
 //! * A child ends with the daemon, and with its last model.
 //! * Unsafe code is in `shared_memory.rs` and `child/crash.rs` alone.
 
 pub mod child;
 mod channel;
 mod doctor;
+mod heartbeat;
 mod lane;
 mod pipeline;
 mod pool;

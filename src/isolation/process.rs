@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
+use ledge_base::sys;
 use ledge_engine::backend::{Format, LoadError, Runtime};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::document_reading::step::PageId;
@@ -19,7 +20,8 @@ use ledge_service::limited_process;
 use rustix::process::Signal;
 
 use crate::channel;
-use crate::child::crash::{self, Work};
+use crate::child::crash::{self, Crash, Work};
+use crate::heartbeat::{self, Beating, Remedy, Silence};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
 use crate::starter::{Process, Starter, Verb};
@@ -38,6 +40,9 @@ const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
 /// slowest disks.
 const READ_TIME_MIN: Duration = Duration::from_secs(20);
 const READ_BYTES_PER_SECOND: u64 = 4 << 20;
+
+/// The last words of a process that ended because C++ code did not handle a failed allocation.
+const BAD_ALLOC: &str = "std::bad_alloc";
 
 /// The most characters of a child's own words in a message to people.
 const WORDS_MAX: usize = 1000;
@@ -103,6 +108,7 @@ struct Inner {
     socket: Mutex<UnixStream>,
     /// Set before lanes are closed: no answer comes any more.
     is_closed: AtomicBool,
+    silence: Mutex<Silence>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -145,6 +151,8 @@ impl Child {
         let watched = inner.clone();
         let watch = move || watched.watch(&socket, process, &on_end);
         std::thread::Builder::new().name("runtime-watch".to_owned()).spawn(watch)?;
+        let beating: Weak<Inner> = Arc::downgrade(&inner);
+        starter.watch(beating);
         Ok(Self { inner })
     }
 
@@ -169,6 +177,7 @@ impl Child {
             report,
             socket: Mutex::new(socket.try_clone()?),
             is_closed: AtomicBool::new(false),
+            silence: Mutex::default(),
             state: Mutex::default(),
             ended: Condvar::new(),
         })
@@ -346,6 +355,22 @@ impl Inner {
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
     }
 
+    /// The jobs and orders that have no answer yet.
+    fn works(&self) -> Vec<Work> {
+        let job = |(index, lane): (usize, &LaneSlot)| Some(Work::Lane { index, job: lane.shared.pending()? });
+        let mut works: Vec<_> = self.lanes.iter().enumerate().filter_map(job).collect();
+        works.extend(self.state().waiting.keys().map(|number| Work::Load(*number)));
+        works
+    }
+
+    /// The job or order that has no answer yet, if there is only one.
+    fn only_work(&self) -> Option<Work> {
+        match self.works()[..] {
+            [work] => Some(work),
+            _ => None,
+        }
+    }
+
     /// Logs the mechanisms that the seal of the child lacks.
     fn sealed(&self, seal: &SealReport) {
         for finding in seal.lacking() {
@@ -384,21 +409,43 @@ impl Inner {
         // A child that closed its socket and lives on is ended too.
         self.kill();
         let status = process.wait();
+        // Before its lanes are closed, which changes them.
+        let work = self.only_work();
         self.is_closed.store(true, Ordering::Release);
+        let signal = status.as_ref().ok().copied().and_then(limited_process::signal);
         let by_itself = || match &status {
             Ok(status) => describe(*status),
             Err(error) => format!("ended, and its status is not known: {error}"),
         };
+        let gave_up = signal == Some(Signal::ABORT.as_raw()) && process.last_words().contains(BAD_ALLOC);
+        let found = match crash::crashed(&self.report) {
+            _ if nonsense => {
+                let reason = "the process of the runtimes sent a message that is none".to_owned();
+                Ended { reason, blamed: None, signal }
+            }
+            _ if process.was_frozen() => {
+                let reason = "the process of the runtimes was stopped from outside again and again".to_owned();
+                Ended::by_us(reason, Some(Work::None))
+            }
+            Some(Crash { out_of_memory: Some(memory), .. }) => {
+                let limit = memory.limit_bytes >> 20;
+                let reason = format!("the process of the runtimes ran out of memory (limit {limit} MiB)");
+                // Whoever fails first need not be the one who used the memory.
+                Ended { reason, blamed: memory.user.or(work), signal }
+            }
+            // A runtime's own code gave up: it is the one whose allocation failed, however small the others left it.
+            Some(Crash { work, limit_bytes, .. }) if gave_up => {
+                let limit = limit_bytes >> 20;
+                let reason = format!("the process of the runtimes ran out of memory (limit {limit} MiB)");
+                Ended { reason, blamed: work, signal }
+            }
+            crash => {
+                let reason = format!("the process of the runtimes {}", by_itself());
+                Ended { reason, blamed: crash.and_then(|crash| crash.work), signal }
+            }
+        };
         let mut state = self.state();
-        let end = state.cause.clone().unwrap_or_else(|| Ended {
-            reason: if nonsense {
-                "the process of the runtimes sent a message that is none".to_owned()
-            } else {
-                format!("the process of the runtimes {}", by_itself())
-            },
-            blamed: crash::crashed(&self.report),
-            signal: status.as_ref().ok().copied().and_then(limited_process::signal),
-        });
+        let end = state.cause.clone().unwrap_or(found);
         state.end = Some(end.clone());
         // Whoever waits for a result learns the end from the closed channel.
         state.waiting.clear();
@@ -410,6 +457,28 @@ impl Inner {
         }
         if !was_stopped {
             on_end(self.id, &end);
+        }
+    }
+}
+
+impl Beating for Inner {
+    fn beat(&self) {
+        let is_busy = !self.is_closed.load(Ordering::Acquire) && !self.works().is_empty();
+        // One without work is not asked, so that it sleeps on.
+        let is_owed = is_busy && heartbeat::ask(&self.report);
+        let cpu = if is_owed { sys::process_cpu_time(self.pid).unwrap_or_default() } else { Duration::ZERO };
+        let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
+        match silence.interval(is_owed, cpu) {
+            Remedy::None => {}
+            Remedy::Continue => {
+                tracing::warn!(process = self.id, pid = self.pid, "a process of the runtimes shows no sign of life; it is told to go on");
+                let _ = rustix::process::pidfd_send_signal(&self.process, Signal::CONT);
+            }
+            Remedy::End => {
+                let reason = "the process of the runtimes was frozen from outside: it showed no sign of life".to_owned();
+                self.state().cause.get_or_insert(Ended::by_us(reason, Some(Work::None)));
+                self.kill();
+            }
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::report::State;
 /// The newest interface of Landlock whose rights are all denied, where the kernel has them.
 const NEWEST: ABI = ABI::V10;
 
+/// What Landlock has no right for, in words for people.
+const LEFT_OPEN: &str = "that a path exists, its size and its times are not hidden (stat)";
+
 /// Files of the system that a runtime reads, measured with both: libraries, the time zone of its log, and the facts about
 /// processors, caches, memory and limits by which it chooses kernels and threads. They are the same for every program of
 /// this machine, except `/proc/self`, which is this process.
@@ -154,9 +157,10 @@ fn states(status: &RestrictionStatus, failures: &[String]) -> Landlock {
         ABI::V1 | ABI::V2 => State::Partial(format!(
             "this kernel has Landlock {abi}, which does not deny the truncation of files (3: Linux 6.2)"
         )),
-        _ if failures.is_empty() => State::InForce(format!("Landlock {abi}")),
+        _ if failures.is_empty() => State::InForce(format!("Landlock {abi}; {LEFT_OPEN}")),
         _ => {
-            State::InForce(format!("Landlock {abi}; closed too, for they could not be opened: {}", failures.join(", ")))
+            let failures = failures.join(", ");
+            State::InForce(format!("Landlock {abi}; {LEFT_OPEN}; closed too, for they could not be opened: {failures}"))
         }
     };
     Landlock {

@@ -247,6 +247,13 @@ impl TestDaemon {
         self.log.state.lock().unwrap().lines.join("\n")
     }
 
+    /// The lines that processes of this kind wrote to their standard error.
+    pub fn said(&self, process: &str) -> Vec<String> {
+        let log = self.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|line| line["process"] == process).filter_map(|line| Some(line["said"].as_str()?.into())).collect()
+    }
+
     /// Sends a signal by its name, such as `HUP`.
     pub fn signal(&self, name: &str) {
         send_signal(self.pid(), name);
@@ -352,6 +359,7 @@ pub fn send_signal(pid: u32, name: &str) {
         "HUP" => Signal::HUP,
         "INT" => Signal::INT,
         "KILL" => Signal::KILL,
+        "STOP" => Signal::STOP,
         "TERM" => Signal::TERM,
         other => panic!("{other}: say here which signal that is"),
     };

@@ -87,8 +87,9 @@ impl Fault {
         match self {
             Self::Segv => &["SIGSEGV"],
             Self::Fpe => &["SIGFPE"],
-            // Out of memory, Rust's allocator aborts.
-            Self::Abort | Self::Memory => &["SIGABRT"],
+            Self::Abort => &["SIGABRT"],
+            // Whichever thread fails first, by whatever signal.
+            Self::Memory => &["ran out of memory (limit "],
             Self::Loop => &["did not end within"],
             Self::StackOverflow => &["SIGSEGV", "SIGABRT"],
             Self::Scribble | Self::Nonsense => &["is none"],

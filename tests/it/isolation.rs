@@ -274,11 +274,11 @@ fn a_child_is_denied_everything_but_its_models() {
     bytes.resize(52, 0);
     let answer = wine(&mut daemon.client(), "faulty", &bytes);
     assert_eq!(answer.status, 200, "{answer:?}");
-    daemon.wait_for_log("probed");
+    let said = || daemon.said("worker").iter().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>();
+    wait_until("the end of the probe", LIMIT, || said().iter().any(|line| line["message"] == "probed"));
 
     let log = daemon.log();
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let results: Vec<Value> = lines.filter(|line| line["message"] == "probe").collect();
+    let results: Vec<Value> = said().into_iter().filter(|line| line["message"] == "probe").collect();
     assert!(results.len() > 40, "{results:?}");
     let is_root = rustix::process::geteuid().is_root();
     for result in &results {
@@ -289,6 +289,120 @@ fn a_child_is_denied_everything_but_its_models() {
     }
     for word in ["make a socket", "another program", "of its parent", "raise its limit", "programs", "file outside"] {
         assert!(log.contains(word), "no attempt of {word}: {results:?}");
+    }
+}
+
+#[test]
+fn worker_stderr_is_a_pipe_that_the_daemon_reads_bounds_and_marks() {
+    let daemon = two_wines(isolated()).start();
+    let mut client = daemon.client();
+    // It forges lines, truncates, and writes half a gigabyte.
+    assert_eq!(send_fault(&mut client, "faulty", b'w').status, 200);
+    wait_until("what it wrote", LIMIT, || daemon.said("worker").iter().any(|line| line.contains("forged")));
+    assert_eq!(well(&mut client, "healthy").status, 200);
+
+    let log = daemon.log();
+    for line in log.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_ne!(line["message"], "forged", "{line}");
+    }
+    let said = daemon.said("worker");
+    assert!(said.len() < 1000, "{} lines", said.len());
+    for line in said {
+        assert!(line.chars().count() <= 501 && !line.contains(['\u{1b}', '\r', '\u{202e}']), "{line:?}");
+    }
+}
+
+/// The open files of a process, by their numbers. Only root sees those of a process that is not dumpable.
+fn open_files(pid: u32) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let target = |entry: std::fs::DirEntry| {
+        Some((entry.file_name().into_string().unwrap(), std::fs::read_link(entry.path()).ok()?))
+    };
+    entries.filter_map(target).collect()
+}
+
+#[test]
+fn worker_spawner_and_pages_have_no_file_that_whoever_started_ledge_left_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("left");
+    let script = format!("exec 7>{0} 8<{0} 9>>{0}; exec \"$@\"", file.display());
+    let runner = ["sh", "-c", &script, "sh"];
+    let left = |pid| open_files(pid).into_iter().filter(|(_, target)| *target == file).collect::<Vec<_>>();
+    let daemon = two_wines(isolated()).runner(&runner).start();
+    assert_eq!(left(daemon.pid()).len(), 3, "the test leaves none open: {:?}", open_files(daemon.pid()));
+    for number in 7..10 {
+        let info = std::fs::read_to_string(format!("/proc/{}/fdinfo/{number}", daemon.pid())).unwrap();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+        let is_closed_on_exec = i32::from_str_radix(flags, 8).unwrap() & 0o2_000_000 != 0;
+        assert!(is_closed_on_exec, "a process that the daemon starts gets {number}: {info}");
+    }
+
+    wait_until("one child", LIMIT, || runtime_processes(&daemon).len() == 1);
+    let spawners = crate::daemon::processes(daemon.pid(), "spawner");
+    let own_log = std::fs::read_link(format!("/proc/{}/fd/2", daemon.pid())).unwrap();
+    for pid in runtime_processes(&daemon).into_iter().chain(spawners) {
+        let files = open_files(pid);
+        let target = |number: &str| files.iter().find(|(own, _)| own == number).map(|(_, target)| target.clone());
+        assert_eq!(target("1"), Some("/dev/null".into()), "{files:?}");
+        let errors = target("2").unwrap();
+        assert!(errors.to_string_lossy().starts_with("pipe:") && errors != own_log, "{files:?}");
+        assert_eq!(left(pid), []);
+        let state = daemon.root.folder.path().canonicalize().unwrap();
+        let own = state.join("cache");
+        let stray = files.iter().find(|(_, target)| target.starts_with(&state) && !target.starts_with(&own));
+        assert_eq!(stray, None);
+    }
+    // The worker sees the same from inside.
+    assert_eq!(send_fault(&mut daemon.client(), "faulty", b'd').status, 200);
+    let said = |word: &str| daemon.said("worker").into_iter().filter(|line| line.contains(word)).collect::<Vec<_>>();
+    wait_until("its list", LIMIT, || !said("\"files\"").is_empty());
+    assert!(said("\"file\"").len() > 3);
+    assert_eq!(said(&file.display().to_string()), [""; 0]);
+
+    // Waits for its order, as long as its input is open.
+    let mut pages = std::process::Command::new("sh");
+    pages.args(&runner[1..]).arg(env!("CARGO_BIN_EXE_ledge")).arg("pages").stdin(std::process::Stdio::piped());
+    let mut pages = pages.spawn().unwrap();
+    wait_until("pages closes what it does not know", LIMIT, || {
+        let files = open_files(pages.id());
+        let program = std::fs::read_link(format!("/proc/{}/exe", pages.id())).unwrap_or_default();
+        program.ends_with("ledge") && files.iter().all(|(number, _)| ["0", "1", "2"].contains(&number.as_str()))
+    });
+    pages.kill().unwrap();
+    pages.wait().unwrap();
+}
+
+/// The most memory of the daemon and its processes, each.
+const DATA: &str = "--data=1500000000:1500000000";
+
+#[test]
+fn memory_that_runs_out_costs_the_call_that_used_it_whichever_thread_crashes() {
+    // Its own allocation fails; another thread crashes for it; the same, and nobody counted whose the memory is.
+    for kind in [b'm', b'e', b'u'] {
+        let daemon = two_wines(isolated()).runner(&["prlimit", DATA]).start();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                let mut client = daemon.client();
+                let mut seen = Vec::new();
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let answer = well(&mut client, "healthy");
+                    if answer.status != 200 {
+                        seen.push(answer);
+                    }
+                }
+                seen
+            });
+            let answer = send_fault(&mut daemon.client(), "faulty", kind);
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            let wrong = others.join().unwrap();
+            assert_eq!(answer.status, 502, "{}: {answer:?}", char::from(kind));
+            assert!(answer.error().contains("ran out of memory (limit 1430 MiB)"), "{answer:?}");
+            assert!(wrong.is_empty(), "{}: {wrong:?}", char::from(kind));
+        });
+        answers_again(&mut daemon.client(), "faulty");
+        assert_eq!(index(&mut daemon.client(), "healthy")["state"], "READY");
     }
 }
 

@@ -142,6 +142,56 @@ fn a_spawner_that_is_killed_takes_its_children_with_it_and_ends_the_daemon_in_or
     assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
 }
 
+/// Stops a process again and again until it has ended.
+fn freeze_until_it_ends(process: &OwnedFd) {
+    while poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })) == Ok(0) {
+        // It may have ended.
+        let _ = rustix::process::pidfd_send_signal(process, rustix::process::Signal::STOP);
+    }
+}
+
+#[test]
+fn a_worker_that_is_stopped_goes_on_or_is_replaced_and_no_model_is_blamed() {
+    let daemon = isolated().models(&["add_sub"]).start();
+    let (_, children) = spawner(&daemon);
+    send_signal(children[0], "STOP");
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    daemon.wait_for_log("a process was stopped from outside; it is told to go on");
+
+    let process = pidfd(children[0]);
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            let mut client = daemon.client();
+            (0..200).map(|_| add_sub(&mut client, "add_sub")).collect::<Vec<_>>()
+        });
+        freeze_until_it_ends(&process);
+        assert!(calls.join().unwrap().iter().all(|status| *status == 200));
+    });
+    let end = daemon.wait_for_log("a process of the runtimes ended; its models are loaded again");
+    assert!(end["reason"].as_str().unwrap().contains("stopped from outside"), "{end}");
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    let log = daemon.log();
+    assert!(!log.contains("a model ended the process that it ran in") && !log.contains("model_crashed"), "{log}");
+    assert!(!log.contains("gets a process of its own"), "{log}");
+}
+
+#[test]
+fn a_spawner_that_is_stopped_goes_on_and_starts_others() {
+    let mut daemon = isolated().models(&["add_sub"]).start();
+    let (spawner, children) = spawner(&daemon);
+    let process = pidfd(spawner);
+    send_signal(spawner, "STOP");
+    // Its end comes to be known when the spawner goes on, which has to start another.
+    send_signal(children[0], "KILL");
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    daemon.wait_for_log("the process that starts the others was stopped from outside; it is told to go on");
+
+    send_signal(spawner, "STOP");
+    daemon.signal("TERM");
+    assert!(daemon.wait().success());
+    wait_for_end(&[process]);
+}
+
 #[test]
 fn signals_to_every_process_of_the_service_leave_the_models_to_a_daemon_that_drains() {
     let mut daemon = isolated().models(&["add_sub"]).start();

@@ -27,7 +27,7 @@ pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Mod
         let job = Job { lane, number: last, index, core: is_pinned.then_some(core), all, models };
         if let Err(error) = job.answer() {
             // The daemon ends a child that does not answer, and says what happened.
-            eprintln!("a job of lane {index} is none: {error}");
+            super::complain(format_args!("invalid job on channel {index}: {error}"));
             return;
         }
     }
@@ -88,7 +88,12 @@ impl Job<'_> {
         // core. The threads settle on the cores that the daemon reserved.
         let is_wide = is_wide && self.core.is_some() && cores::pin(self.all).is_ok();
         let place = RunPlace { core: self.index, is_wide, deadline: Instant::now(), patience: None };
-        let FinishedWork { result, times } = run(&mut **backend, place);
+        let FinishedWork { mut result, times } = run(&mut **backend, place);
+        if result.is_err() && crash::others_hold_memory() {
+            // It may have failed for want of what that work is about to free, or to end for.
+            let reason = "another call uses up the memory of the process".to_owned();
+            result = Err(RunError::Interrupted { reason, is_explained: true }.into());
+        }
         if is_wide && let Some(core) = self.core {
             let _ = cores::pin(&[core]);
         }

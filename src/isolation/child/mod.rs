@@ -8,7 +8,7 @@ mod jobs;
 mod models;
 mod reading;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use rustix::process::Signal;
 use self::crash::Work;
 use self::models::Models;
 use crate::channel::{self, MESSAGE_BYTES_MAX};
+use crate::heartbeat;
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
 use crate::stage::COMPILED_BYTES_MAX;
@@ -52,6 +53,7 @@ pub enum ChildError {
 /// Serves the daemon at the other end of standard input until it hangs up. To be called while there is one thread. Returns
 /// only errors.
 pub fn run() -> Result<(), ChildError> {
+    sys::close_other_files();
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
     let setup: Option<Setup> = channel::receive(&socket, MESSAGE_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
@@ -62,10 +64,12 @@ pub fn run() -> Result<(), ChildError> {
     let seal = seal(&setup, &runtimes);
     #[cfg(feature = "fault-injection")]
     faults::before_the_seal(&setup, &seal);
+    let statm = crash::open_memory().ok();
     let seal = seal.apply();
     channel::send(&socket, &Done::Sealed(seal)).map_err(ChildError::Socket)?;
     let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
-    crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?);
+    crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?, statm);
+    let _prepared = crash::prepare();
     let mut lanes = Vec::with_capacity(setup.cores.len());
     for _ in &setup.cores {
         let file = channel::receive_file(&socket).map_err(ChildError::Socket)?;
@@ -75,9 +79,16 @@ pub fn run() -> Result<(), ChildError> {
     let models = Arc::new(Models::new(runtimes, setup.content_bytes));
     for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
         let (models, cores) = (models.clone(), setup.cores.clone());
-        let serve = move || jobs::serve(&lane, index, core, &cores, &models);
+        let serve = move || {
+            let _prepared = crash::prepare();
+            jobs::serve(&lane, index, core, &cores, &models);
+        };
         let thread = std::thread::Builder::new().name(format!("infer-core-{core}"));
         thread.spawn(serve).map_err(ChildError::Thread)?;
+    }
+    if let Some(report) = crash::report() {
+        let thread = std::thread::Builder::new().name("heartbeat".to_owned());
+        thread.spawn(|| heartbeat::answer(report)).map_err(ChildError::Thread)?;
     }
     obey(&Arc::new(socket), &models);
     end()
@@ -149,7 +160,7 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
             }),
         };
         if let Err(error) = obeyed {
-            eprintln!("cannot start with an order: {error}");
+            complain(format_args!("cannot handle request: {error}"));
             return;
         }
     }
@@ -164,11 +175,17 @@ fn in_background(
     let socket = socket.clone();
     let work = move || {
         let _end = EndOnPanic;
+        let _prepared = crash::prepare();
         crash::works_at(Work::Load(number));
         // When the daemon hung up, the main thread ends the process.
         let _ = channel::send(&socket, &work());
     };
     std::thread::Builder::new().name("infer-load".to_owned()).spawn(work).map(drop)
+}
+
+/// Writes a line to standard error. `eprintln!` would panic where the daemon does not read so fast.
+fn complain(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Ends the process when its thread panics: nobody would answer the daemon, and the crash report tells whose fault it was.

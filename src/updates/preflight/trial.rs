@@ -12,7 +12,7 @@ use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime};
 use ledge_engine::cores::Topology;
 use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
-use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd};
+use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd, Work};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
 use ledge_models::scheduling::engine::Engine;
@@ -226,6 +226,10 @@ impl Trial {
             Some(TrialEnd::NotStarted(reason)) => {
                 let detail = format!("the process of the trial cannot be started: {reason}");
                 Err(PreflightError::Interrupted(Reason::new(Cause::Load, detail)))
+            }
+            // Somebody froze it, which says nothing about the release.
+            Some(TrialEnd::Ended(Ended { blamed: Some(Work::None), reason, .. })) => {
+                Err(PreflightError::Interrupted(Reason::new(Cause::Load, reason)))
             }
             Some(TrialEnd::Ended(Ended { signal: Some(signal), .. })) if signal == Signal::KILL.as_raw() => {
                 Err(out_of_memory(&self.step()))
