@@ -471,11 +471,16 @@ impl Beating for Inner {
         match silence.interval(is_owed, cpu) {
             Remedy::None => {}
             Remedy::Continue => {
-                tracing::warn!(process = self.id, pid = self.pid, "a process of the runtimes shows no sign of life; it is told to go on");
+                tracing::warn!(
+                    process = self.id,
+                    pid = self.pid,
+                    "a process of the runtimes shows no sign of life; it is told to go on"
+                );
                 let _ = rustix::process::pidfd_send_signal(&self.process, Signal::CONT);
             }
             Remedy::End => {
-                let reason = "the process of the runtimes was frozen from outside: it showed no sign of life".to_owned();
+                let reason =
+                    "the process of the runtimes was frozen from outside: it showed no sign of life".to_owned();
                 self.state().cause.get_or_insert(Ended::by_us(reason, Some(Work::None)));
                 self.kill();
             }

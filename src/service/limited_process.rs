@@ -47,11 +47,7 @@ pub struct Limits {
 
 /// Starts `program` with this verb, from outside, as a process of the kind `name`. Its standard input and output are pipes.
 /// Its errors are logged; the receiver gets the last lines of them at its end. It is killed when the handle is dropped.
-pub fn start(
-    program: &Path,
-    verb: &[&str],
-    name: &'static str,
-) -> std::io::Result<(Child, oneshot::Receiver<String>)> {
+pub fn start(program: &Path, verb: &[&str], name: &'static str) -> std::io::Result<(Child, oneshot::Receiver<String>)> {
     let (reader, errors) = ChildErrors::pipe()?;
     let mut command = Command::new(program);
     command.args(verb).env_clear().envs(environment());

@@ -274,7 +274,8 @@ fn a_child_is_denied_everything_but_its_models() {
     bytes.resize(52, 0);
     let answer = wine(&mut daemon.client(), "faulty", &bytes);
     assert_eq!(answer.status, 200, "{answer:?}");
-    let said = || daemon.said("worker").iter().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>();
+    let said =
+        || daemon.said("worker").iter().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>();
     wait_until("the end of the probe", LIMIT, || said().iter().any(|line| line["message"] == "probed"));
 
     let log = daemon.log();

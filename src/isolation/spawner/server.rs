@@ -117,10 +117,8 @@ fn obey(socket: &OwnedFd, signals: &OwnedFd, children: &mut Vec<Started>) -> Res
 impl Started {
     /// True once for each time that it was stopped by a signal.
     fn was_stopped(&self) -> bool {
-        let stopped = rustix::process::waitid(
-            WaitId::PidFd(self.pidfd.as_fd()),
-            WaitIdOptions::STOPPED | WaitIdOptions::NOHANG,
-        );
+        let stopped =
+            rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
         matches!(stopped, Ok(Some(status)) if status.stopped())
     }
 }
