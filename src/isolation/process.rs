@@ -410,7 +410,7 @@ impl Inner {
         self.kill();
         let status = process.wait();
         // Before its lanes are closed, which changes them.
-        let work = self.only_work();
+        let only_work = self.only_work();
         self.is_closed.store(true, Ordering::Release);
         let signal = status.as_ref().ok().copied().and_then(limited_process::signal);
         let by_itself = || match &status {
@@ -418,29 +418,28 @@ impl Inner {
             Err(error) => format!("ended, and its status is not known: {error}"),
         };
         let gave_up = signal == Some(Signal::ABORT.as_raw()) && process.last_words().contains(BAD_ALLOC);
+        let out_of_memory = |limit_bytes: u64| {
+            format!("the process of the runtimes ran out of memory (limit {} MiB)", limit_bytes >> 20)
+        };
         let found = match crash::crashed(&self.report) {
-            _ if nonsense => {
-                let reason = "the process of the runtimes sent a message that is none".to_owned();
-                Ended { reason, blamed: None, signal }
-            }
             _ if process.was_frozen() => {
                 let reason = "the process of the runtimes was stopped from outside again and again".to_owned();
                 Ended::by_us(reason, Some(Work::None))
             }
-            Some(Crash { out_of_memory: Some(memory), .. }) => {
-                let limit = memory.limit_bytes >> 20;
-                let reason = format!("the process of the runtimes ran out of memory (limit {limit} MiB)");
-                // Whoever fails first need not be the one who used the memory.
-                Ended { reason, blamed: memory.user.or(work), signal }
+            // Whoever fails first need not be the one who used the memory.
+            Some(Crash { out_of_memory: Some(memory), limit_bytes, .. }) => {
+                Ended { reason: out_of_memory(limit_bytes), blamed: memory.user.or(only_work), signal }
             }
-            // A runtime's own code gave up: it is the one whose allocation failed, however small the others left it.
+            // C++ code gave up though there is memory left: what it asked for was too much by itself.
             Some(Crash { work, limit_bytes, .. }) if gave_up => {
-                let limit = limit_bytes >> 20;
-                let reason = format!("the process of the runtimes ran out of memory (limit {limit} MiB)");
-                Ended { reason, blamed: work, signal }
+                Ended { reason: out_of_memory(limit_bytes), blamed: work, signal }
             }
             crash => {
-                let reason = format!("the process of the runtimes {}", by_itself());
+                let reason = if nonsense {
+                    "the process of the runtimes sent a message that is none".to_owned()
+                } else {
+                    format!("the process of the runtimes {}", by_itself())
+                };
                 Ended { reason, blamed: crash.and_then(|crash| crash.work), signal }
             }
         };

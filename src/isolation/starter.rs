@@ -62,12 +62,11 @@ impl Starter {
     /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors are logged. It
     /// inherits no setting, no secret and no other open file.
     pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<Process> {
-        let (outputs, errors) = match outputs {
-            Some(outputs) => (outputs, None),
-            None => {
-                let (reader, errors) = ChildErrors::pipe()?;
-                (Outputs { output: nowhere()?, errors }, Some(reader))
-            }
+        let (outputs, errors) = if let Some(outputs) = outputs {
+            (outputs, None)
+        } else {
+            let (reader, errors) = ChildErrors::pipe()?;
+            (Outputs { output: nowhere()?, errors }, Some(reader))
         };
         let mut process = self.start_with(verb, input, outputs)?;
         if let Some(reader) = errors {

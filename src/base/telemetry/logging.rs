@@ -200,7 +200,7 @@ struct OneLine<W>(W);
 impl<W: Write> Write for OneLine<W> {
     /// Writes an event, which comes as a whole.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        let (text, end) = event.strip_suffix(b"\n").map_or((event, &b""[..]), |text| (text, b"\n"));
+        let (text, end) = event.strip_suffix(b"\n").map_or((event, &b""[..]), |text| (text, &b"\n"[..]));
         if !text.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
             self.0.write_all(event)?;
             return Ok(event.len());

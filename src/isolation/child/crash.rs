@@ -255,7 +255,6 @@ pub struct Crash {
 /// Memory had run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory {
-    pub limit_bytes: u64,
     /// The work that held most of the memory, if there is one.
     pub user: Option<Work>,
 }
@@ -268,7 +267,7 @@ pub fn crashed(report: &SharedMemory) -> Option<Crash> {
     }
     let limit_bytes = u64::from(word(LIMIT)) << 20;
     let user = Work::of([word(USER), word(USER_JOB)]);
-    let out_of_memory = (word(IS_OUT_OF_MEMORY) != 0).then_some(OutOfMemory { limit_bytes, user });
+    let out_of_memory = (word(IS_OUT_OF_MEMORY) != 0).then_some(OutOfMemory { user });
     Some(Crash { work: Work::of([word(WORK), word(JOB)]), out_of_memory, limit_bytes })
 }
 
