@@ -401,7 +401,8 @@ fn memory_that_runs_out_costs_the_call_that_used_it_whichever_thread_crashes() {
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             let wrong = others.join().unwrap();
             assert_eq!(answer.status, 502, "{}: {answer:?}", char::from(kind));
-            assert!(answer.error().contains("ran out of memory (limit 762 MiB)"), "{answer:?}");
+            let error = answer.error();
+            assert!(error.contains("ran out of memory (limit 762 MiB)"), "{}: {error}", char::from(kind));
             assert!(wrong.is_empty(), "{}: {wrong:?}", char::from(kind));
         });
         answers_again(&mut daemon.client(), "faulty");

@@ -30,7 +30,7 @@ const LIMIT: usize = 24;
 /// Memory has run out when no more than a sixteenth of the limit is left, and at least and at most so many bytes: a
 /// thread that asks for that much at a time has found too little.
 const LEFT_SHARE: u64 = 16;
-const LEFT_MIN: u64 = 64 << 20;
+const LEFT_MIN: u64 = 96 << 20;
 const LEFT_MAX: u64 = 512 << 20;
 
 const SECOND: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -177,10 +177,10 @@ impl Memory {
         self.used().is_some_and(|used| used.saturating_add(left) >= self.limit_bytes)
     }
 
-    /// The work that holds most of it, if it is more than half.
-    fn user(&self) -> Option<[u32; 2]> {
+    /// The thread that holds most of it, or asked for it in vain, if it is more than half.
+    fn user(&self) -> Option<&'static Watched> {
         let most = THREADS.iter().max_by_key(|watched| watched.blocks.wanted())?;
-        (most.blocks.wanted() > self.limit_bytes / 2).then(|| most.work())
+        (most.blocks.wanted() > self.limit_bytes / 2).then_some(most)
     }
 }
 
@@ -205,7 +205,7 @@ pub fn report_to(report: SharedMemory, statm: Option<File>) {
 
 /// True when other work than that of the calling thread holds most of the memory.
 pub fn others_hold_memory() -> bool {
-    MEMORY.get().and_then(Memory::user).is_some_and(|user| user != WORK_HERE.get())
+    MEMORY.get().and_then(Memory::user).is_some_and(|user| user.work() != WORK_HERE.get())
 }
 
 /// The report of this process.
@@ -222,9 +222,10 @@ extern "C" fn handle(signal: std::ffi::c_int) {
         let first = report.word(SIGNAL).compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed);
         if first.is_ok() {
             if let Some(memory) = MEMORY.get() {
-                let has_failed = WATCHED_HERE.get().is_some_and(|watched| watched.blocks.failed() > 0);
+                let user = memory.user();
+                let has_failed = WATCHED_HERE.get().into_iter().chain(user).any(|watched| watched.blocks.failed() > 0);
                 if has_failed || memory.is_used_up() {
-                    let [user, job] = memory.user().unwrap_or_default();
+                    let [user, job] = user.map(Watched::work).unwrap_or_default();
                     report.word(USER).store(user, Ordering::Relaxed);
                     report.word(USER_JOB).store(job, Ordering::Relaxed);
                     report.word(IS_OUT_OF_MEMORY).store(1, Ordering::Relaxed);
@@ -294,14 +295,15 @@ mod tests {
         let work = Work::Lane { index: 3, job: 7 };
         let _prepared = prepare();
         works_at(work);
-        assert_eq!(memory.user(), None);
+        assert!(memory.user().is_none());
         // The allocation fails, as that of a call that asks for too much.
         assert!(Vec::<u8>::new().try_reserve_exact(1 << 46).is_err());
-        let found = std::thread::spawn(move || memory.user()).join().unwrap();
-        assert_eq!(found.and_then(Work::of), Some(work));
+        std::thread::scope(|scope| {
+            let found = scope.spawn(|| memory.user().map(Watched::work)).join().unwrap();
+            assert_eq!(found.and_then(Work::of), Some(work));
+        });
         works_at(Work::None);
-        let memory = Memory { statm: open_memory().unwrap(), limit_bytes: 1 << 40, page_bytes: 4096 };
-        assert_eq!(memory.user(), None);
+        assert!(memory.user().is_none());
     }
 
     #[test]

@@ -86,13 +86,15 @@ fn attack_log() {
 
 /// Allocates until memory has run out, in blocks of this size.
 fn use_up_memory(block_bytes: usize) -> Vec<Vec<u8>> {
-    let (pattern, mut all) = (vec![1_u8; block_bytes], Vec::new());
+    let mut all = vec![vec![1_u8; block_bytes]];
     loop {
         let mut block = Vec::new();
         if block.try_reserve_exact(block_bytes).is_err() || all.try_reserve(1).is_err() {
             return all;
         }
-        block.extend_from_slice(&pattern);
+        if let Some(first) = all.first() {
+            block.extend_from_slice(first);
+        }
         all.push(block);
     }
 }
