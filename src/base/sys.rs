@@ -50,10 +50,10 @@ pub fn close_other_files() {
     }
 }
 
-/// Calls close_range(2) on the files behind standard error. False in a kernel without it (5.9, with this flag 5.11), or
+/// Calls `close_range(2)` on the files behind standard error. False in a kernel without it (5.9, with this flag 5.11), or
 /// where a filter denies it.
 fn close_range(flags: libc::c_uint) -> bool {
-    // SAFETY: close_range(2) takes only numbers. The callers say why these files may be closed.
+    // SAFETY: `close_range(2)` takes only numbers. The callers say why these files may be closed.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST_OTHER_FILE, libc::c_uint::MAX, flags) == 0 }
 }
 
