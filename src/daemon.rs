@@ -563,6 +563,7 @@ fn serving(
         cache_bytes: config.response_cache.max_bytes,
         quota: config.quota.limits(),
         batch_windows: config.serving.batch_windows.clone(),
+        memory_bytes: config.http.max_memory_bytes,
     };
     Serving::new(repository, features, audit, &limits)
 }

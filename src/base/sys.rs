@@ -58,6 +58,19 @@ pub fn share_memory_arenas() {
     }
 }
 
+/// Makes the allocator return every block of a mebibyte and more to the system when it is freed, and the end of its heap
+/// above two. On its own glibc keeps blocks of up to 32 MiB for later calls, and twice as much at the end of its heap: of
+/// the bodies and answers of many callers, tens of MiB beyond what they take together. To be called before any thread is
+/// started.
+pub fn return_large_blocks() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 << 20);
+    }
+}
+
 /// Gives memory that was freed back to the kernel: glibc keeps it for later, also after work that needed much for a
 /// moment. It takes milliseconds.
 pub fn give_back_free_memory() {

@@ -42,6 +42,7 @@
 //! * `engine/` - journal, index and snapshots together:
 //!   * `mod.rs` - the state that threads and readers share: opening, ready, rebuilding, restoring, closed
 //!   * `files.rs` - the folder of the store, its lock, the record of a clean stop, the reserved disk space
+//!   * `manifest.rs` - what the last snapshots had, to count what is lost without them
 //!   * `acknowledged.rs` - the last acknowledged push, in two files next to the journal, to detect a loss
 //!   * `applier.rs` - applies entries and records to an index, and counts its records; the folder has tests
 //!   * `commands.rs` - commands of the writer thread and jobs of the upkeep thread
@@ -580,8 +581,8 @@ impl FeatureStore {
         let views = counters.with_views(|views| {
             let view = |view: &Arc<FeatureView>| {
                 let found = views.get(&view.id).copied().unwrap_or_default();
-                let statistics::ViewCounters { rows, newest_us, pushed, ignored } = found;
-                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed, ignored }
+                let statistics::ViewCounters { rows, newest_us, pushed, ignored, lost } = found;
+                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed, ignored, lost }
             };
             registry.views().map(view).collect()
         });
@@ -643,6 +644,11 @@ impl OpenStore {
         let with_path = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
         let files = Files::new(&config.path).map_err(|error| with_path(&error))?;
         let lock = files.lock().map_err(|error| with_path(&error))?;
+        // Before anything judges how much room there is.
+        if let Err(error) = files.remove_leftovers() {
+            tracing::warn!(%error, "what an interrupted write of the feature store left cannot be removed");
+        }
+        let renamed = files.restore_names().map_err(|error| with_path(&error))?;
 
         let has_keys = EntityKeys::exist(files.folder()).map_err(|error| with_path(&error))?;
         if sealer.is_on() && !has_keys && files.is_sealed().map_err(|error| with_path(&error))? {
@@ -662,8 +668,6 @@ impl OpenStore {
 
         // Before the first row that uses the numbers.
         registry.save(files.folder()).map_err(|error| with_path(&error))?;
-        // The file of an interrupted restore.
-        let _ = std::fs::remove_file(files.folder().join(engine::restore::UPLOAD_FILE));
 
         let (hash_key, _) = files.hash_key(sealer).map_err(|error| with_path(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| with_path(&error))?;
@@ -707,6 +711,7 @@ impl OpenStore {
             is_syncing: AtomicBool::new(false),
             has_undecryptable: AtomicBool::new(false),
             snapshot_asked: AtomicBool::new(false),
+            has_gap: AtomicBool::new(false),
             audit,
             commands,
             jobs,
@@ -714,6 +719,9 @@ impl OpenStore {
             restores: Arc::new(Semaphore::new(1)),
         });
 
+        for renamed in &renamed {
+            engine.alarm("a snapshot of the feature store is in the place of another one", renamed);
+        }
         report_damage(&engine, repaired.as_ref(), &opened.report, known);
         let threads = spawn_threads(&engine, opened.journal, receiver, waiting).map_err(|error| with_path(&error))?;
         Ok(Self { engine, threads: Mutex::new(threads), _lock: lock })

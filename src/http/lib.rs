@@ -114,7 +114,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use ledge_audit::status::AuditState;
-use ledge_base::memory_budget::MemoryBudget;
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::machine::MachineMonitor;
 use ledge_identity::authentication::{Authenticator, Peer};
@@ -169,7 +168,7 @@ struct AppState {
 
 impl App {
     pub fn new(parts: AppParts) -> Self {
-        let memory = MemoryBudget::new(parts.config.max_memory_bytes);
+        let memory = parts.serving.memory().clone();
         let audit = parts.serving.audit().clone();
         let context = HandlerContext::new(parts.config.body_limits(), memory, audit, parts.shutdown.clone());
         let (machine, description) = (MachineMonitor::default(), OnceLock::new());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, RunError, RunPlace, RunResult, Runtime, Signature};
-use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::work::{FinishedWork, Work, WorkError, WorkInput, WorkTimes};
 
 use crate::child::crash::Work as ChildWork;
@@ -268,6 +268,16 @@ impl Backend for RemoteBackend {
 
     fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> Option<FinishedWork> {
         let (model, id) = (self.model, pipeline.remote_id()?);
+        // The process works within the memory of the caller, as this one would.
+        let is_counted = work.account.counted_owner().is_some();
+        let memory = if is_counted { work.input.memory_elsewhere(pipeline) } else { 0 };
+        let _held = match work.account.take(memory) {
+            Ok(held) => held,
+            Err(no_room) => {
+                let result = Err(InputError::from(no_room).into());
+                return Some(FinishedWork { result, times: WorkTimes::default() });
+            }
+        };
         if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
             let result = Err(if self.home.child.is_closed() {
                 ended_by(&self.home, ChildWork::Load(id)).into()

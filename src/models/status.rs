@@ -86,6 +86,7 @@ pub fn of_features(error: &FeatureError) -> u16 {
         | FeatureError::UnknownService { .. }
         | FeatureError::UnknownSource { .. }
         | FeatureError::Reference { .. }
+        | FeatureError::NoRoom(_)
         | FeatureError::Unavailable { .. } => 503,
         FeatureError::DiskFull { .. } => 507,
     }

@@ -97,6 +97,8 @@ fn run_measured(
     let (ran, run_cpu) = run_tensors(backend, &inputs, outputs, place);
     times.run_cpu = run_cpu;
     let RunResult { outputs, time, .. } = ran?;
+    // Until results are made of them.
+    let _held = account.take(outputs.iter().map(|tensor| tensor.data().len()).sum()).map_err(InputError::from)?;
     times.compute = Some(time);
     let Some(make) = postprocess else { return Ok(RunResult { outputs, time, ..RunResult::default() }) };
 

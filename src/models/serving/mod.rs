@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_base::memory_budget::{Account, NoRoom};
+use ledge_base::memory_budget::{Account, MemoryBudget, NoRoom};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
@@ -87,6 +87,12 @@ const INLINE_RESULT_BYTES_MAX: usize = 32 << 10;
 
 /// The bytes of a tree of JSON for each byte of its text, of cells that are short.
 const TREE_BYTES: usize = 10;
+
+/// The largest inputs of a call whose copy for the process of the model is not counted, in bytes.
+const COPIED_BYTES_UNCOUNTED: usize = 1 << 20;
+
+/// The memory of one feature of one row while inputs are made of it, in bytes, besides what the store reads.
+const FEATURE_CELL_BYTES: usize = 128;
 
 /// Reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -201,6 +207,8 @@ pub struct ServingLimits {
     pub quota: Limits,
     /// Times of day for background work; empty is always.
     pub batch_windows: Vec<Window>,
+    /// The memory of the calls of all callers together, by whatever way they come, in bytes.
+    pub memory_bytes: usize,
 }
 
 /// A handle to the serving core. Clones share it.
@@ -213,6 +221,7 @@ pub struct Serving {
     cache_budget: Arc<Budget>,
     quotas: Option<Arc<Quotas>>,
     batch_windows: Arc<[Window]>,
+    memory: MemoryBudget,
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
     sightings: SightingsSlot,
@@ -236,6 +245,7 @@ impl Serving {
             cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
             quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
             batch_windows: limits.batch_windows.as_slice().into(),
+            memory: MemoryBudget::new(limits.memory_bytes),
             mirrors: Shutdown::default(),
             sightings: SightingsSlot::default(),
         }
@@ -278,6 +288,11 @@ impl Serving {
     /// The limits of photographs.
     pub fn decode_limits(&self) -> DecodeLimits {
         self.limits
+    }
+
+    /// The memory of the calls of all callers: over HTTP, over MQTT, and of cameras.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.memory
     }
 
     /// The sink of audit events.
@@ -365,10 +380,13 @@ impl Serving {
         let (model, started) = (&call.model, call.started);
         // Before the run: an answer for which there is no memory is not computed.
         let outputs = inputs::output_bytes(model, &request.inputs, request.outputs.as_deref());
-        let mut memory = request.account.take(outputs + request.features.bytes())?;
+        // Small inputs that are copied for a process are as few as there are cores.
+        let copied = Some(request.inputs.bytes()).filter(|bytes| *bytes > COPIED_BYTES_UNCOUNTED).unwrap_or(0);
+        let mut memory = request.account.take(outputs + copied + request.features.bytes())?;
 
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
-        let (inputs, used) = self.with_features(model, request.inputs, request.features, &terms, started).await?;
+        let (inputs, used) =
+            self.with_features(model, request.inputs, request.features, &terms, (started, &request.account)).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         call.given(|| Content::Tensors(fitted.named(model)));
 
@@ -405,11 +423,15 @@ impl Serving {
         inputs: Inputs,
         features: FeatureRequest,
         terms: &Terms,
-        started: Instant,
+        (started, account): (Instant, &Account),
     ) -> Result<(Inputs, Vec<UsedFeature>), ServingError> {
         if model.config.has_features() {
+            let of_inputs: usize = model.config.feature_inputs().map(|port| port.features.len()).sum();
+            let cells = features.rows().max(inputs.batch()).saturating_mul(of_inputs);
+            let _cells = account.take(cells.saturating_mul(FEATURE_CELL_BYTES))?;
             // Boxed: a call without features does not reserve space for this future.
-            let fill = Box::pin(feature_inputs::fill(&self.features, model, inputs, features, &terms.principal));
+            let fill =
+                Box::pin(feature_inputs::fill(&self.features, model, inputs, features, (&terms.principal, account)));
             Ok(tokio::time::timeout_at(terms.deadline.into(), fill)
                 .await
                 .map_err(|_| deadline_error(model, started))??)
@@ -440,13 +462,15 @@ impl Serving {
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
-        let (response, counted) = answer.into_response(model, result_names(model, pipeline));
+        let (mut response, counted) = answer.into_response(model, result_names(model, pipeline));
+        response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
         call.answered(|| Content::Tensors(response.outputs.clone()));
         let result = match form {
             ResultForm::Tensors => None,
             ResultForm::Json => Some(write_result(pipeline, &response, &account).await),
         };
         let result = result.transpose().map_err(|error| ServingError::failed(model, error.to_string()))?;
+        response.memory.grow(result.as_ref().map_or(0, |result| result.get().len()))?;
         Ok((ContentResponse { response, kind: pipeline.kind(), result }, counted))
     }
 

@@ -281,7 +281,8 @@ impl Serving {
         let terms = Terms { deadline, priority, principal: Principal::Local };
         let (answer, names) = match asked {
             RepeatedRequest::Tensors { inputs, features, outputs } => {
-                let (inputs, _) = self.with_features(model, inputs, features, &terms, started).await?;
+                let account = self.memory.account(Principal::Local);
+                let (inputs, _) = self.with_features(model, inputs, features, &terms, (started, &account)).await?;
                 let fitted = inputs::fit(model, inputs, outputs.as_deref())?;
                 let names = names(model, &fitted.outputs);
                 (run(model, fitted, terms, started).await?, names)
