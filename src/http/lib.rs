@@ -15,6 +15,7 @@
 //! * `local_plain.rs` - `[[http.local_plain]]`, addresses without encryption in a local network
 //! * `connection_limiter.rs` - the limit on connections, and the idle one that is closed for a new caller
 //! * `write_timeout.rs` - the timeout for a caller that does not read its answer
+//! * `head_lines.rs` - heads whose lines end with CR LF, and nothing else
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
 //! * `routes.rs` - `ROUTES`, the table of the routes of this crate, and the router of these and those of parts
 //! * `guard.rs` - the caller of a request, and its permission, before any body is read
@@ -89,6 +90,7 @@ mod features;
 pub mod fuzz;
 mod guard;
 mod handover;
+mod head_lines;
 mod health;
 mod infer;
 mod local_plain;
