@@ -52,10 +52,10 @@ use anyhow::Context;
 use ledge_audit::part::AuditPart;
 use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
-use ledge_base::sys;
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
 use ledge_egress::{CountsKeeper, Egress};
 use ledge_engine::Runtimes;
@@ -284,8 +284,14 @@ impl App {
         }
 
         let cache = &config.runtimes.cache;
-        std::fs::create_dir_all(cache)
-            .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
+        match std::fs::create_dir_all(cache) {
+            // It is created with the first model that is compiled later.
+            Err(error) if durable::is_unwritable(&error) => {
+                tracing::warn!(cache = %cache.display(), %error, "the cache folder cannot be created (runtimes.cache)");
+            }
+            created => created
+                .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?,
+        }
         if let views @ 1.. = registry.undeclared() {
             tracing::warn!(
                 views,
@@ -295,6 +301,9 @@ impl App {
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
         let children = child_settings(&config, seal);
+        if let Err(error) = checked_folder::close_to_others(cache) {
+            tracing::warn!(cache = %cache.display(), %error, "others may read compiled models (runtimes.cache)");
+        }
         let serving = serving(
             &config,
             runtimes,

@@ -194,7 +194,10 @@ impl Pages {
         };
         let reason = match signal.map(|number| (number, Signal::from_named_raw(number))) {
             Some((_, Some(Signal::XCPU))) => {
-                format!("it takes more than {} s of CPU time", self.limits.cpu_seconds)
+                let DocumentLimits { page_cpu_seconds, cpu_seconds, .. } = self.limits;
+                format!(
+                    "it takes more than {page_cpu_seconds} s of CPU time, or its document more than {cpu_seconds} s"
+                )
             }
             Some((_, Some(Signal::ABORT))) if is_out_of_memory => {
                 format!("it takes more than {} MiB of memory", self.limits.memory_bytes >> 20)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ledge_base::sys;
 use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{Format, LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{CompiledCache, Format, LoadError, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
@@ -56,7 +56,8 @@ pub struct ChildSettings {
     pub is_code_denied: bool,
     /// The folder in which each child gets one of its own.
     pub folder: PathBuf,
-    /// The same on a file system in memory, for models that are encrypted on the disk; `None` where there is none.
+    /// The same on a file system in memory, for models that are encrypted on the disk, and while the disk cannot be
+    /// written; `None` where there is none.
     pub memory_folder: Option<PathBuf>,
     /// The most memory that each may reserve, in bytes.
     pub memory_bytes: Option<u64>,
@@ -148,16 +149,16 @@ pub(crate) struct Home {
     runtimes: Runtimes,
     pub bound: Bound,
     pub pipelines: Arc<Pipelines>,
-    folders: Vec<PathBuf>,
+    folders: OwnFolders,
     next_stage: AtomicU64,
 }
 
-impl Drop for Home {
-    fn drop(&mut self) {
-        for folder in &self.folders {
-            let _ = std::fs::remove_dir_all(folder);
-        }
-    }
+/// The folders of one child, removed when this is dropped. At least one is there.
+#[derive(Debug)]
+struct OwnFolders {
+    /// `None` while the disk cannot be written.
+    disk: Option<PathBuf>,
+    memory: Option<PathBuf>,
 }
 
 impl Children {
@@ -258,8 +259,7 @@ impl Children {
             runtime: order.runtime,
             reason: format!("its process cannot be started: {error}"),
         })?;
-        let folders = home.stage_folders(order.is_secret).map_err(refused)?;
-        let (mut stage, files, cache) = Stage::new(folders, order.files, order.cache).map_err(refused)?;
+        let (mut stage, files, cache) = home.stage(order).map_err(refused)?;
         let model = self.pipelines.next_id();
         let facts = home.child.load(LoadOrder {
             model,
@@ -326,57 +326,91 @@ impl Children {
     }
 
     fn start(&self, runtimes: &Runtimes) -> io::Result<Home> {
-        static NEXT_FOLDER: AtomicU64 = AtomicU64::new(1);
-        let own = format!("{}-{}", std::process::id(), NEXT_FOLDER.fetch_add(1, Ordering::Relaxed));
-        let places = std::iter::once(&self.settings.folder).chain(&self.settings.memory_folder);
-        let mut folders = Vec::new();
-        for place in places {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
-            let folder = place.join(&own);
-            std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-            let folder = folder.canonicalize()?;
-            for part in [FILES, WRITTEN] {
-                std::fs::DirBuilder::new().mode(0o700).create(folder.join(part))?;
-            }
-            folders.push(folder);
-        }
+        let folders = OwnFolders::create(&self.settings)?;
         let setup = Setup {
             cores: self.cores.clone(),
             runtimes: runtimes.folder().to_owned(),
             own_folders: runtimes.own_folders(),
-            readable: folders.iter().map(|folder| folder.join(FILES)).collect(),
-            writable: folders.iter().map(|folder| folder.join(WRITTEN)).collect(),
+            readable: folders.all().map(|folder| folder.join(FILES)).collect(),
+            writable: folders.all().map(|folder| folder.join(WRITTEN)).collect(),
             memory_bytes: self.settings.memory_bytes,
             content_bytes: self.settings.content_bytes,
             is_trial: self.settings.is_trial,
         };
-        let started = Child::start(&self.settings.starter, &setup, self.on_end.clone());
-        match started {
-            Ok(child) => {
-                let (runtimes, bound, pipelines) = (runtimes.clone(), Bound::default(), self.pipelines.clone());
-                Ok(Home { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
+        let child = Child::start(&self.settings.starter, &setup, self.on_end.clone())?;
+        let (runtimes, bound, pipelines) = (runtimes.clone(), Bound::default(), self.pipelines.clone());
+        Ok(Home { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
+    }
+}
+
+impl OwnFolders {
+    /// Folders on the disk and in memory, or in memory alone where the disk cannot be written: a box whose disk failed
+    /// still answers calls.
+    fn create(settings: &ChildSettings) -> io::Result<Self> {
+        static NEXT_FOLDER: AtomicU64 = AtomicU64::new(1);
+        let name = format!("{}-{}", std::process::id(), NEXT_FOLDER.fetch_add(1, Ordering::Relaxed));
+        let memory = settings.memory_folder.as_ref().map(|place| Self::create_in(place, &name)).transpose()?;
+        let disk = match Self::create_in(&settings.folder, &name) {
+            Ok(folder) => Some(folder),
+            Err(error) if let Some(memory) = &memory => {
+                tracing::warn!(
+                    folder = %settings.folder.display(),
+                    %error,
+                    memory = %memory.display(),
+                    "the folder for processes of models cannot be written: one is started with copies of its models in \
+                     memory"
+                );
+                None
             }
-            Err(error) => {
-                for folder in &folders {
-                    let _ = std::fs::remove_dir_all(folder);
-                }
-                Err(error)
-            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { disk, memory })
+    }
+
+    fn create_in(place: &Path, name: &str) -> io::Result<PathBuf> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
+        let folder = place.join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        let folder = folder.canonicalize()?;
+        for part in [FILES, WRITTEN] {
+            std::fs::DirBuilder::new().mode(0o700).create(folder.join(part))?;
+        }
+        Ok(folder)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        self.disk.iter().chain(&self.memory)
+    }
+
+    /// Those in which the files of a model may lie, the preferred one first.
+    fn allowed(&self, is_secret: bool) -> impl Iterator<Item = &PathBuf> {
+        self.disk.iter().filter(move |_| !is_secret).chain(&self.memory)
+    }
+}
+
+impl Drop for OwnFolders {
+    fn drop(&mut self) {
+        for folder in self.all() {
+            let _ = std::fs::remove_dir_all(folder);
         }
     }
 }
 
 impl Home {
-    /// New paths for the files of an instance.
-    fn stage_folders(&self, is_secret: bool) -> io::Result<StageFolders> {
-        let no_memory = || io::Error::other("encrypted models need a folder in memory (tmpfs), and there is none");
-        let folder = if is_secret {
-            self.folders.get(1).ok_or_else(no_memory)?
-        } else {
-            self.folders.first().ok_or_else(no_memory)?
-        };
+    /// Lays out the files of an instance, in memory if they are secret or the disk cannot be written any more.
+    fn stage(&self, order: &ModelOrder<'_>) -> io::Result<(Stage, ModelFiles, CompiledCache)> {
         let name = self.next_stage.fetch_add(1, Ordering::Relaxed).to_string();
-        Ok(StageFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) })
+        let mut failed = None;
+        for folder in self.folders.allowed(order.is_secret) {
+            let folders =
+                StageFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) };
+            match Stage::new(folders, order.files, order.cache) {
+                Ok(staged) => return Ok(staged),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let no_memory = || io::Error::other("encrypted models need a folder in memory (tmpfs), and there is none");
+        Err(failed.unwrap_or_else(no_memory))
     }
 }
 

@@ -73,7 +73,17 @@ impl Stage {
 
     /// A folder with the compiled model that `cache` keeps, or an empty one that the runtime fills.
     fn compiled(&mut self, cache: &Path) -> io::Result<CompiledCache> {
-        let kept = CheckedFolder::take(cache, CACHE_LOCK_TIMEOUT)?;
+        let kept = match CheckedFolder::take(cache, CACHE_LOCK_TIMEOUT) {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::warn!(
+                    folder = %cache.display(),
+                    %error,
+                    "the folder of a compiled model cannot be used (runtimes.cache): the model is compiled at each load"
+                );
+                return Ok(CompiledCache::None);
+            }
+        };
         if kept.files().next().is_none() {
             create(&self.folders.written)?;
             self.to_keep = Some(cache.to_owned());

@@ -68,6 +68,7 @@ mod other_users;
 mod pipelines;
 mod private_files;
 mod quantized;
+mod read_only_disk;
 mod right_answers;
 mod runtimes;
 mod spawner;
