@@ -213,7 +213,10 @@ fn a_hostile_file_is_an_error_within_its_deadline_and_the_next_one_is_read() {
     let slow = pdf(&objects(&[INVOICE.as_bytes(), b"/S sh"], "/Shading <</S 10 0 R>>", more), "");
     let answer = post(client, &[], &slow);
     assert_eq!(answer.status, 400, "{answer:?}");
-    assert!(answer.error().contains("page 2 cannot be drawn: it takes more than 5 s of CPU time"), "{answer:?}");
+    // Of a busy machine it may not get so much CPU time in 30 s.
+    let reasons = ["it takes more than 5 s of CPU time", "it took longer than 30 s"];
+    let error = answer.error();
+    assert!(reasons.iter().any(|reason| error.contains(&format!("page 2 cannot be drawn: {reason}"))), "{error}");
     let answer = post(client, &[("x-ledge-timeout-ms", "1500")], &slow);
     assert_eq!(answer.status, 504, "{answer:?}");
     assert_eq!(drawing(&daemon), 0);
