@@ -301,7 +301,9 @@ impl App {
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
         let children = child_settings(&config, seal);
-        if let Err(error) = checked_folder::close_to_others(cache) {
+        if let Err(error) = checked_folder::close_to_others(cache)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
             tracing::warn!(cache = %cache.display(), %error, "others may read compiled models (runtimes.cache)");
         }
         let serving = serving(
