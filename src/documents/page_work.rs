@@ -435,7 +435,7 @@ mod tests {
                 // hayro resolves no object within itself, and goes no deeper than so far.
                 ("forms that call each other", {
                     let mut forms = forms(2, 3);
-                    forms[1] = forms[1].clone().iter().map(|byte| if *byte == b'7' { b'5' } else { *byte }).collect();
+                    forms[1] = forms[1].iter().map(|byte| if *byte == b'7' { b'5' } else { *byte }).collect();
                     pdf(b"/N Do", "", "/XObject <</N 5 0 R>>", &forms)
                 }),
                 ("nested forms", pdf(b"/N Do", "", "/XObject <</N 5 0 R>>", &forms(1000, 1))),
