@@ -68,7 +68,7 @@ struct GlyphPrograms<'a> {
 }
 
 impl Count {
-    fn page<'a>(&mut self, page: &Page<'a>) -> Result<(), TooMuch> {
+    fn page(&mut self, page: &Page<'_>) -> Result<(), TooMuch> {
         let resources = page.resources();
         self.operators(page.page_stream().unwrap_or_default(), resources)?;
         for annotation in items(page.raw(), "Annots").filter_map(Object::into_dict) {
@@ -101,7 +101,7 @@ impl Count {
         counted
     }
 
-    fn operators<'a>(&mut self, content: &[u8], resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn operators(&mut self, content: &[u8], resources: &Resources<'_>) -> Result<(), TooMuch> {
         self.take(content.len() as u64 / BYTES_PER_OPERATOR)?;
         let (mut state, mut saved) = (Rc::new(State::default()), Vec::new());
         let mut operators = TypedIter::new(content);
