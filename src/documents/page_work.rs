@@ -358,8 +358,8 @@ mod tests {
         let many = |operators: &str, times: usize| operators.repeat(times).into_bytes();
         let drawing = many("0 0 m 1 1 l S ", 1000);
         let form = |keys: &str| stream(&format!("/Type /XObject /Subtype /Form /BBox [0 0 9 9] {keys}"), &drawing);
-        // 128 spaces for two bytes.
-        let spaces = stream("/Filter /RunLengthDecode", &[129, b' '].repeat(1 << 19));
+        // 128 spaces for two bytes, and the mark of the end.
+        let spaces = stream("/Filter /RunLengthDecode", &[&[129, b' '].repeat(1 << 19)[..], &[128]].concat());
         let mut inflated = pdf(b"", "", "", &[spaces]);
         let at = inflated.windows(14).position(|bytes| bytes == b"/Contents 4 0 ").unwrap();
         inflated[at + 10] = b'5';
