@@ -74,7 +74,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("key_store", fuzz_keys),
     ("kept_manifest", ledge::rollout::fuzz::fuzz_kept_manifest),
     ("update_states", ledge::updates::persisted::fuzz_update_states),
-    ("load_attempts", ledge::repository::attempts::log::fuzz_load_attempts),
+    ("load_records", ledge::repository::load_records::file::fuzz_load_records),
     ("profile", ledge::repository::profile::fuzz_profile),
     ("egress_counts", ledge::egress::fuzz_egress_counts),
     ("sealed", sealing::fuzz_sealed),

@@ -11,7 +11,6 @@
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, introduced to what is wrong with this
 //!   box, and alerts to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
-//! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
 //! * `own_seal.rs` - what the daemon takes from itself, and who starts other processes for it then
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
 //! * `health.rs` - signs of life of every part, for systemd's watchdog and `systemctl status`
@@ -33,7 +32,6 @@ mod console;
 mod findings;
 pub mod formats;
 mod health;
-mod load_guard;
 mod messaging;
 mod notify;
 pub mod own_seal;
@@ -49,6 +47,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use ledge_audit::part::AuditPart;
 use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
@@ -69,8 +68,9 @@ use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
+use ledge_models::repository::load_records::file::LoadRecordFile;
 use ledge_models::repository::profile::Profiles;
-use ledge_models::repository::{ModelDefaults, Repository, Sources};
+use ledge_models::repository::{ModelDefaults, Refresh, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
 use ledge_models::serving::{Serving, ServingLimits};
 use ledge_mqtt::bindings;
@@ -148,7 +148,6 @@ async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &O
             () = signals.received() => true,
             () = shutdown.requested() => false,
         };
-        repository.end_in_order();
         if shutdown.is_restart() && !is_stop {
             notify::reloading();
         } else {
@@ -309,8 +308,7 @@ impl App {
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
 
         updates.manage(serving.repository());
-        let trials = updates::preflight_settings(&config, serving.repository(), &sealer, children.clone());
-        load_guard::guard(serving.repository(), &config, trials, &audit);
+        serving.repository().record_loads(LoadRecordFile::open(&config.state.path));
 
         let environment = Environment {
             state: config.state.path.clone(),
@@ -442,7 +440,19 @@ impl App {
         }
 
         let repository = serving.repository().clone();
-        load_guard::spawn(&repository, readiness, shutdown);
+        shutdown.spawn({
+            let (repository, ready, stop) = (repository.clone(), readiness.clone(), shutdown.clone());
+            async move {
+                let retries = async {
+                    ready.wait().await;
+                    repository.retry_failed().await;
+                };
+                tokio::select! {
+                    () = retries => {}
+                    () = stop.requested() => {}
+                }
+            }
+        });
         let hangup = signal(SignalKind::hangup()).context("the handler of SIGHUP cannot be installed")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
@@ -522,6 +532,7 @@ fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
         content_bytes: config.http.max_memory_bytes,
         // As the daemon itself, which has limited its memory by now.
         memory_bytes: rustix::process::getrlimit(rustix::process::Resource::Data).current,
+        is_yielding: false,
         is_trial: false,
     }
 }
@@ -567,7 +578,8 @@ fn serving(
     Serving::new(repository, features, audit, &limits)
 }
 
-/// Loads every model; then, at each SIGHUP, the changed feature views and models.
+/// Loads every model; then, at each SIGHUP, the changed feature views and models. No load holds up the end of the start, or
+/// the next SIGHUP.
 async fn run_model_repository(
     serving: &Serving,
     config: &Config,
@@ -576,31 +588,38 @@ async fn run_model_repository(
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let mut latch = Some(latch);
+    let mut loading = FuturesUnordered::new();
     loop {
-        tokio::select! {
-            refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
-                Ok(()) => {}
-                // At a start this ends the daemon. Later the loaded models stay.
-                Err(error) if latch.is_some() => {
-                    // Kept alive on purpose: dropping it would report ready during the shutdown.
-                    std::mem::forget(latch);
-                    anyhow::bail!("the model repository cannot be read: {error}");
+        match serving.repository().begin_refresh(&Principal::Local) {
+            Ok(Refresh { loads, settled }) => {
+                loading.push(async {
+                    loads.await;
+                    serving.warn_of_undeclared_features(None);
+                    bindings::warn_of_misfits(&config.mqtt.bindings, serving);
+                });
+                tokio::select! {
+                    () = beside(&mut loading, settled) => {}
+                    () = shutdown.requested() => return Ok(()),
                 }
-                Err(error) => {
-                    tracing::error!(%error, "the model repository cannot be read; the loaded models stay");
-                }
-            },
-            () = shutdown.requested() => return Ok(()),
+            }
+            // At a start this ends the daemon. Later the loaded models stay.
+            Err(error) if latch.is_some() => {
+                // Kept alive on purpose: dropping it would report ready during the shutdown.
+                std::mem::forget(latch);
+                anyhow::bail!("the model repository cannot be read: {error}");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the model repository cannot be read; the loaded models stay");
+            }
         }
-
-        serving.warn_of_undeclared_features(None);
-        bindings::warn_of_misfits(&config.mqtt.bindings, serving);
         if latch.take().is_none() {
             notify::ready();
         }
 
         tokio::select! {
-            _ = hangup.recv() => tracing::info!("SIGHUP: reading the feature views and the model repository again"),
+            _ = beside(&mut loading, hangup.recv()) => {
+                tracing::info!("SIGHUP: reading the feature views and the model repository again");
+            }
             () = shutdown.requested() => return Ok(()),
         }
 
@@ -608,6 +627,17 @@ async fn run_model_repository(
         // Feature views first: models may need new ones.
         let (store, config) = (serving.features().clone(), config.features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
+    }
+}
+
+/// Waits for `other` while loads go on.
+async fn beside<T>(loading: &mut FuturesUnordered<impl Future<Output = ()>>, other: impl Future<Output = T>) -> T {
+    let mut other = std::pin::pin!(other);
+    loop {
+        tokio::select! {
+            done = &mut other => return done,
+            Some(()) = loading.next() => {}
+        }
     }
 }
 

@@ -216,6 +216,9 @@ pub enum LoadError {
         /// The operator, and the harm.
         reason: String,
     },
+    /// The process that was to load it could not be started.
+    #[error("{runtime}: its process cannot be started: {reason}")]
+    NoProcess { runtime: Runtime, reason: String },
     /// The load ended the process that it was in.
     #[error("{runtime}: {reason}")]
     Crashed { runtime: Runtime, reason: String },

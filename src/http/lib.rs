@@ -180,8 +180,14 @@ impl App {
         &self.state.parts.serving
     }
 
-    fn is_ready(&self) -> bool {
+    /// True when every part has started.
+    fn is_started(&self) -> bool {
         self.state.parts.readiness.is_ready()
+    }
+
+    /// True when every part has started, and a model serves where one is to serve.
+    fn is_ready(&self) -> bool {
+        self.is_started() && self.serving().repository().is_serving()
     }
 
     fn stores(&self) -> &[StoreFolder] {

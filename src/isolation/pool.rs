@@ -62,8 +62,10 @@ pub struct ChildSettings {
     pub memory_bytes: Option<u64>,
     /// The most memory of what each makes of the content of calls, in bytes.
     pub content_bytes: usize,
-    /// True for the trial of a version. Its children wait for the threads that answer requests, and go first when memory is
-    /// short. After one has ended before its model, no other is started.
+    /// True for children that wait for the threads that answer requests, and go first when memory is short: those that load
+    /// a version for the first time.
+    pub is_yielding: bool,
+    /// True for the trial of a version, whose children yield, too. After one has ended before its model, no other is started.
     pub is_trial: bool,
 }
 
@@ -106,6 +108,8 @@ pub struct ModelOrder<'m> {
     pub warm_up: Option<&'m WarmUp>,
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,
+    /// The time that the load may take.
+    pub load_limit: Duration,
 }
 
 /// The children of this process. Each is started when the first model needs it, and ends with its last model.
@@ -182,6 +186,16 @@ impl Children {
         self.settings.is_trial
     }
 
+    /// True when its children wait for the threads that answer requests.
+    pub fn is_yielding(&self) -> bool {
+        self.settings.is_yielding || self.settings.is_trial
+    }
+
+    /// The settings of children that load a version for the first time.
+    pub fn yielding_settings(&self) -> ChildSettings {
+        ChildSettings { is_yielding: true, ..self.settings.clone() }
+    }
+
     /// The end of a trial before its model was unloaded; `None` as long as there was none.
     pub fn trial_end(&self) -> Option<TrialEnd> {
         self.trial_end.get().cloned()
@@ -254,21 +268,22 @@ impl Children {
     pub fn load(&self, isolation: Isolation, order: &ModelOrder<'_>) -> Result<(RemoteBackend, u64), LoadError> {
         let refused = |error: io::Error| LoadError::Refused { runtime: order.runtime, reason: error.to_string() };
         let own = (isolation == Isolation::Own).then(|| order.name.to_owned());
-        let home = self.home(own, order.runtimes).map_err(|error| LoadError::Refused {
+        let home = self.home(own, order.runtimes).map_err(|error| LoadError::NoProcess {
             runtime: order.runtime,
-            reason: format!("its process cannot be started: {error}"),
+            reason: error.to_string(),
         })?;
         let folders = home.stage_folders(order.is_secret).map_err(refused)?;
         let (mut stage, files, cache) = Stage::new(folders, order.files, order.cache).map_err(refused)?;
         let model = self.pipelines.next_id();
-        let facts = home.child.load(LoadOrder {
+        let load = LoadOrder {
             model,
             runtime: order.runtime,
             files,
             options: LoadOptions { cache, ..order.options.clone() },
             cores: order.cores.to_vec(),
             warm_up: order.warm_up.cloned(),
-        })?;
+        };
+        let facts = home.child.load(load, order.load_limit)?;
         if let Err(error) = stage.keep_compiled() {
             tracing::warn!(model = order.name, %error, "the compiled model cannot be kept; the next start compiles it again");
         }
@@ -348,7 +363,7 @@ impl Children {
             writable: folders.iter().map(|folder| folder.join(WRITTEN)).collect(),
             memory_bytes: self.settings.memory_bytes,
             content_bytes: self.settings.content_bytes,
-            is_trial: self.settings.is_trial,
+            is_yielding: self.is_yielding(),
         };
         let started = Child::start(&self.settings.starter, &setup, self.on_end.clone());
         match started {

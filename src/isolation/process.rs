@@ -31,8 +31,8 @@ pub(crate) const RESULT_BYTES_MAX: usize = 16 << 20;
 /// The longest wait of an order for a child that does not read.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time of one load.
-const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
+/// The longest time of loading a library, or of binding a pipeline.
+const SETUP_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// The longest time of reading a model file: this, and more for each of so many bytes. A tenth of it is usual for the
 /// slowest disks.
@@ -194,10 +194,10 @@ impl Child {
         Some(self.inner.lanes.get(core)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads a model. Blocks until that is done.
-    pub fn load(&self, order: LoadOrder) -> Result<LoadedFacts, LoadError> {
+    /// Loads a model within `limit`. Blocks until that is done.
+    pub fn load(&self, order: LoadOrder, limit: Duration) -> Result<LoadedFacts, LoadError> {
         let (model, runtime) = (order.model, order.runtime);
-        match self.done(model, &Order::Load(Box::new(order)), None, LOAD_TIME_MAX) {
+        match self.done(model, &Order::Load(Box::new(order)), None, limit) {
             Ok(Done::Loaded(_, result)) => result,
             Ok(_) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false }),
             Err(Ended { reason, blamed, .. }) if blamed == Some(Work::Load(model)) => {
@@ -211,7 +211,7 @@ impl Child {
 
     /// Loads the library of a runtime, and returns its version. Blocks until that is done.
     pub fn open(&self, number: u64, runtime: Runtime) -> Result<String, String> {
-        match self.done(number, &Order::Open(number, runtime), None, LOAD_TIME_MAX) {
+        match self.done(number, &Order::Open(number, runtime), None, SETUP_TIME_MAX) {
             Ok(Done::Opened(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
@@ -220,7 +220,7 @@ impl Child {
 
     /// Binds a pipeline. Blocks until that is done.
     pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
-        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone())), None, LOAD_TIME_MAX) {
+        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone())), None, SETUP_TIME_MAX) {
             Ok(Done::Bound(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
@@ -265,7 +265,7 @@ impl Child {
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let reason = match order {
                     Order::Read(..) => format!("it was not read within {} seconds", limit.as_secs()),
-                    _ => format!("the load took longer than {} minutes", limit.as_secs() / 60),
+                    _ => format!("the load took longer than {} s", limit.as_secs()),
                 };
                 self.end(Ended::by_us(reason, Some(Work::Load(number))));
                 Err(self.wait_for_end())

@@ -29,14 +29,13 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
     });
     let help = "1 when the version should answer and does not, else 0; without a version for a model that has none";
     family(encoder, "model_failed", help, failed)?;
-    let suspects = repository.suspects().into_iter().filter(|suspect| access.has_model(&suspect.model));
-    let crashes = suspects.map(|suspect| {
-        let labels = vec![("model", suspect.model.to_string()), ("version", suspect.version.to_string())];
-        (labels, ConstGauge::new(i64::from(suspect.deaths())))
+    let failures = repository.load_failures().into_iter().filter(|(model, _, _)| access.has_model(model));
+    let failures = failures.map(|(model, version, failure)| {
+        let labels = vec![("model", model.to_string()), ("version", version.to_string())];
+        (labels, ConstGauge::new(i64::from(failure.count())))
     });
-    let help =
-        "Loads and first runs of the version that ended the process, since it last loaded; absent for all others";
-    family(encoder, "model_crashes", help, crashes)?;
+    let help = "Loads of the version in a row that failed; absent for one whose last load succeeded";
+    family(encoder, "model_load_failures", help, failures)?;
 
     let live: Vec<_> = repository
         .all_live()

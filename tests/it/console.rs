@@ -182,8 +182,7 @@ fn no_more_than_so_many_listen_and_a_place_is_free_again_when_one_hangs_up() {
 #[test]
 fn findings_are_those_of_the_doctor() {
     let root = TestRoot::new().models(&["add_sub", "broken_cut"]);
-    let daemon = root.start_unready();
-    daemon.wait_for_log("ready");
+    let daemon = root.start();
     let found = daemon.client().get("/findings").json();
     let doctor = daemon.root.command(&["doctor", "--json"]).output().unwrap();
     let doctor: Value = serde_json::from_slice(&doctor.stdout).unwrap();

@@ -148,10 +148,18 @@ impl TestRoot {
         command
     }
 
-    /// Starts the daemon and waits until it is ready.
+    /// Starts the daemon and waits until it is ready and each model has loaded or failed. Without the latter, a box that has
+    /// not served its models before is ready with the first of them.
     pub fn start(self) -> TestDaemon {
+        let daemon = self.start_ready();
+        daemon.log.wait_for_both("ready", "model repository read");
+        daemon
+    }
+
+    /// Starts the daemon and waits until it is ready; models that it has not served before may load for long.
+    pub fn start_ready(self) -> TestDaemon {
         let daemon = self.start_unready();
-        daemon.wait_for_log("ready");
+        daemon.wait_for_log_since_start("ready");
         daemon
     }
 
@@ -322,6 +330,17 @@ impl Log {
             }
             state = self.changed.wait_timeout(state, left).unwrap().0;
         }
+    }
+
+    /// Waits for two lines since the start, in any order. The next wait looks behind both.
+    #[track_caller]
+    fn wait_for_both(&self, one: &str, other: &str) {
+        let last = [one, other].map(|message| {
+            self.state.lock().unwrap().seen = 0;
+            self.wait_for(message);
+            self.state.lock().unwrap().seen
+        });
+        self.state.lock().unwrap().seen = last.into_iter().max().unwrap_or_default();
     }
 
     fn wait_for_end(&self) {

@@ -115,7 +115,7 @@ fuzzed! {
     a_store_of_keys_is_written_as_it_was_read: key_store, cut Refused, changed Mixed, 20_000;
     a_kept_manifest_is_of_this_fleet_and_this_repository: kept_manifest, cut Refused, changed Mixed, 20_000;
     states_of_updates_are_written_as_they_were_read: update_states, cut Refused, changed Mixed, 20_000;
-    the_record_of_loads_is_written_as_it_was_read: load_attempts, cut Mixed, changed Mixed, 20_000;
+    the_records_of_loads_are_written_as_they_were_read: load_records, cut Refused, changed Mixed, 20_000;
     a_profile_is_written_as_it_was_read: profile, cut Refused, changed Mixed, 20_000;
     counts_of_what_went_out_are_written_as_they_were_read: egress_counts, cut Refused, changed Mixed, 20_000;
     only_sealed_bytes_open: sealed, cut Refused, changed Refused, 20_000;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ledge::engine::Runtimes;
 use ledge::engine::backend::{
-    Backend, CompiledCache, Dangers, Format, LoadOptions, ModelFiles, RunError, RunPlace, Runtime,
+    Backend, CompiledCache, Dangers, Format, LoadError, LoadOptions, ModelFiles, RunError, RunPlace, Runtime,
 };
 use ledge::isolation::{Children, Isolation, ModelOrder, RemoteBackend};
 use ledge::tensor::{DataType, Tensor};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
 use crate::daemon::{TestRoot, data, model_folder, setup_root, write};
+use crate::failing_models::endless;
 use crate::fault_rounds::{runtime_processes, send_fault, wait_until};
 use crate::trial::children;
 
@@ -63,6 +64,7 @@ fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
         cores: &[0],
         warm_up: None,
         time_limit: LIMIT,
+        load_limit: LIMIT,
     };
     let [mut first, mut second] = [(); 2].map(|()| children.load(Isolation::Process, &order).unwrap().0);
     let run = |backend: &mut RemoteBackend, begin: &[u8]| {
@@ -374,4 +376,41 @@ fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
     }
     assert_eq!(seen[0], seen[1]);
     assert_eq!(seen[0], seen[2]);
+}
+
+#[test]
+fn a_load_over_its_limit_ends_its_process_and_is_blamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let children = Children::new(
+        children(folder.path(), env!("CARGO_BIN_EXE_ledge").into()),
+        vec![0],
+        Arc::new(|_, _| {}),
+    );
+    let model = folder.path().join("model.onnx");
+    write(&model, &endless::model());
+    let files = ModelFiles {
+        format: Format::Onnx,
+        model,
+        weights: None,
+        external: Vec::new(),
+        port_names: None,
+        dangers: Dangers::default(),
+        class_maps: Vec::new(),
+    };
+    let order = ModelOrder {
+        name: "endless",
+        runtimes: &Runtimes::new(setup_root().join("runtimes")),
+        runtime: Runtime::OnnxRuntime,
+        files: &files,
+        is_secret: false,
+        options: &LoadOptions { threads: 1, cache: CompiledCache::None, exact_int8: false },
+        cache: None,
+        cores: &[0],
+        warm_up: None,
+        time_limit: LIMIT,
+        load_limit: Duration::from_secs(1),
+    };
+    let error = children.load(Isolation::Own, &order).unwrap_err();
+    assert!(matches!(error, LoadError::Crashed { .. }), "{error:?}");
+    assert!(error.to_string().contains("the load took longer than 1 s"), "{error}");
 }

@@ -31,6 +31,7 @@ pub fn children(folder: &Path, program: PathBuf) -> ChildSettings {
         memory_folder: Some(folder.join("memory")),
         memory_bytes: None,
         content_bytes: 1 << 28,
+        is_yielding: false,
         is_trial: false,
     }
 }

@@ -27,6 +27,7 @@ use ledge_service::audit_event::{AuditSink, Fallback};
 use ledge_service::off_thread::off_thread;
 
 use super::chain;
+use super::folder::VersionFile;
 use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::{Profile, Profiles};
@@ -69,6 +70,8 @@ pub struct LoadedModel {
     pub version: ModelVersion,
     /// BLAKE3 of its files.
     pub digest: String,
+    /// Those files.
+    pub files: Vec<VersionFile>,
     /// The folder of its files.
     pub folder: PathBuf,
     /// The name of the file that is run.

@@ -16,6 +16,7 @@ use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isola
 use tokio::sync::{oneshot, watch};
 
 use super::instance::{FinishedRun, InferError, InstanceSpec};
+use super::load_terms::LoadTurns;
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
 use super::turns::Turns;
@@ -62,9 +63,8 @@ pub(super) struct EngineInner {
     children: Option<Children>,
     /// The turns of runs in other processes.
     pub turns: Turns,
-    /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
-    /// process can be measured.
-    loading: Mutex<()>,
+    /// The turns of loads where there is a memory budget.
+    loading: LoadTurns,
 }
 
 /// A run that began on its caller's own thread.
@@ -122,7 +122,7 @@ impl Engine {
                 instances: watch::Sender::default(),
                 children,
                 turns: Turns::default(),
-                loading: Mutex::default(),
+                loading: LoadTurns::default(),
             }
         });
         Self { handle: Arc::new(Handle { shared, started: OnceLock::new() }) }
@@ -131,6 +131,13 @@ impl Engine {
     /// The cores that models run on, one worker each.
     pub fn cores(&self) -> &[usize] {
         &self.handle.shared.cpus
+    }
+
+    /// An engine for the first load of a version, apart from this one: it has its own threads, and processes that wait for
+    /// the threads that answer requests. `None` where every model runs in this process.
+    pub fn for_first_load(&self) -> Option<Self> {
+        let settings = self.children()?.yielding_settings();
+        Some(Self::with_children(self.runtimes(), self.cores().to_vec(), None, Some(settings)))
     }
 
     /// The processes of models that do not run in this one.
@@ -220,7 +227,7 @@ impl Engine {
         deadline: Instant,
     ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
-        if self.children().is_some_and(Children::is_trial) {
+        if self.children().is_some_and(Children::is_yielding) {
             // It would keep the caller's thread waiting for the time that requests leave.
             return None;
         }
@@ -426,8 +433,8 @@ impl EngineInner {
 
     /// Handles the end of a process that had models: those are loaded again, in a new one.
     fn child_ended(self: &Arc<Self>, child: ChildId, end: &Ended) {
-        // A trial reports its end itself.
-        if !self.children.as_ref().is_some_and(Children::is_trial) {
+        // A trial, and the first load of a version, report its end themselves.
+        if !self.is_yielding() {
             tracing::error!(
                 process = child,
                 reason = end.reason,
@@ -461,6 +468,10 @@ impl EngineInner {
             tracing::warn!(model = spec.name, "a model gets a process of its own, as it may have ended its process");
             spec.faults.suspect();
         }
+    }
+
+    fn is_yielding(&self) -> bool {
+        self.children.as_ref().is_some_and(Children::is_yielding)
     }
 
     fn source(&self, id: u64) -> Option<InstanceSource> {
@@ -532,13 +543,20 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
     let mut tries = LOAD_TRIES_MAX;
     loop {
         tries -= 1;
-        if let Some(reason) = spec.faults.unloaded() {
+        if let Some(reason) = spec.faults.unloaded().or_else(|| spec.load_terms.given_up().map(str::to_owned)) {
             return Err(LoadError::Refused { runtime: spec.runtime, reason });
         }
         match load_once(shared, spec) {
             Ok((backend, bytes)) => {
                 let (observer, last_used) = (spec.observer.clone(), Instant::now());
                 return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, alive });
+            }
+            // The first load of a version that ended its process would do so again. One whose process was killed is tried twice.
+            Err(error @ LoadError::Crashed { .. }) if shared.is_yielding() => return Err(error),
+            Err(error @ LoadError::Interrupted { is_explained: false, .. })
+                if shared.is_yielding() && tries < LOAD_TRIES_MAX - 1 =>
+            {
+                return Err(error);
             }
             Err(LoadError::Crashed { reason, .. }) if tries > 0 => count_fault(spec, &reason),
             // A fault of another model, which is unloaded after some.
@@ -567,7 +585,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
     // Without a budget the figure decides nothing: a measurement that includes another load is good enough, and waiting
     // is not worth it.
     let bounded = shared.lock().memory_budget.is_some();
-    let _turn = bounded.then(|| shared.loading.lock().unwrap_or_else(PoisonError::into_inner));
+    let _turn = bounded.then(|| shared.loading.take());
 
     let before = process::resident_bytes();
     let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
@@ -594,6 +612,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
             cores: cpus,
             warm_up: spec.warm_up.get(),
             time_limit: spec.time_limit,
+            load_limit: spec.load_terms.limit(),
         };
         let on_disk = files.bytes();
         let (backend, grown) = children.load(isolation, &order)?;

@@ -20,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 use super::batcher::BatchPolicy;
 use super::engine::{BriefRun, Engine};
 use super::faults::Faults;
+use super::load_terms::LoadTerms;
 use super::queue::{Job, JobInputs, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
@@ -143,6 +144,8 @@ pub struct InstanceSpec {
     pub faults: Arc<Faults>,
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,
+    /// The time that a load may take.
+    pub load_terms: Arc<LoadTerms>,
 }
 
 impl std::fmt::Debug for InstanceSpec {

@@ -9,6 +9,7 @@
 //! * `engine.rs` - the state behind its one lock; loads, brief runs, and unloading of idle instances
 //! * `faults.rs` - the faults of a model in its processes
 //! * `turns.rs` - who runs beside whom, to find the cause of an end that nobody knows
+//! * `load_terms.rs` - the time that loads of a version may take
 //! * `instance.rs` - the handle of one loaded version, for the layers above
 //!
 //! The folders hold tests.
@@ -37,6 +38,7 @@ pub mod batcher;
 pub mod engine;
 pub mod faults;
 pub mod instance;
+pub mod load_terms;
 pub mod queue;
 pub mod scheduler;
 pub mod terms;

@@ -508,10 +508,10 @@ pub fn update_states() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A record of a suspect, and of two attempts of which one has ended.
-pub fn load_attempts() -> Vec<Vec<u8>> {
+/// Records of a version that was served, and of one whose load failed.
+pub fn load_records() -> Vec<Vec<u8>> {
     all(&[
-        b"{\"boot\":\"b\",\"suspects\":{\"abababababababababababababababababababababababababababababababab\":{\"model\":\"m\",\"version\":1,\"alone\":2,\"among_others\":false,\"last_ms\":5,\"suspension\":{\"since_ms\":6,\"wait_s\":3600,\"finding\":\"it died\"}}}}\n{\"began\":{\"key\":\"k\",\"model\":\"m\",\"version\":1,\"began_ms\":7}}\n{\"began\":{\"key\":\"l\",\"model\":\"n\",\"version\":2,\"began_ms\":8}}\n{\"ended\":{\"key\":\"k\",\"model\":\"m\",\"version\":1,\"began_ms\":7}}\n",
+        br#"{"format":1,"versions":[{"model":"m","version":1,"served":{"conditions":"c","digest":"ab","files":[{"path":"model.onnx","hashed_as":"model","is_model":true,"bytes":7,"mark":{"device":1,"inode":2,"modified_s":3,"modified_ns":4,"changed_s":5,"changed_ns":6}}],"took_ms":12}},{"model":"n","version":2,"failure":{"content":"d","reason":"it died","timeouts":1,"streak":{"failures":2,"first_ms":5,"last_ms":6}}}]}"#,
     ])
 }
 
