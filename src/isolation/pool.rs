@@ -17,6 +17,8 @@ use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
+use ledge_service::limited_process::TRIAL_NICENESS;
+use rustix::process::{Pid, setpriority_process};
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
@@ -62,10 +64,10 @@ pub struct ChildSettings {
     pub memory_bytes: Option<u64>,
     /// The most memory of what each makes of the content of calls, in bytes.
     pub content_bytes: usize,
-    /// True for children that wait for the threads that answer requests, and go first when memory is short: those that load
-    /// a version for the first time.
+    /// True for children that load a version for the first time: they go first when memory is short, and one that fails is not
+    /// started again.
     pub is_yielding: bool,
-    /// True for the trial of a version, whose children yield, too. After one has ended before its model, no other is started.
+    /// True for the trial of a version, whose children wait for the threads that answer requests, and yield, too. After one has ended before its model, no other is started.
     pub is_trial: bool,
 }
 
@@ -186,7 +188,17 @@ impl Children {
         self.settings.is_trial
     }
 
-    /// True when its children wait for the threads that answer requests.
+    /// Lets the children wait for the threads that answer requests from now on.
+    pub fn lower_priority(&self) {
+        for (_, home) in self.running() {
+            // The kernel has a priority for each thread; new ones inherit it.
+            let threads = std::fs::read_dir(format!("/proc/{}/task", home.child.pid())).into_iter().flatten().flatten();
+            let ids = threads.filter_map(|thread| Pid::from_raw(thread.file_name().to_str()?.parse().ok()?));
+            ids.for_each(|id| drop(setpriority_process(Some(id), TRIAL_NICENESS)));
+        }
+    }
+
+    /// True when its children load a version for the first time, or are a trial.
     pub fn is_yielding(&self) -> bool {
         self.settings.is_yielding || self.settings.is_trial
     }
@@ -268,10 +280,9 @@ impl Children {
     pub fn load(&self, isolation: Isolation, order: &ModelOrder<'_>) -> Result<(RemoteBackend, u64), LoadError> {
         let refused = |error: io::Error| LoadError::Refused { runtime: order.runtime, reason: error.to_string() };
         let own = (isolation == Isolation::Own).then(|| order.name.to_owned());
-        let home = self.home(own, order.runtimes).map_err(|error| LoadError::NoProcess {
-            runtime: order.runtime,
-            reason: error.to_string(),
-        })?;
+        let home = self
+            .home(own, order.runtimes)
+            .map_err(|error| LoadError::NoProcess { runtime: order.runtime, reason: error.to_string() })?;
         let folders = home.stage_folders(order.is_secret).map_err(refused)?;
         let (mut stage, files, cache) = Stage::new(folders, order.files, order.cache).map_err(refused)?;
         let model = self.pipelines.next_id();
@@ -363,7 +374,8 @@ impl Children {
             writable: folders.iter().map(|folder| folder.join(WRITTEN)).collect(),
             memory_bytes: self.settings.memory_bytes,
             content_bytes: self.settings.content_bytes,
-            is_yielding: self.is_yielding(),
+            is_trial: self.settings.is_trial,
+            ends_first: self.is_yielding(),
         };
         let started = Child::start(&self.settings.starter, &setup, self.on_end.clone());
         match started {

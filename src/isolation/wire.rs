@@ -45,8 +45,10 @@ pub struct Setup {
     pub memory_bytes: Option<u64>,
     /// The most memory of what it makes of the content of calls, in bytes.
     pub content_bytes: usize,
-    /// Set for one that waits for the threads that answer requests.
-    pub is_yielding: bool,
+    /// Set for a trial, which waits for the threads that answer requests.
+    pub is_trial: bool,
+    /// Set for one that ends before all others when memory is short.
+    pub ends_first: bool,
 }
 
 /// An order of the daemon.

@@ -320,11 +320,6 @@ fn a_file_that_ends_its_reader_is_refused_with_its_reason_and_no_other() {
         let root = TestRoot::new().model_as("wine_mlp", "healthy").set(&format!("runtimes.isolation={isolation}"));
         faults.iter().fold(root, |root, (name, kind, _)| with_fault_in_file(root, name, *kind))
     };
-    let daemon = root("none", &faults).start();
-    for (name, ..) in faults {
-        assert_eq!(index(&mut daemon.client(), name)["state"], "READY", "the daemon itself reads the file of {name}");
-    }
-
     // The last one takes long.
     for (isolation, faults) in [("process", &faults[..]), ("own", &faults[..5])] {
         let daemon = root(isolation, faults).start();
@@ -359,6 +354,8 @@ fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
         let mut client = daemon.client();
         let folder = daemon.root.folder.path().display().to_string();
         let mut facts: Vec<String> = bad.iter().map(|name| client.refusal(name).replace(&folder, "")).collect();
+        // Not the time of the next try.
+        facts.iter_mut().for_each(|fact| fact.truncate(fact.find("; the next try").unwrap_or(fact.len())));
         for name in good.iter().chain(&["machine_condition"]) {
             facts.push(client.get(&format!("/v2/models/{name}")).json().to_string());
         }
@@ -381,11 +378,8 @@ fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
 #[test]
 fn a_load_over_its_limit_ends_its_process_and_is_blamed() {
     let folder = tempfile::tempdir().unwrap();
-    let children = Children::new(
-        children(folder.path(), env!("CARGO_BIN_EXE_ledge").into()),
-        vec![0],
-        Arc::new(|_, _| {}),
-    );
+    let children =
+        Children::new(children(folder.path(), env!("CARGO_BIN_EXE_ledge").into()), vec![0], Arc::new(|_, _| {}));
     let model = folder.path().join("model.onnx");
     write(&model, &endless::model());
     let files = ModelFiles {

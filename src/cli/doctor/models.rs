@@ -34,7 +34,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
 /// The finding about a model that the server failed to load. It is not tried here: it may take as long again.
 fn failed_before(model: &ModelName, version: ModelVersion, failure: &LoadFailure) -> Check {
     let detail = format!("version {version}: {}", failure.describe(model));
-    Check::warn(&format!("model {model}"), detail, "the server does not serve it; the other models serve")
+    Check::warn(&format!("model {model}"), detail, "see `ledge models check`; the other models serve")
 }
 
 fn check(repository: &Repository, model: &ModelName) -> Check {

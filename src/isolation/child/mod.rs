@@ -57,7 +57,7 @@ pub fn run() -> Result<(), ChildError> {
     let Some(setup) = setup else { return Ok(()) };
     // Read from the kernel once: a sealed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
-    yield_to_others(setup.is_yielding);
+    yield_to_others(&setup);
     let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
     let seal = seal(&setup, &runtimes);
     #[cfg(feature = "fault-injection")]
@@ -83,11 +83,11 @@ pub fn run() -> Result<(), ChildError> {
     end()
 }
 
-/// Lets the kernel end this process before the daemon when memory is short; one that yields before all others, and it waits
-/// for the threads that answer requests.
-fn yield_to_others(is_yielding: bool) {
-    limited_process::go_first_without_memory(if is_yielding { FIRST_WITHOUT_MEMORY } else { MEMORY_SCORE });
-    if is_yielding {
+/// Lets the kernel end this process before the daemon when memory is short, or before all others. A trial also waits for the
+/// threads that answer requests.
+fn yield_to_others(setup: &Setup) {
+    limited_process::go_first_without_memory(if setup.ends_first { FIRST_WITHOUT_MEMORY } else { MEMORY_SCORE });
+    if setup.is_trial {
         let _ = rustix::process::nice(TRIAL_NICENESS);
     }
 }

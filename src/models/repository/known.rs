@@ -26,6 +26,9 @@ use crate::scheduling::load_terms::LoadTerms;
 /// The interval at which the time of a first load is compared with its limit.
 const LIMIT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The CPU time after which a first load waits for the threads that answer requests. Most loads take less.
+const PRIORITY_CPU_TIME: Duration = Duration::from_secs(10);
+
 /// What is known about a version before its load.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -310,8 +313,8 @@ impl Repository {
         Some(loaded.map(|model| Loaded { model, took, usual: took }))
     }
 
-    /// Loads a version for the first time: in a process of its own that waits for the threads that answer requests, with a
-    /// limit, and then where it is to run. What ends or holds up its process at a load, or with the first inputs, does so to
+    /// Loads a version for the first time: in a process of its own, with a limit and soon at low priority, and then where it is
+    /// to run. What ends or holds up its process at a load, or with the first inputs, does so to
     /// no other model.
     async fn load_new(&self, source: VersionSource<'_>, known: &Known) -> Result<Loaded, VersionError> {
         let started = Instant::now();
@@ -369,9 +372,12 @@ async fn within<T>(
     let over = async {
         loop {
             tokio::time::sleep(LIMIT_CHECK_INTERVAL).await;
-            let cpu = engine.processes().iter().map(|process| process.cpu).sum();
+            let cpu: Duration = engine.processes().iter().map(|process| process.cpu).sum();
             if load_limit::is_over(limit, begun.elapsed(), cpu) {
                 return;
+            }
+            if cpu >= PRIORITY_CPU_TIME {
+                engine.children().into_iter().for_each(Children::lower_priority);
             }
         }
     };

@@ -203,7 +203,13 @@ impl LoadRecords {
     }
 
     /// Records a load that failed. Returns true when it is news: another reason than the last time.
-    pub fn record_failure(&mut self, model: &ModelName, version: ModelVersion, failed: FailedLoad, now_ms: u64) -> bool {
+    pub fn record_failure(
+        &mut self,
+        model: &ModelName,
+        version: ModelVersion,
+        failed: FailedLoad,
+        now_ms: u64,
+    ) -> bool {
         let record = self.versions.entry((model.clone(), version)).or_default();
         let FailedLoad { content, reason, is_timeout, is_of_box } = failed;
         let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();

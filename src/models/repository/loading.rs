@@ -490,8 +490,7 @@ impl Loading<'_> {
         let faults = Arc::<Faults>::default();
         let spec = |files| self.spec(files, runtime, (workers.clone(), scale), &faults);
 
-        let instances =
-            Instances::start(self.engine, spec(&self.model.files)).await?;
+        let instances = Instances::start(self.engine, spec(&self.model.files)).await?;
         let mut parts = vec![];
         for (name, read) in self.parts.iter().skip(1) {
             match Instances::start(self.engine, spec(&read.files)).await {

@@ -12,6 +12,7 @@ use ledge_base::principal::Principal;
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::readiness::Readiness;
 
+use super::folder::VersionFile;
 use super::loaded_model::LoadedModel;
 use super::loading::{self, VersionSource};
 use super::{
@@ -311,7 +312,8 @@ impl Repository {
                         let reason = error.to_string();
                         match before.iter().find(|old| old.version == version) {
                             Some(old) => live.push(old.clone()),
-                            None => model.set(version, VersionState::failed(self.failure_text(&model.name, version, &error))),
+                            None => model
+                                .set(version, VersionState::failed(self.failure_text(&model.name, version, &error))),
                         }
                         failures.push(format!("version {version}: {reason}"));
                     }
@@ -360,15 +362,16 @@ impl Repository {
         if old.folder != files || !old.runs_in(&self.runtimes()) {
             return false;
         }
-        // Its files are hashed where the file system does not show that they are the same; no process reads them.
-        let (path, parts) = (files.to_owned(), old.config.parts());
-        let (before, digest) = (old.files.clone(), old.digest.clone());
+        // Its files are hashed, whatever the file system says of them, and read by no process.
+        let (path, parts, digest) = (files.to_owned(), old.config.parts(), old.digest.clone());
+        let before: Vec<_> = old.files.iter().map(VersionFile::unmarked).collect();
         let hashed = tokio::task::spawn_blocking(move || folder::is_unchanged(&path, parts, &before, &digest)).await;
         let is_same = old.config_text == config_text && matches!(hashed, Ok(Ok(true)));
         // The labels of the files themselves are unchanged with them.
         let named = old.config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
         let mut labels = named.map(|(name, file)| (old.labels.get(name), folder::labels(folder, file)));
-        let same_labels = labels.all(|(known, read)| read.is_ok_and(|read| known.is_some_and(|known| **known == *read)));
+        let same_labels =
+            labels.all(|(known, read)| read.is_ok_and(|read| known.is_some_and(|known| **known == *read)));
         let files = loading::pipeline_files(&old.config, folder);
         let same_files = files.is_ok_and(|files| files == old.pipeline_files);
         // One that its faults unloaded gets another chance when somebody asks for it.

@@ -59,7 +59,7 @@
 //! 1. reads `model.toml` and the version folders; the policy selects versions. `known.rs` asks `load_records.rs` whether this
 //!    box has served these files, with this `model.toml` and these runtimes, or failed to load them. A served version gets
 //!    one of the places for loads at once. Any other gets another place, and does steps 2 to 7 in a process of its own
-//!    first, at low priority and with a limit; a failed one only when its pause is over;
+//!    first, with a limit; a failed one only when its pause is over;
 //! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data outside
 //!    the folder. Where the version is to run in another process, that one reads the model file (`reader.rs`), and this
 //!    one checks what it says. All are opened, like labels and golden inputs, through `contained.rs`, which opens no file

@@ -32,7 +32,8 @@ pub struct VersionFile {
     pub mark: Option<FileMark>,
 }
 
-/// Facts of the file system that differ after a file was changed or replaced.
+/// Facts of the file system that differ after a file was changed or replaced. The time of the last change of the inode is not
+/// among them: a load links the file, which changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileMark {
@@ -40,8 +41,6 @@ pub struct FileMark {
     inode: u64,
     modified_s: i64,
     modified_ns: i64,
-    changed_s: i64,
-    changed_ns: i64,
 }
 
 impl FileMark {
@@ -51,20 +50,23 @@ impl FileMark {
             inode: metadata.ino(),
             modified_s: metadata.mtime(),
             modified_ns: metadata.mtime_nsec(),
-            changed_s: metadata.ctime(),
-            changed_ns: metadata.ctime_nsec(),
         }
     }
 
     /// The mark of a file before it is read.
     pub fn settled(metadata: &Metadata) -> Option<Self> {
         let mark = Self::of(metadata);
-        let changed_ms = u64::try_from(mark.changed_s).unwrap_or(0).saturating_mul(1000);
-        (changed_ms.saturating_add(SETTLED_MS) < clock::unix_millis()).then_some(mark)
+        let modified_ms = u64::try_from(mark.modified_s).unwrap_or(0).saturating_mul(1000);
+        (modified_ms.saturating_add(SETTLED_MS) < clock::unix_millis()).then_some(mark)
     }
 }
 
 impl VersionFile {
+    /// The same file, of which only the content tells if it has changed.
+    pub fn unmarked(&self) -> Self {
+        Self { mark: None, ..self.clone() }
+    }
+
     /// `Some(true)`: the file has not changed. `None`: only its content tells.
     pub fn is_same(&self, folder: &Path) -> Option<bool> {
         let Ok(metadata) = std::fs::metadata(folder.join(&self.path)) else { return Some(false) };

@@ -133,8 +133,8 @@ impl Engine {
         &self.handle.shared.cpus
     }
 
-    /// An engine for the first load of a version, apart from this one: it has its own threads, and processes that wait for
-    /// the threads that answer requests. `None` where every model runs in this process.
+    /// An engine for the first load of a version, apart from this one: it has its own threads, and processes that end
+    /// first when memory is short. `None` where every model runs in this process.
     pub fn for_first_load(&self) -> Option<Self> {
         let settings = self.children()?.yielding_settings();
         Some(Self::with_children(self.runtimes(), self.cores().to_vec(), None, Some(settings)))

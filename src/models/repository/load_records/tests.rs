@@ -17,7 +17,12 @@ fn served(digest: &str, took_ms: u64) -> ServedVersion {
 }
 
 fn failed(content: &str, reason: &str) -> FailedLoad {
-    FailedLoad { content: content.into(), reason: reason.into(), is_timeout: reason == "late", is_of_box: reason == "disk" }
+    FailedLoad {
+        content: content.into(),
+        reason: reason.into(),
+        is_timeout: reason == "late",
+        is_of_box: reason == "disk",
+    }
 }
 
 #[test]
