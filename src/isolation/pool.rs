@@ -194,7 +194,10 @@ impl Children {
             // The kernel has a priority for each thread; new ones inherit it.
             let threads = std::fs::read_dir(format!("/proc/{}/task", home.child.pid())).into_iter().flatten().flatten();
             let ids = threads.filter_map(|thread| Pid::from_raw(thread.file_name().to_str()?.parse().ok()?));
-            ids.for_each(|id| drop(setpriority_process(Some(id), TRIAL_NICENESS)));
+            for id in ids {
+                // A thread that has ended needs none.
+                let _ = setpriority_process(Some(id), TRIAL_NICENESS);
+            }
         }
     }
 

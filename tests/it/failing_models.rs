@@ -25,10 +25,10 @@ const ENDLESS: [&str; 2] = ["a_endless", "b_endless"];
 pub mod endless {
     fn number(mut value: u64, into: &mut Vec<u8>) {
         while value > 127 {
-            into.push((value & 127) as u8 | 128);
+            into.push(value.to_le_bytes()[0] | 128);
             value >>= 7;
         }
-        into.push(value as u8);
+        into.push(value.to_le_bytes()[0]);
     }
 
     fn bytes(field: u64, content: &[u8], into: &mut Vec<u8>) {
@@ -50,7 +50,9 @@ pub mod endless {
 
     fn node(kind: &str, inputs: &[&str], output: &str) -> Vec<u8> {
         message(|node| {
-            inputs.iter().for_each(|input| bytes(1, input.as_bytes(), node));
+            for input in inputs {
+                bytes(1, input.as_bytes(), node);
+            }
             bytes(2, output.as_bytes(), node);
             bytes(4, kind.as_bytes(), node);
         })
@@ -148,7 +150,9 @@ fn refused(log: &str, model: &str) -> usize {
 fn fail_endless(daemon: &TestDaemon) {
     let client = &mut daemon.client();
     wait_until("both have failed", LIMIT, || {
-        first_loads(daemon).into_iter().for_each(|pid| send_signal(pid, "KILL"));
+        for pid in first_loads(daemon) {
+            send_signal(pid, "KILL");
+        }
         ENDLESS.iter().all(|model| client.state(model).0 == "UNAVAILABLE")
     });
 }

@@ -355,7 +355,9 @@ fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
         let folder = daemon.root.folder.path().display().to_string();
         let mut facts: Vec<String> = bad.iter().map(|name| client.refusal(name).replace(&folder, "")).collect();
         // Not the time of the next try.
-        facts.iter_mut().for_each(|fact| fact.truncate(fact.find("; the next try").unwrap_or(fact.len())));
+        for fact in &mut facts {
+            fact.truncate(fact.find("; the next try").unwrap_or(fact.len()));
+        }
         for name in good.iter().chain(&["machine_condition"]) {
             facts.push(client.get(&format!("/v2/models/{name}")).json().to_string());
         }

@@ -90,10 +90,10 @@ impl Repository {
     pub async fn retry_failed(&self) {
         let Some(records) = self.shared.records.get() else { return };
         let mut retries = FuturesUnordered::new();
-        let mut retried = BTreeSet::<ModelName>::new();
+        let mut in_progress = BTreeSet::<ModelName>::new();
         loop {
             let mut changes = self.shared.changes.subscribe();
-            let tries = records.next_tries().into_iter().filter(|(name, _)| !retried.contains(name));
+            let tries = records.next_tries().into_iter().filter(|(name, _)| !in_progress.contains(name));
             let next = tries.min_by_key(|(_, wait)| *wait);
             let due = async {
                 match next {
@@ -106,14 +106,14 @@ impl Repository {
             };
             tokio::select! {
                 name = due => {
-                    retried.insert(name.clone());
+                    in_progress.insert(name.clone());
                     retries.push(async move {
                         self.retry(records, &name).await;
                         name
                     });
                 }
                 Some(name) = retries.next() => {
-                    retried.remove(&name);
+                    in_progress.remove(&name);
                 }
                 _ = changes.changed() => {}
             }
@@ -285,16 +285,17 @@ impl Repository {
     }
 
     async fn load_in_place(&self, source: VersionSource<'_>, known: &Known) -> Result<Loaded, VersionError> {
-        let places = &self.shared.places;
-        let class = match known.class {
-            LoadClass::Served { .. } => match places.run(known.class, self.load_served(source.clone(), known)).await {
-                Some(loaded) => return loaded,
-                // Its files were changed a moment ago.
-                None => LoadClass::New,
-            },
-            class => class,
-        };
-        places.run(class, self.load_new(source, known)).await
+        let mut class = known.class;
+        // The loads are large.
+        if known.is_served() {
+            let load = Box::pin(self.load_served(source.clone(), known));
+            if let Some(loaded) = self.shared.places.run(class, load).await {
+                return loaded;
+            }
+            // Its files were changed a moment ago.
+            class = LoadClass::New;
+        }
+        self.shared.places.run(class, Box::pin(self.load_new(source, known))).await
     }
 
     /// Loads a version that this box has served where it is to run; `None` when its files are other ones.

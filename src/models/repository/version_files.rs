@@ -93,7 +93,8 @@ pub fn stamp(folder: &Path, files: &Path) -> String {
     found.sort_unstable_by(|(one, _, _), (other, _, _)| one.cmp(other));
     let mut hasher = blake3::Hasher::new();
     for (path, bytes, mark) in found {
-        hasher.update(format!("{path:?} {bytes} {mark:?}\n").as_bytes());
+        let path = path.as_os_str().as_encoded_bytes();
+        hasher.update(format!("{} {bytes} {mark:?} ", path.len()).as_bytes()).update(path);
     }
     hasher.finalize().to_hex().to_string()
 }
