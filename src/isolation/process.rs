@@ -194,6 +194,11 @@ impl Child {
         Some(self.inner.lanes.get(core)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The number of its lanes.
+    pub fn lanes(&self) -> usize {
+        self.inner.lanes.len()
+    }
+
     /// Loads a model. Blocks until that is done.
     pub fn load(&self, order: LoadOrder) -> Result<LoadedFacts, LoadError> {
         let (model, runtime) = (order.model, order.runtime);
@@ -293,6 +298,11 @@ impl Child {
     /// Frees a page that the steps of a call kept.
     pub fn release_page(&self, pipeline: PipelineId, page: PageId) {
         self.order(&Order::ReleasePage(pipeline, page), None);
+    }
+
+    /// Cancels the run of a job, unless it has ended.
+    pub fn cancel(&self, lane: usize, job: u32) {
+        self.order(&Order::Cancel { lane, job }, None);
     }
 
     /// Gives an order, with the file that belongs to it: no other order may get between them.

@@ -57,6 +57,11 @@ pub enum Order {
     Bind(PipelineId, Box<PipelineSetup>),
     Unbind(PipelineId),
     ReleasePage(PipelineId, PageId),
+    /// Cancel the run of this job, unless it has ended.
+    Cancel {
+        lane: usize,
+        job: u32,
+    },
     /// Read a model file for its facts. The open file follows.
     Read(ReadId, Format),
     /// Load the library of a runtime.

@@ -69,6 +69,7 @@ struct LiveVersion {
     counters: Counters,
     instance_usage: InstanceUsage,
     is_stand_in: bool,
+    is_crashing: bool,
 }
 
 impl LiveVersion {
@@ -83,6 +84,7 @@ impl LiveVersion {
             counters: model.statistics.snapshot(),
             instance_usage: model.instance_usage(),
             is_stand_in: !model.passed_over.is_empty(),
+            is_crashing: model.crashing().is_some(),
         }
     }
 }
@@ -154,6 +156,10 @@ impl ModelMetrics<'_, '_> {
         self.each("model_fallback", help, |live| ConstGauge::new(i64::from(live.is_stand_in)))?;
         let help = "Runs and loads of the version that ended the process that it runs in";
         self.each("model_process_crashes", help, |live| ConstCounter::new(live.counters.process_crashes))?;
+        let help = "1 while calls end the process of the version again and again; it goes on in a process of its own";
+        self.each("model_crashing", help, |live| ConstGauge::new(i64::from(live.is_crashing)))?;
+        let help = "Runs of the version that were cancelled, because they went on after their deadlines";
+        self.each("model_cancelled_runs", help, |live| ConstCounter::new(live.counters.cancelled_runs))?;
         let help = "What the instances take, as far as it could be measured when they were loaded";
         self.each("model_memory_bytes", help, |live| {
             ConstGauge::new(i64::try_from(live.instance_usage.bytes).unwrap_or(i64::MAX))

@@ -127,6 +127,15 @@ pub enum AuditEvent {
         /// True if it is not loaded any more until somebody asks for it, or until a trial in a process of its own passes.
         suspended: bool,
     },
+    /// A caller is refused for a version of a model for a time, because its calls ended the process of the model.
+    CallerRefused {
+        /// The model.
+        model: ModelName,
+        /// Its version.
+        version: ModelVersion,
+        /// The time.
+        seconds: u64,
+    },
     /// A version of a model was taken out of service.
     ModelUnloaded {
         /// The model.
@@ -479,6 +488,7 @@ actions! {
     ModelRefused: "model_refused",
     ModelFellBack: "model_fell_back",
     ModelCrashed: "model_crashed",
+    CallerRefused: "caller_refused",
     ModelUnloaded: "model_unloaded",
     ModelAdded: "model_added",
     ModelRemoved: "model_removed",
@@ -541,6 +551,7 @@ impl AuditEvent {
             Self::ModelRefused { .. }
             | Self::ModelFellBack { .. }
             | Self::ModelCrashed { .. }
+            | Self::CallerRefused { .. }
             | Self::FeatureStoreDamaged
             | Self::MetadataRefused { .. }
             | Self::MetadataDamaged

@@ -300,8 +300,8 @@ fn libraries_in_which_a_model_ends_its_process_again_and_again_are_rolled_back()
     look(&daemon);
     daemon.wait_for_log("the models of a runtime have moved to another library");
     // In place of a fault of the library.
-    for _ in 0..3 {
-        assert_eq!(send_fault(&mut daemon.client(), "wine_mlp", b's').status, 502);
+    for fault in *b"sfa" {
+        assert_eq!(send_fault(&mut daemon.client(), "wine_mlp", fault).status, 502);
     }
     let line = daemon.wait_for_log("update rolled back");
     assert_eq!((&line["stage"], &line["cause"]), (&json!("active"), &json!("crash")), "{line}");

@@ -7,6 +7,7 @@ pub mod faults;
 mod jobs;
 mod models;
 mod reading;
+mod running;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,7 @@ use rustix::process::Signal;
 
 use self::crash::Work;
 use self::models::Models;
+use self::running::Running;
 use crate::channel::{self, MESSAGE_BYTES_MAX};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
@@ -73,13 +75,14 @@ pub fn run() -> Result<(), ChildError> {
     }
 
     let models = Arc::new(Models::new(runtimes, setup.content_bytes));
+    let running = Arc::new(Running::new(lanes.len()));
     for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
-        let (models, cores) = (models.clone(), setup.cores.clone());
-        let serve = move || jobs::serve(&lane, index, core, &cores, &models);
+        let (models, running, cores) = (models.clone(), running.clone(), setup.cores.clone());
+        let serve = move || jobs::serve(&lane, index, core, &cores, &models, &running);
         let thread = std::thread::Builder::new().name(format!("infer-core-{core}"));
         thread.spawn(serve).map_err(ChildError::Thread)?;
     }
-    obey(&Arc::new(socket), &models);
+    obey(&Arc::new(socket), &models, &running);
     end()
 }
 
@@ -116,7 +119,7 @@ fn own_input() -> io::Result<OwnedFd> {
 }
 
 /// Obeys orders until the daemon hangs up.
-fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
+fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &Running) {
     while let Ok(Some(order)) = channel::receive::<Order>(socket, MESSAGE_BYTES_MAX) {
         let own = models.clone();
         let obeyed = match order {
@@ -142,6 +145,10 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
                 if let Some(pipeline) = models.pipeline(pipeline) {
                     pipeline.release_page(page);
                 }
+                Ok(())
+            }
+            Order::Cancel { lane, job } => {
+                running.cancel(lane, job);
                 Ok(())
             }
             Order::Read(number, format) => channel::receive_file(socket).and_then(|file| {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::principal::Principal;
 use ledge_base::telemetry::system::Int8;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadOptions, ModelFiles, Runtime};
@@ -22,7 +23,7 @@ use ledge_service::audit_event::{AuditEvent, AuditSink};
 
 use super::folder::{self, FolderError, ReadModel, VersionFolder};
 use super::golden::{self, GoldenError};
-use super::loaded_model::{LoadedModel, LoadedPart, ModelDefaults};
+use super::loaded_model::{GoldenFiles, LoadedModel, LoadedPart, ModelDefaults};
 use super::model_config::ModelConfig;
 use super::profile::{Choice, Profile, ProfileSource};
 use super::reader::{ModelReader, own_process};
@@ -455,7 +456,7 @@ impl Loading<'_> {
         let (config, defaults) = (&self.config(), self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
-        let faults = Arc::<Faults>::default();
+        let faults = Arc::new(Faults::new(!config.golden.is_empty()));
         let spec = |files| self.spec(files, runtime, (workers.clone(), scale), &faults);
 
         let instances =
@@ -500,6 +501,11 @@ impl Loading<'_> {
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: self.source.statistics.clone(),
             attached: OnceLock::new(),
+            golden_files: GoldenFiles {
+                folder: self.source.folder.to_owned(),
+                min: self.source.golden_min,
+                sealed: self.source.sealed.cloned(),
+            },
             instances,
             parts,
             part_metadata: self.parts.iter().map(|(name, read)| ((*name).to_owned(), read.metadata.clone())).collect(),
@@ -586,6 +592,17 @@ impl Observer for Counting {
         self.statistics.crashed();
         let (model, version) = (self.model.clone(), self.version);
         self.audit.record_own(AuditEvent::ModelCrashed { model, version, suspended: unloaded.is_some() });
+    }
+
+    fn cancelled(&self) {
+        self.statistics.cancelled();
+    }
+
+    fn refused(&self, caller: &Principal, time: Duration) {
+        let (model, version) = (self.model.clone(), self.version);
+        tracing::warn!(%model, %version, principal = %caller, seconds = time.as_secs(),
+            "a caller is refused for a model, because its calls ended the process of the model");
+        self.audit.record(caller, AuditEvent::CallerRefused { model, version, seconds: time.as_secs() });
     }
 
     fn start(&self) {

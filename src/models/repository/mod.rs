@@ -33,6 +33,7 @@
 //! * `check.rs` - tries every version in every runtime without serving any
 //! * `candidate.rs` - a version that an update tries: the requests that it sees
 //! * `observations.rs` - counts and times of a candidate and of the version before it
+//! * `crashed.rs` - models that ended their processes: golden inputs are tried again, and findings name them
 //! * `agreement.rs` - comparison of two answers to one request
 //!
 //! Invariants:
@@ -94,6 +95,7 @@ pub mod candidate;
 pub mod chain;
 mod check;
 pub mod config;
+mod crashed;
 pub mod feature_config;
 pub mod feature_elements;
 mod folder;

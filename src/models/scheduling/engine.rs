@@ -13,11 +13,15 @@ use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, RunError, R
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
 use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
+use super::faults::{Cause, Consequences, Culprit};
+use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, InstanceSpec};
+use super::long_run::{self, LONG_RUN, LongRun};
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
+use super::terms::Terms;
 use super::turns::Turns;
 use super::worker;
 
@@ -47,6 +51,7 @@ struct Handle {
 /// State that the engine's threads share.
 pub(super) struct EngineInner {
     state: Mutex<SchedulerState>,
+    /// One for each worker, the spare last.
     wakers: Vec<Condvar>,
     /// Wakes the thread that unloads idle instances, when one may expire sooner than that thread knew.
     keeper: Condvar,
@@ -62,6 +67,8 @@ pub(super) struct EngineInner {
     children: Option<Children>,
     /// The turns of runs in other processes.
     pub turns: Turns,
+    /// Told each fault of a model.
+    faults: Notify,
     /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
     /// process can be measured.
     loading: Mutex<()>,
@@ -111,17 +118,20 @@ impl Engine {
                     shared.child_ended(child, end);
                 }
             });
-            let children = children.map(|settings| Children::new(settings, cpus.clone(), on_end));
+            // The spare worker has a lane too, and shares the first core.
+            let lanes: Vec<usize> = cpus.iter().chain(cpus.first()).copied().collect();
+            let children = children.map(|settings| Children::new(settings, lanes.clone(), on_end));
             EngineInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
-                wakers: cpus.iter().map(|_| Condvar::new()).collect(),
-                runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
+                wakers: lanes.iter().map(|_| Condvar::new()).collect(),
+                runs_since: lanes.iter().map(|_| Mutex::default()).collect(),
                 keeper: Condvar::new(),
                 cpus,
                 runtimes: ArcSwap::from_pointee(runtimes),
                 instances: watch::Sender::default(),
                 children,
                 turns: Turns::default(),
+                faults: Notify::new(),
                 loading: Mutex::default(),
             }
         });
@@ -217,7 +227,7 @@ impl Engine {
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
-        deadline: Instant,
+        terms: &Terms,
     ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
         if self.children().is_some_and(Children::is_trial) {
@@ -231,19 +241,21 @@ impl Engine {
         let here = here.and_then(|here| shared.cpus.iter().position(|cpu| *cpu == here));
         let (mut instance, worker) = shared.lock().take_brief(id, bytes, here)?;
         let start = Instant::now();
+        let deadline = terms.deadline;
         let place = RunPlace { core: worker, is_wide: false, deadline, patience: Some(BRIEF_RUN_PATIENCE) };
         let result = worker::run_once(&mut instance, inputs, outputs, rows, place);
         let taken = TakenBriefly { id, worker, bytes, start };
         if !matches!(result, Err(RunError::InProgress)) {
-            shared.end_brief_run(taken, instance, &result);
+            shared.end_brief_run(taken, instance, &result, || culprit(terms, inputs, outputs));
             return Some(BriefRun::Ended(result));
         }
 
         let (reply, answer) = oneshot::channel();
         let own = shared.clone();
+        let (terms, inputs, outputs) = (terms.clone(), inputs.to_vec(), outputs.to_vec());
         let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
-            let result = worker::finish(&mut instance, rows);
-            own.end_brief_run(taken, instance, &result);
+            let result = own.finish_brief_run(taken, &mut instance, rows, deadline);
+            own.end_brief_run(taken, instance, &result, || culprit(&terms, &inputs, &outputs));
             let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
             let _ = reply.send(finished.map_err(InferError::Run));
         });
@@ -278,6 +290,17 @@ impl Engine {
         }
     }
 
+    /// Unloads the instances of a model that do not run now. The next call loads one again.
+    pub(super) fn evict(&self, id: u64) {
+        let evicted = self.handle.shared.lock().evict(id);
+        unload_in_background(evicted);
+    }
+
+    /// Waits for the next fault of any model.
+    pub async fn fault(&self) {
+        self.handle.shared.faults.notified().await;
+    }
+
     /// Removes a model; its instances end when their runs do.
     pub(super) fn remove(&self, id: u64) {
         let removed = self.handle.shared.lock().remove(id);
@@ -290,9 +313,10 @@ impl Engine {
         self.handle.started.get_or_init(|| {
             let shared = &self.handle.shared;
             let mut threads: Vec<(String, Box<dyn FnOnce() + Send>)> = Vec::new();
-            for (index, cpu) in shared.cpus.iter().enumerate() {
+            let names = shared.cpus.iter().map(|cpu| format!("infer-core-{cpu}")).chain(["infer-spare".to_owned()]);
+            for (index, name) in names.enumerate() {
                 let own = shared.clone();
-                threads.push((format!("infer-core-{cpu}"), Box::new(move || worker::serve(&own, index))));
+                threads.push((name, Box::new(move || worker::serve(&own, index))));
             }
             let own = shared.clone();
             threads.push(("instance-keeper".to_owned(), Box::new(move || own.unload_expired())));
@@ -405,12 +429,38 @@ impl EngineInner {
         }
     }
 
+    /// Waits for the end of a run that began on its caller's own thread, and was not brief.
+    fn finish_brief_run(
+        &self,
+        taken: TakenBriefly,
+        instance: &mut Instance,
+        rows: usize,
+        deadline: Instant,
+    ) -> Result<RunResult, RunError> {
+        let finished = instance.backend.finish(LONG_RUN);
+        if long_run::is_in_progress(&finished) {
+            let run = LongRun { model: taken.id, cores: 1, deadline };
+            return long_run::see_out_tensors(self, instance, rows, run);
+        }
+        let result = long_run::of_tensors(finished);
+        if let Ok(result) = &result {
+            instance.observer.executed(rows, result.time, result.cpu_elsewhere);
+        }
+        result
+    }
+
     /// Gives back the instance of a run that began on its caller's own thread.
-    fn end_brief_run(self: &Arc<Self>, taken: TakenBriefly, instance: Instance, result: &Result<RunResult, RunError>) {
+    fn end_brief_run(
+        self: &Arc<Self>,
+        taken: TakenBriefly,
+        instance: Instance,
+        result: &Result<RunResult, RunError>,
+        culprit: impl FnOnce() -> Culprit,
+    ) {
         let TakenBriefly { id, worker, bytes, start } = taken;
         let now = Instant::now();
         if let Err(RunError::Crashed { reason }) = result {
-            self.model_crashed(id, reason);
+            self.model_crashed(id, reason, Some(&culprit()));
         }
         let mut state = self.lock();
         if let Ok(run) = result {
@@ -467,11 +517,26 @@ impl EngineInner {
         self.lock().model(id)?.source.clone()
     }
 
-    /// Counts the fault of a model whose run ended its process.
-    pub(super) fn model_crashed(&self, id: u64, reason: &str) {
+    /// Counts the fault of a model whose run ended its process; `culprit` is `None` for a run of several callers.
+    pub(super) fn model_crashed(&self, id: u64, reason: &str, culprit: Option<&Culprit>) {
         if let Some(InstanceSource { spec, .. }) = self.source(id) {
-            count_fault(&spec, reason);
+            self.count_fault(&spec, reason, culprit.map_or(Cause::Several, Culprit::cause));
         }
+    }
+
+    fn count_fault(&self, spec: &InstanceSpec, reason: &str, cause: Cause<'_>) {
+        let Consequences { unloaded, refused_for } = spec.faults.count(reason, cause, Instant::now());
+        tracing::error!(
+            model = spec.name,
+            reason,
+            unloaded = unloaded.is_some(),
+            "a model ended the process that it ran in"
+        );
+        spec.observer.crashed(reason, unloaded.as_deref());
+        if let (Cause::Caller(culprit), Some(time)) = (cause, refused_for) {
+            spec.observer.refused(&culprit.principal, time);
+        }
+        self.faults.notify_one();
     }
 
     /// Handles an instance that could not be loaded: with other instances the model goes on; without any, its waiting
@@ -515,15 +580,8 @@ impl EngineInner {
     }
 }
 
-fn count_fault(spec: &InstanceSpec, reason: &str) {
-    let unloaded = spec.faults.count(reason, Instant::now());
-    tracing::error!(
-        model = spec.name,
-        reason,
-        unloaded = unloaded.is_some(),
-        "a model ended the process that it ran in"
-    );
-    spec.observer.crashed(reason, unloaded.as_deref());
+fn culprit(terms: &Terms, inputs: &[Tensor], outputs: &[usize]) -> Culprit {
+    Culprit { principal: terms.principal.clone(), input: Some(InputDigest::of_tensors(inputs, outputs)) }
 }
 
 /// Loads an instance on the calling thread, and runs its warm-up. A load whose process ended for another reason is tried
@@ -532,21 +590,21 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
     let mut tries = LOAD_TRIES_MAX;
     loop {
         tries -= 1;
-        if let Some(reason) = spec.faults.unloaded() {
+        if let Some(reason) = spec.faults.unloadable() {
             return Err(LoadError::Refused { runtime: spec.runtime, reason });
         }
         match load_once(shared, spec) {
             Ok((backend, bytes)) => {
-                let (observer, last_used) = (spec.observer.clone(), Instant::now());
-                return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, alive });
+                let (observer, faults, last_used) = (spec.observer.clone(), spec.faults.clone(), Instant::now());
+                return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, faults, alive });
             }
-            Err(LoadError::Crashed { reason, .. }) if tries > 0 => count_fault(spec, &reason),
+            Err(LoadError::Crashed { reason, .. }) if tries > 0 => shared.count_fault(spec, &reason, Cause::Own),
             // A fault of another model, which is unloaded after some.
             Err(LoadError::Interrupted { is_explained: true, .. }) => tries += 1,
             Err(LoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
             // In a process of its own nothing else interrupts it.
             Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
-                Isolation::Own => count_fault(spec, &reason),
+                Isolation::Own => shared.count_fault(spec, &reason, Cause::Own),
                 Isolation::None | Isolation::Process => spec.faults.suspect(),
             },
             Err(error) => return Err(error),

@@ -66,6 +66,7 @@ use crate::repository::candidate::WatchedCall;
 use crate::repository::model_config::Limits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
+use crate::scheduling::faults::Blamed;
 use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
@@ -118,6 +119,9 @@ pub enum ServingError {
     /// The run of this call ended the process that it was in.
     #[error("model '{model}': {reason}; this call was in its run")]
     Crashed { model: ModelName, reason: String },
+    /// Calls like it ended the process of the model before.
+    #[error("model '{model}': {reason}")]
+    Blamed { model: ModelName, reason: Blamed },
     /// There is no memory now for what the call is made into.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -133,6 +137,7 @@ impl ServingError {
             // A queue of small models drains in much less, and a model is loaded again by then.
             Self::Overloaded { .. } | Self::Crashed { .. } => Some(Duration::from_secs(1)),
             Self::Features(error) => error.retry_after(),
+            Self::Blamed { reason, .. } => reason.retry_after(),
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
             Self::Pin(_)
             | Self::InvalidRequest(_)
@@ -148,6 +153,7 @@ impl ServingError {
         match self {
             Self::Overloaded { .. } => Some(RefusalReason::QueueFull),
             Self::Refused(_) => Some(RefusalReason::Quota),
+            Self::Blamed { .. } => Some(RefusalReason::Blame),
             Self::DeadlineExceeded { .. } => Some(RefusalReason::Deadline),
             Self::Pin(_)
             | Self::InvalidRequest(_)
@@ -481,7 +487,8 @@ impl Serving {
         Ok(request)
     }
 
-    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full.
+    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full, or its caller
+    /// is refused for the model.
     ///
     /// `None` means only that there is a place now. A model with a response cache may have the answer, so its calls are
     /// never refused here.
@@ -492,13 +499,17 @@ impl Serving {
         priority: Option<Priority>,
         principal: &Principal,
     ) -> Option<ServingError> {
-        let model = self.repository.pin(name, version).ok()?;
+        let (model, now) = (self.repository.pin(name, version).ok()?, Instant::now());
         if model.config.response_cache.enable {
             return None;
         }
-        let depth = model.refusal(priority.unwrap_or_default(), principal)?;
-        let error = ServingError::Overloaded { model: name.clone(), depth };
-        CountedCall::new(&self.audit, model, principal, Instant::now()).refuse(RefusalReason::QueueFull);
+        let (error, why) = if let Some(reason) = model.faults().refusal(principal, now) {
+            (ServingError::Blamed { model: name.clone(), reason }, RefusalReason::Blame)
+        } else {
+            let depth = model.refusal(priority.unwrap_or_default(), principal)?;
+            (ServingError::Overloaded { model: name.clone(), depth }, RefusalReason::QueueFull)
+        };
+        CountedCall::new(&self.audit, model, principal, now).refuse(why);
         Some(error)
     }
 

@@ -345,9 +345,11 @@ fn failure_cause(error: &ServingError) -> FailureCause {
         | ServingError::Unavailable { .. }
         | ServingError::Crashed { .. }
         | ServingError::ModelFailed { .. } => FailureCause::Unclear,
-        ServingError::Pin(_) | ServingError::Refused(_) | ServingError::Overloaded { .. } | ServingError::NoRoom(_) => {
-            FailureCause::Unrelated
-        }
+        ServingError::Pin(_)
+        | ServingError::Refused(_)
+        | ServingError::Blamed { .. }
+        | ServingError::Overloaded { .. }
+        | ServingError::NoRoom(_) => FailureCause::Unrelated,
     }
 }
 

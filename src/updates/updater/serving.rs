@@ -182,13 +182,14 @@ impl Updater {
         }
     }
 
-    /// The fault that libraries on trial are to blame for: a model that runs in them, and was unloaded because it ended its
-    /// process again and again.
+    /// The fault that libraries on trial are to blame for: a model that runs in them, and ended its process again and again.
     pub(super) fn fault_of_libraries(&self, subject: &Subject, state: &SubjectState) -> Option<Reason> {
         let is_soaking = subject.kind == Kind::Runtime && state.duty() == Duty::Soak;
         let runtime = preflight::runtime_named(&subject.name).filter(|_| is_soaking)?;
         let mut live = self.parts.repository.all_live().into_iter().filter(|model| model.runtime() == runtime);
-        let fault = |model: Arc<LoadedModel>| Some(format!("{} {}: {}", model.name, model.version, model.fault()?));
+        let fault = |model: Arc<LoadedModel>| {
+            Some(format!("{} {}: {}", model.name, model.version, model.fault().or_else(|| model.crashing())?))
+        };
         live.find_map(fault).map(|detail| Reason::new(Cause::Crash, detail))
     }
 
