@@ -114,10 +114,10 @@ impl Serving {
             (Err(error), other) => match failure_cause(error) {
                 FailureCause::Unrelated => {}
                 FailureCause::Late => {
-                    if let ServingError::DeadlineExceeded { run, .. } = error
+                    if let ServingError::DeadlineExceeded { run, waited, .. } = error
                         && let Some(run) = run.take()
                     {
-                        self.count_late(model, role, run, other, observations);
+                        self.count_late(model, role, (run, *waited), other, observations);
                     }
                 }
                 // Without another version to ask, a failure counts against the model only when the model had accepted
@@ -149,7 +149,7 @@ impl Serving {
         &self,
         model: &Arc<LoadedModel>,
         role: Role,
-        run: LateRun,
+        (run, waited): (LateRun, Duration),
         other: Option<(OtherVersion, RepeatedRequest)>,
         observations: Arc<Observations>,
     ) {
@@ -163,6 +163,8 @@ impl Serving {
             };
             let time = match ended {
                 Ok(Some(Ok(answer))) => answer.prepare + answer.run.time.total(),
+                // Cancelled at the model's own limit, and not at an earlier one of its caller.
+                Ok(Some(Err(InferError::Run(RunError::Cancelled)))) if waited >= timeout => Duration::MAX,
                 Ok(Some(Err(InferError::Run(RunError::Runtime { .. })))) | Err(_) => Duration::MAX,
                 Ok(Some(Err(_)) | None) => return,
             };
