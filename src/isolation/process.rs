@@ -32,7 +32,7 @@ pub(crate) const RESULT_BYTES_MAX: usize = 16 << 20;
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest time of one load.
-const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
+pub(crate) const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// The longest time of reading a model file: this, and more for each of so many bytes. A tenth of it is usual for the
 /// slowest disks.

@@ -13,7 +13,7 @@ use ledge_engine::pipeline::work::{FinishedWork, Work, WorkError, WorkInput, Wor
 use crate::child::crash::Work as ChildWork;
 use crate::lane::{Lane, LaneError, NoAnswer, Writer};
 use crate::pool::Home;
-use crate::process::{ChildId, Ended};
+use crate::process::{ChildId, Ended, LOAD_TIME_MAX};
 use crate::stage::Stage;
 use crate::wire::{AnswerHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
 
@@ -142,8 +142,7 @@ impl RemoteBackend {
             Ok(()) => {}
             Err(NoAnswer::Closed) => return Err(ended(home, self.core, number).into()),
             Err(NoAnswer::Late) => {
-                let seconds = self.time_limit.saturating_add(UNWATCHED_GRACE).as_secs();
-                let reason = format!("a run of the model did not end within {seconds} s");
+                let reason = "a run or a repair of the model did not end in time".to_owned();
                 return Err(end(home, self.core, number, reason).into());
             }
         }
@@ -264,7 +263,9 @@ impl Backend for RemoteBackend {
     }
 
     fn repair(&mut self) {
-        let place = RunPlace { core: self.core, is_wide: false, deadline: Instant::now(), patience: None };
+        // It may have to load the model again.
+        let deadline = Instant::now() + LOAD_TIME_MAX;
+        let place = RunPlace { core: self.core, is_wide: false, deadline, patience: None };
         let model = self.model;
         let _ = self.ask(place, |_| Ok(JobHead::Repair(model)), |_, _, _| Ok(()));
     }

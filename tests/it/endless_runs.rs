@@ -107,11 +107,12 @@ fn a_run_that_cannot_be_cancelled_ends_its_own_process_alone() {
     let root = TestRoot::new().models(&["wine_mlp"]).model_as("wine_mlp", "faulty").set("runtimes.isolation=own");
     let daemon = root.file("faulty/model.toml", "[queue]\ndefault_timeout_ms = 100\n").start();
     let before = settled(&daemon, 2);
-    let client = &mut daemon.client();
-    let answer = send_fault(client, "faulty", b'l');
+    let answer = send_fault(&mut daemon.client(), "faulty", b'l');
     assert_eq!(answer.status, 504, "{answer:?}");
     let line = daemon.wait_for_log("a model ended the process that it ran in");
     assert!(line["reason"].as_str().unwrap().contains("went on after its deadline"), "{line}");
+    // It may have taken a busy machine longer than an idle connection stays open.
+    let client = &mut daemon.client();
     wait_until("it answers again", LIMIT, || wine(client, "faulty").status == 200);
     assert_eq!(wine(client, "wine_mlp").status, 200);
     let after = settled(&daemon, 2);

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use ledge_engine::backend::{RunActivity, RunError, RunResult};
+use ledge_engine::backend::{self, RunActivity, RunError, RunResult};
 use ledge_engine::pipeline::work::{FinishedWork, WorkError, WorkTimes};
 
 use super::engine::EngineInner;
@@ -95,7 +95,16 @@ pub fn see_out(shared: &EngineInner, instance: &mut Instance, run: LongRun) -> F
     }
 }
 
-/// The same for a run over `rows` batch elements without a pipeline.
+/// Repairs a model after a failed run, so that its next caller does not wait. It may take as long as a load, so meanwhile
+/// the cores count as held by a long run.
+pub fn repair(shared: &EngineInner, instance: &mut Instance, model: u64, cores: usize) {
+    if !instance.backend.is_sound() {
+        let _held = Held::new(shared, LongRun { model, cores, deadline: Instant::now() });
+        backend::repair(&mut *instance.backend);
+    }
+}
+
+/// As [`see_out`], for a run over `rows` batch elements without a pipeline.
 pub fn see_out_tensors(
     shared: &EngineInner,
     instance: &mut Instance,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{self, ComputeTime, RunError, RunPlace, RunResult};
+use ledge_engine::backend::{ComputeTime, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{self, FinishedWork, Work, WorkTimes};
 
@@ -71,7 +71,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
-                backend::repair(&mut *instance.backend);
+                long_run::repair(shared, &mut instance, model, cores);
                 if let Some(Crash { reason, culprit }) = crashed {
                     shared.model_crashed(model, &reason, culprit.as_ref());
                 }

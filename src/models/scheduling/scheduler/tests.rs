@@ -378,7 +378,7 @@ fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
     machine.state.end_long_run(endless, 1);
     assert!(machine.wake(2, 4 * MS).is_none(), "a core will be free");
     let [first, _second] = held;
-    machine.done(0, first, MS);
+    machine.done(0, first, 10 * MS);
     assert_eq!(machine.wake(0, 5 * MS).unwrap().model, other);
 }
 
