@@ -299,15 +299,14 @@ impl Backend for RemoteBackend {
     fn activity(&self) -> Option<RunActivity> {
         let (run, child) = (self.in_progress.as_ref()?, &self.home.child);
         let thread = child.lane(self.core)?.thread();
-        match process::thread_activity(child.pid(), thread).filter(|_| !run.is_wide) {
-            Some(ThreadActivity { state, cpu }) => Some(RunActivity { cpu, is_waiting: state == 'S' }),
-            // Threads of the runtime do the work, or the child does not tell the truth about its own.
-            None => {
-                let cpu = sys::process_cpu_time(child.pid())?;
-                let cores = u32::try_from(child.lanes()).unwrap_or(u32::MAX).max(1);
-                Some(RunActivity { cpu: cpu / cores, is_waiting: true })
-            }
+        let of_thread = process::thread_activity(child.pid(), thread).filter(|_| !run.is_wide);
+        if let Some(ThreadActivity { state, cpu }) = of_thread {
+            return Some(RunActivity { cpu, is_waiting: state == 'S' });
         }
+        // Threads of the runtime do the work, or the child does not tell the truth about its own.
+        let cpu = sys::process_cpu_time(child.pid())?;
+        let cores = u32::try_from(child.lanes()).unwrap_or(u32::MAX).max(1);
+        Some(RunActivity { cpu: cpu / cores, is_waiting: true })
     }
 
     fn end_process(&mut self, reason: String) -> RunError {

@@ -292,8 +292,8 @@ impl Faults {
         }
         let mut state = self.state();
         state.refusal(caller, now).map_or(Ok(()), Err)?;
-        let is_refused = |tally: &&Tally| tally.faults >= FAULTS_OF_INPUT_MAX && tally.is_held(HELD_FOR, now);
-        if input.and_then(|input| state.inputs.get(input)).filter(is_refused).is_some() {
+        let is_refused = |tally: &Tally| tally.faults >= FAULTS_OF_INPUT_MAX && tally.is_held(HELD_FOR, now);
+        if input.and_then(|input| state.inputs.get(input)).is_some_and(is_refused) {
             return Err(Blamed::Input);
         }
         if is_told_apart(caller) {

@@ -25,7 +25,9 @@ impl InputDigest {
         for tensor in inputs {
             add(&mut hasher, tensor.datatype().as_str().as_bytes());
             number(&mut hasher, tensor.shape().len());
-            tensor.shape().iter().for_each(|&dim| number(&mut hasher, dim));
+            for &dim in tensor.shape() {
+                number(&mut hasher, dim);
+            }
             add(&mut hasher, tensor.data());
         }
         Self(*hasher.finalize().as_bytes())
@@ -43,7 +45,9 @@ impl InputDigest {
         };
         let mut hasher = hasher(kind, outputs);
         number(&mut hasher, count);
-        bytes.iter().for_each(|bytes| add(&mut hasher, bytes));
+        for bytes in bytes {
+            add(&mut hasher, &bytes);
+        }
         Some(Self(*hasher.finalize().as_bytes()))
     }
 }
@@ -52,7 +56,9 @@ fn hasher(kind: &str, outputs: &[usize]) -> Hasher {
     let mut hasher = Hasher::new_derive_key("ledge blamed inputs, 2026");
     add(&mut hasher, kind.as_bytes());
     number(&mut hasher, outputs.len());
-    outputs.iter().for_each(|&output| number(&mut hasher, output));
+    for &output in outputs {
+        number(&mut hasher, output);
+    }
     hasher
 }
 
