@@ -146,7 +146,7 @@ fn a_model_whose_golden_inputs_fail_after_a_crash_is_unloaded_and_comes_back_whe
     let mut wrong: Value = serde_json::from_str(&right).unwrap();
     let outputs = wrong["outputs"].as_array_mut().unwrap();
     let numbers = outputs[0]["data"].as_array_mut().unwrap();
-    numbers.iter_mut().for_each(|number| *number = json!(7.5));
+    numbers.fill(json!(7.5));
     write(&golden, wrong.to_string().as_bytes());
     crash(client, Some(&named), b"f");
     wait_until("it is unloaded", LIMIT, || row(&mut daemon.client())["state"] == "UNAVAILABLE");

@@ -12,7 +12,7 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     match length {
         Some(length) => bytes.push(length),
         None => {
-            bytes.extend([u8::try_from(content.len() & 127).unwrap() | 128, u8::try_from(content.len() >> 7).unwrap()])
+            bytes.extend([u8::try_from(content.len() & 127).unwrap() | 128, u8::try_from(content.len() >> 7).unwrap()]);
         }
     }
     [&bytes, content].concat()
