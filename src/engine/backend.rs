@@ -103,8 +103,7 @@ pub struct ClassMap {
     pub classes: Vec<String>,
 }
 
-/// The harm that callers could do to a runtime with the numbers that they send. Known of ONNX files; of others only
-/// the control flow is known.
+/// The harm that callers could do to a runtime with the numbers that they send.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Dangers {
     /// The runtimes that may not run the model, with the reason: a caller's numbers would end the process, access its
@@ -116,6 +115,8 @@ pub struct Dangers {
     pub widths: Vec<(String, i64)>,
     /// The inputs that integers are divided by.
     pub divisors: Vec<Divisor>,
+    /// The inputs that may not be empty.
+    pub filled: Vec<String>,
     /// Set for a model with subgraphs, whose shapes do not follow from its own.
     pub has_control_flow: bool,
 }

@@ -11,7 +11,9 @@
 //! * `onnx/` - `limits.rs` refuses absurd shapes, sizes and depths, and `tensor.rs` counts the data of a tensor; `dangers.rs`
 //!   finds operators that crash a runtime or corrupt its memory for some inputs, and `domains.rs` those that it lacks;
 //!   `class_maps.rs` makes tensors of outputs that are maps
-//! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
+//! * `operators.rs` - the table of what callers' numbers do to the runtimes (`operators.tsv`), by operator
+//! * `ir.rs` - follows callers' numbers through the graph of an OpenVINO IR
+//! * `tflite.rs` - the same of a TensorFlow Lite file, and the scales of its quantized inputs and outputs
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `warm_up.rs` - runs on zeros, in every batch size that will be used
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
@@ -31,9 +33,11 @@ pub mod backend;
 pub mod cores;
 pub mod files;
 mod foreign;
+pub mod ir;
 mod onnxruntime;
 pub mod onnx;
 mod openvino;
+mod operators;
 pub mod pipeline;
 pub mod tflite;
 pub mod warm_up;

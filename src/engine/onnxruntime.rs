@@ -74,7 +74,8 @@ impl OnnxRuntime {
             outputs: ports(PortKind::Output, session.outputs())?,
         };
         let divisors = divisors(&files.dangers.divisors, &signature)?;
-        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors }))
+        let filled = signature.inputs.iter().map(|port| files.dangers.filled.contains(&port.name)).collect();
+        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors, filled }))
     }
 
     fn session(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Session, String> {
@@ -143,6 +144,8 @@ struct OnnxRuntimeBackend {
     /// The positions of the inputs that integers are divided by, each with the position of the dividend if it is an
     /// input.
     divisors: Vec<(usize, Option<usize>)>,
+    /// For each input, true if it may not be empty: an operator reads its first number without a look at its length.
+    filled: Vec<bool>,
 }
 
 fn divisors(found: &[Divisor], signature: &Signature) -> Result<Vec<(usize, Option<usize>)>, LoadError> {
@@ -187,6 +190,12 @@ impl Backend for OnnxRuntimeBackend {
             };
             let dividend = dividend.and_then(|position| inputs.get(position));
             check_division(numbers, dividend).map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
+        }
+
+        let ports = self.signature.inputs.iter().zip(&self.filled);
+        if let Some(((port, _), _)) = ports.zip(inputs).find(|((_, filled), tensor)| **filled && tensor.data().is_empty()) {
+            let reason = "is empty, and an operator reads its first number".to_owned();
+            return Err(RunError::Input { name: port.name.clone(), reason });
         }
 
         let values = self

@@ -128,3 +128,36 @@ fn a_failure_in_a_branch_leaves_no_answer_behind() {
         }
     }
 }
+
+/// The model files in a folder, and in those within it.
+fn model_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let of = |path: PathBuf| if path.is_dir() { model_files(&path) } else { vec![path] };
+    let is_model = |path: &PathBuf| path.extension().is_some_and(|kind| ["onnx", "xml", "tflite"].iter().any(|known| kind == *known));
+    paths.flat_map(of).filter(is_model).collect()
+}
+
+#[test]
+fn shipped_and_test_models_keep_their_runtimes() {
+    let (mut refused, mut read) = (Vec::new(), 0);
+    for folder in [crate::daemon::model_folder("add_sub").parent().unwrap(), &crate::daemon::shipped_models()] {
+        for path in model_files(folder) {
+            let format = match path.extension().unwrap().to_str().unwrap() {
+                "onnx" => Format::Onnx,
+                "xml" => Format::OpenVinoIr,
+                _ => Format::TfLite,
+            };
+            let Ok(facts) = files::read(format, &std::fs::read(&path).unwrap()) else { continue };
+            read += 1;
+            let name = path.strip_prefix(folder).unwrap().iter().next().unwrap().to_str().unwrap().to_owned();
+            for (runtime, reason) in facts.dangers.refused {
+                println!("{name}: {runtime}: {reason}");
+                refused.push(format!("{name} {runtime}"));
+            }
+        }
+    }
+    refused.sort();
+    assert!(read > 40, "{read} models");
+    assert_eq!(refused, REFUSED);
+}
