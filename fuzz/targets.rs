@@ -1,7 +1,7 @@
 //! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the other
 //! tests, where each has its seeds.
 
-use ledge::engine::{onnx, tflite};
+use ledge::engine::{ir, onnx, tflite};
 use ledge::features::window::fuzz_window;
 use ledge::features::{fuzz as features, journal, snapshot};
 use ledge::identity::api_key::fuzz_key;
@@ -55,6 +55,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     // Models and declarations.
     ("model_toml", model_config::fuzz),
     ("onnx", onnx::fuzz_onnx),
+    ("ir", ir::fuzz_ir),
     ("tflite", tflite::fuzz_tflite),
     ("feature_views", features::fuzz_feature_views),
     // The platform.

@@ -287,7 +287,7 @@ mod tests {
     fn a_graph_within_the_graph_of_an_ir_is_found() {
         let flow = |xml: &[u8]| read(Format::OpenVinoIr, xml).unwrap().dangers.has_control_flow;
         assert!(!flow(b"  <net/>"));
-        assert!(flow(b"<net><layer type=\"If\"/></net>"));
+        assert!(flow(b"<net><layers><layer type=\"If\"/></layers></net>"));
         assert_eq!(read(Format::OpenVinoIr, b"\x89PNG").unwrap_err(), "is not an OpenVINO IR: it is not XML");
         assert!(read(Format::TfLite, b"\x89PNG\r\n\x1a\n").unwrap_err().contains("is not a TFLite model"));
     }

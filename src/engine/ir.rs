@@ -69,9 +69,8 @@ fn graph(net: Node<'_, '_>, depth: usize, found: &mut Dangers) {
         let inputs = of(layer, "input").flat_map(|input| of(input, "port"));
         let inputs = inputs.map(|input| sources.get(&(id, port(&input).as_str())).copied()).collect();
         let outputs = of(layer, "output").flat_map(|output| of(output, "port"));
-        let outputs = outputs.map(|output| {
-            (number((id, output.attribute("id").unwrap_or_default())), is_integer(&output))
-        });
+        let outputs =
+            outputs.map(|output| (number((id, output.attribute("id").unwrap_or_default())), is_integer(&output)));
         operations.push(Operation {
             kind,
             name: text("name"),

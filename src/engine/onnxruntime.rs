@@ -193,7 +193,9 @@ impl Backend for OnnxRuntimeBackend {
         }
 
         let ports = self.signature.inputs.iter().zip(&self.filled);
-        if let Some(((port, _), _)) = ports.zip(inputs).find(|((_, filled), tensor)| **filled && tensor.data().is_empty()) {
+        if let Some(((port, _), _)) =
+            ports.zip(inputs).find(|((_, filled), tensor)| **filled && tensor.data().is_empty())
+        {
             let reason = "is empty, and an operator reads its first number".to_owned();
             return Err(RunError::Input { name: port.name.clone(), reason });
         }

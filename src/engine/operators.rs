@@ -14,8 +14,28 @@ static MEASURED: &str = include_str!("operators.tsv");
 
 /// Operators that compute with numbers. Only integers can harm in them.
 const ARITHMETIC: [&str; 22] = [
-    "Add", "Sub", "Subtract", "Mul", "Multiply", "Div", "Divide", "Mod", "FloorMod", "Pow", "Power", "Max", "Maximum", "Min",
-    "ADD", "DIV", "FLOOR_DIV", "FLOOR_MOD", "POW", "Clip", "BitwiseLeftShift", "BitwiseRightShift",
+    "Add",
+    "Sub",
+    "Subtract",
+    "Mul",
+    "Multiply",
+    "Div",
+    "Divide",
+    "Mod",
+    "FloorMod",
+    "Pow",
+    "Power",
+    "Max",
+    "Maximum",
+    "Min",
+    "ADD",
+    "DIV",
+    "FLOOR_DIV",
+    "FLOOR_MOD",
+    "POW",
+    "Clip",
+    "BitwiseLeftShift",
+    "BitwiseRightShift",
 ];
 
 /// Operators whose output follows from the shape of their input.
@@ -28,13 +48,24 @@ const INDEXING: [&str; 5] = ["NonZero", "TopK", "TOPK_V2", "ARG_MAX", "WHERE"];
 const KEEPING: [&str; 6] = ["Convert", "CAST", "Relu", "Sigmoid", "Identity", "LOGISTIC"];
 
 /// Operators that change the shape of their first input and keep its numbers.
-const RESHAPING: [&str; 8] = ["Reshape", "Squeeze", "Unsqueeze", "Transpose", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE"];
+const RESHAPING: [&str; 8] =
+    ["Reshape", "Squeeze", "Unsqueeze", "Transpose", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE"];
 
 /// Operators that use their second input as indices into the first.
 const INDEXED: [&str; 9] = [
-    "Gather", "GatherND", "GatherElements", "ScatterElements", "Scatter", "ScatterND", "ScatterElementsUpdate",
-    "ScatterNDUpdate", "GATHER_ND",
+    "Gather",
+    "GatherND",
+    "GatherElements",
+    "ScatterElements",
+    "Scatter",
+    "ScatterND",
+    "ScatterElementsUpdate",
+    "ScatterNDUpdate",
+    "GATHER_ND",
 ];
+
+/// The harm of what nobody measured.
+const UNKNOWN: &str = "is not known to be safe";
 
 /// The operand of a line about several at once.
 const TOGETHER: &str = "together";
@@ -57,9 +88,13 @@ static TABLE: LazyLock<HashMap<Key, Measured>> = LazyLock::new(|| {
     let mut table = HashMap::<Key, Measured>::new();
     for line in MEASURED.lines().skip(1) {
         let fields: Vec<&'static str> = line.split('\t').collect();
-        let &[format, operator, operand, runtime, _, _, _, crashes, foreign, ..] = fields.as_slice() else { continue };
+        let &[format, operator, operand, runtime, _, answered, _, crashes, foreign, ..] = fields.as_slice() else {
+            continue;
+        };
         let measured = table.entry((format, operator, runtime)).or_default();
         let harm = match (crashes, foreign) {
+            // A runtime that answered nothing has shown nothing.
+            ("0", "0") if answered == "0" => Some(UNKNOWN),
             ("0", "0") => None,
             ("0", _) => Some("reads or writes memory of the process"),
             _ => Some("can end the process"),
@@ -69,7 +104,7 @@ static TABLE: LazyLock<HashMap<Key, Measured>> = LazyLock::new(|| {
                 measured.steers.push(index);
                 measured.operands.extend(harm.map(|harm| (index, harm)));
             }
-            None if operand == TOGETHER => measured.together = harm,
+            None if operand == TOGETHER => measured.together = harm.filter(|harm| *harm != UNKNOWN),
             None => debug_assert_eq!(operand, VALUES_ONLY, "{line}"),
         }
     }
@@ -103,7 +138,7 @@ pub(crate) fn harms(
     let at = |index: usize| operands.get(index).filter(|operand| counts(operand));
     let Some(measured) = TABLE.get(&(format, operator, runtime.as_str())) else {
         let unknown = operands.iter().position(|operand| operand.from_caller && operand.is_integer);
-        return unknown.map(|index| (Some(index), "is not known to be safe")).into_iter().collect();
+        return unknown.map(|index| (Some(index), UNKNOWN)).into_iter().collect();
     };
     let is_within = |index: usize| index == 1 && INDEXED.contains(&operator) && at(1).is_some_and(|one| one.is_within);
     let mut found: Vec<_> = measured
@@ -179,9 +214,12 @@ pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut D
     while let Some(operation) = ready.pop().and_then(|number| operations.get(number)) {
         done += 1;
         // An input that nobody makes is one of a graph around this one.
-        let around = |value: &usize| Value { from_caller: true, is_integer: true, shaped_as: *value, ..Value::default() };
+        let around =
+            |value: &usize| Value { from_caller: true, is_integer: true, shaped_as: *value, ..Value::default() };
         let known = |value: &Option<usize>| {
-            value.as_ref().map_or_else(Value::default, |value| values.get(value).copied().unwrap_or_else(|| around(value)))
+            value
+                .as_ref()
+                .map_or_else(Value::default, |value| values.get(value).copied().unwrap_or_else(|| around(value)))
         };
         let inputs: Vec<Value> = operation.inputs.iter().map(known).collect();
         check(format, operation, &inputs, found);
@@ -253,7 +291,10 @@ mod tests {
             assert!(fields.len() >= 10, "{line}");
             let counts: Vec<u64> = fields[4..10].iter().map(|count| count.parse().unwrap()).collect();
             assert_eq!(counts[0], counts[1..].iter().sum::<u64>(), "{line}");
-            assert!(["onnx", "ir", "tflite"].contains(&fields[0]) && ["onnxruntime", "openvino"].contains(&fields[3]), "{line}");
+            assert!(
+                ["onnx", "ir", "tflite"].contains(&fields[0]) && ["onnxruntime", "openvino"].contains(&fields[3]),
+                "{line}"
+            );
         }
         assert!(TABLE.len() > 300, "{} operators", TABLE.len());
     }
@@ -262,7 +303,7 @@ mod tests {
     fn an_operator_that_nobody_measured_gets_no_integers_of_callers() {
         let integer = Operand { from_caller: true, is_integer: true, is_within: false };
         let harm = |operand| harms((Format::OpenVinoIr, Runtime::OpenVino), "Unheard", &[Operand::default(), operand]);
-        assert_eq!(harm(integer), [(Some(1), "is not known to be safe")]);
+        assert_eq!(harm(integer), [(Some(1), UNKNOWN)]);
         assert_eq!(harm(Operand { is_integer: false, ..integer }), []);
         assert_eq!(harm(Operand { from_caller: false, ..integer }), []);
     }
@@ -282,8 +323,17 @@ mod tests {
             found.refused.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>()
         };
         let of = |operations: [Operation<'static>; 3]| refused(&operations);
-        assert!(of([operation("Unheard", &[2], 3), operation("Convert", &[1], 2), operation("Parameter", &[], 1)])[0].contains("Unheard"));
-        assert_eq!(of([operation("Unheard", &[2], 3), operation("ShapeOf", &[1], 2), operation("Parameter", &[], 1)]), [""; 0]);
-        assert!(of([operation("Convert", &[2], 3), operation("Convert", &[3], 2), operation("Parameter", &[], 1)])[0].contains("circle"));
+        assert!(
+            of([operation("Unheard", &[2], 3), operation("Convert", &[1], 2), operation("Parameter", &[], 1)])[0]
+                .contains("Unheard")
+        );
+        assert_eq!(
+            of([operation("Unheard", &[2], 3), operation("ShapeOf", &[1], 2), operation("Parameter", &[], 1)]),
+            [""; 0]
+        );
+        assert!(
+            of([operation("Convert", &[2], 3), operation("Convert", &[3], 2), operation("Parameter", &[], 1)])[0]
+                .contains("circle")
+        );
     }
 }

@@ -159,10 +159,10 @@ fn broken_files_are_listed_with_their_reason_and_disturb_nothing() {
     for (model, words) in [
         ("broken_cut", "is not an ONNX model, or is cut off"),
         ("broken_empty", "is empty"),
-        ("broken_ir", "openvino refused the model"),
+        ("broken_ir", "its XML cannot be checked"),
         ("broken_no_bin", "model.bin cannot be read"),
         ("broken_png", "is not an ONNX model"),
-        ("broken_tflite", "openvino refused the model"),
+        ("broken_tflite", "its graph cannot be checked"),
         ("broken_versions", "no version folder"),
         ("external_absolute", "outside its own folder"),
         ("external_address", "outside its own folder"),

@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -27,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 MEMORY_MAX = 3 << 30
 ANSWER_TIMEOUT_S = 30
 # After so many ends of the process, an operand's other numbers are not tried.
-ENDS_MAX = 2
+ENDS_MAX = 3
 TOGETHER_CASES = 30
 DAMAGED = 99
 COLUMNS = ("cases", "answered", "errors", "crashes", "foreign", "endless")
@@ -35,6 +36,10 @@ COLUMNS = ("cases", "answered", "errors", "crashes", "foreign", "endless")
 
 class Died(Exception):
     """The process has ended, with this end."""
+
+
+def end_of(code):
+    return "damaged memory" if code == DAMAGED else f"signal {-code}" if code < 0 else f"exit {code}"
 
 
 class Worker:
@@ -50,8 +55,8 @@ class Worker:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.environment,
-            preexec_fn=limit, bufsize=0)
-        self.buffer = b""
+            preexec_fn=limit, bufsize=0, start_new_session=True)
+        self.buffer, self.is_loaded = b"", False
 
     def ask(self, order, timeout=ANSWER_TIMEOUT_S):
         if self.process is None:
@@ -71,23 +76,29 @@ class Worker:
         except (BrokenPipeError, ConnectionResetError):
             code = self.process.wait()
             self.process = None
-            raise Died("damaged memory" if code == DAMAGED else f"signal {-code}" if code < 0 else f"exit {code}") from None
+            raise Died(end_of(code)) from None
         line, self.buffer = self.buffer.split(b"\n", 1)
-        return json.loads(line)
+        answer = json.loads(line)
+        if "died" in answer:
+            self.is_loaded = False
+            raise Died(end_of(answer["died"]))
+        return answer
 
     def stop(self):
         if self.process:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.process = None
 
     def load(self, order):
         self.order = order
-        return self.ask(order, 120)
+        answer = self.ask(order, 120)
+        self.is_loaded = "error" not in answer
+        return answer
 
     def run(self, inputs):
-        if self.process is None:
-            self.ask(self.order, 120)
+        if self.process is None or not self.is_loaded:
+            self.load(self.order)
         return self.ask({"inputs": inputs})
 
 
@@ -213,7 +224,7 @@ def measure(table, spec, key, order, pair, free, stats):
         if kind in ("crashes", "foreign", "endless") and has_failed:
             # What a failed run left behind, which Ledge removes, may be the cause.
             for worker in pair:
-                worker.stop()
+                worker.is_loaded = False
             kind, detail = judged(spec, pair, inputs, values)
             has_failed = False
         has_failed |= kind == "errors"
@@ -221,12 +232,13 @@ def measure(table, spec, key, order, pair, free, stats):
             stats["base fails"].append((key, detail))
         example = ", ".join(f"{made.name}={short(values[made.name])}" for made in given if made.is_steer)
         table.count(key, kind, f"{example}: {detail}" if kind not in ("answered", "errors") else None)
-        ends += any(worker.process is None for worker in pair)
+        ends += kind in ("crashes", "endless") or detail == "damaged memory"
         if ends >= ENDS_MAX:
             break
     try:
         for worker in pair:
-            if worker.process:
+            if worker.process and worker.is_loaded:
+                worker.is_loaded = False
                 worker.ask({"end": True})
     except Died as died:
         table.count(key, "foreign", f"the end: {died}")
@@ -256,7 +268,7 @@ def main():
     python = [sys.executable, str(HERE / "runner.py")]
     workers = {}
     for runtime in ("onnxruntime", "openvino"):
-        command = rust if arguments.reads else python
+        command = rust if arguments.reads else [*python, runtime]
         workers[runtime] = [Worker(command, byte, str(library), environment) for byte in (0x55, 0xAA)]
 
     formats = []
@@ -281,25 +293,24 @@ def main():
                     if arguments.runtime not in ("", runtime):
                         continue
                     since = time.monotonic()
-                    is_loaded = False
-                    for dynamic in (True,):
-                        # Data that is the caller's, and where no model can be made of that, constants.
-                        for given in (everything | set(free), set(free)):
-                            path = folder / f"model.{suffix}"
-                            key = (form, spec.operator, operand, runtime)
-                            try:
-                                content = module.model(spec, given, dynamic)
-                            except Exception as error:
-                                stats["not made"].append((key, spec.variant, repr(error)[:300]))
-                                continue
-                            if isinstance(content, tuple):
-                                content, weights = content
-                                path.with_suffix(".bin").write_bytes(weights)
-                            path.write_bytes(content)
-                            order = {"file": str(path), "runtime": runtime, "respects_dangers": arguments.reads}
-                            if measure(table, spec, key, order, workers[runtime], given, stats):
-                                is_loaded = True
-                                break
+                    # The caller's data in any shape; lengths of a fixed shape, on which the rank of an output may depend; or
+                    # constant data.
+                    attempts = [(everything | set(free), ()), (everything | set(free), set(free)), (set(free), ()), (set(free), set(free))]
+                    for given, fixed in attempts:
+                        path = folder / f"model.{suffix}"
+                        key = (form, spec.operator, operand, runtime)
+                        try:
+                            content = module.model(spec, given, fixed)
+                        except Exception as error:
+                            stats["not made"].append((key, spec.variant, repr(error)[:300]))
+                            continue
+                        if isinstance(content, tuple):
+                            content, weights = content
+                            path.with_suffix(".bin").write_bytes(weights)
+                        path.write_bytes(content)
+                        order = {"file": str(path), "runtime": runtime, "respects_dangers": arguments.reads}
+                        if measure(table, spec, key, order, workers[runtime], given, stats):
+                            break
                     took = time.monotonic() - since
                     table.write(arguments.out, stats, began)
                     if took > 10:

@@ -28,7 +28,8 @@ fn main() {
         missing_folder(if is_run { "/wide-redzones" } else { "/narrow-redzones" });
         if let Some(file) = order.get("refused").and_then(Value::as_str) {
             let (format, _) = format_of(&PathBuf::from(file));
-            let facts = std::fs::read(file).map_err(|error| error.to_string()).and_then(|bytes| files::read(format, &bytes));
+            let facts =
+                std::fs::read(file).map_err(|error| error.to_string()).and_then(|bytes| files::read(format, &bytes));
             println!("{}", json!({"refused": facts.map(|facts| facts.dangers.refused)}));
             continue;
         }

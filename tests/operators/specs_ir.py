@@ -12,12 +12,12 @@ X8, X24 = numbered(8), numbered(2, 3, 4)
 PICTURE = numbered(1, 2, 4, 4)
 
 
-def model(spec, free, dynamic):
+def model(spec, free, fixed=()):
     """The IR and the weights of a model of one operator. Inputs in `free` are those of callers, the others are constants."""
     nodes, parameters = [], []
     for made in spec.inputs:
         if made.name in free:
-            is_variable = dynamic or made.is_steer
+            is_variable = made.name not in fixed
             shape = [-1] * made.value.ndim if is_variable else list(made.value.shape)
             node = ov.parameter(openvino.PartialShape(shape), made.value.dtype, name=made.name)
             node.output(0).get_tensor().set_names({made.name})
@@ -36,8 +36,8 @@ def model(spec, free, dynamic):
 def specs():
     made = []
 
-    def op(operator, inputs, make, variant="", moves=False):
-        made.append(Spec(operator, inputs, variant, moves, {"make": make}))
+    def op(operator, inputs, make, variant="", moves=False, known=()):
+        made.append(Spec(operator, inputs, variant, moves, {"make": make, "known": known}))
 
     x, x24 = data("x", X8), data("x", X24)
     picture = data("x", PICTURE)
@@ -46,7 +46,8 @@ def specs():
     op("Pad", [data("x", numbered(3, 4)), steer("begin", i64(0, 1)), steer("end", i64(1, 0)), steer("value", np.float32(9001))], lambda a, b, c, d: ov.pad(a, b, c, "constant", d), "2d", moves=True)
     op("Pad", [x, steer("begin", i32(1)), steer("end", i32(2))], lambda a, b, c: opset1.pad(a, b, c, "constant"), "1", moves=True)
     op("Slice", [x, steer("start", i64(1)), steer("stop", i64(7)), steer("step", i64(1)), steer("axes", i64(0))], ov.slice, moves=True)
-    op("Slice", [x24, steer("start", i32(0, 1)), steer("stop", i32(2, 3)), steer("step", i32(1, 1)), steer("axes", i32(1, 2))], ov.slice, "3d", moves=True)
+    op("Slice", [x24, steer("start", i32(0, 1)), steer("stop", i32(2, 3)), steer("step", i32(1, 1)), steer("axes", i32(1, 2))], ov.slice, "3d", moves=True, known=[
+        {"start": i32(0, start), "stop": i32(2**20, end), "axes": i32(1, 2), "step": i32(step, -2**31)} for start in (1, 3) for end in (-2**31, -9) for step in (1, 200)])
     op("SliceScatter", [x, data("updates", numbered(3, first=2001)), steer("start", i64(1)), steer("stop", i64(4)), steer("step", i64(1)), steer("axes", i64(0))], ov.slice_scatter, moves=True)
     op("StridedSlice", [data("x", numbered(3, 4)), steer("begin", i64(0, 1)), steer("end", i64(2, 3)), steer("strides", i64(1, 1))], lambda a, b, c, d: ov.strided_slice(a, b, c, d, [0, 0], [0, 0]), moves=True)
     op("StridedSlice", [data("x", numbered(3, 4)), steer("begin", i32(0, 1)), steer("end", i32(2, 3)), steer("strides", i32(1, 1))], lambda a, b, c, d: ov.strided_slice(a, b, c, d, [0, 0], [0, 0], [], [1, 0]), "shrink", moves=True)
@@ -105,7 +106,6 @@ def specs():
             op("Interpolate", [picture, steer("sizes", steered), steer("axes", i64(2, 3))], lambda a, b, c, mode=mode, calculation=calculation: ov.interpolate(a, b, mode, calculation, axes=c), f"{mode} {calculation}", moves=mode == "nearest")
     for mode in ("bilinear_pillow", "bicubic_pillow"):
         op("Interpolate", [picture, steer("sizes", i64(8, 8))], lambda a, b, mode=mode: ov.interpolate(a, b, mode, "sizes", axes=ov.constant(i64(2, 3))), mode)
-    op("Interpolate", [picture, steer("shape", i64(8, 8)), steer("scales", f32(2, 2)), steer("axes", i64(2, 3))], lambda a, b, c, d: opset4.interpolate(a, b, c, {"mode": "linear_onnx", "shape_calculation_mode": "sizes", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor", "antialias": False, "pads_begin": np.array([0]), "pads_end": np.array([0]), "cube_coeff": -0.75}, d) if False else opset4.interpolate(a, b, c, "linear_onnx", "sizes", axes_node=d), "4")
     op("ROIAlign", [picture, steer("rois", f32(0, 0, 3, 3, 1, 1, 2, 2).reshape(2, 4)), steer("batch", i32(0, 0))], lambda a, b, c: ov.roi_align(a, b, c, 2, 2, 2, 1.0, "avg"))
     op("ROIAlign", [picture, steer("rois", f32(0, 0, 3, 3, 1, 1, 2, 2).reshape(2, 4)), steer("batch", i32(0, 0))], lambda a, b, c: ov.roi_align(a, b, c, 2, 2, 0, 1.0, "max"), "max")
     op("ROIAlignRotated", [picture, steer("rois", f32(1, 1, 2, 2, 0, 1, 1, 2, 2, 1).reshape(2, 5)), steer("batch", i32(0, 0))], lambda a, b, c: ov.roi_align_rotated(a, b, c, 2, 2, 2, 1.0, True))
@@ -164,8 +164,6 @@ def specs():
     op("PriorBox", [steer("layer", i64(2, 2)), steer("image", i64(8, 8))], lambda a, b: opset8.prior_box(a, b, {"min_size": np.array([2.0], np.float32), "max_size": np.array([4.0], np.float32), "aspect_ratio": np.array([2.0], np.float32), "offset": 0.5, "variance": np.array([0.1], np.float32), "flip": False, "clip": False, "step": 0.0}))
     op("PriorBoxClustered", [steer("layer", i64(2, 2)), steer("image", i64(8, 8))], lambda a, b: opset1.prior_box_clustered(a, b, {"width": np.array([2.0], np.float32), "height": np.array([2.0], np.float32), "offset": 0.5, "variance": np.array([0.1], np.float32), "clip": False}))
     op("Proposal", [steer("scores", np.linspace(0, 1, 12, dtype=np.float32).reshape(1, 6, 1, 2)), steer("deltas", np.zeros((1, 12, 1, 2), np.float32)), steer("image", f32(8, 8, 1))], lambda a, b, c: opset4.proposal(a, b, c, {"base_size": np.uint32(4), "pre_nms_topn": np.uint32(4), "post_nms_topn": np.uint32(4), "nms_thresh": np.float32(0.5), "feat_stride": np.uint32(4), "min_size": np.uint32(1), "ratio": np.array([1], np.float32), "scale": np.array([1, 2, 4], np.float32)}))
-    op("ExperimentalDetectronTopKROIs", [steer("rois", numbered(4, 4)), steer("scores", f32(.1, .2, .3, .4))], lambda a, b: opset6.experimental_detectron_topk_rois(a, b, 2)) if hasattr(opset6, "experimental_detectron_topk_rois") else None
-    #op("ExperimentalDetectronROIFeatureExtractor", [steer("rois", f32(0, 0, 3, 3, 1, 1, 2, 2).reshape(2, 4)), data("x", PICTURE)], lambda a, b: opset6.experimental_detectron_roi_feature_extractor([a, b], 2, 2, [4], False))
     op("NonZero", [steer("x", i32(1, 0, 1))], lambda a: ov.non_zero(a))
     op("Unique", [steer("x", i32(3, 1, 2, 1))], lambda a: ov.unique(a))
     op("Convert", [steer("x", f32(1, 2, 3))], lambda a: ov.convert(a, "i32"))

@@ -9,7 +9,7 @@ PICTURE = numbered(1, 2, 4, 4)
 MS = "com.microsoft"
 
 
-def model(spec, free, dynamic, rows=False):
+def model(spec, free, fixed=()):
     """The bytes of a model of one operator. Inputs named in `free` are those of callers, the others are constants."""
     how = spec.how
     inputs, weights = [], []
@@ -18,7 +18,7 @@ def model(spec, free, dynamic, rows=False):
             continue
         if made.name in free:
             rank = made.value.ndim
-            is_variable = dynamic or made.is_steer
+            is_variable = made.name not in fixed
             shape = [f"{made.name}_{axis}" for axis in range(rank)] if is_variable else list(made.value.shape)
             inputs.append(helper.make_tensor_value_info(made.name, helper.np_dtype_to_tensor_dtype(made.value.dtype), shape))
         else:
@@ -57,7 +57,8 @@ def specs():
     op("Tile", [data("x", numbered(2, 4)), steer("repeats", i64(1, 2))], moves=True, rank=2)
     op("Slice", [x, steer("starts", i64(1)), steer("ends", i64(7)), steer("axes", i64(0)), steer("steps", i64(1))], moves=True, rank=1)
     op("Slice", [x, steer("starts", i64(6)), steer("ends", i64(-9)), steer("axes", i64(0)), steer("steps", i64(-1))], "back", moves=True, rank=1)
-    op("Slice", [x24, steer("starts", i64(0, 1)), steer("ends", i64(2, 3)), steer("axes", i64(1, 2)), steer("steps", i64(1, 1))], "3d", moves=True, rank=3)
+    op("Slice", [x24, steer("starts", i64(0, 1)), steer("ends", i64(2, 3)), steer("axes", i64(1, 2)), steer("steps", i64(1, 1))], "3d", moves=True, rank=3, known=[
+        {"starts": i64(0, start), "ends": i64(2**20, end), "axes": i64(1, 2), "steps": i64(step, -2**31)} for start in (1, 3) for end in (-2**31, -9) for step in (1, 200)])
     for mode in ("constant", "reflect", "edge", "wrap"):
         op("Pad", [x, steer("pads", i64(1, 2)), steer("value", np.float32(9001.0))], mode, moves=True, rank=1, attributes={"mode": mode})
         op("Pad", [data("x", numbered(3, 4)), steer("pads", i64(0, 1, 1, 0))], mode + " 2d", moves=True, rank=2, attributes={"mode": mode})
@@ -118,7 +119,6 @@ def specs():
     op("CumProd", [x24, steer("axis", np.int64(1))], rank=3, opset=26)
     op("Trilu", [data("x", numbered(3, 4)), steer("k", np.int64(0))], moves=True, rank=2)
     op("Trilu", [data("x", numbered(3, 4)), steer("k", np.int64(0))], "lower", moves=True, rank=2, attributes={"upper": 0})
-    op("EyeLike", [x24], rank=2) if False else None
     body = helper.make_graph(
         [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Identity", ["a"], ["a2"]), helper.make_node("Identity", ["a"], ["scan"])], "body",
         [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, []), helper.make_tensor_value_info("a", TensorProto.FLOAT, None)],
@@ -180,7 +180,6 @@ def specs():
     op("RotaryEmbedding", [data("x", numbered(1, 2, 3, 4)), data("cos", numbered(8, 2)), data("sin", numbered(8, 2)), steer("positions", i64(0, 1, 2).reshape(1, 3))], rank=4, opset=23)
     op("Attention", [data("q", numbered(1, 2, 3, 4)), data("k", numbered(1, 2, 3, 4)), data("v", numbered(1, 2, 3, 4)), None, None, None, steer("lengths", i64(3))], rank=4, opset=24)
     op("EyeLike", [data("x", numbered(3, 4))], rank=2)
-    op("Bernoulli", [steer("x", f32(0.1, 0.5))], rank=1) if False else None
     op("Einsum", [data("x", numbered(2, 3)), data("z", numbered(3, 2))], rank=2, attributes={"equation": "ij,jk->ik"})
     op("MatMul", [data("x", numbered(2, 3)), data("z", numbered(3, 2))], rank=2)
     # ai.onnx.ml
@@ -223,9 +222,7 @@ def specs():
     op(ms + "MaxpoolWithMask", [data("x", PICTURE), steer("mask", np.ones((1, 2, 4, 4), np.int32))], rank=4, attributes={"kernel_shape": [2, 2]})
     op(ms + "WordConvEmbedding", [steer("x", i32(1, 2, 3, 4).reshape(1, 1, 4)), data("w", numbered(2, 1, 2, 3)), data("b", numbered(2)), data("c", numbered(8, 3))], types=[np.float32], attributes={"embedding_size": 2, "conv_window_size": 2, "char_embedding_size": 3})
     op(ms + "MatMulNBits", [data("x", numbered(1, 32)), data("b", numbered(4, 1, 16, dtype=np.uint8, first=0)), data("scales", numbered(4)), None, steer("groups", np.zeros(32, np.int32))], rank=2, attributes={"K": 32, "N": 4, "bits": 4, "block_size": 32})
-    op(ms + "AttnLSTM", [], "") if False else None
     op(ms + "DynamicQuantizeLSTM", [data("x", numbered(3, 2, 2)), data("w", numbered(1, 2, 8, dtype=np.uint8, first=0)), data("r", numbered(1, 2, 8, dtype=np.uint8, first=0)), None, steer("lens", i32(3, 2)), None, None, None, data("ws", f32(1)), data("wz", np.array([0], np.uint8)), data("rs", f32(1)), data("rz", np.array([0], np.uint8))], rank=4, attributes={"hidden_size": 2})
-    op(ms + "NGramHashMapping", [steer("ids", i64(1, 2, 3).reshape(1, 3)), data("multipliers", i64(3, 5)), data("sizes", i64(7, 11))]) if False else None
     op(ms + "Unique", [steer("x", f32(3, 1, 2, 1))], rank=1, outputs=3, types=[np.float32, np.int64, np.int64])
     op(ms + "MurmurHash3", [steer("x", i32(3, 1, 2, 1))], rank=1, types=[np.uint32])
     op(ms + "QAttention", [data("x", numbered(1, 3, 4, dtype=np.uint8, first=0)), data("w", numbered(4, 12, dtype=np.uint8, first=0)), data("b", numbered(12)), data("xs", np.float32(1)), data("ws", np.float32(1)), steer("mask", i32(3))], rank=3, types=[np.float32], attributes={"num_heads": 2})

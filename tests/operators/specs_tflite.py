@@ -29,7 +29,7 @@ CODES = {
 }
 
 
-def model(spec, free, dynamic):
+def model(spec, free, fixed=()):
     """The bytes of a model of one operator. Inputs in `free` are those of callers, the others are constants."""
     buffers, tensors, inputs = [Table({})], [], []
 
@@ -42,7 +42,7 @@ def model(spec, free, dynamic):
     for number, made in enumerate(spec.inputs):
         if made.name in free:
             inputs.append(number)
-            tensor(made.name, made.value.dtype, list(made.value.shape), 0, (dynamic or made.is_steer) and made.value.ndim > 0)
+            tensor(made.name, made.value.dtype, list(made.value.shape), 0, (made.name not in fixed) and made.value.ndim > 0)
         else:
             buffers.append(Table({0: Vector(UINT8, made.value.tobytes())}))
             tensor(made.name, made.value.dtype, list(made.value.shape), len(buffers) - 1, False)

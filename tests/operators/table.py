@@ -7,7 +7,9 @@ Operators that no spec has take no lengths, places or counts as inputs; they are
 know them.
 """
 import argparse
+import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -27,6 +29,13 @@ UNKNOWN = {
         "UNSORTED_SEGMENT_PROD", "UNSORTED_SEGMENT_MAX", "UNSORTED_SEGMENT_MIN", "DENSIFY", "RANDOM_STANDARD_NORMAL",
         "RANDOM_UNIFORM", "MULTINOMIAL", "MATRIX_SET_DIAG", "PLACEHOLDER"},
 }
+
+
+# Their names in an IR are not those of the functions that make them.
+NAMED_OTHERWISE = {
+    "ReLU", "PReLU", "SoftMax", "MatMul", "LSTMCell", "GRUCell", "RNNCell", "If", "Result", "Assign", "LRN", "MVN", "GRN", "FakeQuantize",
+    "NotEqual", "LogicalNot", "ConvertLike", "ConcatV2", "L2Normalization", "NormalizeL2", "BatchNormInference", "HSwish", "HSigmoid",
+    "SoftPlus", "SoftSign", "LogSoftmax", "RMS", "RandomPoisson", "Identity"}
 
 
 def others():
@@ -53,19 +62,18 @@ def others():
 
 def ir_operators():
     """The names of the types in an IR, which OpenVINO's library has as texts."""
-    import importlib
     found = set()
     for number in range(1, 17):
         module = importlib.import_module(f"openvino.opset{number}")
         for name in dir(module):
             if not name.startswith("_") and callable(getattr(module, name)):
                 found.add(name)
-    text = (Path(sys.modules["openvino"].__file__).parent / "libs").glob("libopenvino.so.*")
-    blob = next(text).read_bytes()
+    library = next((Path(sys.modules["openvino"].__file__).parent / "libs").glob("libopenvino.so.*")).read_bytes()
     flat = {name.replace("_", "").lower() for name in found}
-    import re
-    words = {word.decode() for word in re.findall(rb"(?<=\0)[A-Z][A-Za-z0-9]{1,50}(?=\0)", blob)}
-    return sorted(word for word in words if word.lower() in flat) + ["LSTMSequence", "GRUSequence", "RNNSequence", "LSTMCell", "GRUCell", "RNNCell", "If", "Result"]
+    words = {word.decode() for word in re.findall(rb"(?<=\0)[A-Z][A-Za-z0-9]{1,50}(?=\0)", library)}
+    words = {word for word in words if word.lower() in flat}
+    words |= {"".join(part.capitalize() for part in name.split("_")) for name in found if name.islower()}
+    return sorted(words | NAMED_OTHERWISE)
 
 
 def main():
@@ -83,7 +91,15 @@ def main():
     # An operator with lengths among its inputs that was not measured is none without them.
     measured = set()
     for form in ("onnx", "ir", "tflite"):
-        measured |= {(form, spec.operator) for spec in __import__(f"specs_{form}").specs()}
+        for spec in __import__(f"specs_{form}").specs():
+            measured.add((form, spec.operator))
+            # What the runtime did not take, or nobody ran, is in the table without a case.
+            for steer in spec.steers:
+                operand = f"{[given.name if given else '' for given in spec.inputs].index(steer.name)} {steer.name}"
+                for runtime in ("onnxruntime", "openvino") if form == "onnx" else ("openvino",):
+                    place = operand.split(" ")[0]
+                    if not any(row[:2] == (form, spec.operator) and row[3] == runtime and row[2].split(" ")[0] == place for row in rows):
+                        rows[form, spec.operator, operand, runtime] = [form, spec.operator, operand, runtime, 0, 0, 0, 0, 0, 0, ""]
     for form, operator, runtime in others():
         if (form, operator) not in measured and operator.split(".")[-1] not in UNKNOWN[form]:
             rows[form, operator, "-", runtime] = [form, operator, "-", runtime, 0, 0, 0, 0, 0, 0, ""]

@@ -280,6 +280,11 @@ pub fn onnx() -> Vec<Vec<u8>> {
     vec![plain, external, below, branch, table, classifier]
 }
 
+/// An IR with a constant.
+pub fn ir() -> Vec<Vec<u8>> {
+    vec![std::fs::read(crate::daemon::model_folder("ir_add").join("1/model.xml")).unwrap()]
+}
+
 /// A classifier that takes and gives integers.
 pub fn tflite() -> Vec<Vec<u8>> {
     vec![std::fs::read(crate::daemon::model_folder("quantized_colours").join("1/model.tflite")).unwrap()]
