@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs operators on hostile numbers in both runtimes, and writes the table of what they do.
 
-usage: run.py --root .ledge --runner target/debug/examples/operators [--reads] [--only WORD] [--format onnx|ir|tflite]
+usage: run.py --root .ledge --runner target/debug/examples/operators [--reads] [--harmful] [--fixed] [--only WORD] [--format onnx|ir|tflite]
               [--runtime onnxruntime|openvino] [--out FILE]
 
 README.md beside this file says how to read the table. With --reads the dangers that the files show are respected: the table is
@@ -251,6 +251,8 @@ def main():
     parser.add_argument("--runner", default="target/debug/examples/operators", type=Path)
     parser.add_argument("--python", type=Path, help="where the wheels of the runtimes are unpacked")
     parser.add_argument("--reads", action="store_true")
+    parser.add_argument("--harmful", action="store_true", help="only operators that do harm by the table")
+    parser.add_argument("--fixed", action="store_true", help="with data of fixed shapes")
     parser.add_argument("--only", default="")
     parser.add_argument("--format", default="")
     parser.add_argument("--from", dest="first", default="", help="the first operator by the alphabet")
@@ -275,11 +277,15 @@ def main():
     for name, module in (("onnx", "specs_onnx"), ("ir", "specs_ir"), ("tflite", "specs_tflite")):
         if arguments.format in ("", name) and (HERE / f"{module}.py").exists():
             formats.append((name, __import__(module)))
+    lines = [line.split("\t") for line in (HERE.parent.parent / "src/engine/operators.tsv").read_text().splitlines()[1:]]
+    harmful = {(line[0], line[1]) for line in lines if line[7:9] != ["0", "0"]}
     table, stats, began = Table(), collections.defaultdict(list), time.monotonic()
     for form, module in formats:
         suffix = {"onnx": "onnx", "ir": "xml", "tflite": "tflite"}[form]
         for spec in module.specs():
             if arguments.only and arguments.only not in spec.operator:
+                continue
+            if arguments.harmful and (form, spec.operator) not in harmful:
                 continue
             if not arguments.first <= spec.operator < arguments.last:
                 continue
@@ -297,6 +303,7 @@ def main():
                     # constant data.
                     attempts = [(everything | set(free), ()), (everything | set(free), set(free)), (set(free), ()), (set(free), set(free))]
                     for given, fixed in attempts:
+                        fixed = set(fixed) | everything if arguments.fixed else fixed
                         path = folder / f"model.{suffix}"
                         key = (form, spec.operator, operand, runtime)
                         try:

@@ -87,7 +87,9 @@ def main():
     for path in arguments.results:
         for row in json.loads(path.read_text())["rows"]:
             example = next((row[10][kind] for kind in ("crashes", "foreign", "endless") if kind in row[10]), "")
-            rows[tuple(row[:4])] = row[:10] + [example]
+            before = rows.get(tuple(row[:4]), row[:4] + [0] * 6 + [""])
+            counts = [one + other for one, other in zip(before[4:10], row[4:10])]
+            rows[tuple(row[:4])] = row[:4] + counts + [before[10] or example]
     # An operator with lengths among its inputs that was not measured is none without them.
     measured = set()
     for form in ("onnx", "ir", "tflite"):

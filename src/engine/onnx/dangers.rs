@@ -207,7 +207,8 @@ impl<'a> GraphWalk<'a> {
             for (index, harm) in operators::harms((Format::Onnx, runtime), operator, &operands) {
                 let input = |index| inputs.get(index).and_then(|value: &Value<'_>| value.input);
                 match index.map(input) {
-                    // An empty tensor is the only harm, and a call shows it.
+                    // An empty count or threshold is the only harm, and a call shows it.
+                    None if runtime == Runtime::OnnxRuntime && operator == "NonMaxSuppression" => {}
                     Some(Some(input)) if runtime == Runtime::OnnxRuntime && operator == "NonMaxSuppression" => {
                         self.found.filled.push(input.to_owned());
                     }
@@ -560,6 +561,17 @@ mod tests {
             assert_eq!(endangered(masked), [], "{op} by a mask of its own");
         }
         assert_eq!(endangered(vec![node("Range", &["c", "c", "i"], "y", vec![])]), openvino);
+    }
+
+    #[test]
+    fn counts_that_select_boxes_may_not_be_empty_and_boxes_are_for_both_runtimes() {
+        let find = |inputs: &[&str]| {
+            let nodes = vec![node("NonMaxSuppression", inputs, "y", vec![])];
+            find(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() })
+        };
+        let boxes = find(&["x", "x", "c"]);
+        assert!(boxes.refused.iter().all(|(runtime, _)| *runtime != Runtime::OnnxRuntime), "{:?}", boxes.refused);
+        assert_eq!(find(&["x", "x", "i"]).filled, ["i"]);
     }
 
     #[test]
