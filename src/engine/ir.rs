@@ -42,8 +42,8 @@ fn graph(net: Node<'_, '_>, depth: usize, found: &mut Dangers) {
     // Each port that an edge comes from, or that a layer has, is a value.
     let mut values = HashMap::<(&str, &str), usize>::new();
     let mut number = |port| {
-        let next = values.len();
-        *values.entry(port).or_insert(next)
+        let number = values.len();
+        *values.entry(port).or_insert(number)
     };
     let mut sources = HashMap::new();
     for edge in of(net, "edges").flat_map(|edges| of(edges, "edge")) {

@@ -113,7 +113,7 @@ fn run(backend: &mut dyn Backend, order: &Value) -> Result<Value, String> {
         tensors.push(tensor);
     }
     let outputs: Vec<usize> = (0..signature.outputs.len()).collect();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     let place = RunPlace { core: 0, is_wide: false, deadline, patience: None };
     let result = backend.run(&tensors, &outputs, place).map_err(|error| error.to_string())?;
     let shown = result.outputs.iter().map(|tensor| {
@@ -139,7 +139,7 @@ fn tensor(input: &Value) -> Result<Tensor, String> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// FNV-1a of words of eight bytes.

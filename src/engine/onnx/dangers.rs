@@ -215,7 +215,7 @@ impl<'a> GraphWalk<'a> {
                     // The indices of each call are compared with the rows of the table.
                     Some(Some(_)) if operator == "Gather" && is_table => {}
                     _ => {
-                        self.refuse(runtime, operators::reason(operator, name.map_or("", String::as_str), index, harm))
+                        self.refuse(runtime, operators::reason(operator, name.map_or("", String::as_str), index, harm));
                     }
                 }
             }
