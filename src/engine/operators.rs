@@ -64,6 +64,10 @@ const INDEXED: [&str; 9] = [
     "GATHER_ND",
 ];
 
+/// Operators that shift by as many bits as their second input says. They touch no memory, so the table does not show that
+/// the processor decides what comes of a shift by all bits of a number and more.
+const SHIFTS: [&str; 3] = ["BitwiseLeftShift", "BitwiseRightShift", "RIGHT_SHIFT"];
+
 /// The harm of what nobody measured.
 const UNKNOWN: &str = "is not known to be safe";
 
@@ -136,6 +140,9 @@ pub(crate) fn harms(
     let is_arithmetic = ARITHMETIC.contains(&operator);
     let counts = |operand: &Operand| operand.from_caller && (operand.is_integer || !is_arithmetic);
     let at = |index: usize| operands.get(index).filter(|operand| counts(operand));
+    if SHIFTS.contains(&operator) && at(1).is_some() {
+        return vec![(Some(1), "is undefined from the bits of its datatype on")];
+    }
     let Some(measured) = TABLE.get(&(format, operator, runtime.as_str())) else {
         let unknown = operands.iter().position(|operand| operand.from_caller && operand.is_integer);
         return unknown.map(|index| (Some(index), UNKNOWN)).into_iter().collect();

@@ -96,7 +96,7 @@ fuzzed! {
 
     a_model_config_is_written_as_it_was_read: model_toml, cut Mixed, changed Mixed, 5_000;
     an_onnx_file_names_no_file_outside_its_folder: onnx, cut Mixed, changed Mixed, 20_000;
-    an_ir_is_read_or_for_no_runtime: ir, cut Refused, changed Mixed, 5_000;
+    an_ir_is_read_or_for_no_runtime: ir, cut Mixed, changed Mixed, 5_000;
     a_tflite_file_gives_numbers_and_names_within_bounds: tflite, cut Mixed, changed Mixed, 20_000;
     the_same_declarations_are_the_same_views: feature_views, cut Mixed, changed Mixed, 3_000;
 

@@ -1,6 +1,7 @@
 //! Numbers by which callers would end the daemon, or read and write its memory, through a runtime.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ledge::engine::backend::Format;
 use ledge::engine::files;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
 use crate::daemon::{TestDaemon, TestRoot, data};
-use crate::fault_rounds::runtime_processes;
+use crate::fault_rounds::{runtime_processes, wait_until};
 
 /// The models in one runtime, or in the one that is chosen.
 fn serving(runtime: &str, models: &[&str]) -> TestDaemon {
@@ -155,6 +156,8 @@ fn known_hostile_numbers_get_a_right_answer_or_an_error_and_end_no_process() {
             }
         }
         let daemon = root.start();
+        // A process that tried a model ends soon after the model is ready.
+        wait_until("one process", Duration::from_mins(1), || runtime_processes(&daemon).len() == 1);
         let before = runtime_processes(&daemon);
         let client = &mut daemon.client();
         let answers = |response: &Response, right: &dyn Fn(f64) -> bool| {

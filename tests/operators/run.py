@@ -34,6 +34,12 @@ DAMAGED = 99
 COLUMNS = ("cases", "answered", "errors", "crashes", "foreign", "endless")
 
 
+# What these move is among their inputs, and nothing else: they fill no place with zeros.
+NEVER_ZERO = {
+    "Slice", "StridedSlice", "Reshape", "Roll", "Split", "VariadicSplit", "TopK", "Tile", "Transpose", "Squeeze", "Unsqueeze",
+    "SLICE", "STRIDED_SLICE", "RESHAPE", "SPLIT", "SPLIT_V", "TOPK_V2", "TILE", "TRANSPOSE"}
+
+
 class Died(Exception):
     """The process has ended, with this end."""
 
@@ -115,7 +121,7 @@ def numbers_of(output):
 def strangers(spec, values, answer):
     """A number of the outputs that no input has; None if there is none."""
     import numpy as np
-    fills = [0, 9001, 5001, 5002]
+    fills = [9001, 5001, 5002] + ([] if spec.operator in NEVER_ZERO else [0])
     for output in answer["outputs"][:1]:
         found = np.atleast_1d(numbers_of(output))
         own = [np.asarray(value).reshape(-1) for value in values if str(value.dtype) == str(found.dtype)]
@@ -294,6 +300,9 @@ def main():
             chosen = [([steer], f"{[given.name if given else '' for given in spec.inputs].index(steer)} {steer}") for steer in steers]
             if len(steers) > 1:
                 chosen.append((steers, "together"))
+            if len(steers) > 2:
+                # A runtime may have another way for an operator of which one such input is a constant.
+                chosen += [([steer for steer in steers if steer != constant], "together") for constant in steers]
             for free, operand in chosen:
                 for runtime in ("onnxruntime", "openvino") if form == "onnx" else ("openvino",):
                     if arguments.runtime not in ("", runtime):
