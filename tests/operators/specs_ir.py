@@ -46,7 +46,9 @@ def specs():
     op("Pad", [data("x", numbered(3, 4)), steer("begin", i64(0, 1)), steer("end", i64(1, 0)), steer("value", np.float32(9001))], lambda a, b, c, d: ov.pad(a, b, c, "constant", d), "2d", moves=True)
     op("Pad", [x, steer("begin", i32(1)), steer("end", i32(2))], lambda a, b, c: opset1.pad(a, b, c, "constant"), "1", moves=True)
     op("Slice", [x, steer("start", i64(1)), steer("stop", i64(7)), steer("step", i64(1)), steer("axes", i64(0))], ov.slice, moves=True, known=[
-        {"start": i64(start), "stop": i64(end), "step": i64(-2**31)} for start in (0, 7) for end in (-9, 8, -2**31)])
+        {"start": i64(start), "stop": i64(end), "step": i64(-2**31)} for start in (0, 3, 7) for end in (-9, 7, 8, -2**31)])
+    op("Slice", [x, steer("start", i64(3)), steer("stop", i64(8)), steer("step", i64(1)), steer("axes", i64(0))], ov.slice, "from 3", moves=True)
+    op("Slice", [x, steer("start", i64(3)), steer("stop", i64(-9)), steer("step", i64(-1)), steer("axes", i64(0))], ov.slice, "back from 3", moves=True)
     op("Slice", [x24, steer("start", i32(0, 1)), steer("stop", i32(2, 3)), steer("step", i32(1, 1)), steer("axes", i32(1, 2))], ov.slice, "3d", moves=True, known=[
         {"start": i32(0, start), "stop": i32(2**20, end), "axes": i32(1, 2), "step": i32(step, -2**31)} for start in (1, 3) for end in (-2**31, -9) for step in (1, 200)])
     op("SliceScatter", [x, data("updates", numbered(3, first=2001)), steer("start", i64(1)), steer("stop", i64(4)), steer("step", i64(1)), steer("axes", i64(0))], ov.slice_scatter, moves=True)

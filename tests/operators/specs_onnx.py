@@ -56,8 +56,10 @@ def specs():
     op("Expand", [data("x", numbered(1, 4)), steer("shape", i64(2, 4))], moves=True, rank=2)
     op("Tile", [data("x", numbered(2, 4)), steer("repeats", i64(1, 2))], moves=True, rank=2)
     op("Slice", [x, steer("starts", i64(1)), steer("ends", i64(7)), steer("axes", i64(0)), steer("steps", i64(1))], moves=True, rank=1, known=[
-        {"starts": i64(start), "ends": i64(end), "steps": i64(-2**31)} for start in (0, 7) for end in (-9, 8, -2**31)])
+        {"starts": i64(start), "ends": i64(end), "steps": i64(-2**31)} for start in (0, 3, 7) for end in (-9, 7, 8, -2**31)])
     op("Slice", [x, steer("starts", i64(6)), steer("ends", i64(-9)), steer("axes", i64(0)), steer("steps", i64(-1))], "back", moves=True, rank=1)
+    op("Slice", [x, steer("starts", i64(3)), steer("ends", i64(8)), steer("axes", i64(0)), steer("steps", i64(1))], "from 3", moves=True, rank=1)
+    op("Slice", [x, steer("starts", i64(3)), steer("ends", i64(-9)), steer("axes", i64(0)), steer("steps", i64(-1))], "back from 3", moves=True, rank=1)
     op("Slice", [x24, steer("starts", i64(0, 1)), steer("ends", i64(2, 3)), steer("axes", i64(1, 2)), steer("steps", i64(1, 1))], "3d", moves=True, rank=3, known=[
         {"starts": i64(0, start), "ends": i64(2**20, end), "axes": i64(1, 2), "steps": i64(step, -2**31)} for start in (1, 3) for end in (-2**31, -9) for step in (1, 200)])
     for mode in ("constant", "reflect", "edge", "wrap"):
