@@ -9,6 +9,9 @@ use std::path::Path;
 
 use clap::Args;
 use ledge_egress::DaemonConnection;
+use ledge_isolation::{Starter, seal_report};
+use ledge_models::runtimes::seal;
+use ledge_service::limited_process::THIS_PROGRAM;
 use serde_json::Value;
 
 use super::checks::{Check, Status, text};
@@ -73,12 +76,28 @@ fn checks(globals: &Globals) -> Vec<Check> {
 
     checks.extend(unit::check(&config));
     checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
-    let found = ask_own_daemon(&config, "/findings");
-    let sealed = found.as_ref().and_then(own_seal::found);
-    checks.extend(sealed.or_else(|| own_seal::expected(config.runtimes.isolation)));
+    checks.extend(seals(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(models::checks(&config));
     checks
+}
+
+/// The findings about the seals of the daemon and of the processes of models: those of the running daemon, because its service
+/// manager may forbid it what it allows this command, and the other way round. Without a daemon, those to expect.
+fn seals(config: &Config) -> Vec<Check> {
+    let answer =
+        ask_own_daemon(config, "/findings").and_then(|mut answer| serde_json::from_value(answer["checks"].take()).ok());
+    let found: Vec<Check> = answer.unwrap_or_default();
+    let of_daemon = |name| found.iter().find(|check| check.name == name).cloned();
+    let isolation = config.runtimes.isolation;
+    let models = || {
+        let starter = Starter::Direct(THIS_PROGRAM.into());
+        let mut check = seal::check(isolation, || seal_report(&starter, &config.runtimes.dir));
+        check.detail.insert_str(0, "no daemon answers this; in a process that this command started: ");
+        check
+    };
+    let daemon = of_daemon(own_seal::FINDING).or_else(|| own_seal::expected(isolation));
+    daemon.into_iter().chain([of_daemon(seal::FINDING).unwrap_or_else(models)]).collect()
 }
 
 /// The configuration without its file, for the checks after a mistake in it.

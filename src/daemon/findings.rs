@@ -1,15 +1,17 @@
 //! The findings about this box, as the daemon itself sees it: for the console and for alerts.
 
+use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_cameras::cameras::Cameras;
 use ledge_http::Routers;
-use ledge_isolation::seal_report;
+use ledge_isolation::{Children, seal_report};
 use ledge_models::repository::{IndexRow, Repository, VersionState};
 use ledge_models::runtimes::seal;
 use ledge_part::check::Check;
 use ledge_part::findings::FindingsSource;
+use ledge_sandbox::SealReport;
 use ledge_service::shutdown::Shutdown;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -58,7 +60,7 @@ pub fn source(
         messages: messages.cloned(),
         routers: routers.clone(),
         seal: seal.clone(),
-        seal_of_models: OnceLock::new(),
+        expected_seal: OnceLock::new(),
         runtime: Handle::current(),
     };
     FindingsSource::new(move || looked_at.findings())
@@ -72,8 +74,8 @@ struct LookedAt {
     messages: Option<MessageStatistics>,
     routers: OwnRouters,
     seal: OwnSeal,
-    /// Found once: neither the kernel nor the service manager changes it.
-    seal_of_models: OnceLock<Vec<Check>>,
+    /// The seal of a process that only reported it.
+    expected_seal: OnceLock<SealReport>,
     runtime: Handle,
 }
 
@@ -87,15 +89,26 @@ impl LookedAt {
     fn findings(&self) -> Vec<Check> {
         let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));
         checks.extend(self.seal.finding());
-        let runtimes = &self.config.runtimes;
-        let report = || seal_report(&self.seal.starter(), &runtimes.dir);
-        let seal = || seal::checks(runtimes.isolation, report);
-        checks.extend(self.seal_of_models.get_or_init(seal).iter().cloned());
+        checks.push(seal::check(self.config.runtimes.isolation, || self.seal_of_models()));
         checks.extend(self.broker());
         checks.extend(self.models());
         checks.extend(self.repository.full_queues());
         checks.extend(self.cameras.findings());
         checks
+    }
+
+    /// What the processes of models reported of their seals. Without one, what one reports that is started as they are: once,
+    /// because neither the kernel nor the service manager changes it.
+    fn seal_of_models(&self) -> io::Result<SealReport> {
+        let children = self.repository.engine().children();
+        if let Some(report) = SealReport::weakest(children.map(Children::seals).unwrap_or_default()) {
+            return Ok(report);
+        }
+        if let Some(report) = self.expected_seal.get() {
+            return Ok(report.clone());
+        }
+        let report = seal_report(&self.seal.starter(), &self.config.runtimes.dir)?;
+        Ok(self.expected_seal.get_or_init(|| report).clone())
     }
 
     fn ask(&self, path: &str) -> Option<Value> {

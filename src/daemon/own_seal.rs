@@ -9,11 +9,10 @@ use ledge_part::check::Check;
 use ledge_sandbox::{State, deny_writable_code};
 use ledge_service::limited_process::THIS_PROGRAM;
 use ledge_service::shutdown::Shutdown;
-use serde_json::Value;
 use tokio::sync::oneshot;
 
 /// The name of the finding.
-const FINDING: &str = "seal of the daemon";
+pub const FINDING: &str = "seal of the daemon";
 
 /// The state of the seal, and the starter of other processes.
 #[derive(Debug, Clone)]
@@ -120,16 +119,6 @@ impl OwnSeal {
             absent(&code.to_string())
         })
     }
-}
-
-/// The finding among those that a daemon reports.
-pub fn found(report: &Value) -> Option<Check> {
-    let check = report["checks"].as_array()?.iter().find(|check| check["name"] == FINDING)?;
-    let (detail, status) = (check["detail"].as_str()?, check["status"].as_str()?);
-    Some(match status {
-        "ok" => Check::ok(FINDING, detail),
-        _ => Check::warn(FINDING, detail, check["advice"].as_str().unwrap_or_default()),
-    })
 }
 
 /// The finding to expect of a daemon that has this setting, where none runs that could be asked.

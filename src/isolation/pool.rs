@@ -17,6 +17,7 @@ use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
+use ledge_sandbox::SealReport;
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
@@ -288,6 +289,11 @@ impl Children {
             })
         };
         self.running().into_iter().filter_map(usage).collect()
+    }
+
+    /// The reports of the children that run about their seals.
+    pub fn seals(&self) -> Vec<SealReport> {
+        self.running().iter().filter_map(|(_, home)| home.child.seal().cloned()).collect()
     }
 
     fn running(&self) -> Vec<(Option<String>, Arc<Home>)> {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use ledge_engine::backend::{Format, LoadError, Runtime};
@@ -99,6 +99,8 @@ struct Inner {
     process: OwnedFd,
     lanes: Vec<LaneSlot>,
     report: SharedMemory,
+    /// Its first message.
+    seal: OnceLock<SealReport>,
     /// For orders; one thread writes at a time.
     socket: Mutex<UnixStream>,
     /// Set before lanes are closed: no answer comes any more.
@@ -167,6 +169,7 @@ impl Child {
             process,
             lanes,
             report,
+            seal: OnceLock::new(),
             socket: Mutex::new(socket.try_clone()?),
             is_closed: AtomicBool::new(false),
             state: Mutex::default(),
@@ -182,6 +185,11 @@ impl Child {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.inner.pid
+    }
+
+    /// The report about its seal; `None` until it has come.
+    pub fn seal(&self) -> Option<&SealReport> {
+        self.inner.seal.get()
     }
 
     /// True when no answer comes from it any more.
@@ -349,7 +357,7 @@ impl Inner {
     /// Logs the mechanisms that the seal of the child lacks.
     fn sealed(&self, seal: &SealReport) {
         for finding in seal.lacking() {
-            let (mechanism, without) = (finding.mechanism.name(), finding.mechanism.without());
+            let (mechanism, without) = (finding.mechanism.name(), finding.leaves_open());
             let state = &finding.state;
             if finding.mechanism.is_essential() {
                 tracing::warn!(process = self.id, mechanism, %state, without, "the process of the runtimes is not sealed as it should be");
@@ -363,7 +371,10 @@ impl Inner {
     fn watch(&self, socket: &UnixStream, mut process: Process, on_end: &OnEnd) {
         let nonsense = loop {
             match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
-                Ok(Some(Done::Sealed(seal))) => self.sealed(&seal),
+                Ok(Some(Done::Sealed(seal))) => {
+                    self.sealed(&seal);
+                    let _ = self.seal.set(seal);
+                }
                 Ok(Some(done)) => {
                     let (Done::Loaded(number, _)
                     | Done::Bound(number, _)

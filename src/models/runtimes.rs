@@ -1,7 +1,7 @@
 //! The section `[runtimes]` of the configuration.
 //!
-//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` those about the seal of the processes
-//! that run models.
+//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` the one about the seal of the
+//! processes that run models.
 
 mod doctor;
 pub mod seal;
@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
 use ledge_base::toml_check::in_range;
-use ledge_isolation::{Isolation, Starter, seal_report};
+use ledge_isolation::Isolation;
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
-use ledge_service::limited_process::THIS_PROGRAM;
 use serde::{Deserialize, Serialize};
 
 /// The folder of the runtimes, and the cores and memory that they may use.
@@ -64,13 +63,7 @@ impl Section for RuntimesConfig {
         }
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        let mut checks = doctor::checks(self);
-        // The daemon asks its own spawner, and only once.
-        if context.may_connect {
-            let starter = Starter::Direct(THIS_PROGRAM.into());
-            checks.extend(seal::checks(self.isolation, || seal_report(&starter, &self.dir)));
-        }
-        checks
+    fn doctor(&self, _: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self)
     }
 }

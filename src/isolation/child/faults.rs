@@ -76,6 +76,8 @@ pub enum Fault {
     Nonsense,
     /// Ends as if somebody had killed it.
     Kill,
+    /// Threads without end.
+    Threads,
     /// Attempts what the seal denies, with this name.
     Probe(Vec<u8>),
 }
@@ -98,6 +100,7 @@ impl Fault {
             b'c' => Self::Scribble,
             b'n' => Self::Nonsense,
             b'k' => Self::Kill,
+            b't' => Self::Threads,
             _ => return None,
         })
     }
@@ -121,7 +124,7 @@ impl Fault {
             Self::Kill => {
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
             }
-            Self::Probe(_) | Self::Scribble | Self::Nonsense => {}
+            Self::Probe(_) | Self::Scribble | Self::Nonsense | Self::Threads => {}
         }
     }
 
@@ -130,6 +133,10 @@ impl Fault {
         match self {
             Self::Probe(name) => {
                 probe(&name);
+                return Ok(());
+            }
+            Self::Threads => {
+                start_threads();
                 return Ok(());
             }
             Self::Scribble => {
@@ -165,6 +172,21 @@ pub fn read(file: &[u8]) -> Option<FileFacts> {
             None
         }
     }
+}
+
+/// Starts threads that stay, until the system allows no more of them, and prints their number as a line of JSON.
+fn start_threads() {
+    let wait = || loop {
+        std::thread::park();
+    };
+    let mut count = 0;
+    let reason = loop {
+        match std::thread::Builder::new().stack_size(64 << 10).spawn(wait) {
+            Ok(_) => count += 1,
+            Err(error) => break error.to_string(),
+        }
+    };
+    eprintln!("{}", serde_json::json!({ "message": "threads", "count": count, "reason": reason }));
 }
 
 #[expect(unconditional_recursion, reason = "that is the fault")]
