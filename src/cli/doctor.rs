@@ -85,9 +85,9 @@ fn checks(globals: &Globals) -> Vec<Check> {
 /// The findings about the seals of the daemon and of the processes of models: those of the running daemon, because its service
 /// manager may forbid it what it allows this command, and the other way round. Without a daemon, those to expect.
 fn seals(config: &Config) -> Vec<Check> {
-    let answer =
-        ask_own_daemon(config, "/findings").and_then(|mut answer| serde_json::from_value(answer["checks"].take()).ok());
-    let found: Vec<Check> = answer.unwrap_or_default();
+    let answer = ask_own_daemon(config, "/findings");
+    let checks = answer.and_then(|mut answer| serde_json::from_value(answer.get_mut("checks")?.take()).ok());
+    let found: Vec<Check> = checks.unwrap_or_default();
     let of_daemon = |name| found.iter().find(|check| check.name == name).cloned();
     let isolation = config.runtimes.isolation;
     let models = || {
