@@ -103,7 +103,7 @@ setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages
 	@cargo deb --version >/dev/null 2>&1 || cargo install cargo-deb --locked --version 3.8.0
 	@cargo generate-rpm --version >/dev/null 2>&1 || cargo install cargo-generate-rpm --locked --version 0.21.1
 
-setup-root: setup-peers ## make the Debian root that packages are installed in, for test-peers-all (once; as root, or by sudo)
+setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root
 
 deb: setup setup-packages ## make the Debian packages in target/packages: ledge, ledge-slim, ledge-dbgsym (PACKAGE=--fast: larger, sooner)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures what it costs to run models in a process of their own: `runtimes.isolation` none, process and own, by turns.
+"""Measures what it costs to give each model a process of its own: `runtimes.isolation` process and own, by turns.
 
-Three daemons of the same binary run at the same time, each over a root of its own under .ledge/bench, and get the same
-requests in rounds: none, process, own, none, process, own. So whatever disturbs the machine disturbs all alike, and a
-ratio to none is taken within a round. Needs `make setup-test` and a binary, target/release/ledge unless --binary says
+Two daemons of the same binary run at the same time, each over a root of its own under .ledge/bench, and get the same
+requests in rounds: process, own, process, own. So whatever disturbs the machine disturbs all alike, and a
+ratio to process is taken within a round. Needs `make setup-test` and a binary, target/release/ledge unless --binary says
 otherwise.
 
 CPU time is that of the daemon and its children together, user and system, for each request: see README.md, Method.
@@ -36,7 +36,7 @@ from budget.rows.lifecycle import reload_under_load  # noqa: E402
 from budget.wire import binary_call, json_call, request  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-ISOLATIONS = ("none", "process", "own")
+ISOLATIONS = ("process", "own")
 CLIENTS = 16
 # A photograph as a camera sends it, at the size of the other benches.
 PHOTO = CHECKOUT / "benches" / "data" / "chelsea_640x480.jpg"
@@ -81,7 +81,7 @@ class Table:
         self.raw = {}
 
     def head(self):
-        print("| row | isolation | CPU/request, us | p50, us | p99, us | CPU to none | p50 to none | p99 to none |")
+        print("| row | isolation | CPU/request, us | p50, us | p99, us | CPU to process | p50 to process | p99 to process |")
         print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
 
     def lanes(self, what, lanes):
@@ -98,11 +98,11 @@ class Table:
         """A line with one figure for each isolation: {isolation: [value of each round]}."""
         self.raw[what] = seen
         shown = [f"{isolation} {Spread.of(values).show()} {unit}" for isolation, values in seen.items()]
-        usual = seen["none"]
+        usual = seen[ISOLATIONS[0]]
         for isolation in ISOLATIONS[1:]:
             if all(usual):
-                to_none = Spread.of(value / other for value, other in zip(seen[isolation], usual))
-                shown.append(f"{isolation} to none {to_none.show()}")
+                to_process = Spread.of(value / other for value, other in zip(seen[isolation], usual))
+                shown.append(f"{isolation} to process {to_process.show()}")
         print(f"{what}: {'; '.join(shown)}", flush=True)
 
 

@@ -1,7 +1,7 @@
 //! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the other
 //! tests, where each has its seeds.
 
-use ledge::engine::{onnx, tflite};
+use ledge::engine::{ir, onnx, tflite};
 use ledge::features::window::fuzz_window;
 use ledge::features::{fuzz as features, journal, snapshot};
 use ledge::identity::api_key::fuzz_key;
@@ -55,6 +55,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     // Models and declarations.
     ("model_toml", model_config::fuzz),
     ("onnx", onnx::fuzz_onnx),
+    ("ir", ir::fuzz_ir),
     ("tflite", tflite::fuzz_tflite),
     ("feature_views", features::fuzz_feature_views),
     // The platform.
@@ -74,7 +75,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("key_store", fuzz_keys),
     ("kept_manifest", ledge::rollout::fuzz::fuzz_kept_manifest),
     ("update_states", ledge::updates::persisted::fuzz_update_states),
-    ("load_attempts", ledge::repository::attempts::log::fuzz_load_attempts),
+    ("load_records", ledge::repository::load_records::file::fuzz_load_records),
     ("profile", ledge::repository::profile::fuzz_profile),
     ("egress_counts", ledge::egress::fuzz_egress_counts),
     ("sealed", sealing::fuzz_sealed),

@@ -34,7 +34,7 @@ daemon=$!
 trap 'kill -TERM "$daemon" 2>/dev/null; wait "$daemon" 2>/dev/null' EXIT
 trap 'echo; echo "Stopping."; exit 0' INT TERM HUP
 
-until curl --noproxy '*' --silent --fail --max-time 2 --output /dev/null "http://$address/v2/health/ready"; do
+until curl --noproxy '*' --silent --fail --max-time 2 --output /dev/null "${infer%/infer}/ready"; do
     kill -0 "$daemon" 2>/dev/null || fail "Ledge ended before it was ready."
     [ "$SECONDS" -lt "$patience" ] || fail "Ledge was not ready within $patience seconds."
     sleep 0.1

@@ -6,6 +6,7 @@ mod alerts;
 mod cameras;
 mod sources;
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,10 +37,13 @@ use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingCon
 use ledge_mqtt::bindings::{self, BindingConfig, KnownModel};
 use ledge_mqtt::config::MqttConfig;
 use ledge_part::section::Section;
+use ledge_service::audit_event::AuditSink;
 use ledge_updates::catalogue::config::CatalogueConfig;
 use ledge_updates::config::UpdatesConfig;
 use ledge_updates::configuration;
 use serde::{Deserialize, Serialize};
+
+use crate::daemon::Standalone;
 
 pub use sources::{CheckResult, LoadedConfig, Origin, Sources};
 
@@ -266,6 +270,8 @@ impl Config {
         // Mistakes in the declarations are reported separately.
         let registry = registry.unwrap_or_default();
         let sources = repository::Sources::of(&self.repository);
+        // Started for the first model.
+        let standalone = LazyCell::new(|| Standalone::new(self, AuditSink::to_nowhere()));
         let managed = configuration::managed_models(&self.updates.path);
 
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
@@ -291,14 +297,22 @@ impl Config {
                     continue;
                 }
             };
-            if !found.is_served {
+            let inputs = found.served.map(|version| standalone.repository().input_names(name, version)).transpose();
+            let inputs = match inputs {
+                Ok(inputs) => inputs.flatten(),
+                Err(error) => {
+                    findings.notes.push(note(format!("the model {name} cannot be read: {error}")));
+                    continue;
+                }
+            };
+            if found.served.is_none() {
                 let which = binding.version.map_or_else(
                     || "it has no version".to_owned(),
                     |version| format!("its version {version} is not served"),
                 );
                 findings.notes.push(note(format!("the model {name} cannot answer: {which}")));
             }
-            let model = KnownModel { name, config: &found.config, inputs: found.inputs.as_deref() };
+            let model = KnownModel { name, config: &found.config, inputs: inputs.as_deref() };
             let problems = bindings::against_model(binding, &registry, model).into_iter();
             findings.problems.extend(problems.map(|problem| {
                 let others = ["model", "version", "feature_view", "push_source"].map(key);

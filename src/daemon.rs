@@ -11,9 +11,9 @@
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, introduced to what is wrong with this
 //!   box, and alerts to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
-//! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
 //! * `own_seal.rs` - what the daemon takes from itself, and who starts other processes for it then
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
+//! * `standalone.rs` - a serving core without a daemon, for commands
 //! * `health.rs` - signs of life of every part, for systemd's watchdog and `systemctl status`
 //! * `notify.rs` - messages to systemd
 //!
@@ -33,15 +33,13 @@ mod console;
 mod findings;
 pub mod formats;
 mod health;
-mod load_guard;
 mod messaging;
 mod notify;
 pub mod own_seal;
 mod rekey;
+mod standalone;
 mod updates;
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,13 +47,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use ledge_audit::part::AuditPart;
 use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
-use ledge_base::sys;
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
 use ledge_egress::{CountsKeeper, Egress};
 use ledge_engine::Runtimes;
@@ -69,8 +68,9 @@ use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
+use ledge_models::repository::load_records::file::LoadRecordFile;
 use ledge_models::repository::profile::Profiles;
-use ledge_models::repository::{ModelDefaults, Repository, Sources};
+use ledge_models::repository::{ModelDefaults, Refresh, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
 use ledge_models::serving::{Serving, ServingLimits};
 use ledge_mqtt::bindings;
@@ -92,6 +92,7 @@ use configuration_change::ConfigurationChanges;
 use health::Health;
 use messaging::Messaging;
 use own_seal::OwnSeal;
+pub use standalone::Standalone;
 
 /// The most open files besides connections: those of the stores, of models while they load, of logs.
 const OTHER_OPEN_FILES_MAX: u64 = 512;
@@ -148,7 +149,6 @@ async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &O
             () = signals.received() => true,
             () = shutdown.requested() => false,
         };
-        repository.end_in_order();
         if shutdown.is_restart() && !is_stop {
             notify::reloading();
         } else {
@@ -284,8 +284,14 @@ impl App {
         }
 
         let cache = &config.runtimes.cache;
-        std::fs::create_dir_all(cache)
-            .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
+        match std::fs::create_dir_all(cache) {
+            // It is created with the first model that is compiled later.
+            Err(error) if durable::is_unwritable(&error) => {
+                tracing::warn!(cache = %cache.display(), %error, "the cache folder cannot be created (runtimes.cache)");
+            }
+            created => created
+                .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?,
+        }
         if let views @ 1.. = registry.undeclared() {
             tracing::warn!(
                 views,
@@ -295,22 +301,19 @@ impl App {
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
         let children = child_settings(&config, seal);
-        let serving = serving(
-            &config,
-            runtimes,
-            features,
-            audit.clone(),
-            sealer.clone(),
-            Some(cache.clone()),
-            Some(children.clone()),
-        );
+        if let Err(error) = checked_folder::close_to_others(cache)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(cache = %cache.display(), %error, "others may read compiled models (runtimes.cache)");
+        }
+        let serving =
+            serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()), children.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
 
         updates.manage(serving.repository());
-        let trials = updates::preflight_settings(&config, serving.repository(), &sealer, children.clone());
-        load_guard::guard(serving.repository(), &config, trials, &audit);
+        serving.repository().record_loads(LoadRecordFile::open(&config.state.path));
 
         let environment = Environment {
             state: config.state.path.clone(),
@@ -442,7 +445,19 @@ impl App {
         }
 
         let repository = serving.repository().clone();
-        load_guard::spawn(&repository, readiness, shutdown);
+        shutdown.spawn({
+            let (repository, ready, stop) = (repository.clone(), readiness.clone(), shutdown.clone());
+            async move {
+                let retries = async {
+                    ready.wait().await;
+                    repository.retry_failed().await;
+                };
+                tokio::select! {
+                    () = retries => {}
+                    () = stop.requested() => {}
+                }
+            }
+        });
         let hangup = signal(SignalKind::hangup()).context("the handler of SIGHUP cannot be installed")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
@@ -489,39 +504,30 @@ async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink
     }
 }
 
-/// The serving core of a command that runs without a daemon. Its feature store has the declarations and no values,
-/// which belong to the daemon.
-pub fn standalone_serving(config: &Config, audit: AuditSink) -> Serving {
-    let runtimes = runtimes(config);
-    // Mistakes in the declarations are reported where they matter, by the daemon and `config check`.
-    let registry = Registry::load(&config.features.views, &config.features.path).unwrap_or_default();
-    // Only the daemon creates the cache, so that a command that only reads leaves nothing behind. And only the owner of
-    // a compiled model may read it: root would leave files that the daemon of another user cannot use.
-    let is_own = |metadata: Metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
-    let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
-    let features = FeatureStore::without_values(&config.features, registry);
-    serving(config, runtimes, features, audit, Sealer::none(), cache.cloned(), None)
-}
-
 /// The runtimes of this box, including those that were installed as releases.
 fn runtimes(config: &Config) -> Runtimes {
     Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
 }
 
+/// The folder with the files of the processes of models.
+fn instances_folder(cache: &Path) -> PathBuf {
+    cache.join(".instances")
+}
+
 /// The settings of the processes of models.
 fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
-    let folder = config.runtimes.cache.join(".instances");
+    let folder = instances_folder(&config.runtimes.cache);
     let memory_folder =
         memory_folder().map(|place| place.join(format!("ledge-models-{}", rustix::process::geteuid().as_raw())));
     std::iter::once(&folder).chain(&memory_folder).for_each(|folder| ledge_isolation::remove_leftovers(folder));
     ChildSettings {
         starter: seal.starter(),
-        is_code_denied: seal.is_code_denied(),
         folder,
         memory_folder,
         content_bytes: config.http.max_memory_bytes,
         // As the daemon itself, which has limited its memory by now.
         memory_bytes: rustix::process::getrlimit(rustix::process::Resource::Data).current,
+        is_yielding: false,
         is_trial: false,
     }
 }
@@ -534,7 +540,7 @@ fn serving(
     audit: AuditSink,
     sealer: Sealer,
     cache_dir: Option<PathBuf>,
-    children: Option<ChildSettings>,
+    children: ChildSettings,
 ) -> Serving {
     let budget = Topology::read().budget(config.runtimes.threads);
     let seconds = config.runtimes.keep_alive_s;
@@ -550,24 +556,26 @@ fn serving(
         ),
         measure: config.runtimes.measure,
         cache_dir,
-        isolation: config.runtimes.isolation,
+        isolation: config.runtimes.isolation.isolation,
         audit: audit.clone(),
         sealer,
     };
     let sources = Sources::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
-    let engine = Engine::with_children(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
+    let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
     let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,
         cache_bytes: config.response_cache.max_bytes,
         quota: config.quota.limits(),
         batch_windows: config.serving.batch_windows.clone(),
+        memory_bytes: config.http.max_memory_bytes,
     };
     Serving::new(repository, features, audit, &limits)
 }
 
-/// Loads every model; then, at each SIGHUP, the changed feature views and models.
+/// Loads every model; then, at each SIGHUP, the changed feature views and models. No load holds up the end of the start, or
+/// the next SIGHUP.
 async fn run_model_repository(
     serving: &Serving,
     config: &Config,
@@ -576,31 +584,38 @@ async fn run_model_repository(
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let mut latch = Some(latch);
+    let mut loading = FuturesUnordered::new();
     loop {
-        tokio::select! {
-            refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
-                Ok(()) => {}
-                // At a start this ends the daemon. Later the loaded models stay.
-                Err(error) if latch.is_some() => {
-                    // Kept alive on purpose: dropping it would report ready during the shutdown.
-                    std::mem::forget(latch);
-                    anyhow::bail!("the model repository cannot be read: {error}");
+        match serving.repository().begin_refresh(&Principal::Local) {
+            Ok(Refresh { loads, settled }) => {
+                loading.push(async {
+                    loads.await;
+                    serving.warn_of_undeclared_features(None);
+                    bindings::warn_of_misfits(&config.mqtt.bindings, serving);
+                });
+                tokio::select! {
+                    () = beside(&mut loading, settled) => {}
+                    () = shutdown.requested() => return Ok(()),
                 }
-                Err(error) => {
-                    tracing::error!(%error, "the model repository cannot be read; the loaded models stay");
-                }
-            },
-            () = shutdown.requested() => return Ok(()),
+            }
+            // At a start this ends the daemon. Later the loaded models stay.
+            Err(error) if latch.is_some() => {
+                // Kept alive on purpose: dropping it would report ready during the shutdown.
+                std::mem::forget(latch);
+                anyhow::bail!("the model repository cannot be read: {error}");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the model repository cannot be read; the loaded models stay");
+            }
         }
-
-        serving.warn_of_undeclared_features(None);
-        bindings::warn_of_misfits(&config.mqtt.bindings, serving);
         if latch.take().is_none() {
             notify::ready();
         }
 
         tokio::select! {
-            _ = hangup.recv() => tracing::info!("SIGHUP: reading the feature views and the model repository again"),
+            _ = beside(&mut loading, hangup.recv()) => {
+                tracing::info!("SIGHUP: reading the feature views and the model repository again");
+            }
             () = shutdown.requested() => return Ok(()),
         }
 
@@ -608,6 +623,17 @@ async fn run_model_repository(
         // Feature views first: models may need new ones.
         let (store, config) = (serving.features().clone(), config.features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
+    }
+}
+
+/// Waits for `other` while loads go on.
+async fn beside<T>(loading: &mut FuturesUnordered<impl Future<Output = ()>>, other: impl Future<Output = T>) -> T {
+    let mut other = std::pin::pin!(other);
+    loop {
+        tokio::select! {
+            done = &mut other => return done,
+            Some(()) = loading.next() => {}
+        }
     }
 }
 

@@ -6,6 +6,8 @@
 pub mod cli;
 /// The composition root. The only file that sees every part.
 pub mod daemon;
+/// A folder for temporary files.
+mod scratch;
 /// The contents that can leave this box, with the bytes that did, for `ledge audit egress` and the console.
 pub mod egress_report;
 /// The findings about this box that `ledge doctor` and the daemon share.

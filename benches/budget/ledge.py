@@ -43,6 +43,10 @@ class Ledge(Server):
         options = [part for setting in settings for part in ("--set", setting)]
         return [self.binary, "serve", "--root", self.folder, *options], {}
 
+    def ready(self):
+        """Ready with every model: the first start of a box does not wait for new ones."""
+        return super().ready() and b'"LOADING"' not in self.get("/v2/repository/index", "POST", "{}")[1]
+
     def forget_compiled(self):
         """Empties the cache of compiled models."""
         shutil.rmtree(self.folder / "cache", ignore_errors=True)

@@ -120,6 +120,7 @@ fn beginning(text: &str) -> Cow<'_, str> {
 pub fn word(severity: Status) -> &'static str {
     match severity {
         Status::Ok => "ok",
+        Status::Info => "info",
         Status::Warn => "warn",
         Status::Fail => "fail",
     }

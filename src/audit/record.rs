@@ -182,6 +182,7 @@ mod tests {
             AuditEvent::ModelRefused { model: model(), version: version(), cause: Some("golden".into()) },
             AuditEvent::ModelFellBack { model: model(), version: version(), to: Fallback::Float },
             AuditEvent::ModelCrashed { model: model(), version: version(), suspended: true },
+            AuditEvent::CallerRefused { model: model(), version: version(), seconds: 600 },
             AuditEvent::ModelUnloaded { model: model(), version: version() },
             AuditEvent::Inference {
                 model: Some(model()),

@@ -3,8 +3,9 @@
 //! OpenVINO caches compiled models in one. It writes a file in place while another load may have it mapped, and it
 //! reads the incomplete file of a killed process: either crashes the reading process.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,6 +16,12 @@ const LOCK_FILE: &str = ".lock";
 
 /// The file that lists the others by name and hash, written once they are complete.
 const MANIFEST_FILE: &str = ".manifest";
+
+/// The mode of the files: what is compiled from an encrypted or a private model is as private.
+const FILE_MODE: u32 = 0o600;
+
+/// The bits of a mode that let others than the owner in.
+const OF_OTHERS: u32 = 0o077;
 
 /// The pause between two attempts to lock a folder in use.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -37,10 +44,11 @@ struct FileEntry {
 
 impl CheckedFolder {
     /// Locks the folder at `path`, and creates it if necessary. Waits for another user of it, `patience` at most. A
-    /// folder that does not hold exactly the files that [`Self::keep`] listed is emptied.
+    /// folder that does not hold exactly the files that [`Self::keep`] listed is emptied. On a file system that cannot be
+    /// written, what was kept is found too.
     pub fn take(path: &Path, patience: Duration) -> io::Result<Self> {
         durable::create_folder(path)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK_FILE))?;
+        let lock = open_lock(&path.join(LOCK_FILE))?;
         let until = Instant::now() + patience;
         loop {
             match lock.try_lock() {
@@ -79,10 +87,36 @@ impl CheckedFolder {
             return Ok(());
         }
         for entry in &now {
-            File::open(self.path.join(&entry.name))?.sync_all()?;
+            let file = File::open(self.path.join(&entry.name))?;
+            // OpenVINO opens what it writes to the group.
+            file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+            file.sync_all()?;
         }
         durable::replace(&self.path.join(MANIFEST_FILE), manifest(&self.path, &now)?.as_bytes())
     }
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    match OpenOptions::new().create(true).truncate(false).write(true).mode(FILE_MODE).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+        opened => opened,
+    }
+}
+
+/// Closes the files and folders below `folder`, and the folder itself, to everybody but their owner: earlier versions left
+/// some open. Files with several names stay: the other name may be that of a file of a model.
+pub fn close_to_others(folder: &Path) -> io::Result<()> {
+    let facts = folder.symlink_metadata()?;
+    let (is_folder, is_open) = (facts.is_dir(), facts.mode() & OF_OTHERS != 0);
+    if is_open && (is_folder || facts.is_file() && facts.nlink() == 1) {
+        std::fs::set_permissions(folder, Permissions::from_mode(facts.mode() & !OF_OTHERS))?;
+    }
+    if is_folder {
+        for entry in std::fs::read_dir(folder)? {
+            close_to_others(&entry?.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The files in a folder without lock and manifest, by name.
@@ -162,6 +196,27 @@ mod tests {
             assert_eq!(take(path).found, [], "nothing is believed");
             assert!(!path.join("a.blob").exists());
         }
+    }
+
+    #[test]
+    fn files_are_for_their_owner_alone_once_they_are_kept_and_those_of_before_when_closed() {
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        let root = tempfile::tempdir().unwrap();
+        let (path, other) = (root.path().join("model"), root.path().join("other"));
+        let folder = take(&path);
+        let (compiled, model) = (path.join("a.blob"), path.join("model.onnx"));
+        written(&compiled, b"compiled");
+        std::fs::set_permissions(&compiled, Permissions::from_mode(0o440)).unwrap();
+        folder.keep().unwrap();
+        assert_eq!(mode(&compiled), 0o600);
+
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&compiled, Permissions::from_mode(0o440)).unwrap();
+        written(&model, b"model");
+        std::fs::set_permissions(&model, Permissions::from_mode(0o644)).unwrap();
+        std::fs::hard_link(&model, &other).unwrap();
+        close_to_others(&path).unwrap();
+        assert_eq!([mode(&path), mode(&compiled), mode(&other)], [0o700, 0o400, 0o644]);
     }
 
     #[test]

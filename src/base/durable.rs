@@ -97,6 +97,11 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// True if the disk is full or read-only: it may take writes again later.
+pub fn is_unwritable(error: &io::Error) -> bool {
+    is_full(error) || error.kind() == io::ErrorKind::ReadOnlyFilesystem
+}
+
 /// Renames within one folder and makes the rename survive a power cut.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {

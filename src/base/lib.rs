@@ -8,6 +8,7 @@
 //! * `memory_budget.rs` - the memory that the calls of all callers take together, and the share of one caller
 //! * `token_bucket.rs` - a rate limit: calls a second over time, and calls at once after a quiet time
 //! * `backoff.rs` - the pauses between attempts
+//! * `retry.rs` - failures remembered across starts, and the growing pauses before the next try
 //! * `log_limiter.rs` - limits repeated log messages: each kind at once, then at most once a minute with a count
 //! * `clock.rs` - the wall clock, and the earliest time that is possible when the clock is wrong
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
@@ -51,6 +52,7 @@ pub mod durable;
 pub mod contained;
 pub mod checked_folder;
 pub mod backoff;
+pub mod retry;
 pub mod log_limiter;
 pub mod token_bucket;
 pub mod telemetry;

@@ -267,12 +267,12 @@ impl Camera {
     }
 
     /// Publishes a picture that the box may show.
-    pub fn publish_picture(&self, picture: Vec<u8>, now: Moment) {
+    pub fn publish_picture(&self, picture: Bytes, now: Moment) {
         let mut state = self.lock();
         state.last_picture_ms = Some(now.steady_ms);
         let topic = self.topics.picture();
-        let payload = picture.into();
-        if !self.publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Picture }) {
+        let message = CameraMessage { topic, payload: picture, retain: true, kind: MessageKind::Picture };
+        if !self.publisher.publish(message) {
             return;
         }
         self.counters.published.inc();

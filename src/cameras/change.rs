@@ -34,9 +34,10 @@ pub struct GrayPicture {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask(Vec<bool>);
 
-/// The small grey picture of a photograph. It takes a millisecond or more: not for an async thread.
-pub fn gray_thumbnail(photograph: &[u8], limits: DecodeLimits) -> Result<GrayPicture, ImageError> {
-    let picture = image::decode_within(photograph, limits, &|_| PIXELS_NEEDED, &mut Account::unlimited().hold())?;
+/// The small grey picture of a photograph, decoded within the memory of `account`. It takes a millisecond or more: not
+/// for an async thread.
+pub fn gray_thumbnail(photograph: &[u8], limits: DecodeLimits, account: &Account) -> Result<GrayPicture, ImageError> {
+    let picture = image::decode_within(photograph, limits, &|_| PIXELS_NEEDED, &mut account.hold())?;
     Ok(GrayPicture::of(picture.image(), picture.size()))
 }
 
@@ -228,9 +229,9 @@ mod tests {
     #[test]
     fn photographs_have_a_small_gray_picture() {
         let photograph = include_bytes!("../../tests/data/photos/cows.jpg");
-        let gray = gray_thumbnail(photograph, DecodeLimits::default()).unwrap();
+        let gray = gray_thumbnail(photograph, DecodeLimits::default(), &Account::unlimited()).unwrap();
         assert!(gray.size.0 > 300 && gray.difference(&gray, &everything()).abs() < f64::EPSILON);
-        assert!(gray_thumbnail(b"no picture", DecodeLimits::default()).is_err());
+        assert!(gray_thumbnail(b"no picture", DecodeLimits::default(), &Account::unlimited()).is_err());
     }
 
     proptest! {

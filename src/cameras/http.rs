@@ -88,7 +88,7 @@ async fn drawn(camera: &Arc<Camera>, watching: &Watching) -> Result<Bytes, ApiEr
     }
     let Some(examined) = last.examined.clone() else { return Err(not_shown("it is not kept")) };
     let jpeg = renderer.draw(camera, examined, camera.outlines(last.size)).await;
-    let jpeg = Bytes::from(jpeg.map_err(|error| not_shown(&error.to_string()))?);
+    let jpeg = jpeg.map_err(|error| not_shown(&error.to_string()))?;
     // Without room it is drawn again for the next one who asks.
     *drawing = kept.try_keep(jpeg.clone()).map(|jpeg| Drawing { number: last.number, jpeg });
     Ok(jpeg)

@@ -80,6 +80,11 @@ impl Renderer {
         Self { serving, faces, turns: Arc::new(Semaphore::new(cores)) }
     }
 
+    /// The memory of the pictures of a camera.
+    pub fn account(&self, config: &CameraConfig) -> Account {
+        self.serving.memory().account(principal(config))
+    }
+
     /// Finds the objects on a photograph of a camera.
     pub async fn find(&self, config: &CameraConfig, photograph: Bytes) -> Result<Found, AskError> {
         let (detections, model) = self.ask(config, &config.model, photograph).await?;
@@ -100,10 +105,9 @@ impl Renderer {
             form: ResultForm::Json,
             deadline: Some(Instant::now() + INFERENCE_TIMEOUT),
             priority: Some(config.priority.into()),
-            // A camera has one picture in progress at most, and one that is drawn.
-            account: Account::unlimited(),
+            account: self.account(config),
         };
-        let principal = Principal::Camera(config.name.as_str().into());
+        let principal = principal(config);
         let (answer, model) = self.serving.infer_sighted(request, &principal).await?;
         let detections = answer.detections().ok_or(AskError::NoDetector(answer.kind.member))?;
         Ok((detections, model))
@@ -122,7 +126,7 @@ impl Renderer {
         camera: &Arc<Camera>,
         examined: Examined,
         zones: Vec<ZoneOutline>,
-    ) -> Result<Vec<u8>, RenderError> {
+    ) -> Result<Bytes, RenderError> {
         let Examined { photograph, size, found: Found { detections, blur_fault } } = examined;
         if let Some(fault) = blur_fault {
             return Err(RenderError::Blur(fault));
@@ -134,7 +138,7 @@ impl Renderer {
             let (faces, _) = found.map_err(fault)?;
             hidden.extend(as_faces(faces));
         }
-        let (camera, limits) = (camera.clone(), self.serving.decode_limits());
+        let (camera, limits, account) = (camera.clone(), self.serving.decode_limits(), self.account(&camera.config));
         self.on_a_core(move || {
             let counted = camera.counted(&detections, size);
             let blurred = blurred_places(&camera.config.blur, &hidden);
@@ -145,7 +149,8 @@ impl Renderer {
                 blurred: &blurred,
                 format: PictureFormat::Jpeg,
             };
-            Ok(annotate(&photograph, &annotation, limits, &mut Account::unlimited().hold())?)
+            let jpeg = annotate(&photograph, &annotation, limits, &mut account.hold())?;
+            Ok(account.take_anyway(jpeg.len()).keep(jpeg.into()))
         })
         .await
     }
@@ -167,6 +172,10 @@ impl Renderer {
         })
         .await
     }
+}
+
+fn principal(config: &CameraConfig) -> Principal {
+    Principal::Camera(config.name.as_str().into())
 }
 
 /// The reason why the detections of `model` do not tell all places to blur. `model` is the version that answered: the

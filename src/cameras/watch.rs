@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ledge_base::backoff::{Backoff, random};
 use ledge_base::clock;
+use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelName;
 use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_engine::pipeline::picture_size::picture_size;
@@ -91,7 +92,10 @@ impl Watcher {
                 Ok(picture) => {
                     (failures, backoff) = (0, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
                     self.is_back();
-                    self.look_at(picture).await;
+                    match self.account().take(picture.len()) {
+                        Ok(held) => self.look_at(held.keep(picture)).await,
+                        Err(no_room) => self.unanswered(&AskError::Picture(no_room.into())),
+                    }
                 }
                 Err(error) => {
                     self.camera.counters.missing.inc();
@@ -136,6 +140,11 @@ impl Watcher {
 
     fn now(&self) -> Moment {
         self.watching.now()
+    }
+
+    /// The memory of its pictures.
+    fn account(&self) -> Account {
+        self.watching.renderer.account(&self.camera.config)
     }
 
     fn is_back(&self) {
@@ -196,12 +205,12 @@ impl Watcher {
     /// The first look at a picture: is it the last one, or like it?
     async fn examine(&self, picture: Bytes, now: Moment) -> Result<FirstLook, ImageError> {
         let Renderer { serving, .. } = &self.watching.renderer;
-        let (camera, limits) = (self.camera.clone(), serving.decode_limits());
+        let (camera, limits, account) = (self.camera.clone(), serving.decode_limits(), self.account());
         self.watching
             .renderer
             .on_a_core(move || {
                 let began = Instant::now();
-                let examined = examine(&camera, &picture, limits, now);
+                let examined = examine(&camera, &picture, (limits, &account), now);
                 CameraCounters::spend(&camera.counters.comparing_us, began.elapsed());
                 examined
             })
@@ -229,9 +238,13 @@ impl Watcher {
 
     async fn take_one(&mut self, GivenPicture { model, photograph, found }: GivenPicture) {
         let now = self.now();
-        // The copy does not count as memory of the caller, which has its answer by now.
-        let read =
-            move || Ok((picture_size(&photograph)?, blake3::hash(&photograph), Bytes::copy_from_slice(&photograph)));
+        // The copy counts as memory of the camera: the caller has its answer by now.
+        let account = self.account();
+        let read = move || {
+            let (size, hash, held) =
+                (picture_size(&photograph)?, blake3::hash(&photograph), account.take(photograph.len())?);
+            Ok::<_, ImageError>((size, hash, held.keep(Bytes::copy_from_slice(&photograph))))
+        };
         let (size, hash, photograph) = match self.watching.renderer.on_a_core(read).await {
             Ok(read) => read,
             Err(error) => return self.unanswered(&AskError::Picture(error)),
@@ -267,7 +280,12 @@ impl Watcher {
     }
 }
 
-fn examine(camera: &Camera, picture: &Bytes, limits: DecodeLimits, now: Moment) -> Result<FirstLook, ImageError> {
+fn examine(
+    camera: &Camera,
+    picture: &Bytes,
+    (limits, account): (DecodeLimits, &Account),
+    now: Moment,
+) -> Result<FirstLook, ImageError> {
     let hash = blake3::hash(picture);
     let verdict = camera.judge_bytes(&hash, now);
     if verdict == Verdict::Unchanged {
@@ -276,7 +294,7 @@ fn examine(camera: &Camera, picture: &Bytes, limits: DecodeLimits, now: Moment) 
     if !camera.compares() {
         return Ok(FirstLook::New { hash, gray: None, size: picture_size(picture)? });
     }
-    let gray = gray_thumbnail(picture, limits)?;
+    let gray = gray_thumbnail(picture, limits, account)?;
     if verdict == Verdict::Compare && camera.judge_picture(&gray) == Verdict::Unchanged {
         return Ok(FirstLook::Unchanged);
     }

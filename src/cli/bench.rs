@@ -35,7 +35,7 @@ use tokio::runtime::Runtime;
 
 use super::{Exit, Globals, Output};
 use crate::config::Config;
-use crate::daemon;
+use crate::daemon::Standalone;
 use inputs::InputShape;
 use load::Load;
 use subject::Subject;
@@ -67,7 +67,7 @@ pub struct BenchArgs {
     /// them.
     #[arg(long, help_heading = "Targets", requires = "url")]
     pub echo: bool,
-    /// Measure in this process only, without a server.
+    /// Measure the serving core in this process only, without a server. As in the server, the model has a sealed process.
     #[arg(long, help_heading = "Targets", conflicts_with = "http")]
     pub in_process: bool,
     /// Measure over HTTP only, not in this process. With a broker, this process is never measured.
@@ -182,14 +182,14 @@ pub fn run(globals: &Globals, args: &BenchArgs, out: &mut Output) -> anyhow::Res
     ended
 }
 
-/// Loads one model into a serving core over `repository`, in this process. Call [`unload`] at the end.
-fn load(runtime: &Runtime, config: &Config, repository: PathBuf, subject: &Subject) -> anyhow::Result<Serving> {
+/// Loads one model into a serving core over `repository`. Call [`unload`] at the end.
+fn load(runtime: &Runtime, config: &Config, repository: PathBuf, subject: &Subject) -> anyhow::Result<Standalone> {
     let mut config = config.clone();
     config.repository.path = repository;
     config.repository.packaged.clear();
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
-    let serving = daemon::standalone_serving(&config, audit);
+    let serving = Standalone::new(&config, audit);
     runtime.block_on(serving.repository().load(&subject.model, &Principal::Local))?;
     Ok(serving)
 }

@@ -11,6 +11,7 @@ pub fn text(checks: &[Check]) -> String {
     for check in checks {
         let status = match check.status {
             Status::Ok => "ok",
+            Status::Info => "info",
             Status::Warn => "warn",
             Status::Fail => "FAIL",
         };

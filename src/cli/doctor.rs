@@ -9,6 +9,8 @@ use std::path::Path;
 
 use clap::Args;
 use ledge_egress::DaemonConnection;
+use ledge_isolation::{Starter, seal_report};
+use ledge_models::runtimes::seal;
 use serde_json::Value;
 
 use super::checks::{Check, Status, text};
@@ -73,12 +75,29 @@ fn checks(globals: &Globals) -> Vec<Check> {
 
     checks.extend(unit::check(&config));
     checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
-    let found = ask_own_daemon(&config, "/findings");
-    let sealed = found.as_ref().and_then(own_seal::found);
-    checks.extend(sealed.or_else(|| own_seal::expected(config.runtimes.isolation)));
+    checks.extend(seals(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(models::checks(&config));
     checks
+}
+
+/// The findings about the seals of the daemon and of the processes of models: those of the running daemon, because its service
+/// manager may forbid it what it allows this command, and the other way round. Without a daemon, those to expect.
+fn seals(config: &Config) -> Vec<Check> {
+    let answer = ask_own_daemon(config, "/findings");
+    let checks = answer.and_then(|mut answer| serde_json::from_value(answer.get_mut("checks")?.take()).ok());
+    let found: Vec<Check> = checks.unwrap_or_default();
+    let of_daemon = |name| found.iter().find(|check| check.name == name).cloned();
+    let models = || {
+        let starter = Starter::of_command(&config.state.path);
+        let mut check = seal::check(seal_report(&starter, &config.runtimes.dir));
+        check.detail.insert_str(0, "no daemon answers this; in a process that this command started: ");
+        check
+    };
+    vec![
+        of_daemon(own_seal::FINDING).unwrap_or_else(own_seal::expected),
+        of_daemon(seal::FINDING).unwrap_or_else(models),
+    ]
 }
 
 /// The configuration without its file, for the checks after a mistake in it.

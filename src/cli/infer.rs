@@ -1,4 +1,4 @@
-//! `ledge infer`: runs a model on files, in this process or on a running server.
+//! `ledge infer`: runs a model on files, in a sealed process of its own or on a running server.
 
 mod batch;
 mod calls;
@@ -26,7 +26,7 @@ use super::server::ServerArgs;
 use super::stop_signals::StopSignals;
 use super::{Exit, Globals, Output, block_on, output};
 use crate::config::Config;
-use crate::daemon;
+use crate::daemon::Standalone;
 use batch::Batch;
 use calls::{Caller, Server};
 use files::Inputs;
@@ -134,7 +134,7 @@ pub(super) fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Inputs::find(&[folder.to_owned()], None)?.into_paths()
 }
 
-/// The server of `--url`, or a serving core with one loaded model in this process.
+/// The server of `--url`, or a serving core with one loaded model.
 async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Result<Caller> {
     if let Some(url) = &args.url {
         let usual = if files == 1 { Urgency::Interactive } else { Urgency::Batch };
@@ -147,7 +147,7 @@ async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Resu
     }
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
-    let serving = daemon::standalone_serving(config, audit);
+    let serving = Standalone::new(config, audit);
     serving.repository().load(&args.model, &Principal::Local).await?;
     Ok(Caller::Here(Box::new(serving)))
 }

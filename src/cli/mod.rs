@@ -108,9 +108,9 @@ pub enum Command {
     /// is listed with its reason, and the others serve. Ctrl-C or SIGTERM stops the server after it has answered the
     /// calls in flight; SIGHUP reloads the models.
     Serve(serve::ServeArgs),
-    /// Run a model on files, in this process or at a running server.
+    /// Run a model on files, here or at a running server.
     ///
-    /// Loads the model from the repository and runs it in this process, so no server is needed. With --url, a running
+    /// Loads the model from the repository and runs it in a sealed process, so no server is needed. With --url, a running
     /// server is asked instead. The model decides which files it takes: photographs (JPEG, PNG, WebP), or the JSON of
     /// an inference request.
     Infer(infer::InferArgs),

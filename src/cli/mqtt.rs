@@ -34,7 +34,7 @@ pub enum MqttCommand {
     },
     /// Show what this box would do with a message. The dry run needs no broker and sends nothing.
     ///
-    /// The message counts as published with QoS 1. Its models are loaded and run in this process. Rate limits are shown
+    /// The message counts as published with QoS 1. Its models are loaded and run in sealed processes. Rate limits are shown
     /// and not applied. The exit code is 1 when nothing takes the message, or when a recipient has no result.
     Try(dry_run::DryRunArgs),
     /// Connect to the broker and show what it grants: the connection, each subscription, the publishing of answers.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use ledge_base::sys;
 use ledge_base::telemetry::logging;
 use ledge_http::{Handover, LISTENERS_VARIABLE};
 use ledge_isolation::{SPAWNER_VARIABLE, SpawnerProcess};
@@ -26,6 +27,8 @@ Examples:
 
 /// Runs the verb: the daemon, until it is told to stop.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
+    // The bodies of calls come and go. Processes of models, which this one does not start itself, keep theirs.
+    sys::return_large_blocks();
     // The memory holds keys and the data of callers: disable core files, and access by other processes of the same
     // user. A program that this one starts is unaffected.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -37,17 +40,17 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
         return Err(BadConfiguration(vec![closed]).into());
     }
     let warnings = loaded.warnings();
-    let LoadedConfig { mut config, rejected_signed, .. } = loaded;
+    let LoadedConfig { config, rejected_signed, .. } = loaded;
     logging::init(&config.log)?;
 
     for warning in warnings {
-        tracing::warn!(%warning, "the configuration names something that does not exist");
+        tracing::warn!(%warning, "a setting has no effect here, or not the one that it names");
     }
     for mistake in rejected_signed {
         tracing::error!(%mistake, "a signed setting is not valid on this box and is ignored");
     }
 
-    let seal = OwnSeal::apply(&mut config.runtimes.isolation, spawner)?;
+    let seal = OwnSeal::apply(spawner)?;
     match daemon::run(config, registry, &handover, &seal)? {
         Ended::Stopped => Ok(Exit::Success),
         Ended::ToRestart => Err(restart_in_place(&handover, &seal).into()),

@@ -66,8 +66,8 @@ pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Resu
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
     }
-    let repository = models::repository(&config);
-    block_on(tune(&repository, args, out))?
+    let standalone = models::standalone(&config);
+    block_on(tune(standalone.repository(), args, out))?
 }
 
 async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
@@ -189,7 +189,7 @@ impl TunedVersion {
     }
 }
 
-/// Measures loaded models in this process.
+/// Measures loaded models.
 struct LoadedMeasure<'a> {
     repository: &'a Repository,
     subject: &'a TunedVersion,

@@ -450,10 +450,11 @@ impl LoadedConfig {
         Some(located(&self.positions, "http.listen", &self.config.lets_nobody_in()?))
     }
 
-    /// Settings that have no effect here. Everything else works.
+    /// Settings that have no effect here, or not the one that they name. Everything else works.
     pub fn warnings(&self) -> Vec<Mistake> {
         let of_access = self.config.access.warnings().into_iter().map(|problem| problem.within("access"));
-        let warnings = of_access.chain(self.config.camera_warnings());
+        let of_runtimes = self.config.runtimes.warnings().into_iter().map(|problem| problem.within("runtimes"));
+        let warnings = of_access.chain(of_runtimes).chain(self.config.camera_warnings());
         warnings.map(|problem| located(&self.positions, &problem.key, &problem.message)).collect()
     }
 

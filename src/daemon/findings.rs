@@ -1,5 +1,6 @@
 //! The findings about this box, as the daemon itself sees it: for the console and for alerts.
 
+use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ledge_base::telemetry::messages::MessageStatistics;
@@ -10,6 +11,7 @@ use ledge_models::repository::{IndexRow, Repository, VersionState};
 use ledge_models::runtimes::seal;
 use ledge_part::check::Check;
 use ledge_part::findings::FindingsSource;
+use ledge_sandbox::SealReport;
 use ledge_service::shutdown::Shutdown;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -58,7 +60,7 @@ pub fn source(
         messages: messages.cloned(),
         routers: routers.clone(),
         seal: seal.clone(),
-        seal_of_models: OnceLock::new(),
+        expected_seal: OnceLock::new(),
         runtime: Handle::current(),
     };
     FindingsSource::new(move || looked_at.findings())
@@ -72,8 +74,8 @@ struct LookedAt {
     messages: Option<MessageStatistics>,
     routers: OwnRouters,
     seal: OwnSeal,
-    /// Found once: neither the kernel nor the service manager changes it.
-    seal_of_models: OnceLock<Vec<Check>>,
+    /// The seal of a process that only reported it.
+    expected_seal: OnceLock<SealReport>,
     runtime: Handle,
 }
 
@@ -81,21 +83,33 @@ impl LookedAt {
     /// The findings of `ledge doctor`, as far as they make sense within the daemon:
     /// * the configuration was valid when it started;
     /// * it opens no connections to find something ([`Seeker::Daemon`]), and reports its own connection to the broker;
-    /// * it has loaded the models, so it reports those that do not serve or whose queues are full, and tries none again;
+    /// * it has loaded the models, so it reports those that do not serve, that calls
+    ///   crash or whose queues are full, and tries none again;
     /// * it watches the cameras, so it reports those that are away;
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Check> {
         let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));
-        checks.extend(self.seal.finding());
-        let runtimes = &self.config.runtimes;
-        let report = || seal_report(&self.seal.starter(), &runtimes.dir);
-        let seal = || seal::checks(runtimes.isolation, report);
-        checks.extend(self.seal_of_models.get_or_init(seal).iter().cloned());
+        checks.push(self.seal.finding());
+        checks.push(seal::check(self.seal_of_models()));
         checks.extend(self.broker());
         checks.extend(self.models());
         checks.extend(self.repository.full_queues());
+        checks.extend(self.repository.crashing_models());
         checks.extend(self.cameras.findings());
         checks
+    }
+
+    /// What the processes of models reported of their seals. Without one, what one reports that is started as they are: once,
+    /// because neither the kernel nor the service manager changes it.
+    fn seal_of_models(&self) -> io::Result<SealReport> {
+        if let Some(report) = SealReport::weakest(self.repository.engine().children().seals()) {
+            return Ok(report);
+        }
+        if let Some(report) = self.expected_seal.get() {
+            return Ok(report.clone());
+        }
+        let report = seal_report(&self.seal.starter(), &self.config.runtimes.dir)?;
+        Ok(self.expected_seal.get_or_init(|| report).clone())
     }
 
     fn ask(&self, path: &str) -> Option<Value> {

@@ -2,65 +2,58 @@
 //! the spawner, which was started before, starts the processes that load runtimes.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
-use ledge_isolation::{Isolation, Spawner, SpawnerProcess, Starter};
+use ledge_isolation::{Spawner, SpawnerProcess, Starter};
 use ledge_part::check::Check;
 use ledge_sandbox::{State, deny_writable_code};
-use ledge_service::limited_process::THIS_PROGRAM;
 use ledge_service::shutdown::Shutdown;
-use serde_json::Value;
 use tokio::sync::oneshot;
 
 /// The name of the finding.
-const FINDING: &str = "seal of the daemon";
+pub const FINDING: &str = "seal of the daemon";
+
+/// The advice where there is no spawner.
+const NO_SPAWNER_ADVICE: &str = "let the service manager or container allow new processes, and memory for them; then start \
+                                 the service again";
 
 /// The state of the seal, and the starter of other processes.
 #[derive(Debug, Clone)]
-pub struct OwnSeal {
-    /// `None` where models may run in this process.
-    sealed: Option<Sealed>,
-}
+pub struct OwnSeal(Place);
 
 #[derive(Debug, Clone)]
-struct Sealed {
-    spawner: Spawner,
-    code: State,
+enum Place {
+    Sealed {
+        spawner: Spawner,
+        code: State,
+    },
+    /// There is no spawner, for this reason. Not sealed: the next program of this process may get a spawner, which would
+    /// inherit the seal.
+    WithoutSpawner(Arc<str>),
 }
 
 impl OwnSeal {
-    /// Seals this process, unless `isolation` lets models run in it: OpenVINO writes code. To be called before any store
-    /// or key is opened.
-    ///
-    /// A restart in place cannot take the seal off. After one, `isolation` becomes [`Isolation::Process`] where it is
-    /// none, until the service is started again.
-    pub fn apply(isolation: &mut Isolation, spawner: std::io::Result<SpawnerProcess>) -> anyhow::Result<Self> {
+    /// Seals this process. To be called before any store or key is opened. Where the spawner could not be started, the daemon
+    /// does everything but run models.
+    pub fn apply(spawner: std::io::Result<SpawnerProcess>) -> anyhow::Result<Self> {
         let is_denied_already = spawner.as_ref().is_ok_and(SpawnerProcess::is_code_denied);
-        if *isolation == Isolation::None && !is_denied_already {
-            // A spawner that is not needed ends with its handle, and is waited for.
-            if let Ok(process) = spawner {
-                let _ = process.connect();
+        let spawner = match spawner.and_then(SpawnerProcess::connect) {
+            Ok(spawner) => spawner,
+            Err(error) if is_denied_already => {
+                return Err(error).context(
+                    "the process that starts the processes of models is gone after the restart in place, and only a new start \
+                     of the service gets another: the service manager starts it again, or start it yourself",
+                );
             }
-            return Ok(Self { sealed: None });
-        }
-        if *isolation == Isolation::None {
-            tracing::warn!(
-                "runtimes.isolation = none takes effect when the service is stopped and started again: until then models \
-                 run in a process of their own, because a restart in place keeps what the daemon denies itself"
-            );
-            *isolation = Isolation::Process;
-        }
-
-        let spawner = spawner.and_then(SpawnerProcess::connect);
-        let spawner = spawner.context(
-            "the process that starts the processes of models cannot be started; runtimes.isolation = none runs models in the \
-             daemon",
-        )?;
-        let code = if is_denied_already {
-            State::InForce("since before a restart in place".to_owned())
-        } else {
-            deny_writable_code()
+            Err(error) => {
+                let reason = format!("the process that starts the processes of models cannot be started: {error}");
+                tracing::error!(%reason, advice = NO_SPAWNER_ADVICE, "no model runs; everything else does");
+                return Ok(Self(Place::WithoutSpawner(reason.into())));
+            }
         };
+        let code =
+            if is_denied_already { State::InForce("since before a restart in place".to_owned()) } else { deny() };
         if code.is_in_force() {
             tracing::info!(
                 spawner = spawner.pid(),
@@ -69,26 +62,21 @@ impl OwnSeal {
         } else {
             tracing::warn!(reason = %code, "the daemon is not sealed: its memory may be written and executed");
         }
-        Ok(Self { sealed: Some(Sealed { spawner, code }) })
+        Ok(Self(Place::Sealed { spawner, code }))
     }
 
     /// Starts other processes of this program.
     pub fn starter(&self) -> Starter {
-        match &self.sealed {
-            Some(Sealed { spawner, .. }) => Starter::Spawner(spawner.clone()),
-            None => Starter::Direct(THIS_PROGRAM.into()),
+        match &self.0 {
+            Place::Sealed { spawner, .. } => Starter::Spawner(spawner.clone()),
+            Place::WithoutSpawner(reason) => Starter::Unavailable(reason.clone()),
         }
-    }
-
-    /// True when this process cannot write code.
-    pub fn is_code_denied(&self) -> bool {
-        self.sealed.as_ref().is_some_and(|sealed| sealed.code.is_in_force())
     }
 
     /// Ends the daemon in order when the spawner ends: it inherits what this process is denied, so this process cannot
     /// start another one, and neither can its next program.
     pub fn watch(&self, shutdown: &Shutdown) {
-        let Some(Sealed { spawner, .. }) = &self.sealed else { return };
+        let Place::Sealed { spawner, .. } = &self.0 else { return };
         let (sender, ended) = oneshot::channel();
         // The receiver is dropped at the shutdown.
         spawner.on_end(move |end| drop(sender.send(end)));
@@ -108,41 +96,42 @@ impl OwnSeal {
     /// Leaves the spawner to the next program of this process, and returns the value of
     /// [`ledge_isolation::SPAWNER_VARIABLE`] for it.
     pub fn leave(&self) -> std::io::Result<Option<String>> {
-        self.sealed.as_ref().map(|sealed| sealed.spawner.leave(sealed.code.is_in_force())).transpose()
+        match &self.0 {
+            Place::Sealed { spawner, code } => spawner.leave(code.is_in_force()).map(Some),
+            Place::WithoutSpawner(_) => Ok(None),
+        }
     }
 
-    /// The finding about it; `None` where models run in this process, which is a finding of its own.
-    pub fn finding(&self) -> Option<Check> {
-        let Sealed { code, .. } = self.sealed.as_ref()?;
-        Some(if code.is_in_force() {
-            Check::ok(FINDING, "in force: no memory of the daemon is both written and executed")
-        } else {
-            absent(&code.to_string())
-        })
+    /// The finding about it.
+    pub fn finding(&self) -> Check {
+        match &self.0 {
+            Place::Sealed { code, .. } if code.is_in_force() => {
+                Check::ok(FINDING, "in force: no memory of the daemon is both written and executed")
+            }
+            Place::Sealed { code, .. } => absent(&code.to_string()),
+            Place::WithoutSpawner(reason) => {
+                Check::fail(FINDING, format!("no model runs, because {reason}"), NO_SPAWNER_ADVICE)
+            }
+        }
     }
 }
 
-/// The finding among those that a daemon reports.
-pub fn found(report: &Value) -> Option<Check> {
-    let check = report["checks"].as_array()?.iter().find(|check| check["name"] == FINDING)?;
-    let (detail, status) = (check["detail"].as_str()?, check["status"].as_str()?);
-    Some(match status {
-        "ok" => Check::ok(FINDING, detail),
-        _ => Check::warn(FINDING, detail, check["advice"].as_str().unwrap_or_default()),
-    })
+fn deny() -> State {
+    #[cfg(feature = "in-process")]
+    if ledge_models::scheduling::in_process::is_asked_for() {
+        return State::Absent("tests run models in the daemon".to_owned());
+    }
+    deny_writable_code()
 }
 
-/// The finding to expect of a daemon that has this setting, where none runs that could be asked.
-pub fn expected(isolation: Isolation) -> Option<Check> {
-    if isolation == Isolation::None {
-        return None;
-    }
+/// The finding to expect of a daemon, where none runs that could be asked.
+pub fn expected() -> Check {
     // The kernel has the file where it can filter system calls.
-    Some(if Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
+    if Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
         Check::ok(FINDING, "a daemon with these settings has no memory that is both written and executed")
     } else {
         absent("not in force: not available in this kernel")
-    })
+    }
 }
 
 fn absent(state: &str) -> Check {

@@ -8,16 +8,19 @@
 //! * `pages.rs` - the daemon's side: starts the process, reads page after page, and says why one did not come
 //! * `process.rs` - the process, from inside
 //! * `pdf.rs` - pages of a PDF file: what is on one, and its picture
+//! * `page_work.rs` - the work that a page of a PDF asks for, counted before it is done
 //! * `tiff.rs` - pages of a TIFF file
 //! * `text_layer.rs` - lines of text from characters and their places
 //!
 //! Invariants:
 //! * What the process says is as foreign as the document: sizes are compared with limits before memory is taken.
+//! * A page is refused for the work that it asks for, and ended by its CPU time.
 //! * A page is in memory once here, and one more is on its way.
 //! * The process ends when the document is read, when its caller has gone, and when the daemon ends.
 #![forbid(unsafe_code)]
 
 mod order;
+mod page_work;
 mod pages;
 mod pdf;
 pub mod process;

@@ -18,6 +18,8 @@ pub struct DocumentLimits {
     pub memory_bytes: u64,
     /// The most CPU time of the process, in seconds.
     pub cpu_seconds: u64,
+    /// The most CPU time of a page, in seconds.
+    pub page_cpu_seconds: u64,
 }
 
 impl DocumentLimits {
@@ -30,6 +32,7 @@ impl DocumentLimits {
             pixels_max: 10_000_000,
             memory_bytes: 1 << 30,
             cpu_seconds: 30 + u64::try_from(pages_max).unwrap_or(u64::MAX).min(1000),
+            page_cpu_seconds: 5,
         }
     }
 }
@@ -82,6 +85,11 @@ pub enum Mistake {
     Image { page: usize, width: u32, height: u32, most: u64 },
     #[error("page {page} has more than {most} characters")]
     Characters { page: usize, most: usize },
+    #[error(
+        "page {page} asks for too much work: more than {most} operators, with those of the forms, patterns and glyphs that \
+         it repeats, and with the bytes of all of them"
+    )]
+    Work { page: usize, most: u64 },
     #[error("page {page} cannot be decoded: {reason}")]
     Undecodable { page: usize, reason: String },
     #[error("page {page} cannot be drawn: its size is {width}x{height} points")]

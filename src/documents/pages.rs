@@ -11,7 +11,8 @@ use ledge_service::limited_process;
 use ledge_service::off_thread::{Turn, Turns};
 use rustix::process::Signal;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::oneshot;
 
 use crate::order::{DocumentLimits, Message, Mistake, Order, TextLine};
 
@@ -21,8 +22,8 @@ const VERB: [&str; 1] = ["pages"];
 const LINE_MAX: u64 = 32 << 20;
 /// Time within which a page must come, once it is wanted. Most take .1 to .5 s.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most bytes read of the standard error of the process.
-const STDERR_MAX: u64 = 1 << 16;
+/// Longest wait for its last words on standard error, once it has ended.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Processes at a time. Each may take a gigabyte.
 const PROCESSES_MAX: usize = 2;
 
@@ -71,7 +72,8 @@ pub enum PageContent {
 pub struct Pages {
     child: Child,
     output: BufReader<ChildStdout>,
-    errors: Option<ChildStderr>,
+    /// The last lines of its standard error, at its end.
+    errors: Option<oneshot::Receiver<String>>,
     /// Kept open to the end: the process ends with it.
     _input: ChildStdin,
     _turn: Option<Turn>,
@@ -100,8 +102,9 @@ impl Pages {
         };
         let turn = tokio::time::timeout_at(deadline.into(), turn).await.map_err(|_| DocumentError::Deadline)?;
         let broken = |what| move |error| DocumentError::Process { what, error };
-        let mut child = limited_process::start(program, &VERB).map_err(broken("cannot be started"))?;
-        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let started = limited_process::start(program, &VERB, "pages");
+        let (mut child, errors) = started.map_err(broken("cannot be started"))?;
+        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), Some(errors));
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(broken("has no pipes")(std::io::ErrorKind::BrokenPipe.into()));
         };
@@ -181,20 +184,23 @@ impl Pages {
 
     /// Why the process ended.
     async fn end(&mut self) -> DocumentError {
-        let mut complaint = Vec::new();
-        if let Some(errors) = self.errors.take() {
-            let read = async { errors.take(STDERR_MAX).read_to_end(&mut complaint).await };
-            let _ = tokio::time::timeout(Duration::from_secs(1), read).await;
+        let mut is_out_of_memory = false;
+        if let Some(errors) = self.errors.take()
+            && let Ok(Ok(complaint)) = tokio::time::timeout(LAST_WORDS_TIMEOUT, errors).await
+        {
+            is_out_of_memory = complaint.contains("memory allocation of");
         }
         let _ = self.child.start_kill();
-        let is_out_of_memory = String::from_utf8_lossy(&complaint).contains("memory allocation of");
         let signal = match self.child.wait().await {
             Ok(status) => limited_process::signal(status),
             Err(error) => return DocumentError::Process { what: "cannot be watched", error },
         };
         let reason = match signal.map(|number| (number, Signal::from_named_raw(number))) {
             Some((_, Some(Signal::XCPU))) => {
-                format!("it takes more than {} s of CPU time", self.limits.cpu_seconds)
+                let DocumentLimits { page_cpu_seconds, cpu_seconds, .. } = self.limits;
+                format!(
+                    "it takes more than {page_cpu_seconds} s of CPU time, or its document more than {cpu_seconds} s"
+                )
             }
             Some((_, Some(Signal::ABORT))) if is_out_of_memory => {
                 format!("it takes more than {} MiB of memory", self.limits.memory_bytes >> 20)

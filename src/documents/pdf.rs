@@ -15,6 +15,7 @@ use hayro::{PixmapSettings, RenderCache, RenderSettings};
 use ledge_engine::pipeline::document_reading::TextLayer;
 
 use crate::order::{DocumentLimits, Mistake, TextLine};
+use crate::page_work;
 use crate::text_layer::{self, Glyph};
 
 /// The resolution of a page: letters of a small print are some 20 pixels high, as the models know them.
@@ -80,6 +81,7 @@ impl Document {
         let (settings, cache) = (InterpreterSettings::default(), RenderCache::new());
         for (page, number) in self.pdf.pages().iter().zip(1..) {
             let (size, scale) = size(page, number, self.limits)?;
+            page_work::check(page, number)?;
             let survey = Survey::of(page, number, scale, &settings)?;
             let lines = survey.text(text_layer, size).filter(|lines| lines.len() <= self.limits.lines_max);
             let drawn = match lines {
@@ -232,6 +234,7 @@ pub fn fuzz_pdf(data: &[u8]) -> bool {
     let pages = document.pdf.pages();
     for page in pages.iter().take(1) {
         if let Ok((size, scale)) = size(page, 1, document.limits)
+            && page_work::check(page, 1).is_ok()
             && let Ok(survey) = Survey::of(page, 1, scale, &settings)
         {
             let _ = survey.text(TextLayer::Always, size);

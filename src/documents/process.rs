@@ -1,10 +1,16 @@
 //! The process that draws pages, from inside. It limits itself before it reads anything of the document.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use ledge_base::sys;
 use ledge_engine::pipeline::document_reading::{DocumentFormat, TextLayer};
 use ledge_sandbox::{self as sandbox, Seal};
 use ledge_service::limited_process::{self, Limits};
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::order::{DocumentLimits, Message, Mistake, Order};
 use crate::pdf::{self, DrawnPage};
@@ -16,7 +22,7 @@ const NICENESS: i32 = 5;
 /// Open files: the three of every process, and what the system opens for itself.
 const OPEN_FILES_MAX: u64 = 16;
 
-/// Threads: one that draws, one that waits for the end of the input.
+/// Threads: one that draws, one that waits for the end of the input, one that watches the CPU time of a page.
 const THREADS_MAX: u64 = 4;
 
 /// Reasons why no document is read.
@@ -32,6 +38,7 @@ pub enum ProcessError {
 
 /// Reads a document from standard input, and writes its pages to standard output. To be called while there is one thread.
 pub fn run() -> Result<(), ProcessError> {
+    sys::close_other_files();
     let wrong = |error: &dyn std::fmt::Display| ProcessError::Order(error.to_string());
     let mut input = BufReader::new(std::io::stdin());
     let mut line = String::new();
@@ -65,9 +72,10 @@ pub fn run() -> Result<(), ProcessError> {
         return Err(wrong(&"the document is cut off"));
     }
     limited_process::end_with(input);
+    let page = PageClock::start(Duration::from_secs(limits.page_cpu_seconds));
 
     let mut output = std::io::stdout().lock();
-    match pages(file, text_layer, limits, &mut output) {
+    match pages(file, text_layer, limits, &page, &mut output) {
         Ok(()) => {}
         Err(Stop::Mistake(mistake)) => say(&Message::Refused(mistake), &[], &mut output)?,
         Err(Stop::Output(error)) => return Err(error.into()),
@@ -93,27 +101,72 @@ impl From<std::io::Error> for Stop {
     }
 }
 
-fn pages(file: Vec<u8>, text_layer: TextLayer, limits: DocumentLimits, output: &mut impl Write) -> Result<(), Stop> {
+/// The CPU time of the page that is drawn. Opening the document belongs to the first page.
+struct PageClock {
+    /// The CPU time of the process in milliseconds when the page began.
+    begun: Arc<AtomicU64>,
+}
+
+impl PageClock {
+    /// Ends the process with SIGXCPU when a page takes longer than `limit`: what draws it cannot be stopped otherwise.
+    /// The limit of the system would be for all pages together, and cannot be changed by a sealed process.
+    fn start(limit: Duration) -> Self {
+        let clock = Self { begun: Arc::new(AtomicU64::new(0)) };
+        let begun = clock.begun.clone();
+        std::thread::spawn(move || {
+            loop {
+                let taken = cpu_time().saturating_sub(Duration::from_millis(begun.load(Ordering::Relaxed)));
+                match limit.checked_sub(taken) {
+                    // One thread draws, so its CPU time is over after this time at the earliest.
+                    Some(left) if !left.is_zero() => std::thread::sleep(left),
+                    _ => {
+                        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::XCPU);
+                    }
+                }
+            }
+        });
+        clock
+    }
+
+    fn next_page(&self) {
+        self.begun.store(u64::try_from(cpu_time().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// The CPU time of this process until now.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+fn pages(
+    file: Vec<u8>,
+    text_layer: TextLayer,
+    limits: DocumentLimits,
+    page: &PageClock,
+    output: &mut impl Write,
+) -> Result<(), Stop> {
     match DocumentFormat::sniff(&file) {
         Some(DocumentFormat::Pdf) => {
             let document = pdf::Document::open(file, limits)?;
             say(&Message::Document { pages: document.pages() }, &[], output)?;
-            document.draw(text_layer, |page| send(page, output))
+            document.draw(text_layer, |drawn| send(drawn, page, output))
         }
         Some(DocumentFormat::Tiff) => {
             let document = tiff::Document::open(file, limits)?;
             say(&Message::Document { pages: document.pages() }, &[], output)?;
-            document.draw(|page| send(page, output))
+            document.draw(|drawn| send(drawn, page, output))
         }
         None => Err(Mistake::Damaged.into()),
     }
 }
 
-fn send(page: DrawnPage, output: &mut impl Write) -> Result<(), Stop> {
-    match page {
+fn send(drawn: DrawnPage, page: &PageClock, output: &mut impl Write) -> Result<(), Stop> {
+    match drawn {
         DrawnPage::Picture { width, height, pixels } => say(&Message::Picture { width, height }, &pixels, output)?,
         DrawnPage::Text { width, height, lines } => say(&Message::Text { width, height, lines }, &[], output)?,
     }
+    page.next_page();
     Ok(())
 }
 

@@ -6,13 +6,14 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::kind::Pipeline;
-use crate::pipeline::work::{FinishedWork, Work};
+use crate::pipeline::work::{FinishedWork, Work, WorkTimes};
 
 /// A runtime that can run models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,8 +104,7 @@ pub struct ClassMap {
     pub classes: Vec<String>,
 }
 
-/// The harm that callers could do to a runtime with the numbers that they send. Known of ONNX files; of others only
-/// the control flow is known.
+/// The harm that callers could do to a runtime with the numbers that they send.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Dangers {
     /// The runtimes that may not run the model, with the reason: a caller's numbers would end the process, access its
@@ -116,6 +116,8 @@ pub struct Dangers {
     pub widths: Vec<(String, i64)>,
     /// The inputs that integers are divided by.
     pub divisors: Vec<Divisor>,
+    /// The inputs that may not be empty.
+    pub filled: Vec<String>,
     /// Set for a model with subgraphs, whose shapes do not follow from its own.
     pub has_control_flow: bool,
 }
@@ -216,6 +218,9 @@ pub enum LoadError {
         /// The operator, and the harm.
         reason: String,
     },
+    /// The process that was to load it could not be started.
+    #[error("{runtime}: its process cannot be started: {reason}")]
+    NoProcess { runtime: Runtime, reason: String },
     /// The load ended the process that it was in.
     #[error("{runtime}: {reason}")]
     Crashed { runtime: Runtime, reason: String },
@@ -274,6 +279,9 @@ pub enum RunError {
     /// The run goes on in another process, for longer than [`RunPlace::patience`]. [`Backend::finish`] waits for it.
     #[error("the run is in progress")]
     InProgress,
+    /// The run went on beyond its deadline and was cancelled. Its process goes on.
+    #[error("the run was cancelled, because its deadline has passed")]
+    Cancelled,
 }
 
 /// The result of one run.
@@ -355,10 +363,50 @@ pub trait Backend: Send {
     /// tensors come back in that order.
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError>;
 
-    /// Waits for the end of the run that is [`RunError::InProgress`].
-    fn finish(&mut self) -> Result<RunResult, RunError> {
-        Err(RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false })
+    /// Waits `patience` for the end of the run that is [`RunError::InProgress`]. The result is that of a run with or
+    /// without a pipeline, or that it is still in progress.
+    fn finish(&mut self, _patience: Duration) -> FinishedWork {
+        let error = RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false };
+        FinishedWork { result: Err(error.into()), times: WorkTimes::default() }
     }
+
+    /// Asks the runtime to cancel the run that is [`RunError::InProgress`]. It ends with an error soon, if the runtime can
+    /// cancel what it does now.
+    fn cancel(&mut self) {}
+
+    /// What the run that is [`RunError::InProgress`] does; `None` when that is not known.
+    fn activity(&self) -> Option<RunActivity> {
+        None
+    }
+
+    /// Ends the process of the run that is [`RunError::InProgress`], for this reason.
+    fn end_process(&mut self, reason: String) -> RunError {
+        RunError::Interrupted { reason, is_explained: false }
+    }
+
+    /// The handle by which another thread cancels a run in this process; `None` where the runtime has no means.
+    fn canceller(&self) -> Option<Arc<dyn CancelRun>> {
+        None
+    }
+}
+
+/// Cancels the run of one loaded model.
+pub trait CancelRun: Send + Sync {
+    /// Asks the runtime to end the run with an error. To be called only while the model runs. A runtime looks for it between
+    /// two operators.
+    fn cancel(&self);
+
+    /// Lets later runs go on. To be called after the end of a run that was cancelled.
+    fn reset(&self) {}
+}
+
+/// What a run in another process does at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunActivity {
+    /// The CPU time of its thread so far. A wide run has the share of one core in that of its process.
+    pub cpu: Duration,
+    /// True while its thread waits for something other than a core.
+    pub is_waiting: bool,
 }
 
 /// Repairs `backend` after a failed run, so that the next caller does not wait for it.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{ClassMap, Dangers, Format, PortNames};
 use crate::pipeline::quantization::Quantization;
-use crate::{onnx, tflite};
+use crate::{ir, onnx, tflite};
 
 /// The most files with external data. An exporter wrote one for each weight, which were some thousands.
 const EXTERNAL_FILES_MAX: usize = 1 << 14;
@@ -74,17 +74,14 @@ pub fn read(format: Format, bytes: &[u8]) -> Result<FileFacts, String> {
             if !bytes.trim_ascii_start().starts_with(b"<") {
                 return Err("is not an OpenVINO IR: it is not XML".to_owned());
             }
-            let dangers = Dangers { has_control_flow: has_control_flow(bytes), ..Dangers::default() };
-            FileFacts { dangers, ..FileFacts::default() }
+            FileFacts { dangers: ir::dangers(bytes), ..FileFacts::default() }
         }
         Format::TfLite => {
             if bytes.get(4..8) != Some(b"TFL3") {
                 return Err("is not a TFLite model: its identifier TFL3 is missing".to_owned());
             }
-            // The graph is not read, and such models are small.
-            let dangers = Dangers { has_control_flow: true, ..Dangers::default() };
             let quantization = tflite::quantization(bytes).into_iter().collect();
-            FileFacts { dangers, quantization, ..FileFacts::default() }
+            FileFacts { dangers: tflite::dangers(bytes), quantization, ..FileFacts::default() }
         }
     };
     facts.check(format)?;
@@ -109,12 +106,6 @@ fn of_onnx(bytes: &[u8]) -> Result<FileFacts, String> {
     })
 }
 
-/// True when an OpenVINO IR has graphs within its graph.
-fn has_control_flow(xml: &[u8]) -> bool {
-    let xml = String::from_utf8_lossy(xml);
-    ["type=\"If\"", "type=\"Loop\"", "type=\"TensorIterator\""].iter().any(|kind| xml.contains(kind))
-}
-
 impl FileFacts {
     /// Refuses facts that no file of this format has, and more of them than any model. The error completes a sentence
     /// about the file.
@@ -136,9 +127,9 @@ impl FileFacts {
         }
         self.check_names()?;
 
-        let Dangers { refused, rows, widths, divisors, has_control_flow: _ } = dangers;
+        let Dangers { refused, rows, widths, divisors, filled, has_control_flow: _ } = dangers;
         at_most("reasons against runtimes", refused.len(), DANGERS_MAX)?;
-        for numbers in [rows.len(), widths.len(), divisors.len()] {
+        for numbers in [rows.len(), widths.len(), divisors.len(), filled.len()] {
             at_most("inputs that choose, fill or divide", numbers, DANGERS_MAX)?;
         }
         if refused.iter().any(|(_, reason)| reason.len() > REASON_BYTES_MAX) {
@@ -176,10 +167,11 @@ impl FileFacts {
         let paths = self.external.iter().map(|file| file.path.as_os_str().len());
         let maps = self.class_maps.iter().flat_map(|map| map.classes.iter().chain([&map.output, &map.scores]));
         let metadata = self.metadata.iter().flat_map(|(key, value)| [key, value]);
-        let Dangers { refused, rows, widths, divisors, has_control_flow: _ } = &self.dangers;
+        let Dangers { refused, rows, widths, divisors, filled, has_control_flow: _ } = &self.dangers;
         let dangers = refused.iter().map(|(_, reason)| reason).chain(rows.iter().chain(widths).map(|(name, _)| name));
         let divisors = divisors.iter().flat_map(|divisor| std::iter::once(&divisor.input).chain(&divisor.dividend));
-        let texts = ports.chain(maps).chain(metadata).chain(dangers).chain(divisors).chain(self.quantization.keys());
+        let texts = ports.chain(maps).chain(metadata).chain(dangers).chain(divisors).chain(filled);
+        let texts = texts.chain(self.quantization.keys());
         texts.map(String::len).chain(paths).map(|length| length + EACH).sum()
     }
 }
@@ -295,7 +287,7 @@ mod tests {
     fn a_graph_within_the_graph_of_an_ir_is_found() {
         let flow = |xml: &[u8]| read(Format::OpenVinoIr, xml).unwrap().dangers.has_control_flow;
         assert!(!flow(b"  <net/>"));
-        assert!(flow(b"<net><layer type=\"If\"/></net>"));
+        assert!(flow(b"<net><layers><layer type=\"If\"/></layers></net>"));
         assert_eq!(read(Format::OpenVinoIr, b"\x89PNG").unwrap_err(), "is not an OpenVINO IR: it is not XML");
         assert!(read(Format::TfLite, b"\x89PNG\r\n\x1a\n").unwrap_err().contains("is not a TFLite model"));
     }

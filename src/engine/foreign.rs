@@ -2,6 +2,8 @@
 #![expect(unsafe_code, reason = "the only file of the crate with it; each block says why it is sound")]
 
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 /// Frees a port of a model, which the crate `openvino` 0.11.1 leaves allocated. The node must not be used afterwards.
 pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
@@ -14,6 +16,52 @@ pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
     unsafe {
         let pointer: Pointer = *std::ptr::from_mut::<openvino::Node>(&mut *node).cast();
         openvino_sys::ov_output_const_port_free(pointer);
+    }
+}
+
+/// Cancels the run of one request at a time. The crate `openvino` cancels only through the handle that the run holds.
+#[derive(Debug, Default)]
+pub struct OpenVinoCanceller(Mutex<Option<RunningRequest>>);
+
+/// A request of OpenVINO that is running.
+#[derive(Debug)]
+struct RunningRequest(NonNull<openvino_sys::ov_infer_request_t>);
+
+// SAFETY: OpenVINO locks the state of a request itself: another thread may cancel it while it runs.
+unsafe impl Send for RunningRequest {}
+
+impl OpenVinoCanceller {
+    /// Calls `run`, during which the request can be cancelled.
+    pub fn while_running<T>(
+        &self,
+        request: &mut openvino::InferRequest,
+        run: impl FnOnce(&mut openvino::InferRequest) -> T,
+    ) -> T {
+        /// Forgets the request also where `run` panics.
+        struct Forget<'c>(&'c OpenVinoCanceller);
+        impl Drop for Forget<'_> {
+            fn drop(&mut self) {
+                *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+        }
+        type Pointer = *mut openvino_sys::ov_infer_request_t;
+        const { assert!(size_of::<openvino::InferRequest>() == size_of::<Pointer>()) };
+        // SAFETY: the version is pinned, and in it `InferRequest` is a struct of one field, this pointer; the assertion above
+        // fails to compile when its size changes. The pointer is only copied.
+        let pointer: Pointer = unsafe { *std::ptr::from_mut(request).cast() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = NonNull::new(pointer).map(RunningRequest);
+        let _forget = Forget(self);
+        run(request)
+    }
+
+    /// Cancels the run in progress, if there is one.
+    pub fn cancel_run(&self) {
+        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(RunningRequest(request)) = &*running {
+            // SAFETY: the request lives until it is forgotten, for which `while_running` waits for this lock. OpenVINO allows
+            // this call at any time and on any thread. Its status says only that there was nothing to cancel.
+            unsafe { openvino_sys::ov_infer_request_cancel(request.as_ptr()) };
+        }
     }
 }
 

@@ -11,7 +11,9 @@
 //! * `onnx/` - `limits.rs` refuses absurd shapes, sizes and depths, and `tensor.rs` counts the data of a tensor; `dangers.rs`
 //!   finds operators that crash a runtime or corrupt its memory for some inputs, and `domains.rs` those that it lacks;
 //!   `class_maps.rs` makes tensors of outputs that are maps
-//! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
+//! * `operators.rs` - the table of what callers' numbers do to the runtimes (`operators.tsv`), by operator
+//! * `ir.rs` - follows callers' numbers through the graph of an OpenVINO IR
+//! * `tflite.rs` - the same of a TensorFlow Lite file, and the scales of its quantized inputs and outputs
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `warm_up.rs` - runs on zeros, in every batch size that will be used
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
@@ -31,9 +33,11 @@ pub mod backend;
 pub mod cores;
 pub mod files;
 mod foreign;
+pub mod ir;
 mod onnxruntime;
 pub mod onnx;
 mod openvino;
+mod operators;
 pub mod pipeline;
 pub mod tflite;
 pub mod warm_up;
@@ -87,8 +91,9 @@ impl Runtimes {
     }
 
     /// The same, with the library of `runtime` in the folder `own`, or with `None` in that of all others. The other runtime
-    /// stays as it is. `None` when this process has loaded the library of `runtime`: nothing takes one out of a process.
-    pub fn with_library_in(&self, runtime: Runtime, own: Option<PathBuf>) -> Option<Self> {
+    /// stays as it is. For a process that has not loaded the library: nothing takes one out of a process.
+    #[must_use]
+    pub fn with_library_in(&self, runtime: Runtime, own: Option<PathBuf>) -> Self {
         let RuntimesInner { folder, own_folders, onnxruntime, openvino } = &*self.inner;
         let (mut own_folders, folder) = (own_folders.clone(), folder.clone());
         match own {
@@ -97,13 +102,10 @@ impl Runtimes {
         };
         let (mut onnxruntime, mut openvino) = (onnxruntime.clone(), openvino.clone());
         match runtime {
-            Runtime::OnnxRuntime if matches!(onnxruntime.get(), Some(Ok(_))) => return None,
-            Runtime::OpenVino if matches!(openvino.get(), Some(Ok(_))) => return None,
-            // One that did not load, or was not there, is looked for in its new place.
             Runtime::OnnxRuntime => onnxruntime = Arc::default(),
             Runtime::OpenVino => openvino = Arc::default(),
         }
-        Some(Self { inner: Arc::new(RuntimesInner { folder, own_folders, onnxruntime, openvino }) })
+        Self { inner: Arc::new(RuntimesInner { folder, own_folders, onnxruntime, openvino }) }
     }
 
     /// The folder of the library of `runtime`.

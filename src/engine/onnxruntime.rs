@@ -1,6 +1,7 @@
 //! ONNX Runtime behind `Backend`. Only this file and `foreign.rs` use the crate `ort`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
@@ -11,12 +12,12 @@ use ledge_base::tensor::{DataType, Element, Tensor, element_count};
 use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::session::builder::SessionBuilder;
-use ort::session::{Session, SessionInputValue};
+use ort::session::{RunOptions, Session, SessionInputValue};
 use ort::value::{DynTensor, DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
 
 use super::backend::{
-    Backend, ComputeTime, Divisor, Format, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError, RunPlace,
-    RunResult, Runtime, Signature,
+    Backend, CancelRun, ComputeTime, Divisor, Format, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError,
+    RunPlace, RunResult, Runtime, Signature,
 };
 use super::foreign;
 use super::onnx::class_maps;
@@ -74,7 +75,13 @@ impl OnnxRuntime {
             outputs: ports(PortKind::Output, session.outputs())?,
         };
         let divisors = divisors(&files.dangers.divisors, &signature)?;
-        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors }))
+        let filled = signature.inputs.iter().map(|port| files.dangers.filled.contains(&port.name)).collect();
+        let options = RunOptions::new().map_err(|error| {
+            let reason = super::one_line(error.message());
+            LoadError::Refused { runtime: Runtime::OnnxRuntime, reason }
+        })?;
+        let options = Arc::new(Options(options));
+        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors, filled, options }))
     }
 
     fn session(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Session, String> {
@@ -143,6 +150,24 @@ struct OnnxRuntimeBackend {
     /// The positions of the inputs that integers are divided by, each with the position of the dividend if it is an
     /// input.
     divisors: Vec<(usize, Option<usize>)>,
+    /// For each input, true if it may not be empty: an operator reads its first number without a look at its length.
+    filled: Vec<bool>,
+    options: Arc<Options>,
+}
+
+/// The options of all runs of one session. The runtime looks before each operator if a run is to end, also before those of
+/// the body of a loop.
+struct Options(RunOptions);
+
+impl CancelRun for Options {
+    fn cancel(&self) {
+        // Neither call fails for options that exist.
+        let _ = self.0.terminate();
+    }
+
+    fn reset(&self) {
+        let _ = self.0.unterminate();
+    }
 }
 
 fn divisors(found: &[Divisor], signature: &Signature) -> Result<Vec<(usize, Option<usize>)>, LoadError> {
@@ -179,6 +204,10 @@ impl Backend for OnnxRuntimeBackend {
         &self.signature
     }
 
+    fn canceller(&self) -> Option<Arc<dyn CancelRun>> {
+        Some(self.options.clone())
+    }
+
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
         let start = Instant::now();
         for &(divisor, dividend) in &self.divisors {
@@ -187,6 +216,14 @@ impl Backend for OnnxRuntimeBackend {
             };
             let dividend = dividend.and_then(|position| inputs.get(position));
             check_division(numbers, dividend).map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
+        }
+
+        let ports = self.signature.inputs.iter().zip(&self.filled);
+        if let Some(((port, _), _)) =
+            ports.zip(inputs).find(|((_, filled), tensor)| **filled && tensor.data().is_empty())
+        {
+            let reason = "is empty, and an operator reads its first number".to_owned();
+            return Err(RunError::Input { name: port.name.clone(), reason });
         }
 
         let values = self
@@ -209,7 +246,8 @@ impl Backend for OnnxRuntimeBackend {
             .collect::<Result<Vec<SessionInputValue<'_>>, _>>()?;
 
         let staged = Instant::now();
-        let answers = self.session.run(views.as_slice()).map_err(|error| RunError::Runtime {
+        let ran = self.session.run_with_options(views.as_slice(), &self.options.0);
+        let answers = ran.map_err(|error| RunError::Runtime {
             runtime: Runtime::OnnxRuntime,
             reason: super::one_line(error.message()),
         })?;

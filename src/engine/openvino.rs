@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::checked_folder::CheckedFolder;
@@ -12,10 +13,10 @@ use openvino::{
 };
 
 use super::backend::{
-    Backend, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError, RunPlace,
-    RunResult, Runtime, Signature,
+    Backend, CancelRun, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError,
+    RunPlace, RunResult, Runtime, Signature,
 };
-use super::foreign;
+use super::foreign::{self, OpenVinoCanceller};
 
 /// The loaded library of the runtime. A process has one.
 #[derive(Debug, Clone)]
@@ -75,7 +76,8 @@ impl OpenVino {
         let rows =
             |port: &Port| files.dangers.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min();
         let rows = signature.inputs.iter().map(rows).collect();
-        Ok(Box::new(OpenVinoBackend { source, runner, is_sound: true, signature, rows }))
+        let canceller = Arc::default();
+        Ok(Box::new(OpenVinoBackend { source, runner, is_sound: true, signature, rows, canceller }))
     }
 }
 
@@ -267,10 +269,12 @@ impl Runner {
     /// Does not use `infer`: with one thread, OpenVINO 2026.4.1 ignores an exception of the run there and reports
     /// success, with the answer of the previous run in the outputs. It also keeps the failed run, and repeats it before
     /// the next.
-    fn run(&mut self) -> Result<(), InferenceError> {
-        self.request.infer_async()?;
-        // A timeout is not an error here. Reading the outputs of a request that is still running is one.
-        self.request.wait(RUN_TIMEOUT_MS)
+    fn run(&mut self, canceller: &OpenVinoCanceller) -> Result<(), InferenceError> {
+        canceller.while_running(&mut self.request, |request| {
+            request.infer_async()?;
+            // A timeout is not an error here. Reading the outputs of a request that is still running is one.
+            request.wait(RUN_TIMEOUT_MS)
+        })
     }
 }
 
@@ -287,6 +291,14 @@ struct OpenVinoBackend {
     signature: Signature,
     /// For each input, the number of rows that it indexes, if that is known.
     rows: Vec<Option<i64>>,
+    canceller: Arc<OpenVinoCanceller>,
+}
+
+impl CancelRun for OpenVinoCanceller {
+    /// The runtime looks for it before each operator, but not before those of the body of a loop.
+    fn cancel(&self) {
+        self.cancel_run();
+    }
 }
 
 impl OpenVinoBackend {
@@ -324,6 +336,10 @@ impl Backend for OpenVinoBackend {
         let _ = self.reset();
     }
 
+    fn canceller(&self) -> Option<Arc<dyn CancelRun>> {
+        Some(self.canceller.clone())
+    }
+
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
         let failed =
             |error: InferenceError| RunError::Runtime { runtime: Runtime::OpenVino, reason: message_of(&error) };
@@ -341,7 +357,7 @@ impl Backend for OpenVinoBackend {
 
         let staged = Instant::now();
         self.is_sound = false;
-        self.runner.run().map_err(failed)?;
+        self.runner.run(&self.canceller).map_err(failed)?;
 
         let inferred = Instant::now();
         let outputs = outputs

@@ -1,11 +1,14 @@
-//! Reads the quantization of inputs and outputs from a TensorFlow Lite file. The runtime returns integers without it.
+//! Reads the quantization of inputs and outputs from a TensorFlow Lite file, because the runtime returns integers without it,
+//! and follows the values that callers choose through its graphs.
 //!
 //! Only the needed parts are read, by the field numbers of `schema.fbs`. Every offset in the file is checked before it
 //! is followed. An input or output with a bad offset has no known quantization; the runtime finds other errors of the
 //! file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use crate::backend::{Dangers, Format, Runtime};
+use crate::operators::{self, Operation};
 use crate::pipeline::quantization::Quantization;
 
 /// The most inputs, and the most outputs, that are read.
@@ -14,6 +17,180 @@ const PORTS_MAX: usize = 256;
 /// The longest name that is read, in bytes.
 const NAME_MAX: usize = 1024;
 
+/// The most graphs, and the most operators of one, and the most tensors of an operator, that are read.
+const GRAPHS_MAX: usize = 64;
+const OPERATORS_MAX: usize = 1 << 17;
+const OPERANDS_MAX: usize = 1 << 12;
+
+/// The signed integers of 32 and 64 bits among the types of tensors.
+const INTEGERS: [u8; 2] = [2, 4];
+
+/// The names of `BuiltinOperator`, by their numbers.
+const NAMES: [&str; 162] = [
+    "ADD",
+    "AVERAGE_POOL_2D",
+    "CONCATENATION",
+    "CONV_2D",
+    "DEPTHWISE_CONV_2D",
+    "DEPTH_TO_SPACE",
+    "DEQUANTIZE",
+    "EMBEDDING_LOOKUP",
+    "FLOOR",
+    "FULLY_CONNECTED",
+    "HASHTABLE_LOOKUP",
+    "L2_NORMALIZATION",
+    "L2_POOL_2D",
+    "LOCAL_RESPONSE_NORMALIZATION",
+    "LOGISTIC",
+    "LSH_PROJECTION",
+    "LSTM",
+    "MAX_POOL_2D",
+    "MUL",
+    "RELU",
+    "RELU_N1_TO_1",
+    "RELU6",
+    "RESHAPE",
+    "RESIZE_BILINEAR",
+    "RNN",
+    "SOFTMAX",
+    "SPACE_TO_DEPTH",
+    "SVDF",
+    "TANH",
+    "CONCAT_EMBEDDINGS",
+    "SKIP_GRAM",
+    "CALL",
+    "CUSTOM",
+    "EMBEDDING_LOOKUP_SPARSE",
+    "PAD",
+    "UNIDIRECTIONAL_SEQUENCE_RNN",
+    "GATHER",
+    "BATCH_TO_SPACE_ND",
+    "SPACE_TO_BATCH_ND",
+    "TRANSPOSE",
+    "MEAN",
+    "SUB",
+    "DIV",
+    "SQUEEZE",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    "STRIDED_SLICE",
+    "BIDIRECTIONAL_SEQUENCE_RNN",
+    "EXP",
+    "TOPK_V2",
+    "SPLIT",
+    "LOG_SOFTMAX",
+    "DELEGATE",
+    "BIDIRECTIONAL_SEQUENCE_LSTM",
+    "CAST",
+    "PRELU",
+    "MAXIMUM",
+    "ARG_MAX",
+    "MINIMUM",
+    "LESS",
+    "NEG",
+    "PADV2",
+    "GREATER",
+    "GREATER_EQUAL",
+    "LESS_EQUAL",
+    "SELECT",
+    "SLICE",
+    "SIN",
+    "TRANSPOSE_CONV",
+    "SPARSE_TO_DENSE",
+    "TILE",
+    "EXPAND_DIMS",
+    "EQUAL",
+    "NOT_EQUAL",
+    "LOG",
+    "SUM",
+    "SQRT",
+    "RSQRT",
+    "SHAPE",
+    "POW",
+    "ARG_MIN",
+    "FAKE_QUANT",
+    "REDUCE_PROD",
+    "REDUCE_MAX",
+    "PACK",
+    "LOGICAL_OR",
+    "ONE_HOT",
+    "LOGICAL_AND",
+    "LOGICAL_NOT",
+    "UNPACK",
+    "REDUCE_MIN",
+    "FLOOR_DIV",
+    "REDUCE_ANY",
+    "SQUARE",
+    "ZEROS_LIKE",
+    "FILL",
+    "FLOOR_MOD",
+    "RANGE",
+    "RESIZE_NEAREST_NEIGHBOR",
+    "LEAKY_RELU",
+    "SQUARED_DIFFERENCE",
+    "MIRROR_PAD",
+    "ABS",
+    "SPLIT_V",
+    "UNIQUE",
+    "CEIL",
+    "REVERSE_V2",
+    "ADD_N",
+    "GATHER_ND",
+    "COS",
+    "WHERE",
+    "RANK",
+    "ELU",
+    "REVERSE_SEQUENCE",
+    "MATRIX_DIAG",
+    "QUANTIZE",
+    "MATRIX_SET_DIAG",
+    "ROUND",
+    "HARD_SWISH",
+    "IF",
+    "WHILE",
+    "NON_MAX_SUPPRESSION_V4",
+    "NON_MAX_SUPPRESSION_V5",
+    "SCATTER_ND",
+    "SELECT_V2",
+    "DENSIFY",
+    "SEGMENT_SUM",
+    "BATCH_MATMUL",
+    "PLACEHOLDER",
+    "CUMSUM",
+    "CALL_ONCE",
+    "BROADCAST_TO",
+    "RFFT2D",
+    "CONV_3D",
+    "IMAG",
+    "REAL",
+    "COMPLEX_ABS",
+    "HASHTABLE",
+    "HASHTABLE_FIND",
+    "HASHTABLE_IMPORT",
+    "HASHTABLE_SIZE",
+    "REDUCE_ALL",
+    "CONV_3D_TRANSPOSE",
+    "VAR_HANDLE",
+    "READ_VARIABLE",
+    "ASSIGN_VARIABLE",
+    "BROADCAST_ARGS",
+    "RANDOM_STANDARD_NORMAL",
+    "BUCKETIZE",
+    "RANDOM_UNIFORM",
+    "MULTINOMIAL",
+    "GELU",
+    "DYNAMIC_UPDATE_SLICE",
+    "RELU_0_TO_1",
+    "UNSORTED_SEGMENT_PROD",
+    "UNSORTED_SEGMENT_MAX",
+    "UNSORTED_SEGMENT_SUM",
+    "ATAN2",
+    "UNSORTED_SEGMENT_MIN",
+    "SIGN",
+    "BITCAST",
+    "BITWISE_XOR",
+    "RIGHT_SHIFT",
+];
+
 /// The quantization of the inputs and outputs of the model in `bytes`, by name. Floats have none.
 pub fn quantization(bytes: &[u8]) -> HashMap<String, Quantization> {
     let Some(graph) = main_graph(bytes) else { return HashMap::new() };
@@ -21,6 +198,68 @@ pub fn quantization(bytes: &[u8]) -> HashMap<String, Quantization> {
     let ports = [1, 2].into_iter().filter_map(|field| graph.vector(field));
     let indices = ports.flat_map(|(start, length)| (0..length.min(PORTS_MAX)).map(move |number| start + 4 * number));
     indices.filter_map(|at| port(&graph, u32_at(bytes, at)?)).collect()
+}
+
+/// The harm that callers could do to OpenVINO with the numbers that they send.
+pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
+    // Graphs within the graph are small, and such models too.
+    let mut found = Dangers { has_control_flow: true, ..Dangers::default() };
+    if follow(bytes, &mut found).is_none() {
+        operators::refuse(&mut found, Runtime::OpenVino, "its graph cannot be checked".to_owned());
+    }
+    found
+}
+
+fn follow(bytes: &[u8], found: &mut Dangers) -> Option<()> {
+    let model = Table { bytes, at: follow_offset(bytes, 0)? };
+    let graphs = model.vector(2)?.1;
+    if graphs > GRAPHS_MAX {
+        return None;
+    }
+    for graph in (0..graphs).map(|index| model.table_of(2, index)) {
+        let graph = graph?;
+        // The inputs of a graph within another, too, are a caller's.
+        let inputs = Operation {
+            outputs: graph
+                .indices(1)?
+                .into_iter()
+                .map(|value| value.map(|value| (value, graph.is_integer(value))))
+                .collect::<Option<_>>()?,
+            is_caller: true,
+            ..Operation::default()
+        };
+        let mut operations = vec![inputs];
+        let count = graph.vector(3).map_or(0, |(_, count)| count);
+        if count > OPERATORS_MAX {
+            return None;
+        }
+        for index in 0..count {
+            operations.push(operation(&model, &graph, &graph.table_of(3, index)?)?);
+        }
+        // What no operator makes is a constant, or a state that is zero at first.
+        let made: HashSet<usize> =
+            operations.iter().flat_map(|operation| operation.outputs.iter().map(|(value, _)| *value)).collect();
+        let others = operations
+            .iter()
+            .flat_map(|operation| operation.inputs.iter().flatten())
+            .filter(|value| !made.contains(value));
+        let others: HashSet<usize> = others.copied().collect();
+        let outputs = others.into_iter().map(|value| (value, graph.is_integer(value))).collect();
+        operations.push(Operation { outputs, is_constant: true, ..Operation::default() });
+        operators::follow(Format::TfLite, &operations, found);
+    }
+    Some(())
+}
+
+fn operation<'a>(model: &Table<'a>, graph: &Table<'a>, node: &Table<'a>) -> Option<Operation<'a>> {
+    let opcode = node.field(0).map_or(Some(0), |at| u32_at(node.bytes, at))?;
+    let code = model.table_of(1, usize::try_from(opcode).ok()?)?;
+    let short = code.field(0).map_or(Some(0), |at| bytes_at(code.bytes, at).map(i8::from_le_bytes))?;
+    let long = code.field(3).map_or(Some(0), |at| bytes_at(code.bytes, at).map(i32::from_le_bytes))?;
+    let kind = NAMES.get(usize::try_from(long.max(short.into())).ok()?).copied().unwrap_or("of a newer version");
+    let outputs = node.indices(2)?.into_iter().flatten().map(|value| (value, graph.is_integer(value))).collect();
+    let is_caller = ["IF", "WHILE", "READ_VARIABLE", "CALL"].contains(&kind);
+    Some(Operation { kind, name: "", inputs: node.indices(1)?, outputs, is_caller, is_constant: false })
 }
 
 fn main_graph(bytes: &[u8]) -> Option<Table<'_>> {
@@ -78,6 +317,26 @@ impl Table<'_> {
         Some((at.checked_add(4)?, usize::try_from(u32_at(self.bytes, at)?).ok()?))
     }
 
+    /// A vector of indices, of which -1 is none.
+    fn indices(&self, number: usize) -> Option<Vec<Option<usize>>> {
+        let Some((start, length)) = self.vector(number) else { return Some(Vec::new()) };
+        if length > OPERANDS_MAX {
+            return None;
+        }
+        (0..length)
+            .map(|index| {
+                u32_at(self.bytes, start + 4 * index)
+                    .map(|value| usize::try_from(value).ok().filter(|_| value != u32::MAX))
+            })
+            .collect()
+    }
+
+    /// Of a graph: true for a tensor of signed integers of 32 or 64 bits.
+    fn is_integer(&self, tensor: usize) -> bool {
+        let kind = self.table_of(0, tensor).and_then(|tensor| tensor.bytes.get(tensor.field(1)?).copied());
+        kind.is_some_and(|kind| INTEGERS.contains(&kind))
+    }
+
     /// The table at an index of a vector.
     fn table_of(&self, number: usize, index: usize) -> Option<Self> {
         let (start, length) = self.vector(number)?;
@@ -113,6 +372,7 @@ pub fn fuzz_tflite(data: &[u8]) -> bool {
     let found = quantization(data);
     assert!(found.len() <= 2 * PORTS_MAX);
     assert!(found.iter().all(|(name, quantization)| name.len() <= NAME_MAX && quantization.is_valid()));
+    assert!(dangers(data).refused.len() <= 1);
     !found.is_empty()
 }
 

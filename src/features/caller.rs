@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::ViewScope;
@@ -23,6 +24,8 @@ pub struct FeatureCaller {
     pub views: ViewScope,
     /// The model that reads for them; `None` where they receive the values themselves.
     pub model: Option<ModelName>,
+    /// The memory that their reads are counted on.
+    pub account: Account,
 }
 
 /// Rows of a view that were read or are to be written, for the audit log.
@@ -53,9 +56,10 @@ fn tag(key: &TagKey, view: &FeatureView, entity: &[Value]) -> Tag {
 }
 
 impl FeatureCaller {
-    /// A caller who may read and push everything, such as a binding, whose file names its views.
+    /// A caller who may read and push everything, such as a binding, whose file names its views. The memory of a push is
+    /// counted by who sends it.
     pub fn unlimited(principal: Principal) -> Self {
-        Self { principal, views: ViewScope::ALL, model: None }
+        Self { principal, views: ViewScope::ALL, model: None, account: Account::unlimited() }
     }
 
     /// Refuses feature views that this caller may not use, and records the attempt.

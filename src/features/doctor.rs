@@ -33,7 +33,7 @@ pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Che
     let detail = format!("{views} feature views; the store is in {}{is}; {} free", folder.display(), size(free));
 
     Some(if lost > 0 {
-        let detail = format!("{detail}; at least {lost} acknowledged entries are lost");
+        let detail = format!("{detail}; at least {lost} acknowledged entries are lost{}", of_views(&status));
         Check::fail(name, detail, "push their rows again, or restore a backup; the log names the entries")
     } else if free < config.min_free_mb << 20 {
         Check::fail(name, detail, "free disk space: pushes are refused below features.min_free_mb")
@@ -45,4 +45,15 @@ pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Che
     } else {
         Check::warn(name, detail, "see `ledge features status`")
     })
+}
+
+/// The views that entries were lost of, as far as that is known.
+fn of_views(status: &Value) -> String {
+    let views = status.get("feature_views").and_then(Value::as_array);
+    let of_view = |view: &Value| {
+        let lost = view.get("entries_lost").and_then(Value::as_u64).filter(|lost| *lost > 0)?;
+        Some(format!("{} of {}", lost, view.get("name").and_then(Value::as_str).unwrap_or_default()))
+    };
+    let views: Vec<String> = views.into_iter().flatten().filter_map(of_view).collect();
+    if views.is_empty() { String::new() } else { format!(": {}", views.join(", ")) }
 }

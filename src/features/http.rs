@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::backup_cipher::BackupRecipient;
+use crate::online::bytes_of_json;
 use crate::statistics::{FeatureStatistics, ViewStatistics};
 use crate::{FeatureStore, JoinKeyValues};
 
@@ -92,6 +93,8 @@ struct ViewDocument<'a> {
     /// The newest event pushed since the start, in RFC 3339.
     newest_event: Option<String>,
     pushed: BTreeMap<&'static str, usize>,
+    /// Acknowledged entries that were lost with snapshots, at least.
+    entries_lost: u64,
 }
 
 impl<'a> From<&'a ViewStatistics> for ViewDocument<'a> {
@@ -101,6 +104,7 @@ impl<'a> From<&'a ViewStatistics> for ViewDocument<'a> {
             rows: view.rows,
             newest_event: (view.newest_us != 0).then(|| clock::rfc3339_micros(view.newest_us)),
             pushed: view.pushed.outcomes().into_iter().collect(),
+            entries_lost: view.lost,
         }
     }
 }
@@ -278,6 +282,7 @@ async fn erase(
             format!("{reason}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}, or \"entities\" with a list of such");
         ApiError::new(StatusCode::BAD_REQUEST, message)
     };
+    let _tree = received.account.take(bytes_of_json(&received.bytes))?;
     let entities = match serde_json::from_slice(&received.bytes).map_err(|error| wrong(&in_json(&error.to_string())))? {
         EraseBody::One { entity } => vec![entity],
         EraseBody::Several { entities } if entities.is_empty() => return Err(wrong(&"the list of entities is empty")),

@@ -16,6 +16,7 @@ use super::key::IndexKey;
 pub use super::layer::{IndexError, Layer, LayerValue, Tally};
 use super::layer::{LayerBytes, LayerScan};
 use super::snapshot::{SnapshotError, SnapshotTable, TableScan};
+use super::view::ViewId;
 
 /// The record of each entity.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct FrozenLayer {
     pub number: u64,
     /// The number of records of the layer and everything below it.
     pub records: u64,
+    /// The entities of each view that have a value in the layer.
+    pub changed: Vec<(ViewId, u64)>,
 }
 
 /// The bytes of a record.
@@ -70,8 +73,8 @@ impl Index {
     }
 
     /// The same content, under another top layer. The top layer of this one becomes the frozen one.
-    pub fn freeze(&self, top: Arc<Layer>, number: u64, records: u64) -> Self {
-        let frozen = FrozenLayer { layer: self.top.clone(), number, records };
+    pub fn freeze(&self, top: Arc<Layer>, number: u64, records: u64, changed: Vec<(ViewId, u64)>) -> Self {
+        let frozen = FrozenLayer { layer: self.top.clone(), number, records, changed };
         Self { snapshot: self.snapshot.clone(), frozen: Some(frozen), top }
     }
 

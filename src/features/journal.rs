@@ -23,8 +23,8 @@ use bytes::Bytes;
 use ledge_base::durable;
 
 use super::key::IndexKey;
-pub use chain::list;
 use chain::{Chain, SegmentEnd, SegmentReader, SegmentStep, file_name};
+pub use chain::{begin, list};
 pub use damage::{Damage, DamageReason};
 pub use format::GROUP_BYTES_MAX;
 use format::{HEADER_BYTES, PreviousSegment, SegmentHeader, encode_group, group_length};

@@ -42,6 +42,7 @@
 //! * `engine/` - journal, index and snapshots together:
 //!   * `mod.rs` - the state that threads and readers share: opening, ready, rebuilding, restoring, closed
 //!   * `files.rs` - the folder of the store, its lock, the record of a clean stop, the reserved disk space
+//!   * `manifest.rs` - what the last snapshots had, to count what is lost without them
 //!   * `acknowledged.rs` - the last acknowledged push, in two files next to the journal, to detect a loss
 //!   * `applier.rs` - applies entries and records to an index, and counts its records; the folder has tests
 //!   * `commands.rs` - commands of the writer thread and jobs of the upkeep thread
@@ -217,7 +218,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -266,6 +267,9 @@ const PUSH_BYTES_MAX: usize = 24 << 20;
 /// The most values of a call that is prepared on an async thread: each takes some 100 ns.
 const ASYNC_CELLS_MAX: usize = 1000;
 
+/// The interval between attempts to open a store that could not be opened.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The longest time for writing the waiting pushes and closing.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -281,8 +285,12 @@ struct FeatureStoreInner {
     audit: AuditSink,
     sealer: Sealer,
     registry: ArcSwap<Registry>,
-    /// Set when the first view is declared; or the reason why the store cannot be used until the next start.
-    opened: OnceLock<Result<OpenStore, String>>,
+    /// Set when the first view is declared and the files can be used.
+    opened: OnceLock<OpenStore>,
+    /// Locked while they are opened.
+    opening: Mutex<()>,
+    /// The reason why they could not be used at the last attempt.
+    failure: Mutex<Option<String>>,
     folder: Arc<str>,
     complaints: Mutex<LogLimiter>,
     /// Permits for slices of long reads: half of the cores remain for other work.
@@ -323,6 +331,8 @@ impl FeatureStore {
                 sealer,
                 registry,
                 opened,
+                opening: Mutex::default(),
+                failure: Mutex::default(),
                 folder,
                 complaints,
                 long_reads,
@@ -331,24 +341,58 @@ impl FeatureStore {
     }
 
     fn open_if_declared(&self) {
+        // So that two attempts at a time do not open it twice.
+        let _attempt = self.inner.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = self.inner.registry.load_full();
-        if registry.is_empty() {
+        if registry.is_empty() || self.inner.opened.get().is_some() {
             return;
         }
-        self.inner.opened.get_or_init(|| {
-            OpenStore::new(&self.inner.config, registry, self.inner.audit.clone(), &self.inner.sealer).inspect_err(
-                |reason| {
-                    tracing::error!(reason, "the feature store cannot be opened; models are served without it");
-                },
-            )
-        });
+        match OpenStore::new(&self.inner.config, registry, self.inner.audit.clone(), &self.inner.sealer) {
+            Ok(opened) => {
+                let _ = self.inner.opened.set(opened);
+                if self.failure().take().is_some() {
+                    tracing::info!("the feature store can be opened now");
+                }
+            }
+            Err(reason) => {
+                let before = self.failure().replace(reason.clone());
+                if before.as_ref() != Some(&reason) {
+                    tracing::error!(
+                        reason,
+                        "the feature store cannot be opened; models are served without it, and it is tried again"
+                    );
+                }
+            }
+        }
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        // Nothing panics under this lock.
+        self.inner.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a store that could not be opened, for instance because the disk was read-only, as soon as it can. Does not
+    /// return.
+    pub(crate) async fn reopen(&self) {
+        loop {
+            tokio::time::sleep(REOPEN_INTERVAL).await;
+            if self.failure().is_some() {
+                let store = self.clone();
+                blocking(move || store.open_if_declared()).await;
+            }
+        }
+    }
+
+    /// The reason why the store could not be opened at the last attempt.
+    pub(crate) fn why_not_open(&self) -> Option<String> {
+        self.failure().clone()
     }
 
     /// Applies new declarations. Views that are no longer declared keep their rows until they expire. When the numbers
     /// of new views cannot be saved, nothing changes. Waits for a snapshot when aggregates change, and must not be
     /// called on an async thread.
     pub fn reload(&self, registry: Registry) -> io::Result<()> {
-        if let Some(Ok(opened)) = self.inner.opened.get() {
+        if let Some(opened) = self.inner.opened.get() {
             if aggregates_change(&opened.engine.registry.load(), &registry) {
                 // Rows pushed until now were aggregated by the old declaration; a replay of the journal would use the
                 // new one.
@@ -376,7 +420,7 @@ impl FeatureStore {
 
     /// Waits until the index was opened and checked, or was found to need a rebuild.
     pub async fn opened(&self) {
-        if let Some(Ok(opened)) = self.inner.opened.get() {
+        if let Some(opened) = self.inner.opened.get() {
             // The sender lives as long as the store.
             let _ = opened.engine.opened.subscribe().wait_for(|opened| *opened).await;
         }
@@ -385,7 +429,7 @@ impl FeatureStore {
     /// Waits until the writer has done all commands before this one: a liveness check. Never returns while its disk
     /// hangs; returns at once without a store, and after it was closed.
     pub async fn wait_for_writer(&self) {
-        let Some(Ok(opened)) = self.inner.opened.get() else { return };
+        let Some(opened) = self.inner.opened.get() else { return };
         let (reply, answer) = oneshot::channel();
         let sent = opened.engine.commands.send(WriterCommand::Ping { reply }).await;
         let answered = sent.is_ok() && answer.await.is_ok();
@@ -397,7 +441,7 @@ impl FeatureStore {
 
     /// Writes the waiting pushes, and closes the files. Later calls fail.
     pub fn close(&self) {
-        let Some(Ok(opened)) = self.inner.opened.get() else { return };
+        let Some(opened) = self.inner.opened.get() else { return };
         let until = Instant::now() + CLOSE_TIMEOUT;
         let _ = opened.engine.jobs.send(UpkeepJob::Stop);
         let mut command = WriterCommand::Close;
@@ -421,17 +465,19 @@ impl FeatureStore {
 
     /// True when this process opened the store; otherwise its values belong to another process.
     pub fn is_open(&self) -> bool {
-        self.inner.opened.get().is_some()
+        self.inner.opened.get().is_some() || self.failure().is_some()
     }
 
     fn engine(&self) -> Result<&Arc<Engine>, FeatureError> {
         match self.inner.opened.get() {
+            Some(opened) => Ok(&opened.engine),
             None if self.inner.registry.load().is_empty() => {
                 Err(FeatureError::Disabled { folder: self.inner.folder.clone() })
             }
-            None => Err(FeatureError::Unavailable { reason: "only the daemon opens it".into() }),
-            Some(Err(reason)) => Err(FeatureError::Unavailable { reason: reason.clone() }),
-            Some(Ok(opened)) => Ok(&opened.engine),
+            None => {
+                let reason = self.failure().clone().unwrap_or_else(|| "only the daemon opens it".into());
+                Err(FeatureError::Unavailable { reason })
+            }
         }
     }
 
@@ -580,8 +626,8 @@ impl FeatureStore {
         let views = counters.with_views(|views| {
             let view = |view: &Arc<FeatureView>| {
                 let found = views.get(&view.id).copied().unwrap_or_default();
-                let statistics::ViewCounters { rows, newest_us, pushed, ignored } = found;
-                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed, ignored }
+                let statistics::ViewCounters { rows, newest_us, pushed, ignored, lost } = found;
+                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed, ignored, lost }
             };
             registry.views().map(view).collect()
         });
@@ -643,6 +689,11 @@ impl OpenStore {
         let with_path = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
         let files = Files::new(&config.path).map_err(|error| with_path(&error))?;
         let lock = files.lock().map_err(|error| with_path(&error))?;
+        // Before anything judges how much room there is.
+        if let Err(error) = files.remove_leftovers() {
+            tracing::warn!(%error, "what an interrupted write of the feature store left cannot be removed");
+        }
+        let renamed = files.restore_names().map_err(|error| with_path(&error))?;
 
         let has_keys = EntityKeys::exist(files.folder()).map_err(|error| with_path(&error))?;
         if sealer.is_on() && !has_keys && files.is_sealed().map_err(|error| with_path(&error))? {
@@ -662,8 +713,6 @@ impl OpenStore {
 
         // Before the first row that uses the numbers.
         registry.save(files.folder()).map_err(|error| with_path(&error))?;
-        // The file of an interrupted restore.
-        let _ = std::fs::remove_file(files.folder().join(engine::restore::UPLOAD_FILE));
 
         let (hash_key, _) = files.hash_key(sealer).map_err(|error| with_path(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| with_path(&error))?;
@@ -707,6 +756,7 @@ impl OpenStore {
             is_syncing: AtomicBool::new(false),
             has_undecryptable: AtomicBool::new(false),
             snapshot_asked: AtomicBool::new(false),
+            has_gap: AtomicBool::new(false),
             audit,
             commands,
             jobs,
@@ -714,6 +764,9 @@ impl OpenStore {
             restores: Arc::new(Semaphore::new(1)),
         });
 
+        for renamed in &renamed {
+            engine.alarm("a snapshot of the feature store is in the place of another one", renamed);
+        }
         report_damage(&engine, repaired.as_ref(), &opened.report, known);
         let threads = spawn_threads(&engine, opened.journal, receiver, waiting).map_err(|error| with_path(&error))?;
         Ok(Self { engine, threads: Mutex::new(threads), _lock: lock })

@@ -93,7 +93,14 @@ mod tests {
         let found = FeatureStatistics {
             state: "ready",
             reason: None,
-            views: vec![ViewStatistics { view: "v".into(), rows: 5, newest_us: 6_500_000, pushed, ignored: 24 }],
+            views: vec![ViewStatistics {
+                view: "v".into(),
+                rows: 5,
+                newest_us: 6_500_000,
+                pushed,
+                ignored: 24,
+                lost: 0,
+            }],
             reads: 7,
             cells: FieldStatus::ALL.into_iter().zip(8..).collect(),
             groups: 12,

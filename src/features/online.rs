@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ledge_base::memory_budget::{Hold, NoRoom};
 use serde_json::Value as Json;
 
 use super::value::Value;
@@ -24,7 +25,20 @@ pub fn bytes_of(columns: &Columns) -> usize {
         };
         size_of::<Json>() + beside
     }
-    columns.iter().flat_map(|(_, cells)| cells).map(cell).sum()
+    let spare = |cells: &Vec<Json>| (cells.capacity() - cells.len()) * size_of::<Json>();
+    columns.iter().map(|(_, cells)| spare(cells) + cells.iter().map(cell).sum::<usize>()).sum()
+}
+
+/// The memory of an object of JSON as a tree, in bytes: a node of a map has room for eleven members.
+const OBJECT_BYTES: usize = 640;
+
+/// The most memory of the values that a body of JSON can have, in bytes, while they are read: their number is that of its
+/// commas, and an array grows by doubling.
+pub fn bytes_of_json(body: &[u8]) -> usize {
+    let (commas, objects) = body.iter().fold((0, 0), |(commas, objects), byte| {
+        (commas + usize::from(*byte == b','), objects + usize::from(*byte == b'{'))
+    });
+    2 * (commas + 1) * size_of::<Json>() + OBJECT_BYTES * objects + body.len()
 }
 
 /// The features to read.
@@ -61,9 +75,13 @@ impl OnlineFeatures {
 
     /// The cells of each feature in turn, one for each entity.
     pub fn into_columns(self) -> impl Iterator<Item = Vec<Cell>> {
-        let FeatureCells { entities, cells } = self.cells;
+        let FeatureCells { entities, cells, memory } = self.cells;
         let mut cells = cells.into_iter();
-        (0..self.features.len()).map(move |_| cells.by_ref().take(entities).collect())
+        (0..self.features.len()).map(move |_| {
+            // Until the last column is taken.
+            let _memory = &memory;
+            cells.by_ref().take(entities).collect()
+        })
     }
 }
 
@@ -74,18 +92,31 @@ pub struct FeatureCells {
     /// The cells of the first feature, then those of the next. One vector takes a fraction of the time of one for each
     /// feature.
     cells: Vec<Cell>,
+    /// Counts them while they exist.
+    memory: Option<Arc<Hold>>,
 }
 
 impl FeatureCells {
     /// The cells of the first feature for each of these entities, then those of the next.
     pub fn new(entities: usize, cells: Vec<Cell>) -> Self {
         debug_assert_eq!(cells.len().checked_rem(entities).unwrap_or(0), 0, "each feature has a cell for each entity");
-        Self { entities, cells }
+        Self { entities, cells, memory: None }
+    }
+
+    /// The same cells, counted by `memory`, which may have more bytes until now.
+    pub(super) fn counted(self, mut memory: Hold) -> Result<Self, NoRoom> {
+        memory.resize(self.cells.capacity() * size_of::<Cell>() + self.value_bytes())?;
+        Ok(Self { memory: Some(Arc::new(memory)), ..self })
     }
 
     /// The number of all cells.
     pub fn count(&self) -> usize {
         self.cells.len()
+    }
+
+    /// The memory of all values that have memory of their own, in bytes.
+    pub fn value_bytes(&self) -> usize {
+        self.cells.iter().filter_map(|cell| cell.value.as_ref()).map(Value::bytes_beside).sum()
     }
 
     /// The cells of the feature at this index.
@@ -256,6 +287,9 @@ pub enum FeatureError {
     /// The journal could not be written; no row of the push is stored.
     #[error("the push could not be written: {reason}")]
     NotWritten { reason: String },
+    /// There is no memory for what would be read.
+    #[error(transparent)]
+    NoRoom(NoRoom),
 }
 
 /// The most names in one message.

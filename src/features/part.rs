@@ -53,16 +53,24 @@ impl Part for FeatureStore {
     }
 
     fn problem(&self, is_starting: bool) -> Option<String> {
-        let reason = self.statistics().filter(|_| !is_starting)?.reason?;
+        let reason = self.why_not_open().or_else(|| self.statistics().filter(|_| !is_starting)?.reason)?;
         Some(format!("feature store: {reason}"))
     }
 
-    /// Starts the task that keeps the daemon from being ready until the store is open.
+    /// Starts the task that keeps the daemon from being ready until the store is open, and the one that opens a store that
+    /// cannot be opened yet.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         let (store, opening, stop) = (self.clone(), environment.readiness.latch(), environment.shutdown.clone());
         environment.shutdown.spawn(async move {
             tokio::select! {
                 () = store.opened() => drop(opening),
+                () = stop.requested() => {}
+            }
+        });
+        let (store, stop) = (self.clone(), environment.shutdown.clone());
+        environment.shutdown.spawn(async move {
+            tokio::select! {
+                () = store.reopen() => {}
                 () = stop.requested() => {}
             }
         });

@@ -28,6 +28,9 @@ const BRIEF_READ_MAX_NS: u64 = 100_000;
 /// The least time that is expected for one record, in nanoseconds: the last reads may have been unusually fast.
 const GET_MIN_NS: u64 = 2_000;
 
+/// The memory of an entity of a view that is read, in bytes, besides the values of its record.
+const RECORD_BYTES: usize = size_of::<Option<EntityRecord>>() + size_of::<Vec<Value>>() + 2 * size_of::<Value>();
+
 /// A read of features of entities.
 #[derive(Debug)]
 struct ReadRequest {
@@ -68,6 +71,8 @@ struct EntityRecord {
     record: Record,
     windows: Option<WindowState>,
     expired: bool,
+    /// Its memory, and that of the values that are copied out of it.
+    bytes: usize,
 }
 
 impl ReadRequest {
@@ -105,19 +110,27 @@ impl ReadRequest {
         let believed = now_us..=engine.trusted_until(now_us);
         let started = Instant::now();
         let mut records = Vec::with_capacity(views.len());
+        let entities = views.first().map_or(0, |rows| rows.keys.len());
+        // Records may have many more bytes than cells, and are counted as they are read.
+        let mut bytes = entities * (self.features.len() * size_of::<Cell>() + views.len() * RECORD_BYTES);
+        let mut memory = self.caller.account.take(bytes).map_err(FeatureError::NoRoom)?;
 
         for rows in views {
             let wants_windows = self.features.iter().any(|feature| {
                 feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
             });
-            let read = |(key, entity): (&IndexKey, &Vec<Value>)| {
-                find(engine, index, key, entity, &rows.view, wants_windows, &believed)
-            };
-            let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
-            records.push(found.map_err(|error| {
-                engine.give_up(index, &error);
-                FeatureError::Unavailable { reason: error.to_string() }
-            })?);
+            let mut found = Vec::with_capacity(rows.keys.len());
+            for (key, entity) in rows.keys.iter().zip(&rows.entities) {
+                let record = find(engine, index, key, entity, &rows.view, wants_windows, &believed);
+                let record = record.map_err(|error| {
+                    engine.give_up(index, &error);
+                    FeatureError::Unavailable { reason: error.to_string() }
+                })?;
+                bytes += record.as_ref().map_or(0, |record| record.bytes);
+                memory.cover(bytes).map_err(FeatureError::NoRoom)?;
+                found.push(record);
+            }
+            records.push(found);
         }
 
         let keys: usize = views.iter().map(|rows| rows.keys.len()).sum();
@@ -130,7 +143,6 @@ impl ReadRequest {
         self.caller.record(FeatureAction::Read, u64::from(is_first), &touched, &engine.audit);
 
         let mut counts = StatusCounts::default();
-        let entities = views.first().map_or(0, |rows| rows.keys.len());
         let mut cells = Vec::with_capacity(self.features.len() * entities);
         for feature in &self.features {
             let at = views.iter().position(|rows| rows.view.id == feature.view.id);
@@ -142,7 +154,7 @@ impl ReadRequest {
             }));
         }
         engine.counters.count_cells(&counts);
-        Ok(FeatureCells::new(entities, cells))
+        FeatureCells::new(entities, cells).counted(memory).map_err(FeatureError::NoRoom)
     }
 
     /// The columns of the request that any view needs.
@@ -172,6 +184,11 @@ impl LongRead {
     /// The requested features.
     pub fn features(&self) -> &[Feature] {
         &self.wanted.features
+    }
+
+    /// The number of entities.
+    pub fn count(&self) -> usize {
+        self.wanted.count
     }
 
     /// The join keys as they were given, those that any of the features needs.
@@ -257,7 +274,7 @@ fn find(
     let event_us = record.row.event_us;
     let expired =
         view.ttl_us().is_some_and(|ttl| event_us.saturating_add(ttl) < *believed.start() || event_us > *believed.end());
-    Ok(Some(EntityRecord { record, windows, expired }))
+    Ok(Some(EntityRecord { record, windows, expired, bytes: 3 * bytes.len() }))
 }
 
 /// One feature of one entity.

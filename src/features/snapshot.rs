@@ -29,7 +29,9 @@ use std::path::PathBuf;
 use super::key::IndexKey;
 use super::record::Damaged;
 use super::view::ViewId;
-pub use file::{SnapshotFile, file_name, list, verify_file, write_file};
+pub use file::{
+    MisplacedSnapshot, SnapshotFile, file_name, list, misplaced, remove_unfinished, verify_file, write_file,
+};
 pub use read::SnapshotReader;
 pub use scan::TableScan;
 pub use table::SnapshotTable;
@@ -126,6 +128,9 @@ pub enum SnapshotError {
     Hash,
     #[error("the snapshot is followed by bytes that do not belong to it")]
     TooLong,
+    /// Another snapshot was put in its place.
+    #[error("this is not the snapshot that its name says, but the one of entry {number}")]
+    Misplaced { number: u64 },
     /// The file read back differs from what was written.
     #[error("the snapshot was not written correctly: {found} records were read back, and {written} were written")]
     ReadBack { found: u64, written: u64 },
@@ -135,7 +140,12 @@ impl SnapshotError {
     /// True when the file itself is damaged, so that reading it again would fail, too.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Foreign | Self::Cut { .. } | Self::Damaged { .. } | Self::Hash | Self::TooLong => true,
+            Self::Foreign
+            | Self::Cut { .. }
+            | Self::Damaged { .. }
+            | Self::Hash
+            | Self::TooLong
+            | Self::Misplaced { .. } => true,
             Self::Read(_) | Self::Write { .. } | Self::Newer | Self::ReadBack { .. } => false,
         }
     }

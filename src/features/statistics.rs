@@ -66,6 +66,7 @@ pub(super) struct ViewCounters {
     pub newest_us: i64,
     pub pushed: Pushed,
     pub ignored: u64,
+    pub lost: u64,
 }
 
 /// The figures of one view.
@@ -79,6 +80,8 @@ pub struct ViewStatistics {
     pub pushed: Pushed,
     /// Columns of pushes since the start that it does not have.
     pub ignored: u64,
+    /// Acknowledged entries that were lost with snapshots, at least, when the store was opened.
+    pub lost: u64,
 }
 
 /// The figures of the store.

@@ -27,14 +27,14 @@ impl FeatureError {
             | Self::Backup { .. } => 422,
             Self::Overloaded { .. } => 429,
             Self::NotWritten { .. } | Self::NotErased { .. } => 500,
-            Self::Unavailable { .. } => 503,
+            Self::Unavailable { .. } | Self::NoRoom(_) => 503,
             Self::DiskFull { .. } => 507,
         }
     }
 
     /// The time in seconds after which to try again, if that can help.
     pub fn retry_after_s(&self) -> Option<u64> {
-        matches!(self, Self::Unavailable { .. } | Self::Overloaded { .. }).then_some(RETRY_AFTER_S)
+        matches!(self, Self::Unavailable { .. } | Self::Overloaded { .. } | Self::NoRoom(_)).then_some(RETRY_AFTER_S)
     }
 }
 

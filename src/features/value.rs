@@ -125,6 +125,27 @@ impl FromStr for ValueType {
 pub struct UnknownType(String);
 
 impl Value {
+    /// The memory that it takes besides itself, in bytes.
+    pub fn bytes_beside(&self) -> usize {
+        match self {
+            Self::Int32(_)
+            | Self::Int64(_)
+            | Self::Float32(_)
+            | Self::Float64(_)
+            | Self::Bool(_)
+            | Self::UnixTimestamp(_) => 0,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::String(text) => text.len(),
+            Self::BytesList(list) => list.iter().map(|bytes| size_of::<Box<[u8]>>() + bytes.len()).sum(),
+            Self::StringList(list) => list.iter().map(|text| size_of::<Box<str>>() + text.len()).sum(),
+            Self::Int32List(list) => size_of_val(list.as_slice()),
+            Self::Int64List(list) | Self::UnixTimestampList(list) => size_of_val(list.as_slice()),
+            Self::Float32List(list) => size_of_val(list.as_slice()),
+            Self::Float64List(list) => size_of_val(list.as_slice()),
+            Self::BoolList(list) => size_of_val(list.as_slice()),
+        }
+    }
+
     /// Its type.
     pub fn value_type(&self) -> ValueType {
         use ScalarType as S;

@@ -6,6 +6,7 @@ use std::path::Path;
 use ledge_base::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
 use ledge_part::check::size;
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use crate::config::Config;
 use ledge_part::check::Check;
@@ -142,7 +143,14 @@ fn state(folder: &Path) -> Check {
     if disk.available_bytes < FULL_DISK_BYTES {
         return Check::fail("state", detail, "free disk space, or set state.path to a folder on another disk");
     }
-    if access(existing, Access::WRITE_OK).is_err() {
+    let may_write = access(existing, Access::WRITE_OK);
+    if may_write == Err(Errno::ROFS) {
+        let advice = "the file system is read-only, as after an error of the disk: models answer, and nothing else is \
+                      kept. Look for the error in `dmesg`; when it can be written again (`mount -o remount,rw`), the \
+                      daemon goes on by itself";
+        return Check::fail("state", detail, advice);
+    }
+    if may_write.is_err() {
         let advice = "this user may not write there; if the service runs as another user, run this command as that \
                       user: sudo -u ledge ledge doctor";
         return Check::warn("state", detail, advice);

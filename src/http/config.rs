@@ -35,8 +35,8 @@ pub struct HttpConfig {
     /// The largest request body after decompression, in bytes.
     #[serde(deserialize_with = "in_range::<1024, 4_294_967_296, _, _>")]
     pub max_body_bytes: usize,
-    /// The memory that the bodies of all requests and answers may take together, with the data that is made of them
-    /// (tensors, decoded pictures), in bytes.
+    /// The memory that all requests and answers may take together, by whatever way they come, with the data that is made
+    /// of them (tensors, decoded pictures, rows), in bytes.
     #[serde(deserialize_with = "in_range::<1_048_576, 1_099_511_627_776, _, _>")]
     pub max_memory_bytes: usize,
     /// The largest photograph, in pixels.

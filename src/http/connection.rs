@@ -1,11 +1,13 @@
 //! Listeners and connections: bound early, served late, drained in order.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -338,8 +340,12 @@ impl Server {
     /// A connection with TLS, from its handshake on.
     async fn encrypted(self, tls: ServerTls, stream: TcpStream, ip: IpAddr) {
         let Some(admitted) = tls.admit(ip) else { return };
+        let calls = self.calls.clone();
         let stop = async {
-            self.shutdown.requested().await;
+            tokio::select! {
+                () = self.shutdown.requested() => {}
+                () = calls.asked_to_end() => return,
+            }
             // A handshake that has begun may finish.
             tokio::time::sleep(RESTART_LINGER).await;
         };
@@ -362,7 +368,7 @@ impl Server {
             let mut request = request.map(|body| Body::new(calls.body(body)));
             request.extensions_mut().insert(peer.clone());
             request.extensions_mut().insert(scheme.clone());
-            let (stop, call) = (stop.clone(), calls.begin());
+            let (stop, calls, call) = (stop.clone(), calls.clone(), calls.begin());
             // A router is always ready.
             let answer = has_host(&request).then(|| router.clone().call(request));
             async move {
@@ -373,7 +379,7 @@ impl Server {
                     }
                 };
                 if let Ok(answer) = &mut answer
-                    && stop.is_restart()
+                    && (stop.is_restart() || calls.gives_way())
                 {
                     // This is the last answer on this connection.
                     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -404,7 +410,12 @@ impl Server {
             ended = &mut connection => ended,
             () = stop => {
                 Pin::new(&mut connection).graceful_shutdown();
-                (&mut connection).await
+                // hyper would wait for the rest of a head.
+                poll_fn(|context| match Pin::new(&mut connection).poll(context) {
+                    Poll::Pending if asked_to_end.may_end_now() => Poll::Ready(Ok(())),
+                    polled => polled,
+                })
+                .await
             }
         };
 
@@ -420,6 +431,7 @@ impl Server {
             // A caller that is gone needs no reply.
             _ = closing => {}
             () = self.shutdown.requested() => {}
+            () = asked_to_end.asked_to_end() => {}
         }
     }
 }
@@ -443,8 +455,8 @@ mod tests {
 
     use axum::Router;
     use axum::routing::get;
-    use tokio::io::AsyncWriteExt as _;
-    use tokio::sync::mpsc;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::{Semaphore, mpsc};
 
     use super::*;
 
@@ -499,5 +511,82 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(30), kept).await.unwrap();
+    }
+
+    /// A server that answers `/` at once and `/wait` when `end` has a permit; `begun` gets a message for each call of it.
+    struct Waiting {
+        at: SocketAddr,
+        begun: mpsc::UnboundedReceiver<()>,
+        end: Arc<Semaphore>,
+        _shutdown: Shutdown,
+    }
+
+    impl Waiting {
+        async fn with_connections(count: usize) -> Self {
+            let address = "127.0.0.1:0".parse().unwrap();
+            // Longer than any test: what ends a connection here is a newcomer.
+            let config = HttpConfig { max_connections: count, header_timeout_ms: 600_000, ..listening_on(address) };
+            let (shutdown, end) = (Shutdown::default(), Arc::new(Semaphore::new(0)));
+            let (call, begun) = mpsc::unbounded_channel();
+            let ended = end.clone();
+            let wait = move || async move {
+                call.send(()).unwrap();
+                ended.acquire().await.unwrap().forget();
+                "late"
+            };
+            let router = Router::new().route("/", get(async || "soon")).route("/wait", get(wait));
+            let listeners = Listeners::bind(&config, &Handover::default()).await.unwrap();
+            let at = listeners.tcp[0].listener.local_addr().unwrap();
+            listeners.serve(&router.into(), &config, None, &Arc::default(), &shutdown);
+            Self { at, begun, end, _shutdown: shutdown }
+        }
+
+        async fn send(&self, bytes: &str) -> TcpStream {
+            let mut stream = TcpStream::connect(self.at).await.unwrap();
+            stream.write_all(bytes.as_bytes()).await.unwrap();
+            stream
+        }
+    }
+
+    async fn rest(stream: &mut TcpStream) -> String {
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).await.unwrap();
+        rest
+    }
+
+    #[tokio::test]
+    async fn connections_without_a_request_give_way_to_one_with_a_request() {
+        let server = Waiting::with_connections(3).await;
+        let mut held = Vec::new();
+        for bytes in ["", "G", "GET / HTTP/1.1\r\nhost: x\r\n", "", "POST", ""] {
+            held.push(server.send(bytes).await);
+        }
+        let mut newcomer = server.send("GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        assert!(rest(&mut newcomer).await.ends_with("soon"));
+        for stream in held.iter_mut().take(3) {
+            assert_eq!(rest(stream).await, "", "closed for those behind it");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_is_never_cut_for_a_newcomer_and_its_answer_is_the_last_of_its_connection() {
+        let mut server = Waiting::with_connections(2).await;
+        let wait = "GET /wait HTTP/1.1\r\nhost: x\r\n\r\n";
+        let (mut one, mut other) = (server.send(wait).await, server.send(wait).await);
+        server.begun.recv().await.unwrap();
+        server.begun.recv().await.unwrap();
+        let mut newcomer = server.send(wait).await;
+        // As soon as the newcomer waits for a place, the next answer gives up its own.
+        server.end.add_permits(1);
+        let last = tokio::select! {
+            last = rest(&mut one) => last,
+            last = rest(&mut other) => last,
+        };
+        assert!(last.contains("connection: close") && last.ends_with("late"), "{last}");
+        server.begun.recv().await.unwrap();
+        server.end.add_permits(2);
+        let mut first = [0; 15];
+        newcomer.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200 OK");
     }
 }

@@ -23,6 +23,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::head_lines::{HeadLines, Progress};
+
 /// The time for which a caller is read after its answer.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same while the caller sends nothing.
@@ -35,12 +37,19 @@ pub struct ConnectionCalls(Arc<CallCounts>);
 #[derive(Debug)]
 struct CallCounts {
     begun: AtomicU64,
+    /// Calls whose answer hyper has taken as a whole.
     ended: AtomicU64,
-    /// The time at which the last call began or ended, or the connection was accepted.
+    /// Calls whose answer was written as a whole.
+    answered: AtomicU64,
+    /// The time at which the last call began or was answered, or the connection was accepted.
     changed: Mutex<Instant>,
     /// Set when the connection must end to make room for another one.
     is_asked_to_end: AtomicBool,
     asked_to_end: Notify,
+    /// Where the bytes that are received are within requests.
+    progress: Progress,
+    /// Set while a newcomer waits for the place of any connection; shared by the connections of one limit.
+    is_room_wanted: Arc<AtomicBool>,
     /// Set when the body of a call was dropped before its end.
     is_unread: AtomicBool,
 }
@@ -54,9 +63,12 @@ impl Default for CallCounts {
         Self {
             begun: AtomicU64::default(),
             ended: AtomicU64::default(),
+            answered: AtomicU64::default(),
             changed: Mutex::new(Instant::now()),
             is_asked_to_end: AtomicBool::default(),
             asked_to_end: Notify::default(),
+            progress: Progress::default(),
+            is_room_wanted: Arc::default(),
             is_unread: AtomicBool::default(),
         }
     }
@@ -69,6 +81,11 @@ impl CallCounts {
 }
 
 impl ConnectionCalls {
+    /// The calls of a connection under a limit that sets `is_room_wanted`.
+    pub fn new(is_room_wanted: Arc<AtomicBool>) -> Self {
+        Self(Arc::new(CallCounts { is_room_wanted, ..CallCounts::default() }))
+    }
+
     /// Begins a call.
     pub fn begin(&self) -> CallGuard {
         self.0.begun.fetch_add(1, Ordering::Relaxed);
@@ -76,26 +93,65 @@ impl ConnectionCalls {
         CallGuard(self.0.clone())
     }
 
-    /// The time since the last call; `None` while a call is open, and once the connection was asked to end.
+    /// The time since the last call was answered; `None` until then, and once the connection was asked to end.
     pub fn idle_for(&self) -> Option<Duration> {
-        let is_idle = self.begun() == self.ended() && !self.0.is_asked_to_end.load(Ordering::Relaxed);
+        let is_idle = self.is_answered() && !self.is_asked_to_end();
         is_idle.then(|| self.0.changed().elapsed())
     }
 
-    /// Asks the connection to end once no call is open.
+    /// Returns `true` until the first call.
+    pub fn is_silent(&self) -> bool {
+        self.begun() == 0
+    }
+
+    /// Asks the connection to end unless a call is open.
     pub fn end(&self) {
         self.0.is_asked_to_end.store(true, Ordering::Relaxed);
-        self.0.asked_to_end.notify_one();
+        self.0.asked_to_end.notify_waiters();
     }
 
     /// Waits until the connection is asked to end.
     pub async fn asked_to_end(&self) {
-        self.0.asked_to_end.notified().await;
+        let asked = self.0.asked_to_end.notified();
+        if !self.is_asked_to_end() {
+            asked.await;
+        }
     }
 
-    /// Wraps the request body of a call.
+    /// Returns `true` if the connection was asked to end, and no call is open.
+    pub fn may_end_now(&self) -> bool {
+        self.is_asked_to_end() && self.is_answered()
+    }
+
+    /// Returns `true` if the answer that begins now should be the last one of its connection, because a newcomer waits for
+    /// a place. One answer is enough for one newcomer.
+    pub fn gives_way(&self) -> bool {
+        // Almost never set, so the shared value is only read.
+        let is_wanted = &self.0.is_room_wanted;
+        is_wanted.load(Ordering::Relaxed) && is_wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Wraps the request body of a call, whose head was parsed just now.
     pub fn body<B: HttpBody>(&self, body: B) -> RequestBody<B> {
+        self.0.progress.head_parsed(body.size_hint().exact());
         RequestBody { body, counts: self.0.clone(), is_read: false }
+    }
+
+    /// Returns `true` if no answer to a call is missing or being written.
+    fn is_answered(&self) -> bool {
+        self.0.answered.load(Ordering::Relaxed) == self.begun()
+    }
+
+    /// Counts all calls that have begun as answered.
+    pub fn answered(&self) {
+        let calls = self.begun();
+        if self.0.answered.swap(calls, Ordering::Relaxed) != calls {
+            *self.0.changed() = Instant::now();
+        }
+    }
+
+    fn is_asked_to_end(&self) -> bool {
+        self.0.is_asked_to_end.load(Ordering::Relaxed)
     }
 
     fn begun(&self) -> u64 {
@@ -147,7 +203,6 @@ impl<B: HttpBody> Drop for RequestBody<B> {
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        *self.0.changed() = Instant::now();
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -191,8 +246,7 @@ impl HttpBody for ResponseBody {
 pub struct ParseErrorStream<S> {
     stream: S,
     calls: ConnectionCalls,
-    /// The number of calls when all calls were last answered and their answers written.
-    answered_calls: u64,
+    lines: HeadLines,
     /// The status of a withheld reply.
     status: Option<StatusCode>,
 }
@@ -200,12 +254,7 @@ pub struct ParseErrorStream<S> {
 impl<S> ParseErrorStream<S> {
     /// Wraps the stream of the connection that makes `calls`.
     pub fn new(stream: S, calls: ConnectionCalls) -> Self {
-        Self { stream, calls, answered_calls: 0, status: None }
-    }
-
-    /// Returns `true` if no answer to a call is being written: a write is then hyper's own reply.
-    fn is_answered(&self) -> bool {
-        self.answered_calls == self.calls.begun()
+        Self { stream, calls, lines: HeadLines::default(), status: None }
     }
 
     /// Withholds a reply that begins with `head`.
@@ -220,10 +269,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
     /// Closes a connection that hyper has finished with. Sends the error if hyper could not parse a request, and reads
     /// for a while what the caller still sends.
     pub async fn close(mut self, error: Option<&hyper::Error>) -> io::Result<()> {
-        let error = error.filter(|error| error.is_parse() && self.is_answered());
+        let error = error.filter(|error| error.is_parse() && self.calls.is_answered());
         if let Some(error) = error {
             self.send_parse_error(error).await?;
         }
+        // A connection that lingers is idle.
+        self.calls.answered();
         if error.is_some() || self.calls.0.is_unread.load(Ordering::Relaxed) {
             let _ = tokio::time::timeout(LINGER_TIMEOUT, self.drain()).await;
         }
@@ -263,6 +314,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
                      content-length"
                 )
             }
+            _ if self.calls.0.progress.has_bare_line_feed() => {
+                "a line of the request's head ends with a bare line feed: end each line with CR LF".to_owned()
+            }
             StatusCode::URI_TOO_LONG => "the path of the request is longer than 65534 bytes".to_owned(),
             _ => format!("the request is not valid HTTP: {}", error.to_string().trim_end_matches(" parsed")),
         };
@@ -276,13 +330,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for ParseErrorStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let Self { stream, calls, lines, .. } = &mut *self;
+        lines.poll_read(Pin::new(stream), &calls.0.progress, context, buffer)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.is_answered() {
+        // Such a write is hyper's own reply.
+        if self.calls.is_answered() {
             self.withhold(bytes);
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -294,7 +350,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.is_answered() {
+        // Such a write is hyper's own reply.
+        if self.calls.is_answered() {
             self.withhold(slices.first().map_or(&[][..], |slice| slice));
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
         }
@@ -308,9 +365,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         // hyper flushes only when it has nothing left to write. So an answer that it has taken as a whole is written.
-        let begun = self.calls.begun();
-        if matches!(flushed, Poll::Ready(Ok(()))) && self.calls.ended() == begun {
-            self.answered_calls = begun;
+        if matches!(flushed, Poll::Ready(Ok(()))) && self.calls.ended() == self.calls.begun() {
+            self.calls.answered();
         }
         flushed
     }
@@ -388,6 +444,11 @@ mod tests {
         let good = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
         for (requests, status) in [
             ("nonsense\r\n\r\n".to_owned(), "400 Bad Request"),
+            ("GET / HTTP/1.1\nhost: x\r\n\r\n".to_owned(), "400 Bad Request"),
+            ("GET / HTTP/1.1\r\nhost: x\n\r\n".to_owned(), "400 Bad Request"),
+            ("GET / HTTP/1.1\r\nhost: x\r\n\n".to_owned(), "400 Bad Request"),
+            ("\nGET / HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), "400 Bad Request"),
+            (format!("{good}GET / HTTP/1.1\nhost: x\r\n\r\n{good}"), "400 Bad Request"),
             (format!("{good}nonsense\r\n\r\n{good}"), "400 Bad Request"),
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "505 HTTP Version Not Supported"),
         ] {

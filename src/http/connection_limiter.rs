@@ -1,18 +1,28 @@
-//! The limit on connections. At the limit, the connection that has been idle longest is closed for a new caller.
+//! The limit on connections. At the limit a newcomer gets the place of a connection that waits for its caller.
+//!
+//! * An idle connection is closed at once: the one that has been idle longest. A connection that has not sent a whole
+//!   head is idle, and one that never sent a request counts as idle [`SILENCE_WEIGHT`] times as long: whoever sends
+//!   requests goes first.
+//! * While none is idle, the next answer says `connection: close`, and its place is the newcomer's. No call is cut.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connection_close::ConnectionCalls;
 
-/// The time without a call after which a connection may be closed for another caller.
+/// The time without a call after which a connection is closed for a newcomer. A caller that sends one request after the
+/// other has sent the next one by then.
 const IDLE_TIME_MIN: Duration = Duration::from_secs(1);
-/// The time that a connection has to end before the next one is asked to.
-const CLOSE_INTERVAL: Duration = Duration::from_millis(100);
+/// How many times as idle a connection counts that never sent a request.
+const SILENCE_WEIGHT: u32 = 10;
+/// The time until a newcomer without a place asks another connection to end.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The limiter of the connections over TCP, or over Unix sockets. Clones share the limit.
 #[derive(Debug, Clone)]
@@ -20,6 +30,8 @@ pub struct ConnectionLimiter {
     free: Arc<Semaphore>,
     connections: Arc<Mutex<HashMap<u64, ConnectionCalls>>>,
     next: Arc<AtomicU64>,
+    /// Set while a newcomer waits for the place of a connection that has a call.
+    is_room_wanted: Arc<AtomicBool>,
 }
 
 /// The permit of a connection, until it is dropped.
@@ -33,32 +45,40 @@ pub struct ConnectionPermit {
 
 impl ConnectionLimiter {
     pub fn new(count: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(count)), connections: Arc::default(), next: Arc::default() }
+        let (connections, next, is_room_wanted) = (Arc::default(), Arc::default(), Arc::default());
+        Self { free: Arc::new(Semaphore::new(count)), connections, next, is_room_wanted }
     }
 
-    /// Waits for a permit. While none is free, the connections that have been idle longest are asked to end, one after
-    /// the other; connections with calls are not.
+    /// Waits for a permit. While none is free, other connections are asked to end.
     pub async fn take(&self) -> Option<ConnectionPermit> {
+        let mut freed = pin!(self.free.clone().acquire_owned());
+        // The semaphore is never closed.
+        if let Some(permit) = (&mut freed).now_or_never() {
+            return Some(self.permit(permit.ok()?));
+        }
         loop {
-            match tokio::time::timeout(CLOSE_INTERVAL, self.free.clone().acquire_owned()).await {
-                // The semaphore is never closed.
-                Ok(permit) => return Some(self.permit(permit.ok()?)),
-                Err(_) => self.end_longest_idle(),
+            self.make_room();
+            if let Ok(permit) = tokio::time::timeout(RETRY_INTERVAL, &mut freed).await {
+                self.is_room_wanted.store(false, Ordering::Relaxed);
+                return Some(self.permit(permit.ok()?));
             }
         }
     }
 
     fn permit(&self, permit: OwnedSemaphorePermit) -> ConnectionPermit {
-        let (number, calls) = (self.next.fetch_add(1, Ordering::Relaxed), ConnectionCalls::default());
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let calls = ConnectionCalls::new(self.is_room_wanted.clone());
         self.connections().insert(number, calls.clone());
         ConnectionPermit { limiter: self.clone(), number, calls, _permit: permit }
     }
 
-    fn end_longest_idle(&self) {
+    /// Asks one connection to end: the longest idle one now, or else the next one that answers a call.
+    fn make_room(&self) {
         let connections = self.connections();
-        let idle = connections.values().filter_map(|calls| Some((calls.idle_for()?, calls)));
-        if let Some((_, calls)) = idle.filter(|(idle, _)| *idle >= IDLE_TIME_MIN).max_by_key(|(idle, _)| *idle) {
-            calls.end();
+        let idle = connections.values().filter_map(|calls| Some((weighted_idle_time(calls)?, calls)));
+        match idle.max_by_key(|(time, _)| *time) {
+            Some((time, calls)) if time >= IDLE_TIME_MIN => calls.end(),
+            _ => self.is_room_wanted.store(true, Ordering::Relaxed),
         }
     }
 
@@ -66,6 +86,11 @@ impl ConnectionLimiter {
         // Nothing panics under this lock.
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn weighted_idle_time(calls: &ConnectionCalls) -> Option<Duration> {
+    let time = calls.idle_for()?;
+    Some(if calls.is_silent() { time.saturating_mul(SILENCE_WEIGHT) } else { time })
 }
 
 impl ConnectionPermit {
@@ -85,26 +110,65 @@ impl Drop for ConnectionPermit {
 mod tests {
     use super::*;
 
+    /// A connection that sent a request and has its answer.
+    async fn quiet(limiter: &ConnectionLimiter) -> ConnectionPermit {
+        let permit = limiter.take().await.unwrap();
+        drop(permit.calls().begin());
+        permit.calls().answered();
+        permit
+    }
+
+    async fn idle_for(time: Duration, permit: &ConnectionPermit) {
+        while permit.calls().idle_for().unwrap() < time {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
-    async fn at_the_limit_only_the_longest_idle_connection_is_closed() {
+    async fn a_newcomer_gets_the_place_of_the_longest_idle_connection() {
         let limiter = ConnectionLimiter::new(3);
-        let take = || async { tokio::time::timeout(Duration::from_secs(5), limiter.take()).await.ok().flatten() };
-        let (busy, idle, late) = (take().await.unwrap(), take().await.unwrap(), take().await.unwrap());
-        let call = busy.calls().begin();
-        tokio::time::sleep(IDLE_TIME_MIN).await;
-        drop(late.calls().begin());
-        let asked = async {
+        let busy = limiter.take().await.unwrap();
+        let _call = busy.calls().begin();
+        let (idle, late) = (quiet(&limiter).await, quiet(&limiter).await);
+        idle_for(IDLE_TIME_MIN, &late).await;
+        let make_way = async {
             idle.calls().asked_to_end().await;
-            let other = tokio::time::timeout(IDLE_TIME_MIN / 2, late.calls().asked_to_end()).await;
-            assert!(other.is_err(), "it had a call just now");
             drop(idle);
         };
-        let (fourth, ()) = tokio::join!(limiter.take(), asked);
-        let fourth = fourth.unwrap();
-        // Connections with calls are never asked.
-        let (_one, _two) = (late.calls().begin(), fourth.calls().begin());
-        assert!(take().await.is_none());
-        drop(call);
-        tokio::join!(take(), busy.calls().asked_to_end());
+        let (newcomer, ()) = tokio::join!(limiter.take(), make_way);
+        assert!(newcomer.is_some());
+        assert!(late.calls().idle_for().is_some(), "one is enough");
+        assert!(!busy.calls().may_end_now() && !busy.calls().gives_way());
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_goes_before_one_that_sent_a_request() {
+        let limiter = ConnectionLimiter::new(2);
+        let (called, silent) = (quiet(&limiter).await, limiter.take().await.unwrap());
+        idle_for(IDLE_TIME_MIN, &silent).await;
+        let make_way = async {
+            silent.calls().asked_to_end().await;
+            drop(silent);
+        };
+        let (newcomer, ()) = tokio::join!(limiter.take(), make_way);
+        assert!(newcomer.is_some() && called.calls().idle_for().is_some());
+    }
+
+    #[tokio::test]
+    async fn the_next_answer_gives_way_while_every_connection_has_a_call() {
+        let limiter = ConnectionLimiter::new(2);
+        let (one, other) = (limiter.take().await.unwrap(), limiter.take().await.unwrap());
+        let _calls = (one.calls().begin(), other.calls().begin());
+        assert!(!one.calls().gives_way(), "nobody waits");
+        let make_way = async {
+            while !one.calls().gives_way() {
+                tokio::task::yield_now().await;
+            }
+            assert!(!other.calls().gives_way(), "one is enough");
+            assert!(!one.calls().may_end_now() && !other.calls().may_end_now());
+            drop(one);
+        };
+        let (newcomer, ()) = tokio::join!(limiter.take(), make_way);
+        assert!(newcomer.is_some() && !other.calls().gives_way());
     }
 }

@@ -129,7 +129,9 @@ pub async fn infer(
                         if lines.is_none() {
                             call::log_answered(&target.model, arrived, None, &principal, Ok(version));
                         }
-                        Ok(lines.map(|lines| (Bytes::from(lines), (table, hold))))
+                        // Read by the connection when the caller has taken the part before it.
+                        let counted = |lines: Vec<u8>| table.account.take_anyway(lines.len()).keep(lines.into());
+                        Ok(lines.map(counted).map(|lines| (lines, (table, hold))))
                     }
                     Err(failure) => {
                         let (model, reason) = (&target.model, failure.message.as_str());
@@ -194,6 +196,13 @@ impl PartCalls {
     /// told.
     async fn run(self: Arc<Self>, part: RowsText, account: Account) -> Result<ContentResponse, ServingError> {
         let (is_first, since) = (part.first() == 0, Instant::now());
+        let _rows = loop {
+            match account.take(part.json().len()) {
+                Ok(held) => break held,
+                Err(_) if !is_first && since.elapsed() < self.model.timeout => tokio::time::sleep(RETRY_PAUSE).await,
+                Err(error) => return Err(error.into()),
+            }
+        };
         loop {
             let Target { model, version } = self.target.clone();
             let request = ContentRequest {

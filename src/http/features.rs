@@ -8,9 +8,9 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Hold, NoRoom};
 use ledge_base::principal::Principal;
-use ledge_features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of};
+use ledge_features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of, bytes_of_json};
 use ledge_features::view::{FeatureService, FeatureView};
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::Access;
@@ -49,6 +49,9 @@ const OFFLINE_HEADER: &str = "x-ledge-offline";
 /// this size, off the async threads.
 const SLICE_CELLS_MAX: usize = 5_000;
 
+/// The bytes of a cell in an answer besides a long value: a number, its status and its time.
+const CELL_TEXT_BYTES: usize = 64;
+
 /// `POST /get-online-features`.
 pub async fn get_online_features(
     State(app): State<App>,
@@ -59,16 +62,21 @@ pub async fn get_online_features(
     let (parts, body) = request.into_parts();
     let ReceivedBody { bytes, account } = body::read(&parts, body, app.context()).await.map_err(FeastError::from)?;
     let store = app.serving().features();
-    let call = decode(bytes, &account, feast::decode_online_features).await?;
-    let caller = caller(principal, &access);
-    let _held = hold_columns(&account, &call.request.entities)?;
-    if call.check_size(&store.registry())? > SLICE_CELLS_MAX {
+    let (call, held) = decode(bytes, &account, feast::decode_online_features).await?;
+    let caller = caller(principal, &access, &account);
+    let _held = hold_columns(held, &call.request.entities)?;
+    let cells = call.check_size(&store.registry())?;
+    if cells > SLICE_CELLS_MAX {
         return long_answer(&parts.headers, store, call, caller, account).await;
     }
     let full_names = call.full_feature_names;
     let features = store.get_online_features(call.request, caller).await;
     let features = features.map_err(|error| FeastError::of_store(&error, "entities"))?;
+    // Until the text is counted as that of the answer.
+    let text = CELL_TEXT_BYTES * features.cells.count() + 2 * features.cells.value_bytes();
+    let _text = account.take(text).map_err(|error| FeastError::from(ApiError::from(error)))?;
     let reply = feast::encode_online_features(&features, full_names)?;
+    drop(features);
     Ok(body::compress_response(&parts.headers, json_bytes(reply), &account).await)
 }
 
@@ -82,27 +90,34 @@ async fn long_answer(
     account: Account,
 ) -> Result<Response, FeastErrorResponse> {
     let of_store = |error: FeatureError| FeastError::of_store(&error, "entities");
+    let no_room = |error: NoRoom| FeastError::from(ApiError::from(error));
     let mut read = store.long_read(call.request, caller).map_err(of_store)?;
+    // What is known of the answer before a value is read is counted before it is allocated.
+    let mut hold = account.take(LongAnswer::bytes_of(&read)).map_err(no_room)?;
     let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
-    let mut hold = account.hold();
     loop {
-        hold.cover(answer.bytes()).map_err(|error| FeastError::from(ApiError::from(error)))?;
         let turn = store.long_read_turn().await;
         let slice = off_thread(&account, move || {
             let _turn = turn;
             let slice = read.next(SLICE_CELLS_MAX).map_err(of_store)?;
-            slice.as_ref().map(|slice| answer.add(slice)).transpose()?;
-            Ok::<_, FeastError>((slice.is_some(), read, answer))
+            if let Some(slice) = &slice {
+                // The slice beside the answer, which grows by no more than this.
+                let values = LongAnswer::bytes_of_values(slice);
+                hold.cover(answer.bytes() + values).map_err(no_room)?;
+                answer.add(slice)?;
+            }
+            Ok::<_, FeastError>((slice.is_some(), read, answer, hold))
         });
         let more;
-        (more, read, answer) = slice.await?;
+        (more, read, answer, hold) = slice.await?;
         if !more {
             break;
         }
     }
 
     drop(read);
-    hold.resize(answer.bytes()).map_err(|error| FeastError::from(ApiError::from(error)))?;
+    answer.shrink();
+    hold.resize(answer.bytes()).map_err(no_room)?;
     let pieces = answer.into_pieces();
     let Some(encoding) = body::accepted_encoding(headers) else {
         let body = Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, Infallible>)));
@@ -122,9 +137,9 @@ pub async fn push(
     request: Request,
 ) -> Result<Response, FeastErrorResponse> {
     let ReceivedBody { bytes, account } = read_body(&app, request).await?;
-    let call = decode(bytes, &account, feast::decode_push).await?;
-    let _held = hold_columns(&account, &call.push.columns)?;
-    write(&app, call, caller(principal, &access)).await
+    let (call, held) = decode(bytes, &account, feast::decode_push).await?;
+    let _held = hold_rows(held, &call.push.columns)?;
+    write(&app, call, caller(principal, &access, &account)).await
 }
 
 /// `POST /write-to-online-store`.
@@ -136,13 +151,13 @@ pub async fn write_to_online_store(
 ) -> Result<Response, FeastErrorResponse> {
     let registry = app.serving().features().registry();
     let ReceivedBody { bytes, account } = read_body(&app, request).await?;
-    let call = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
-    let _held = hold_columns(&account, &call.push.columns)?;
-    write(&app, call, caller(principal, &access)).await
+    let (call, held) = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
+    let _held = hold_rows(held, &call.push.columns)?;
+    write(&app, call, caller(principal, &access, &account)).await
 }
 
-fn caller(principal: Principal, access: &Access) -> FeatureCaller {
-    FeatureCaller { principal, views: access.feature_views().clone(), model: None }
+fn caller(principal: Principal, access: &Access, account: &Account) -> FeatureCaller {
+    FeatureCaller { principal, views: access.feature_views().clone(), model: None, account: account.clone() }
 }
 
 /// Pushes rows. The answer is `null`, as from Feast's server; a header has the counts.
@@ -215,18 +230,31 @@ async fn read_body(app: &App, request: Request) -> Result<ReceivedBody, FeastErr
     body::read(&parts, body, app.context()).await.map_err(FeastError::from)
 }
 
-/// Decodes a body, a large one off the async thread.
+/// Decodes a body, a large one off the async thread. Counts the cells of its frame before they are made.
 async fn decode<T: Send + 'static>(
     body: Bytes,
     account: &Account,
     decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
-) -> Result<T, FeastError> {
-    if body.len() > INLINE_JSON_BYTES_MAX { off_thread(account, move || decode(&body)).await } else { decode(&body) }
+) -> Result<(T, Hold), FeastError> {
+    let hold = account.take(bytes_of_json(&body)).map_err(|error| FeastError::from(ApiError::from(error)))?;
+    let call = if body.len() > INLINE_JSON_BYTES_MAX {
+        off_thread(account, move || decode(&body)).await
+    } else {
+        decode(&body)
+    };
+    Ok((call?, hold))
 }
 
-/// Counts the cells of a frame as memory. A frame is small enough to be decoded before it is counted.
-fn hold_columns(account: &Account, columns: &Columns) -> Result<Hold, FeastError> {
-    account.take(bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))
+/// Counts the cells of a frame as memory, and no more.
+fn hold_columns(mut hold: Hold, columns: &Columns) -> Result<Hold, FeastError> {
+    hold.resize(bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))?;
+    Ok(hold)
+}
+
+/// Counts a frame and the rows that are made of it: typed, and as the journal has them.
+fn hold_rows(mut hold: Hold, columns: &Columns) -> Result<Hold, FeastError> {
+    hold.resize(3 * bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))?;
+    Ok(hold)
 }
 
 #[derive(Serialize)]

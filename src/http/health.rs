@@ -23,10 +23,13 @@ pub async fn live() -> Response {
     json(&Live { live: true })
 }
 
-/// `GET /v2/health/ready`: ready once every model of the repository was loaded, or failed with a reason.
+/// `GET /v2/health/ready`: ready once every model that this box has served, with the same files, serves again or has failed,
+/// and while at least one serves or none is configured. It waits for no new model and for none that failed before.
 pub async fn ready(State(app): State<App>) -> Response {
     if app.is_ready() {
         json(&Ready { name: None, ready: true })
+    } else if app.is_started() {
+        not_ready("not ready: no model serves; POST /v2/repository/index has the reasons")
     } else {
         not_ready("not ready: models are being loaded")
     }

@@ -15,6 +15,7 @@
 //! * `local_plain.rs` - `[[http.local_plain]]`, addresses without encryption in a local network
 //! * `connection_limiter.rs` - the limit on connections, and the idle one that is closed for a new caller
 //! * `write_timeout.rs` - the timeout for a caller that does not read its answer
+//! * `head_lines.rs` - heads whose lines end with CR LF, and nothing else
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
 //! * `routes.rs` - `ROUTES`, the table of the routes of this crate, and the router of these and those of parts
 //! * `guard.rs` - the caller of a request, and its permission, before any body is read
@@ -89,6 +90,7 @@ mod features;
 pub mod fuzz;
 mod guard;
 mod handover;
+mod head_lines;
 mod health;
 mod infer;
 mod local_plain;
@@ -114,7 +116,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use ledge_audit::status::AuditState;
-use ledge_base::memory_budget::MemoryBudget;
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::machine::MachineMonitor;
 use ledge_identity::authentication::{Authenticator, Peer};
@@ -169,7 +170,7 @@ struct AppState {
 
 impl App {
     pub fn new(parts: AppParts) -> Self {
-        let memory = MemoryBudget::new(parts.config.max_memory_bytes);
+        let memory = parts.serving.memory().clone();
         let audit = parts.serving.audit().clone();
         let context = HandlerContext::new(parts.config.body_limits(), memory, audit, parts.shutdown.clone());
         let (machine, description) = (MachineMonitor::default(), OnceLock::new());
@@ -180,8 +181,14 @@ impl App {
         &self.state.parts.serving
     }
 
-    fn is_ready(&self) -> bool {
+    /// True when every part has started.
+    fn is_started(&self) -> bool {
         self.state.parts.readiness.is_ready()
+    }
+
+    /// True when every part has started, and a model serves where one is to serve.
+    fn is_ready(&self) -> bool {
+        self.is_started() && self.serving().repository().is_serving()
     }
 
     fn stores(&self) -> &[StoreFolder] {

@@ -36,7 +36,12 @@ pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access
 fn encode(encoder: &mut DescriptorEncoder<'_>, app: &App, access: &Access) -> std::fmt::Result {
     process::encode(encoder)?;
     let ready = ConstGauge::new(i64::from(app.is_ready()));
-    single(encoder, "ready", "1 once every part has started, else 0", &ready)?;
+    single(
+        encoder,
+        "ready",
+        "1 once every part has started and while a model serves or none is configured, else 0",
+        &ready,
+    )?;
     process::encode_machine(encoder, &app.machine().read())?;
     disks::encode(encoder, app.stores())?;
     single(

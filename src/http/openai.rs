@@ -28,6 +28,9 @@ use super::guard;
 use super::models::target;
 use super::reply::OpenAiErrorResponse;
 
+/// The most bytes of JSON for a byte of an embedding: a float of four bytes has up to sixteen characters.
+const JSON_BYTES_PER_BYTE: usize = 4;
+
 /// `POST /v1/embeddings`.
 pub async fn embeddings(
     State(app): State<App>,
@@ -62,12 +65,14 @@ pub async fn embeddings(
     let answered = app.serving().infer_content(call, &principal).await.map_err(ApiError::from);
     let told = answered.as_ref().map(|answer| answer.response.version);
     log_answered(&request.model, arrived, None, &principal, told);
-    let InferResponse { outputs, .. } = answered?.response;
+    let InferResponse { outputs, memory: of_outputs, .. } = answered?.response;
 
-    let mut memory = account.hold();
+    let numbers: usize = outputs.iter().map(|(_, tensor)| tensor.data().len()).sum();
+    let mut memory = account.take(JSON_BYTES_PER_BYTE * numbers).map_err(ApiError::from)?;
     let written = off_thread(&account, move || {
+        let _of_outputs = of_outputs;
         let answer = request.answer(&outputs.iter().map(|(_, tensor)| tensor).collect::<Vec<_>>())?;
-        memory.grow(answer.len()).map_err(ApiError::from)?;
+        memory.resize(answer.len()).map_err(ApiError::from)?;
         Ok::<_, ApiError>(memory.keep(answer.into()))
     });
     let answer = written.await?;

@@ -4,6 +4,7 @@
 //! words   REQUEST  the number of the last job asked for; the child sleeps until it changes
 //!         ANSWER   the number of the last job answered; the daemon sleeps until it is that of its job
 //!         HEADS    where the heads of the job and of the answer lie
+//!         THREAD   the thread of the child behind the lane, by the kernel's number
 //! inputs  head and large bytes of the job       written by the daemon
 //! outputs large bytes and head of the answer    written by the child
 //! ```
@@ -29,6 +30,7 @@ const REQUEST: usize = 0;
 const ANSWER: usize = 64;
 const REQUEST_HEAD: usize = 128;
 const ANSWER_HEAD: usize = 192;
+const THREAD: usize = 256;
 /// Where the inputs begin.
 const INPUTS: usize = 4096;
 /// The most bytes of inputs of one job, and of the outputs: eight times the largest body that is allowed by default.
@@ -154,10 +156,26 @@ impl Lane {
         }
     }
 
+    /// Of the daemon: the number of the job that has no answer yet.
+    pub fn pending(&self) -> Option<u32> {
+        let asked = self.memory.word(REQUEST).load(Ordering::Relaxed);
+        (self.memory.word(ANSWER).load(Ordering::Relaxed) != asked).then_some(asked)
+    }
+
     /// Of the daemon: wakes whoever waits for an answer, after the child was marked as closed.
     pub fn close(&self) {
         self.memory.word(ANSWER).fetch_add(1 << 31, Ordering::Release);
         wake(self.memory.word(ANSWER));
+    }
+
+    /// Of the daemon: the number of the child's thread behind this lane, as the child says.
+    pub fn thread(&self) -> u32 {
+        self.memory.word(THREAD).load(Ordering::Relaxed)
+    }
+
+    /// Of the child: tells the number of the calling thread, which serves this lane.
+    pub fn serve_on(&self, thread: u32) {
+        self.memory.word(THREAD).store(thread, Ordering::Relaxed);
     }
 
     /// Of the daemon: the head of the answer.
@@ -239,7 +257,7 @@ impl Lane {
 }
 
 /// Sleeps until the word is woken, if it is still `seen`.
-fn sleep(word: &AtomicU32, seen: u32, time: Option<Duration>) {
+pub(crate) fn sleep(word: &AtomicU32, seen: u32, time: Option<Duration>) {
     let time = time.and_then(|time| Timespec::try_from(time).ok());
     match futex::wait(word, futex::Flags::empty(), seen, time.as_ref()) {
         // Changed meanwhile, interrupted by a signal, or the time is over: the caller looks again.
@@ -249,7 +267,7 @@ fn sleep(word: &AtomicU32, seen: u32, time: Option<Duration>) {
     }
 }
 
-fn wake(word: &AtomicU32) {
+pub(crate) fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 

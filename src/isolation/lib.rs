@@ -1,8 +1,10 @@
 //! Models in processes of their own: a small daemon, and children that hold the runtimes and whatever reads foreign bytes.
 //!
 //! Files, in reading order:
+//! * `setting.rs` - where a model runs, as files say
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
+//! * `heartbeat.rs` - signs of life of a child and of the spawner, which somebody may freeze
 //! * `starter.rs` - the start of a process of this program, by the spawner or directly
 //! * `spawner.rs`, `spawner/` - the small process that starts the others, since the daemon may not write code
 //! * `doctor.rs` - the seal of a child, for findings
@@ -14,7 +16,7 @@
 //! * `lane.rs`, `lane/` - jobs and answers, through the shared memory of one core; the folder has tests
 //! * `shared_memory.rs` - that memory
 //! * `child/` - the child, from inside: `mod.rs` its threads and orders, `reading.rs` model files, `models.rs` what it
-//!   loaded, `jobs.rs` the thread of a core, `crash.rs` the note of who crashed, `faults.rs` faults for tests
+//!   loaded, `jobs.rs` the thread of a core, `running.rs` the runs that can be cancelled, `crash.rs` the note of who crashed, `faults.rs` faults for tests
 //!
 //! # One run
 //!
@@ -29,22 +31,31 @@
 //! the others `Interrupted`: they may run again elsewhere, since an inference has no side effects. The cause may not be known,
 //! after SIGKILL or a crash in a runtime's own thread: then all are `Interrupted`, and the scheduler finds it by more tries.
 //!
+//! When memory has run out, the thread that crashes is not the cause. The run or load that holds most of the memory is to
+//! blame, or the only one that there is; else all are `Interrupted`, as above.
+//!
+//! A child that somebody stops, or freezes in another way, is told to go on, and is ended when that does not help. Nobody is
+//! to blame then (`Work::None`).
+//!
 //! Invariants:
-//! * The daemon loads no runtime for a model that runs in a child, and reads none of its files but to hash it.
+//! * The daemon loads no runtime, and reads no file of a model but to hash it.
 //! * Nothing that a child says is believed: lengths, places, counts and datatypes are checked against what was asked, on a
 //!   copy. A child that lies is ended.
-//! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need.
+//! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need. Its errors go
+//!   into a pipe that the daemon reads and bounds; what was left open when Ledge was started is closed there.
 //! * A child ends with the daemon, and with its last model.
 //! * Unsafe code is in `shared_memory.rs` and `child/crash.rs` alone.
 
 pub mod child;
 mod channel;
 mod doctor;
+mod heartbeat;
 mod lane;
 mod pipeline;
 mod pool;
 mod process;
 mod remote;
+mod setting;
 mod shared_memory;
 pub mod spawner;
 mod stage;
@@ -53,9 +64,10 @@ mod wire;
 
 pub use child::crash::Work;
 pub use doctor::seal_report;
-pub use pool::{ChildSettings, ChildUsage, Children, Isolation, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
+pub use pool::{ChildSettings, ChildUsage, Children, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
 pub use process::{ChildId, Ended, OnEnd, ReadError};
 pub use remote::RemoteBackend;
+pub use setting::{Isolation, IsolationFinding, IsolationSetting};
 pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
-pub use starter::Starter;
+pub use starter::{Starter, User};
 pub use wire::fuzz_child_message;

@@ -139,6 +139,10 @@ impl Pipeline for RemotePipeline {
         self.twin.has_column(name)
     }
 
+    fn memory_of(&self, content: &Content, limits: DecodeLimits) -> usize {
+        self.twin.memory_of(content, limits)
+    }
+
     fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
         self.twin.prepare(content, limits, hold)
     }

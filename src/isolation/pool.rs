@@ -12,18 +12,21 @@ use std::time::Duration;
 use ledge_base::sys;
 use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{Format, LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{CompiledCache, Format, LoadError, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
-use serde::{Deserialize, Serialize};
+use ledge_sandbox::SealReport;
+use ledge_service::limited_process::TRIAL_NICENESS;
+use rustix::process::{Pid, setpriority_process};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
 use crate::process::{Child, Ended, OnEnd, ReadError};
 use crate::remote::RemoteBackend;
-use crate::stage::{Stage, StageFolders};
-use crate::starter::Starter;
+use crate::setting::Isolation;
+use crate::stage::{self, Stage, StageFolders};
+use crate::starter::{Starter, User};
 use crate::wire::{LoadOrder, Setup};
 
 /// The folder within that of a child which it may read.
@@ -34,36 +37,24 @@ const WRITTEN: &str = "written";
 /// The most times that a file is read whose process ended meanwhile for another reason.
 const READ_TRIES_MAX: usize = 4;
 
-/// Where a model runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Isolation {
-    /// In the daemon itself.
-    None,
-    /// In a sealed process, together with other models.
-    #[default]
-    Process,
-    /// In a sealed process of its own.
-    Own,
-}
-
 /// The settings of all children.
 #[derive(Debug, Clone)]
 pub struct ChildSettings {
     /// Starts each of them.
     pub starter: Starter,
-    /// True when this process may not write code, so that OpenVINO can load a model only in a child.
-    pub is_code_denied: bool,
     /// The folder in which each child gets one of its own.
     pub folder: PathBuf,
-    /// The same on a file system in memory, for models that are encrypted on the disk; `None` where there is none.
+    /// The same on a file system in memory, for models that are encrypted on the disk, and while the disk cannot be
+    /// written; `None` where there is none.
     pub memory_folder: Option<PathBuf>,
     /// The most memory that each may reserve, in bytes.
     pub memory_bytes: Option<u64>,
     /// The most memory of what each makes of the content of calls, in bytes.
     pub content_bytes: usize,
-    /// True for the trial of a version. Its children wait for the threads that answer requests, and go first when memory is
-    /// short. After one has ended before its model, no other is started.
+    /// True for children that load a version for the first time: they go first when memory is short, and one that fails is not
+    /// started again.
+    pub is_yielding: bool,
+    /// True for the trial of a version, whose children wait for the threads that answer requests, and yield, too. After one has ended before its model, no other is started.
     pub is_trial: bool,
 }
 
@@ -106,6 +97,8 @@ pub struct ModelOrder<'m> {
     pub warm_up: Option<&'m WarmUp>,
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,
+    /// The time that the load may take.
+    pub load_limit: Duration,
 }
 
 /// The children of this process. Each is started when the first model needs it, and ends with its last model.
@@ -148,16 +141,16 @@ pub(crate) struct Home {
     runtimes: Runtimes,
     pub bound: Bound,
     pub pipelines: Arc<Pipelines>,
-    folders: Vec<PathBuf>,
+    folders: OwnFolders,
     next_stage: AtomicU64,
 }
 
-impl Drop for Home {
-    fn drop(&mut self) {
-        for folder in &self.folders {
-            let _ = std::fs::remove_dir_all(folder);
-        }
-    }
+/// The folders of one child, removed when this is dropped. At least one is there.
+#[derive(Debug)]
+struct OwnFolders {
+    /// `None` while the disk cannot be written.
+    disk: Option<PathBuf>,
+    memory: Option<PathBuf>,
 }
 
 impl Children {
@@ -182,6 +175,29 @@ impl Children {
         self.settings.is_trial
     }
 
+    /// Lets the children wait for the threads that answer requests from now on.
+    pub fn lower_priority(&self) {
+        for (_, home) in self.running() {
+            // The kernel has a priority for each thread; new ones inherit it.
+            let threads = std::fs::read_dir(format!("/proc/{}/task", home.child.pid())).into_iter().flatten().flatten();
+            let ids = threads.filter_map(|thread| Pid::from_raw(thread.file_name().to_str()?.parse().ok()?));
+            for id in ids {
+                // A thread that has ended needs none.
+                let _ = setpriority_process(Some(id), TRIAL_NICENESS);
+            }
+        }
+    }
+
+    /// True when its children load a version for the first time, or are a trial.
+    pub fn is_yielding(&self) -> bool {
+        self.settings.is_yielding || self.settings.is_trial
+    }
+
+    /// The settings of children that load a version for the first time.
+    pub fn yielding_settings(&self) -> ChildSettings {
+        ChildSettings { is_yielding: true, ..self.settings.clone() }
+    }
+
     /// The end of a trial before its model was unloaded; `None` as long as there was none.
     pub fn trial_end(&self) -> Option<TrialEnd> {
         self.trial_end.get().cloned()
@@ -199,11 +215,6 @@ impl Children {
     pub fn version(&self, runtimes: &Runtimes, runtime: Runtime) -> Result<String, String> {
         let home = self.home(Some(runtime.to_string()), runtimes).map_err(|error| error.to_string())?;
         home.child.open(self.pipelines.next_id(), runtime)
-    }
-
-    /// True when the runtime can load a model only in a child.
-    pub fn needs_child(&self, runtime: Runtime) -> bool {
-        self.settings.is_code_denied && runtime == Runtime::OpenVino
     }
 
     /// The pipeline of a model in a child; `twin` is bound of the same setup.
@@ -254,21 +265,20 @@ impl Children {
     pub fn load(&self, isolation: Isolation, order: &ModelOrder<'_>) -> Result<(RemoteBackend, u64), LoadError> {
         let refused = |error: io::Error| LoadError::Refused { runtime: order.runtime, reason: error.to_string() };
         let own = (isolation == Isolation::Own).then(|| order.name.to_owned());
-        let home = self.home(own, order.runtimes).map_err(|error| LoadError::Refused {
-            runtime: order.runtime,
-            reason: format!("its process cannot be started: {error}"),
-        })?;
-        let folders = home.stage_folders(order.is_secret).map_err(refused)?;
-        let (mut stage, files, cache) = Stage::new(folders, order.files, order.cache).map_err(refused)?;
+        let home = self
+            .home(own, order.runtimes)
+            .map_err(|error| LoadError::NoProcess { runtime: order.runtime, reason: error.to_string() })?;
+        let (mut stage, files, cache) = home.stage(order, self.settings.starter.user()).map_err(refused)?;
         let model = self.pipelines.next_id();
-        let facts = home.child.load(LoadOrder {
+        let load = LoadOrder {
             model,
             runtime: order.runtime,
             files,
             options: LoadOptions { cache, ..order.options.clone() },
             cores: order.cores.to_vec(),
             warm_up: order.warm_up.cloned(),
-        })?;
+        };
+        let facts = home.child.load(load, order.load_limit)?;
         if let Err(error) = stage.keep_compiled() {
             tracing::warn!(model = order.name, %error, "the compiled model cannot be kept; the next start compiles it again");
         }
@@ -288,6 +298,11 @@ impl Children {
             })
         };
         self.running().into_iter().filter_map(usage).collect()
+    }
+
+    /// The reports of the children that run about their seals.
+    pub fn seals(&self) -> Vec<SealReport> {
+        self.running().iter().filter_map(|(_, home)| home.child.seal().cloned()).collect()
     }
 
     fn running(&self) -> Vec<(Option<String>, Arc<Home>)> {
@@ -326,57 +341,94 @@ impl Children {
     }
 
     fn start(&self, runtimes: &Runtimes) -> io::Result<Home> {
-        static NEXT_FOLDER: AtomicU64 = AtomicU64::new(1);
-        let own = format!("{}-{}", std::process::id(), NEXT_FOLDER.fetch_add(1, Ordering::Relaxed));
-        let places = std::iter::once(&self.settings.folder).chain(&self.settings.memory_folder);
-        let mut folders = Vec::new();
-        for place in places {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
-            let folder = place.join(&own);
-            std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-            let folder = folder.canonicalize()?;
-            for part in [FILES, WRITTEN] {
-                std::fs::DirBuilder::new().mode(0o700).create(folder.join(part))?;
-            }
-            folders.push(folder);
-        }
+        let folders = OwnFolders::create(&self.settings)?;
         let setup = Setup {
             cores: self.cores.clone(),
             runtimes: runtimes.folder().to_owned(),
             own_folders: runtimes.own_folders(),
-            readable: folders.iter().map(|folder| folder.join(FILES)).collect(),
-            writable: folders.iter().map(|folder| folder.join(WRITTEN)).collect(),
+            readable: folders.all().map(|folder| folder.join(FILES)).collect(),
+            writable: folders.all().map(|folder| folder.join(WRITTEN)).collect(),
             memory_bytes: self.settings.memory_bytes,
             content_bytes: self.settings.content_bytes,
             is_trial: self.settings.is_trial,
+            ends_first: self.is_yielding(),
         };
-        let started = Child::start(&self.settings.starter, &setup, self.on_end.clone());
-        match started {
-            Ok(child) => {
-                let (runtimes, bound, pipelines) = (runtimes.clone(), Bound::default(), self.pipelines.clone());
-                Ok(Home { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
+        let child = Child::start(&self.settings.starter, &setup, self.on_end.clone())?;
+        let (runtimes, bound, pipelines) = (runtimes.clone(), Bound::default(), self.pipelines.clone());
+        Ok(Home { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
+    }
+}
+
+impl OwnFolders {
+    /// Folders on the disk and in memory, or in memory alone where the disk cannot be written: a box whose disk failed
+    /// still answers calls.
+    fn create(settings: &ChildSettings) -> io::Result<Self> {
+        static NEXT_FOLDER: AtomicU64 = AtomicU64::new(1);
+        let name = format!("{}-{}", std::process::id(), NEXT_FOLDER.fetch_add(1, Ordering::Relaxed));
+        let user = settings.starter.user();
+        let memory = settings.memory_folder.as_ref().map(|place| Self::create_in(place, &name, user)).transpose()?;
+        let disk = match Self::create_in(&settings.folder, &name, user) {
+            Ok(folder) => Some(folder),
+            Err(error) if let Some(memory) = &memory => {
+                tracing::warn!(
+                    folder = %settings.folder.display(),
+                    %error,
+                    memory = %memory.display(),
+                    "the folder for processes of models cannot be written: one is started with copies of its models in \
+                     memory"
+                );
+                None
             }
-            Err(error) => {
-                for folder in &folders {
-                    let _ = std::fs::remove_dir_all(folder);
-                }
-                Err(error)
-            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { disk, memory })
+    }
+
+    fn create_in(place: &Path, name: &str, user: Option<User>) -> io::Result<PathBuf> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
+        stage::give(place, user, 0o710)?;
+        let folder = place.join(name);
+        stage::create(&folder, user)?;
+        let folder = folder.canonicalize()?;
+        for part in [FILES, WRITTEN] {
+            stage::create(&folder.join(part), user)?;
+        }
+        Ok(folder)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        self.disk.iter().chain(&self.memory)
+    }
+
+    /// Those in which the files of a model may lie, the preferred one first.
+    fn allowed(&self, is_secret: bool) -> impl Iterator<Item = &PathBuf> {
+        self.disk.iter().filter(move |_| !is_secret).chain(&self.memory)
+    }
+}
+
+impl Drop for OwnFolders {
+    fn drop(&mut self) {
+        for folder in self.all() {
+            let _ = std::fs::remove_dir_all(folder);
         }
     }
 }
 
 impl Home {
-    /// New paths for the files of an instance.
-    fn stage_folders(&self, is_secret: bool) -> io::Result<StageFolders> {
-        let no_memory = || io::Error::other("encrypted models need a folder in memory (tmpfs), and there is none");
-        let folder = if is_secret {
-            self.folders.get(1).ok_or_else(no_memory)?
-        } else {
-            self.folders.first().ok_or_else(no_memory)?
-        };
+    /// Lays out the files of an instance, in memory if they are secret or the disk cannot be written any more.
+    fn stage(&self, order: &ModelOrder<'_>, user: Option<User>) -> io::Result<(Stage, ModelFiles, CompiledCache)> {
         let name = self.next_stage.fetch_add(1, Ordering::Relaxed).to_string();
-        Ok(StageFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) })
+        let mut failed = None;
+        for folder in self.folders.allowed(order.is_secret) {
+            let folders =
+                StageFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) };
+            match Stage::new(folders, order.files, order.cache, user) {
+                Ok(staged) => return Ok(staged),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let no_memory = || io::Error::other("encrypted models need a folder in memory (tmpfs), and there is none");
+        Err(failed.unwrap_or_else(no_memory))
     }
 }
 

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
+use ledge_base::sys;
 use ledge_engine::backend::{Format, LoadError, Runtime};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::document_reading::step::PageId;
@@ -19,7 +20,8 @@ use ledge_service::limited_process;
 use rustix::process::Signal;
 
 use crate::channel;
-use crate::child::crash::{self, Work};
+use crate::child::crash::{self, Crash, Work};
+use crate::heartbeat::{self, Beating, Remedy, Silence};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
 use crate::starter::{Process, Starter, Verb};
@@ -31,13 +33,16 @@ pub(crate) const RESULT_BYTES_MAX: usize = 16 << 20;
 /// The longest wait of an order for a child that does not read.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time of one load.
-const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
+/// The longest time of loading a library, of binding a pipeline, or of a repair.
+pub(crate) const SETUP_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// The longest time of reading a model file: this, and more for each of so many bytes. A tenth of it is usual for the
 /// slowest disks.
 const READ_TIME_MIN: Duration = Duration::from_secs(20);
 const READ_BYTES_PER_SECOND: u64 = 4 << 20;
+
+/// The last words of a process that ended because C++ code did not handle a failed allocation.
+const BAD_ALLOC: &str = "std::bad_alloc";
 
 /// The most characters of a child's own words in a message to people.
 const WORDS_MAX: usize = 1000;
@@ -99,10 +104,13 @@ struct Inner {
     process: OwnedFd,
     lanes: Vec<LaneSlot>,
     report: SharedMemory,
+    /// Its first message.
+    seal: OnceLock<SealReport>,
     /// For orders; one thread writes at a time.
     socket: Mutex<UnixStream>,
     /// Set before lanes are closed: no answer comes any more.
     is_closed: AtomicBool,
+    silence: Mutex<Silence>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -145,6 +153,8 @@ impl Child {
         let watched = inner.clone();
         let watch = move || watched.watch(&socket, process, &on_end);
         std::thread::Builder::new().name("runtime-watch".to_owned()).spawn(watch)?;
+        let beating: Weak<Inner> = Arc::downgrade(&inner);
+        starter.watch(beating);
         Ok(Self { inner })
     }
 
@@ -167,8 +177,10 @@ impl Child {
             process,
             lanes,
             report,
+            seal: OnceLock::new(),
             socket: Mutex::new(socket.try_clone()?),
             is_closed: AtomicBool::new(false),
+            silence: Mutex::default(),
             state: Mutex::default(),
             ended: Condvar::new(),
         })
@@ -184,6 +196,11 @@ impl Child {
         self.inner.pid
     }
 
+    /// The report about its seal; `None` until it has come.
+    pub fn seal(&self) -> Option<&SealReport> {
+        self.inner.seal.get()
+    }
+
     /// True when no answer comes from it any more.
     pub fn is_closed(&self) -> bool {
         self.inner.is_closed.load(Ordering::Acquire)
@@ -194,10 +211,15 @@ impl Child {
         Some(self.inner.lanes.get(core)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads a model. Blocks until that is done.
-    pub fn load(&self, order: LoadOrder) -> Result<LoadedFacts, LoadError> {
+    /// The number of its lanes.
+    pub fn lanes(&self) -> usize {
+        self.inner.lanes.len()
+    }
+
+    /// Loads a model within `limit`. Blocks until that is done.
+    pub fn load(&self, order: LoadOrder, limit: Duration) -> Result<LoadedFacts, LoadError> {
         let (model, runtime) = (order.model, order.runtime);
-        match self.done(model, &Order::Load(Box::new(order)), None, LOAD_TIME_MAX) {
+        match self.done(model, &Order::Load(Box::new(order)), None, limit) {
             Ok(Done::Loaded(_, result)) => result,
             Ok(_) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false }),
             Err(Ended { reason, blamed, .. }) if blamed == Some(Work::Load(model)) => {
@@ -211,7 +233,7 @@ impl Child {
 
     /// Loads the library of a runtime, and returns its version. Blocks until that is done.
     pub fn open(&self, number: u64, runtime: Runtime) -> Result<String, String> {
-        match self.done(number, &Order::Open(number, runtime), None, LOAD_TIME_MAX) {
+        match self.done(number, &Order::Open(number, runtime), None, SETUP_TIME_MAX) {
             Ok(Done::Opened(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
@@ -220,7 +242,7 @@ impl Child {
 
     /// Binds a pipeline. Blocks until that is done.
     pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
-        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone())), None, LOAD_TIME_MAX) {
+        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone())), None, SETUP_TIME_MAX) {
             Ok(Done::Bound(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(Ended { reason, .. }) => Err(reason),
@@ -265,7 +287,7 @@ impl Child {
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let reason = match order {
                     Order::Read(..) => format!("it was not read within {} seconds", limit.as_secs()),
-                    _ => format!("the load took longer than {} minutes", limit.as_secs() / 60),
+                    _ => format!("the load took longer than {} s", limit.as_secs()),
                 };
                 self.end(Ended::by_us(reason, Some(Work::Load(number))));
                 Err(self.wait_for_end())
@@ -293,6 +315,11 @@ impl Child {
     /// Frees a page that the steps of a call kept.
     pub fn release_page(&self, pipeline: PipelineId, page: PageId) {
         self.order(&Order::ReleasePage(pipeline, page), None);
+    }
+
+    /// Cancels the run of a job, unless it has ended.
+    pub fn cancel(&self, lane: usize, job: u32) {
+        self.order(&Order::Cancel { lane, job }, None);
     }
 
     /// Gives an order, with the file that belongs to it: no other order may get between them.
@@ -346,10 +373,26 @@ impl Inner {
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
     }
 
+    /// The jobs and orders that have no answer yet.
+    fn works(&self) -> Vec<Work> {
+        let job = |(index, lane): (usize, &LaneSlot)| Some(Work::Lane { index, job: lane.shared.pending()? });
+        let mut works: Vec<_> = self.lanes.iter().enumerate().filter_map(job).collect();
+        works.extend(self.state().waiting.keys().map(|number| Work::Load(*number)));
+        works
+    }
+
+    /// The job or order that has no answer yet, if there is only one.
+    fn only_work(&self) -> Option<Work> {
+        match self.works()[..] {
+            [work] => Some(work),
+            _ => None,
+        }
+    }
+
     /// Logs the mechanisms that the seal of the child lacks.
     fn sealed(&self, seal: &SealReport) {
         for finding in seal.lacking() {
-            let (mechanism, without) = (finding.mechanism.name(), finding.mechanism.without());
+            let (mechanism, without) = (finding.mechanism.name(), finding.leaves_open());
             let state = &finding.state;
             if finding.mechanism.is_essential() {
                 tracing::warn!(process = self.id, mechanism, %state, without, "the process of the runtimes is not sealed as it should be");
@@ -363,7 +406,10 @@ impl Inner {
     fn watch(&self, socket: &UnixStream, mut process: Process, on_end: &OnEnd) {
         let nonsense = loop {
             match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
-                Ok(Some(Done::Sealed(seal))) => self.sealed(&seal),
+                Ok(Some(Done::Sealed(seal))) => {
+                    self.sealed(&seal);
+                    let _ = self.seal.set(seal);
+                }
                 Ok(Some(done)) => {
                     let (Done::Loaded(number, _)
                     | Done::Bound(number, _)
@@ -384,21 +430,42 @@ impl Inner {
         // A child that closed its socket and lives on is ended too.
         self.kill();
         let status = process.wait();
+        // Before its lanes are closed, which changes them.
+        let only_work = self.only_work();
         self.is_closed.store(true, Ordering::Release);
+        let signal = status.as_ref().ok().copied().and_then(limited_process::signal);
         let by_itself = || match &status {
             Ok(status) => describe(*status),
             Err(error) => format!("ended, and its status is not known: {error}"),
         };
+        let gave_up = signal == Some(Signal::ABORT.as_raw()) && process.last_words().contains(BAD_ALLOC);
+        let out_of_memory = |limit_bytes: u64| {
+            format!("the process of the runtimes ran out of memory (limit {} MiB)", limit_bytes >> 20)
+        };
+        let found = match crash::crashed(&self.report) {
+            _ if process.was_frozen() => {
+                let reason = "the process of the runtimes was stopped from outside again and again".to_owned();
+                Ended::by_us(reason, Some(Work::None))
+            }
+            // Whoever fails first need not be the one who used the memory.
+            Some(Crash { out_of_memory: Some(memory), limit_bytes, .. }) => {
+                Ended { reason: out_of_memory(limit_bytes), blamed: memory.user.or(only_work), signal }
+            }
+            // C++ code gave up though there is memory left: what it asked for was too much by itself.
+            Some(Crash { work, limit_bytes, .. }) if gave_up => {
+                Ended { reason: out_of_memory(limit_bytes), blamed: work, signal }
+            }
+            crash => {
+                let reason = if nonsense {
+                    "the process of the runtimes sent a message that is none".to_owned()
+                } else {
+                    format!("the process of the runtimes {}", by_itself())
+                };
+                Ended { reason, blamed: crash.and_then(|crash| crash.work), signal }
+            }
+        };
         let mut state = self.state();
-        let end = state.cause.clone().unwrap_or_else(|| Ended {
-            reason: if nonsense {
-                "the process of the runtimes sent a message that is none".to_owned()
-            } else {
-                format!("the process of the runtimes {}", by_itself())
-            },
-            blamed: crash::crashed(&self.report),
-            signal: status.as_ref().ok().copied().and_then(limited_process::signal),
-        });
+        let end = state.cause.clone().unwrap_or(found);
         state.end = Some(end.clone());
         // Whoever waits for a result learns the end from the closed channel.
         state.waiting.clear();
@@ -410,6 +477,33 @@ impl Inner {
         }
         if !was_stopped {
             on_end(self.id, &end);
+        }
+    }
+}
+
+impl Beating for Inner {
+    fn beat(&self) {
+        let is_busy = !self.is_closed.load(Ordering::Acquire) && !self.works().is_empty();
+        // One without work is not asked, so that it sleeps on.
+        let is_owed = is_busy && heartbeat::ask(&self.report);
+        let cpu = if is_owed { sys::process_cpu_time(self.pid).unwrap_or_default() } else { Duration::ZERO };
+        let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
+        match silence.interval(is_owed, cpu) {
+            Remedy::None => {}
+            Remedy::Continue => {
+                tracing::warn!(
+                    process = self.id,
+                    pid = self.pid,
+                    "a process of the runtimes shows no sign of life; it is told to go on"
+                );
+                let _ = rustix::process::pidfd_send_signal(&self.process, Signal::CONT);
+            }
+            Remedy::End => {
+                let reason =
+                    "the process of the runtimes was frozen from outside: it showed no sign of life".to_owned();
+                self.state().cause.get_or_insert(Ended::by_us(reason, Some(Work::None)));
+                self.kill();
+            }
         }
     }
 }

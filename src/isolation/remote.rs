@@ -3,20 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::sys;
+use ledge_base::telemetry::process::{self, ThreadActivity};
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, RunError, RunPlace, RunResult, Runtime, Signature};
-use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
+use ledge_engine::backend::{Backend, RunActivity, RunError, RunPlace, RunResult, Runtime, Signature};
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::work::{FinishedWork, Work, WorkError, WorkInput, WorkTimes};
 
 use crate::child::crash::Work as ChildWork;
 use crate::lane::{Lane, LaneError, NoAnswer, Writer};
 use crate::pool::Home;
-use crate::process::{ChildId, Ended};
+use crate::process::{ChildId, Ended, SETUP_TIME_MAX};
 use crate::stage::Stage;
 use crate::wire::{AnswerHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
 
-/// The time beyond its deadline, or beyond the model's own time limit, after which a run counts as one that never ends.
-pub const HANG_GRACE: Duration = Duration::from_secs(10);
+/// The time beyond its deadline, or beyond the model's own time limit, after which work that nobody watches counts as work
+/// that never ends: a repair. The scheduler watches runs.
+const UNWATCHED_GRACE: Duration = Duration::from_secs(10);
 
 /// A model that a child has loaded. Dropping it unloads it there.
 #[derive(Debug)]
@@ -40,7 +43,12 @@ pub struct RemoteBackend {
 #[derive(Debug)]
 struct InProgress {
     job: Sent,
+    /// The positions of the outputs asked for, and the number of results of a pipeline behind them.
     outputs: Vec<usize>,
+    others: usize,
+    /// True for a run without a pipeline.
+    is_of_tensors: bool,
+    is_wide: bool,
 }
 
 /// A job that the child has.
@@ -49,7 +57,7 @@ struct Sent {
     number: u32,
     /// The bytes of its inputs.
     bytes: usize,
-    /// The time after which it counts as one that never ends.
+    /// The time after which it counts as one that never ends, if nobody watches it.
     until: Instant,
 }
 
@@ -109,12 +117,13 @@ impl RemoteBackend {
         self.last_job = number;
 
         let now = Instant::now();
-        let until = place.deadline.max(now + self.time_limit) + HANG_GRACE;
+        let until = place.deadline.max(now + self.time_limit) + UNWATCHED_GRACE;
         let job = Sent { number, bytes, until };
         if let Some(patience) = place.patience
             && lane.wait(number, until.min(now + patience), || home.child.is_closed()) == Err(NoAnswer::Late)
         {
-            self.in_progress = Some(InProgress { job, outputs: Vec::new() });
+            let (outputs, is_wide) = (Vec::new(), place.is_wide);
+            self.in_progress = Some(InProgress { job, outputs, others: 0, is_of_tensors: true, is_wide });
             return Err(RunError::InProgress.into());
         }
         self.receive(&home, &lane, job, read, times)
@@ -133,8 +142,7 @@ impl RemoteBackend {
             Ok(()) => {}
             Err(NoAnswer::Closed) => return Err(ended(home, self.core, number).into()),
             Err(NoAnswer::Late) => {
-                let seconds = self.time_limit.saturating_add(HANG_GRACE).as_secs();
-                let reason = format!("a run of the model did not end within {seconds} s");
+                let reason = "a run or a repair of the model did not end in time".to_owned();
                 return Err(end(home, self.core, number, reason).into());
             }
         }
@@ -147,7 +155,7 @@ impl RemoteBackend {
             *times = answer.times;
             match answer.result {
                 // Only the daemon can know that.
-                Err(WorkError::Run(RunError::Crashed { .. } | RunError::InProgress)) => {
+                Err(WorkError::Run(RunError::Crashed { .. } | RunError::InProgress | RunError::Cancelled)) => {
                     Err("claims not to have answered".to_owned())
                 }
                 Err(error) => Ok(Err(error)),
@@ -157,6 +165,24 @@ impl RemoteBackend {
         lane.release(bytes, received);
         let lie = |reason| end(home, self.core, number, format!("the process of the runtimes {reason}")).into();
         answer.unwrap_or_else(|reason: String| Err(lie(reason)))
+    }
+
+    /// Waits `patience` for the answer to the job that is in progress.
+    fn finish_within(&mut self, patience: Duration, times: &mut WorkTimes) -> Result<RunResult, WorkError> {
+        let none = |reason: &str| RunError::Interrupted { reason: reason.to_owned(), is_explained: false };
+        let run = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
+        let home = self.home.clone();
+        let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such lane"))?;
+        let until = Instant::now() + patience;
+        if lane.wait(run.job.number, until, || home.child.is_closed()) == Err(NoAnswer::Late) {
+            self.in_progress = Some(run);
+            return Err(RunError::InProgress.into());
+        }
+
+        let InProgress { job, outputs, others, is_of_tensors, .. } = run;
+        let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, &outputs, others);
+        let result = self.receive(&home, &lane, job, read, times);
+        if is_of_tensors { Ok(self.of_tensors(result, *times)?) } else { result }
     }
 
     /// The result of a run without a pipeline.
@@ -237,7 +263,9 @@ impl Backend for RemoteBackend {
     }
 
     fn repair(&mut self) {
-        let place = RunPlace { core: self.core, is_wide: false, deadline: Instant::now(), patience: None };
+        // It may have to load the model again.
+        let deadline = Instant::now() + SETUP_TIME_MAX;
+        let place = RunPlace { core: self.core, is_wide: false, deadline, patience: None };
         let model = self.model;
         let _ = self.ask(place, |_| Ok(JobHead::Repair(model)), |_, _, _| Ok(()));
     }
@@ -256,18 +284,48 @@ impl Backend for RemoteBackend {
         self.of_tensors(result, times)
     }
 
-    fn finish(&mut self) -> Result<RunResult, RunError> {
-        let none = |reason: &str| RunError::Interrupted { reason: reason.to_owned(), is_explained: false };
-        let InProgress { job, outputs } = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
-        let (home, mut times) = (self.home.clone(), WorkTimes::default());
-        let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such lane"))?;
-        let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, &outputs, 0);
-        let result = self.receive(&home, &lane, job, read, &mut times);
-        self.of_tensors(result, times)
+    fn finish(&mut self, patience: Duration) -> FinishedWork {
+        let mut times = WorkTimes::default();
+        let result = self.finish_within(patience, &mut times);
+        FinishedWork { result, times }
+    }
+
+    fn cancel(&mut self) {
+        if let Some(run) = &self.in_progress {
+            self.home.child.cancel(self.core, run.job.number);
+        }
+    }
+
+    fn activity(&self) -> Option<RunActivity> {
+        let (run, child) = (self.in_progress.as_ref()?, &self.home.child);
+        let thread = child.lane(self.core)?.thread();
+        let of_thread = process::thread_activity(child.pid(), thread).filter(|_| !run.is_wide);
+        if let Some(ThreadActivity { state, cpu }) = of_thread {
+            return Some(RunActivity { cpu, is_waiting: state == 'S' });
+        }
+        // Threads of the runtime do the work, or the child does not tell the truth about its own.
+        let cpu = sys::process_cpu_time(child.pid())?;
+        let cores = u32::try_from(child.lanes()).unwrap_or(u32::MAX).max(1);
+        Some(RunActivity { cpu: cpu / cores, is_waiting: true })
+    }
+
+    fn end_process(&mut self, reason: String) -> RunError {
+        let job = self.in_progress.take().map_or(self.last_job, |run| run.job.number);
+        end(&self.home, self.core, job, reason)
     }
 
     fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> Option<FinishedWork> {
         let (model, id) = (self.model, pipeline.remote_id()?);
+        // The process works within the memory of the caller, as this one would.
+        let is_counted = work.account.counted_owner().is_some();
+        let memory = if is_counted { work.input.memory_elsewhere(pipeline) } else { 0 };
+        let _held = match work.account.take(memory) {
+            Ok(held) => held,
+            Err(no_room) => {
+                let result = Err(InputError::from(no_room).into());
+                return Some(FinishedWork { result, times: WorkTimes::default() });
+            }
+        };
         if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
             let result = Err(if self.home.child.is_closed() {
                 ended_by(&self.home, ChildWork::Load(id)).into()
@@ -290,6 +348,9 @@ impl Backend for RemoteBackend {
         };
         let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, asked, others);
         let (result, times) = self.ask(place, make, read);
+        if let Some(run) = &mut self.in_progress {
+            (run.outputs, run.others, run.is_of_tensors) = (asked.to_vec(), others, false);
+        }
         Some(FinishedWork { result, times })
     }
 

@@ -26,17 +26,20 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::time::{Duration, Instant};
 
 use ledge_base::sys;
+use ledge_service::child_errors::ChildErrors;
 use ledge_service::limited_process::{self, THIS_PROGRAM};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, retry_on_intr};
 use rustix::net::Shutdown;
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::heartbeat::{self, Beating, Remedy, Silence, Stops};
 use crate::process::describe;
 use packets::{Report, Request, Verb};
 pub use server::{SpawnerError, end_with_spawner, run};
@@ -44,8 +47,11 @@ pub use server::{SpawnerError, end_with_spawner, run};
 /// The environment variable with the spawner that a program leaves to the next program of its process.
 pub const SPAWNER_VARIABLE: &str = "LEDGE_SPAWNER";
 
-/// The longest wait for a start. One takes a few milliseconds.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// The name of the spawner in the log.
+const SPAWNER: &str = "spawner";
+
+/// The longest wait for a start. One takes a few milliseconds. A spawner that does not answer is ended before.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The value of the environment variable.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -56,6 +62,9 @@ struct Inherited {
     spawner: i32,
     /// See [`SpawnerProcess::is_code_denied`].
     is_code_denied: bool,
+    /// The reading end of its errors. A former program had none.
+    #[serde(default)]
+    errors: Option<RawFd>,
 }
 
 /// A spawner that runs, and nobody speaks to yet. It ends when this is dropped.
@@ -63,9 +72,8 @@ struct Inherited {
 pub struct SpawnerProcess {
     socket: OwnedFd,
     pid: Pid,
-    /// Set when the previous program of this process started it.
-    is_inherited: bool,
     is_code_denied: bool,
+    errors: Option<ChildErrors>,
 }
 
 impl SpawnerProcess {
@@ -82,21 +90,22 @@ impl SpawnerProcess {
         if left.pid != std::process::id() {
             return None;
         }
+        // Children of this program do not inherit what is adopted: the program has seen to that at its start.
         let socket = sys::adopt_packet_socket(left.socket)?;
-        // Children of this program must not inherit it.
-        rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
         let pid = Pid::from_raw(left.spawner)?;
-        Some(Self { socket, pid, is_inherited: true, is_code_denied: left.is_code_denied })
+        let errors = left.errors.and_then(sys::adopt_pipe).map(ChildErrors::left);
+        Some(Self { socket, pid, is_code_denied: left.is_code_denied, errors })
     }
 
     fn start() -> io::Result<Self> {
         let (socket, other) = packets::pair()?;
+        let (reader, errors) = ChildErrors::pipe()?;
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("ledge").arg("spawner").env_clear().envs(limited_process::environment());
         // Out of the daemon's process group: a Ctrl-C is meant for the daemon, which ends the others when it has drained.
-        command.stdin(other).stdout(Stdio::null()).process_group(0);
+        command.stdin(other).stdout(Stdio::null()).stderr(errors).process_group(0);
         let pid = Pid::from_child(&command.spawn()?);
-        Ok(Self { socket, pid, is_inherited: false, is_code_denied: false })
+        Ok(Self { socket, pid, is_code_denied: false, errors: Some(reader) })
     }
 
     /// True when the previous program of this process took from it the right to write code, which this program can
@@ -105,27 +114,29 @@ impl SpawnerProcess {
         self.is_code_denied
     }
 
-    /// Begins to speak to it. The children of a previous program end.
+    /// Begins to speak to it: an error is a spawner that does not answer. The children of a previous program end.
     pub fn connect(self) -> io::Result<Spawner> {
-        if self.is_inherited {
-            packets::send(&self.socket, &Request::Reset, &[])?;
-            // Reports about those children come first.
-            loop {
-                match packets::receive(&self.socket)? {
-                    Some((Report::Reset, _)) => break,
-                    Some(_) => {}
-                    None => return Err(gone("ended during the restart")),
-                }
+        // An error here is that of a socket whose other end is closed.
+        let mut answer = packets::send(&self.socket, &Request::Reset, &[]).ok();
+        // Reports about those children come first.
+        while answer.is_some() {
+            match packets::receive(&self.socket) {
+                Ok(Some((Report::Reset, _))) => break,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => answer = None,
             }
         }
+        if answer.is_none() {
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+            return Err(gone(&end_of(self.pid)));
+        }
+        let errors = self.errors.as_ref().and_then(|errors| errors.file().ok());
+        if let Some(reader) = self.errors {
+            reader.pass_on(SPAWNER, self.pid.as_raw_nonzero().get().cast_unsigned(), drop)?;
+        }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let shared = Arc::new(Shared {
-            socket: self.socket,
-            pid: self.pid,
-            program: rustix::fs::open(Path::new(THIS_PROGRAM), flags, Mode::empty())?,
-            next: AtomicU64::new(1),
-            state: Mutex::default(),
-        });
+        let program = rustix::fs::open(Path::new(THIS_PROGRAM), flags, Mode::empty())?;
+        let shared = Arc::new(Shared::new(self.socket, self.pid, program, errors));
         let reader = shared.clone();
         std::thread::Builder::new().name("spawner".to_owned()).spawn(move || reader.read())?;
         Ok(Spawner { handle: Arc::new(Handle { shared }) })
@@ -149,19 +160,32 @@ struct Shared {
     pid: Pid,
     /// The file of this program.
     program: OwnedFd,
+    /// The reading end of the errors of the spawner, for the next program of this process.
+    errors: Option<OwnedFd>,
     next: AtomicU64,
     state: Mutex<State>,
+    /// Those who look for their own life in each interval.
+    beating: Mutex<Vec<Weak<dyn Beating>>>,
 }
 
 #[derive(Default)]
 struct State {
     /// Those who wait for a start, by the number of the child.
     starting: HashMap<u64, mpsc::Sender<io::Result<(u32, OwnedFd)>>>,
-    /// Those who wait for an end.
-    running: HashMap<u64, mpsc::Sender<ExitStatus>>,
+    running: HashMap<u64, Running>,
     on_end: Option<Box<dyn FnOnce(String) + Send>>,
     /// The end of the spawner, completing "the process that starts the others ...".
     end: Option<String>,
+}
+
+/// A child that was started, or is about to be.
+struct Running {
+    /// Of the one who waits for its end.
+    ended: mpsc::Sender<ExitStatus>,
+    /// Its process id and its pidfd, once it was started.
+    process: Option<(u32, OwnedFd)>,
+    stops: Stops,
+    was_frozen: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for State {
@@ -177,6 +201,8 @@ pub(crate) struct Spawned {
     pub pid: u32,
     /// Gets its status at its end.
     pub status: mpsc::Receiver<ExitStatus>,
+    /// Set when it was ended because somebody stops it again and again.
+    pub was_frozen: Arc<AtomicBool>,
 }
 
 impl Spawner {
@@ -185,12 +211,12 @@ impl Spawner {
         self.handle.shared.pid.as_raw_nonzero().get()
     }
 
-    /// Starts a child of this program. Its standard input is a socket or a pipe; without `output` and `errors` its output
-    /// goes nowhere, and its errors where those of the daemon go.
-    pub(crate) fn spawn(&self, verb: Verb, input: &OwnedFd, outputs: &[OwnedFd]) -> io::Result<Spawned> {
+    /// Starts a child of this program. Its standard input is a socket or a pipe, `outputs` are its output and its errors.
+    pub(crate) fn spawn(&self, verb: Verb, input: &OwnedFd, outputs: &[OwnedFd; 2]) -> io::Result<Spawned> {
         let shared = &self.handle.shared;
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let ((sender, receiver), (ended, status)) = (mpsc::channel(), mpsc::channel());
+        let was_frozen = Arc::<AtomicBool>::default();
         {
             let mut state = shared.state();
             if let Some(end) = &state.end {
@@ -198,7 +224,8 @@ impl Spawner {
             }
             state.starting.insert(number, sender);
             // At once: the report of the end may come right behind that of the start.
-            state.running.insert(number, ended);
+            let running = Running { ended, process: None, stops: Stops::default(), was_frozen: was_frozen.clone() };
+            state.running.insert(number, running);
         }
         let files: Vec<_> = [&shared.program, input].into_iter().chain(outputs).map(AsFd::as_fd).collect();
         let sent = packets::send(&shared.socket, &Request::Start { number, verb }, &files);
@@ -210,7 +237,7 @@ impl Spawner {
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(gone("has ended")),
         });
         match started {
-            Ok((pid, pidfd)) => Ok(Spawned { pidfd, pid, status }),
+            Ok((pid, pidfd)) => Ok(Spawned { pidfd, pid, status, was_frozen }),
             Err(error) => {
                 let mut state = shared.state();
                 state.starting.remove(&number);
@@ -218,6 +245,13 @@ impl Spawner {
                 Err(error)
             }
         }
+    }
+
+    /// Has `child` look for its own life in each interval, for as long as it is there.
+    pub(crate) fn watch(&self, child: Weak<dyn Beating>) {
+        let mut beating = self.handle.shared.beating.lock().unwrap_or_else(PoisonError::into_inner);
+        beating.retain(|known| known.strong_count() > 0);
+        beating.push(child);
     }
 
     /// Calls `on_end` when the spawner ends before the last handle is dropped, at once if it has; with the end, completing
@@ -237,9 +271,12 @@ impl Spawner {
     /// `is_code_denied` that program will know that it may not write code either.
     pub fn leave(&self, is_code_denied: bool) -> io::Result<String> {
         let shared = &self.handle.shared;
-        rustix::io::fcntl_setfd(&shared.socket, FdFlags::empty())?;
+        for file in std::iter::once(&shared.socket).chain(&shared.errors) {
+            rustix::io::fcntl_setfd(file, FdFlags::empty())?;
+        }
         let (pid, socket, spawner) = (std::process::id(), shared.socket.as_raw_fd(), self.pid());
-        Ok(serde_json::to_string(&Inherited { pid, socket, spawner, is_code_denied })?)
+        let errors = shared.errors.as_ref().map(AsRawFd::as_raw_fd);
+        Ok(serde_json::to_string(&Inherited { pid, socket, spawner, is_code_denied, errors })?)
     }
 }
 
@@ -251,37 +288,103 @@ impl Drop for Handle {
 }
 
 impl Shared {
+    fn new(socket: OwnedFd, pid: Pid, program: OwnedFd, errors: Option<OwnedFd>) -> Self {
+        let (next, state, beating) = (AtomicU64::new(1), Mutex::default(), Mutex::default());
+        Self { socket, pid, program, errors, next, state, beating }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes reports on until the spawner ends.
+    /// Passes reports on until the spawner ends, and looks for signs of life in each interval.
     fn read(&self) {
-        while let Ok(Some((report, files))) = packets::receive(&self.socket) {
-            let mut state = self.state();
-            match report {
-                Report::Started { number, pid } => {
-                    let pidfd = files.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into());
-                    let starting = state.starting.remove(&number);
-                    starting.map(|starting| starting.send(pidfd.map(|pidfd| (pid, pidfd))));
+        let mut silence = Silence::default();
+        let mut next = Instant::now() + heartbeat::INTERVAL;
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.beat(&mut silence);
+                next = Instant::now() + heartbeat::INTERVAL;
+                continue;
+            }
+            let mut socket = [PollFd::new(&self.socket, PollFlags::IN)];
+            match retry_on_intr(|| poll(&mut socket, Timespec::try_from(left).ok().as_ref())) {
+                Ok(0) => continue,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+            let Ok(Some((report, files))) = packets::receive(&self.socket) else { break };
+            self.handle(report, files);
+        }
+        self.ended();
+    }
+
+    fn handle(&self, report: Report, files: Vec<OwnedFd>) {
+        let mut state = self.state();
+        match report {
+            Report::Started { number, pid } => {
+                let pidfd = files.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into());
+                if let (Some(running), Ok(pidfd)) = (state.running.get_mut(&number), &pidfd) {
+                    running.process = pidfd.try_clone().ok().map(|pidfd| (pid, pidfd));
                 }
-                Report::NotStarted { number, error } => {
-                    state.running.remove(&number);
-                    state.starting.remove(&number).map(|starting| starting.send(Err(io::Error::other(error))));
+                let starting = state.starting.remove(&number);
+                starting.map(|starting| starting.send(pidfd.map(|pidfd| (pid, pidfd))));
+            }
+            Report::NotStarted { number, error } => {
+                state.running.remove(&number);
+                state.starting.remove(&number).map(|starting| starting.send(Err(io::Error::other(error))));
+            }
+            Report::Ended { number, status } => {
+                state.running.remove(&number).map(|running| running.ended.send(ExitStatus::from_raw(status)));
+            }
+            Report::Stopped { number } => {
+                if let Some(running) = state.running.get_mut(&number) {
+                    running.stopped(Instant::now());
                 }
-                Report::Ended { number, status } => {
-                    state.running.remove(&number).map(|running| running.send(ExitStatus::from_raw(status)));
-                }
-                Report::Reset => {}
+            }
+            Report::Reset => {}
+        }
+    }
+
+    /// Looks for signs of life: of the spawner, and of its children.
+    fn beat(&self, silence: &mut Silence) {
+        let pid = self.pid.as_raw_nonzero().get();
+        // Reported once for each time, and without taking its end from whoever waits for that.
+        let stopped = rustix::process::waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        if matches!(stopped, Ok(Some(status)) if status.stopped()) {
+            tracing::warn!(pid, "the process that starts the others was stopped from outside; it is told to go on");
+            let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+        }
+        let is_owed = !self.state().starting.is_empty();
+        match silence.interval(is_owed, sys::process_cpu_time(pid.cast_unsigned()).unwrap_or_default()) {
+            Remedy::None => {}
+            Remedy::Continue => {
+                tracing::warn!(pid, "the process that starts the others does not answer; it is told to go on");
+                let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+            }
+            Remedy::End => {
+                tracing::error!(pid, "the process that starts the others does not answer, and is ended");
+                let _ = rustix::process::kill_process(self.pid, Signal::KILL);
             }
         }
+
+        let mut beating = self.beating.lock().unwrap_or_else(PoisonError::into_inner);
+        beating.retain(|child| child.strong_count() > 0);
+        let children: Vec<_> = beating.iter().filter_map(Weak::upgrade).collect();
+        drop(beating);
+        for child in children {
+            child.beat();
+        }
+    }
+
+    fn ended(&self) {
         // It has closed its socket, or the last handle was dropped, or it talks nonsense; it ends in each case.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-        let end = match retry_on_intr(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty())) {
-            Ok(Some((_, status))) => describe(ExitStatus::from_raw(status.as_raw())),
-            Ok(None) | Err(_) => "ended".to_owned(),
-        };
+        // One that is stopped would never see that.
+        let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+        let end = end_of(self.pid);
         let mut state = self.state();
         state.end = Some(end.clone());
         // Everybody who waits learns of the end from the closed channel.
@@ -291,6 +394,32 @@ impl Shared {
         drop(state);
         if let Some(on_end) = on_end {
             on_end(end);
+        }
+    }
+}
+
+/// Waits for the end of a spawner, completing "the process that starts the others ...".
+fn end_of(pid: Pid) -> String {
+    match retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty())) {
+        Ok(Some((_, status))) => describe(ExitStatus::from_raw(status.as_raw())),
+        Ok(None) | Err(_) => "ended".to_owned(),
+    }
+}
+
+impl Running {
+    /// It was stopped by a signal.
+    fn stopped(&mut self, now: Instant) {
+        let Some((pid, pidfd)) = &self.process else { return };
+        match self.stops.stopped(now) {
+            Remedy::End => {
+                tracing::error!(pid, "a process was stopped from outside again, and is ended");
+                self.was_frozen.store(true, Ordering::Release);
+                let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+            }
+            Remedy::None | Remedy::Continue => {
+                tracing::warn!(pid, "a process was stopped from outside; it is told to go on");
+                let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use ledge_base::checked_folder::CheckedFolder;
 use ledge_base::contained;
 use ledge_engine::backend::{CompiledCache, ModelFiles};
 use rustix::fs::{AtFlags, CWD};
+
+use crate::starter::User;
 
 /// The folder of a kept compiled model within that of an instance.
 const COMPILED: &str = "compiled";
@@ -38,6 +40,8 @@ pub struct StageFolders {
 #[derive(Debug)]
 pub struct Stage {
     folders: StageFolders,
+    /// The user of the child, where that is not the one of this process.
+    user: Option<User>,
     /// The folder that keeps the compiled model between starts, if it has none yet.
     to_keep: Option<PathBuf>,
 }
@@ -49,9 +53,10 @@ impl Stage {
         folders: StageFolders,
         files: &ModelFiles,
         cache: Option<&Path>,
+        user: Option<User>,
     ) -> io::Result<(Self, ModelFiles, CompiledCache)> {
-        create(&folders.files)?;
-        let mut stage = Self { folders, to_keep: None };
+        create(&folders.files, user)?;
+        let mut stage = Self { folders, user, to_keep: None };
         let home = files.model.parent().unwrap_or(Path::new("."));
         let own = |path: &Path| path.file_name().map(PathBuf::from);
         let named = [own(&files.model), files.weights.as_deref().and_then(own)];
@@ -65,24 +70,37 @@ impl Stage {
 
     fn place(&self, file: &File, name: &Path) -> io::Result<()> {
         let target = self.folders.files.join(name);
-        if let Some(parent) = target.parent().filter(|parent| *parent != self.folders.files) {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        let mut parents: Vec<_> =
+            target.ancestors().skip(1).take_while(|parent| *parent != self.folders.files).collect();
+        parents.reverse();
+        for parent in parents.into_iter().filter(|parent| !parent.is_dir()) {
+            create(parent, self.user)?;
         }
-        link_or_copy(file, &target)
+        link_or_copy(file, &target, self.user)
     }
 
     /// A folder with the compiled model that `cache` keeps, or an empty one that the runtime fills.
     fn compiled(&mut self, cache: &Path) -> io::Result<CompiledCache> {
-        let kept = CheckedFolder::take(cache, CACHE_LOCK_TIMEOUT)?;
+        let kept = match CheckedFolder::take(cache, CACHE_LOCK_TIMEOUT) {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::warn!(
+                    folder = %cache.display(),
+                    %error,
+                    "the folder of a compiled model cannot be used (runtimes.cache): the model is compiled at each load"
+                );
+                return Ok(CompiledCache::None);
+            }
+        };
         if kept.files().next().is_none() {
-            create(&self.folders.written)?;
+            create(&self.folders.written, self.user)?;
             self.to_keep = Some(cache.to_owned());
             return Ok(CompiledCache::Own(self.folders.written.clone()));
         }
         let own = self.folders.files.join(COMPILED);
-        create(&own)?;
+        create(&own, self.user)?;
         for name in kept.files() {
-            link_or_copy(&contained::open(kept.path(), Path::new(name))?, &own.join(name))?;
+            link_or_copy(&contained::open(kept.path(), Path::new(name))?, &own.join(name), self.user)?;
         }
         Ok(CompiledCache::Own(own))
     }
@@ -121,11 +139,25 @@ impl Drop for Stage {
     }
 }
 
-fn create(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().mode(0o700).create(folder)
+/// Creates a folder that a child of `user` may read, and nobody else.
+pub fn create(folder: &Path, user: Option<User>) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(folder)?;
+    give(folder, user, 0o750)
 }
 
-fn link_or_copy(file: &File, target: &Path) -> io::Result<()> {
+/// Lets the group of `user` read what this process has made: it stays the owner, so that nobody else writes there.
+pub fn give(path: &Path, user: Option<User>, mode: u32) -> io::Result<()> {
+    let Some(User { gid, .. }) = user else { return Ok(()) };
+    std::os::unix::fs::lchown(path, None, Some(gid))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+fn link_or_copy(file: &File, target: &Path, user: Option<User>) -> io::Result<()> {
+    if user.is_some() {
+        // Its owner may be this user, and let nobody else read it.
+        copy(file, target)?;
+        return give(target, user, 0o640);
+    }
     // Through the open file, so that the name cannot be another file meanwhile.
     let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
     match rustix::fs::linkat(CWD, opened, CWD, target, AtFlags::SYMLINK_FOLLOW) {
@@ -172,7 +204,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = files(&root.path().join("home"));
         let folder = root.path().join("stage");
-        let (stage, staged, cache) = Stage::new(folders(root.path(), "stage"), &files, None).unwrap();
+        let (stage, staged, cache) = Stage::new(folders(root.path(), "stage"), &files, None, None).unwrap();
         assert_eq!((staged.model.clone(), cache), (folder.join("model.onnx"), CompiledCache::None));
         assert_eq!(fs::read(&staged.model).unwrap(), b"model.onnx");
         assert_eq!(fs::read(folder.join("data/weights")).unwrap(), b"data/weights");
@@ -187,7 +219,7 @@ mod tests {
         let files = files(&root.path().join("home"));
         fs::remove_file(&files.model).unwrap();
         std::os::unix::fs::symlink("../secret", &files.model).unwrap();
-        let error = Stage::new(folders(root.path(), "stage"), &files, None).unwrap_err();
+        let error = Stage::new(folders(root.path(), "stage"), &files, None, None).unwrap_err();
         assert!(error.to_string().contains("leads out"), "{error}");
         assert!(!root.path().join("stage").exists());
     }
@@ -197,7 +229,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (files, cache) = (files(&root.path().join("home")), root.path().join("cache"));
         let stage = |name: &str| {
-            let (stage, _, own) = Stage::new(folders(root.path(), name), &files, Some(&cache)).unwrap();
+            let (stage, _, own) = Stage::new(folders(root.path(), name), &files, Some(&cache), None).unwrap();
             let CompiledCache::Own(own) = own else { panic!("{own:?}") };
             (stage, own)
         };

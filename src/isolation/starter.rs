@@ -2,24 +2,47 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Duration;
 
+use ledge_service::child_errors::ChildErrors;
 use ledge_service::limited_process;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::heartbeat::Beating;
 use crate::spawner::Spawner;
 pub use crate::spawner::packets::Verb;
+
+/// The name of a process that runs models, in the log.
+const WORKER: &str = "worker";
+
+/// The longest wait for the last words of a process that has ended.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts children.
 #[derive(Debug, Clone)]
 pub enum Starter {
     /// From this process, by the path of the program: for commands and tests, which have no spawner.
     Direct(PathBuf),
+    /// The same, as another user: for commands of root.
+    DirectAs(PathBuf, User),
     /// From the spawner, which the limits of this process do not bind.
     Spawner(Spawner),
+    /// Starts nothing, for this reason.
+    Unavailable(Arc<str>),
+}
+
+/// A user that children run as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
 }
 
 /// The standard output and error of a child.
@@ -35,6 +58,10 @@ pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
     status: StatusSource,
+    /// Gets the last lines of its errors at its end, where these are logged.
+    last_words: Option<mpsc::Receiver<String>>,
+    /// Set when it was ended because somebody stops it again and again.
+    was_frozen: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -44,29 +71,78 @@ enum StatusSource {
 }
 
 impl Starter {
-    /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors where those of
-    /// this process go. It inherits no setting and no secret.
-    pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<Process> {
-        match self {
-            Self::Direct(program) => {
-                let mut command = Command::new(program);
-                command.args(verb.words()).env_clear().envs(limited_process::environment()).stdin(input);
-                // A signal to the group of this process, such as Ctrl-C, is for it alone: it ends the child.
-                command.process_group(0);
-                match outputs {
-                    Some(Outputs { output, errors }) => command.stdout(output).stderr(errors),
-                    None => command.stdout(Stdio::null()),
-                };
-                let (child, pidfd) = spawn(&mut command)?;
-                Ok(Process { pid: child.id(), pidfd, status: StatusSource::Own(child) })
-            }
-            Self::Spawner(spawner) => {
-                let outputs: Vec<_> = outputs.into_iter().flat_map(|own| [own.output, own.errors]).collect();
-                let child = spawner.spawn(verb, &input, &outputs)?;
-                Ok(Process { pid: child.pid, pidfd: child.pidfd, status: StatusSource::Spawner(child.status) })
-            }
+    /// Starts children of a command. Those of root run as the owner of `state`, the daemon's folder: they may read what the
+    /// daemon's children may read, and the limits that the kernel does not apply to root apply to them.
+    pub fn of_command(state: &Path) -> Self {
+        let program = PathBuf::from(limited_process::THIS_PROGRAM);
+        let owner = state.ancestors().find_map(|folder| std::fs::metadata(folder).ok());
+        let owner = owner.filter(|owner| rustix::process::geteuid().is_root() && owner.uid() != 0);
+        match owner {
+            Some(owner) => Self::DirectAs(program, User { uid: owner.uid(), gid: owner.gid() }),
+            None => Self::Direct(program),
         }
     }
+
+    /// The user that children run as, where that is not the one of this process.
+    pub(crate) fn user(&self) -> Option<User> {
+        match self {
+            Self::DirectAs(_, user) => Some(*user),
+            Self::Direct(_) | Self::Spawner(_) | Self::Unavailable(_) => None,
+        }
+    }
+
+    /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors are logged. It
+    /// inherits no setting, no secret and no other open file.
+    pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<Process> {
+        let (outputs, errors) = if let Some(outputs) = outputs {
+            (outputs, None)
+        } else {
+            let (reader, errors) = ChildErrors::pipe()?;
+            (Outputs { output: nowhere()?, errors }, Some(reader))
+        };
+        let mut process = self.start_with(verb, input, outputs)?;
+        if let Some(reader) = errors {
+            let (sender, last_words) = mpsc::channel();
+            reader.pass_on(WORKER, process.pid, move |lines| drop(sender.send(lines)))?;
+            process.last_words = Some(last_words);
+        }
+        Ok(process)
+    }
+
+    fn start_with(&self, verb: Verb, input: OwnedFd, Outputs { output, errors }: Outputs) -> io::Result<Process> {
+        match self {
+            Self::Direct(program) | Self::DirectAs(program, _) => {
+                let mut command = Command::new(program);
+                if let Some(User { uid, gid }) = self.user() {
+                    command.uid(uid).gid(gid);
+                }
+                command.args(verb.words()).env_clear().envs(limited_process::environment());
+                command.stdin(input).stdout(output).stderr(errors);
+                // A signal to the group of this process, such as Ctrl-C, is for it alone: it ends the child.
+                command.process_group(0);
+                let (child, pidfd) = spawn(&mut command)?;
+                Ok(Process::new(child.id(), pidfd, StatusSource::Own(child), Arc::default()))
+            }
+            Self::Spawner(spawner) => {
+                let child = spawner.spawn(verb, &input, &[output, errors])?;
+                Ok(Process::new(child.pid, child.pidfd, StatusSource::Spawner(child.status), child.was_frozen))
+            }
+            Self::Unavailable(reason) => Err(io::Error::other(reason.to_string())),
+        }
+    }
+
+    /// Has `child` look for its own life from time to time, for as long as it is there. A program without a spawner has a user
+    /// who looks.
+    pub(crate) fn watch(&self, child: Weak<dyn Beating>) {
+        if let Self::Spawner(spawner) = self {
+            spawner.watch(child);
+        }
+    }
+}
+
+/// An output that goes nowhere.
+fn nowhere() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(Path::new("/dev/null"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Starts a program, with a handle of its process that stays its own after its end.
@@ -84,6 +160,21 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<(std::process::Child, O
 }
 
 impl Process {
+    fn new(pid: u32, pidfd: OwnedFd, status: StatusSource, was_frozen: Arc<AtomicBool>) -> Self {
+        Self { pid, pidfd, status, last_words: None, was_frozen }
+    }
+
+    /// True when it was ended because somebody stopped it again and again.
+    pub(crate) fn was_frozen(&self) -> bool {
+        self.was_frozen.load(Ordering::Acquire)
+    }
+
+    /// The last lines of its errors, after its end.
+    pub(crate) fn last_words(&mut self) -> String {
+        let words = self.last_words.take().and_then(|words| words.recv_timeout(LAST_WORDS_TIMEOUT).ok());
+        words.unwrap_or_default()
+    }
+
     /// Its process id. Another process may have it after the end of this one.
     pub fn id(&self) -> u32 {
         self.pid

@@ -47,6 +47,8 @@ pub struct Setup {
     pub content_bytes: usize,
     /// Set for a trial, which waits for the threads that answer requests.
     pub is_trial: bool,
+    /// Set for one that ends before all others when memory is short.
+    pub ends_first: bool,
 }
 
 /// An order of the daemon.
@@ -57,6 +59,11 @@ pub enum Order {
     Bind(PipelineId, Box<PipelineSetup>),
     Unbind(PipelineId),
     ReleasePage(PipelineId, PageId),
+    /// Cancel the run of this job, unless it has ended.
+    Cancel {
+        lane: usize,
+        job: u32,
+    },
     /// Read a model file for its facts. The open file follows.
     Read(ReadId, Format),
     /// Load the library of a runtime.

@@ -29,14 +29,13 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
     });
     let help = "1 when the version should answer and does not, else 0; without a version for a model that has none";
     family(encoder, "model_failed", help, failed)?;
-    let suspects = repository.suspects().into_iter().filter(|suspect| access.has_model(&suspect.model));
-    let crashes = suspects.map(|suspect| {
-        let labels = vec![("model", suspect.model.to_string()), ("version", suspect.version.to_string())];
-        (labels, ConstGauge::new(i64::from(suspect.deaths())))
+    let failures = repository.load_failures().into_iter().filter(|(model, _, _)| access.has_model(model));
+    let failures = failures.map(|(model, version, failure)| {
+        let labels = vec![("model", model.to_string()), ("version", version.to_string())];
+        (labels, ConstGauge::new(i64::from(failure.count())))
     });
-    let help =
-        "Loads and first runs of the version that ended the process, since it last loaded; absent for all others";
-    family(encoder, "model_crashes", help, crashes)?;
+    let help = "Loads of the version in a row that failed; absent for one whose last load succeeded";
+    family(encoder, "model_load_failures", help, failures)?;
 
     let live: Vec<_> = repository
         .all_live()
@@ -69,6 +68,7 @@ struct LiveVersion {
     counters: Counters,
     instance_usage: InstanceUsage,
     is_stand_in: bool,
+    is_crashing: bool,
 }
 
 impl LiveVersion {
@@ -83,6 +83,7 @@ impl LiveVersion {
             counters: model.statistics.snapshot(),
             instance_usage: model.instance_usage(),
             is_stand_in: !model.passed_over.is_empty(),
+            is_crashing: model.crashing().is_some(),
         }
     }
 }
@@ -154,6 +155,10 @@ impl ModelMetrics<'_, '_> {
         self.each("model_fallback", help, |live| ConstGauge::new(i64::from(live.is_stand_in)))?;
         let help = "Runs and loads of the version that ended the process that it runs in";
         self.each("model_process_crashes", help, |live| ConstCounter::new(live.counters.process_crashes))?;
+        let help = "1 while calls end the process of the version again and again; it goes on in a process of its own";
+        self.each("model_crashing", help, |live| ConstGauge::new(i64::from(live.is_crashing)))?;
+        let help = "Runs of the version that were cancelled, because they went on after their deadlines";
+        self.each("model_cancelled_runs", help, |live| ConstCounter::new(live.counters.cancelled_runs))?;
         let help = "What the instances take, as far as it could be measured when they were loaded";
         self.each("model_memory_bytes", help, |live| {
             ConstGauge::new(i64::try_from(live.instance_usage.bytes).unwrap_or(i64::MAX))

@@ -5,8 +5,8 @@ use std::fmt;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ledge_identity::access::Access;
-use ledge_part::Part;
 use ledge_part::section::Section;
+use ledge_part::{Environment, Part};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
@@ -31,6 +31,17 @@ impl Part for Serving {
 
     fn heartbeat(&self) -> BoxFuture<'_, ()> {
         self.repository().engine().heartbeat().boxed()
+    }
+
+    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        let (repository, shutdown) = (self.repository().clone(), environment.shutdown.clone());
+        environment.shutdown.spawn(async move {
+            tokio::select! {
+                () = repository.try_crashed() => {}
+                () = shutdown.requested() => {}
+            }
+        });
+        Ok(())
     }
 
     fn problem(&self, _is_starting: bool) -> Option<String> {

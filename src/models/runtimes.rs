@@ -1,7 +1,7 @@
 //! The section `[runtimes]` of the configuration.
 //!
-//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` those about the seal of the processes
-//! that run models.
+//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` the one about the seal of the
+//! processes that run models.
 
 mod doctor;
 pub mod seal;
@@ -9,11 +9,10 @@ pub mod seal;
 use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
-use ledge_base::toml_check::in_range;
-use ledge_isolation::{Isolation, Starter, seal_report};
+use ledge_base::toml_check::{Problem, in_range};
+use ledge_isolation::IsolationSetting;
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
-use ledge_service::limited_process::THIS_PROGRAM;
 use serde::{Deserialize, Serialize};
 
 /// The folder of the runtimes, and the cores and memory that they may use.
@@ -24,9 +23,9 @@ pub struct RuntimesConfig {
     pub dir: PathBuf,
     /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
     pub cache: PathBuf,
-    /// The process that models run in, where their `model.toml` does not say: `process` is a sealed process for all of them,
-    /// `own` one for each, and `none` the daemon itself.
-    pub isolation: Isolation,
+    /// The process that models run in, unless their `model.toml` asks for more: `process` is a sealed process for all of them,
+    /// and `own` one for each.
+    pub isolation: IsolationSetting,
     /// The number of cores that all models share; 0 is every physical core that this process may use.
     #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
     pub threads: usize,
@@ -48,7 +47,7 @@ impl Default for RuntimesConfig {
         Self {
             dir: "runtimes".into(),
             cache: "cache".into(),
-            isolation: Isolation::default(),
+            isolation: IsolationSetting::default(),
             threads: 0,
             memory_mb: 0,
             measure: true,
@@ -64,13 +63,17 @@ impl Section for RuntimesConfig {
         }
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, _: &DoctorContext<'_>) -> Vec<Check> {
         let mut checks = doctor::checks(self);
-        // The daemon asks its own spawner, and only once.
-        if context.may_connect {
-            let starter = Starter::Direct(THIS_PROGRAM.into());
-            checks.extend(seal::checks(self.isolation, || seal_report(&starter, &self.dir)));
-        }
+        let finding = self.isolation.finding();
+        checks.extend(finding.map(|found| Check::warn("runtimes.isolation", found.detail, found.advice)));
         checks
+    }
+}
+
+impl RuntimesConfig {
+    /// Settings that no longer mean what they say. The daemon starts with them.
+    pub fn warnings(&self) -> Vec<Problem> {
+        self.isolation.finding().map(|finding| Problem::new("isolation", finding.to_string())).into_iter().collect()
     }
 }

@@ -7,6 +7,7 @@ use ledge_part::api_error::{ApiError, whole_seconds};
 
 use crate::repository::feature_elements::Unconvertible;
 use crate::repository::{LoadModelError, PinError, UnloadModelError};
+use crate::scheduling::faults::Blamed;
 use crate::serving::{FeatureInputError, ServingError};
 
 impl From<PinError> for ApiError {
@@ -40,7 +41,9 @@ pub fn of_serving(error: &ServingError) -> u16 {
         ServingError::Pin(error) => of_pin(error),
         ServingError::InvalidRequest(_) | ServingError::BadInput { .. } => 400,
         ServingError::Features(error) => of_feature_input(error),
-        ServingError::Overloaded { .. } | ServingError::Refused(_) => 429,
+        // No later time helps an input that crashes; the request itself is well-formed.
+        ServingError::Blamed { reason: Blamed::Input, .. } => 422,
+        ServingError::Overloaded { .. } | ServingError::Refused(_) | ServingError::Blamed { .. } => 429,
         ServingError::ModelFailed { .. } => 500,
         ServingError::Crashed { .. } => 502,
         ServingError::Unavailable { .. } | ServingError::NoRoom(_) => 503,
@@ -86,6 +89,7 @@ pub fn of_features(error: &FeatureError) -> u16 {
         | FeatureError::UnknownService { .. }
         | FeatureError::UnknownSource { .. }
         | FeatureError::Reference { .. }
+        | FeatureError::NoRoom(_)
         | FeatureError::Unavailable { .. } => 503,
         FeatureError::DiskFull { .. } => 507,
     }

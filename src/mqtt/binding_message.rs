@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::memory_budget::Account;
 use ledge_base::names::{DeviceName, ModelName};
-use ledge_features::online::{Columns, Ignored, Push};
+use ledge_features::online::{Columns, Ignored, Push, bytes_of_json};
 use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;
 use ledge_identity::access::ViewScope;
@@ -139,14 +139,47 @@ impl BindingMessage {
         if self.is_large() && self.unmet_off_thread(device).await {
             return BindingOutcome { skipped: true, ..self.outcome(Ok(None), device) };
         }
-        let result = match self.push(serving, device, pusher).await {
-            Ok(rows) => self.call_model(serving, device, rows).await,
-            Err(PushError::Failed(failure)) => Err(failure),
-            Err(PushError::Stopped) => {
-                return BindingOutcome { unsettled: true, ..self.outcome(Ok(None), device) };
-            }
-        };
-        self.outcome(result, device)
+        match self.push_and_call(serving, device, pusher).await {
+            Ok(answered) => self.outcome(Ok(answered), device),
+            Err(PushError::Failed(failure)) => self.outcome(Err(failure), device),
+            Err(PushError::Stopped) => BindingOutcome { unsettled: true, ..self.outcome(Ok(None), device) },
+        }
+    }
+
+    async fn push_and_call(
+        &self,
+        serving: &Serving,
+        device: &DeviceName,
+        pusher: &Pusher,
+    ) -> Result<Option<CallAnswer>, PushError> {
+        let account = self.account(serving);
+        // Its values, and the request or the rows that are made of them.
+        let bytes = if self.binding.parses() { 2 * bytes_of_json(&self.payload) } else { 0 };
+        let _parsed =
+            self.waiting_for_memory(pusher, || std::future::ready(account.take(bytes).map_err(ApiError::from))).await?;
+        let rows = self.push(serving, device, pusher).await?;
+        let Some(call) = self.call(serving, device, rows).await.map_err(PushError::Failed)? else { return Ok(None) };
+        let caller = principal(&self.source);
+        let answer = || call::answer(serving, call.clone(), &caller);
+        let answered = self.waiting_for_memory(pusher, answer).await?;
+        self.selected(answered, &account).await.map(Some).map_err(PushError::Failed)
+    }
+
+    /// Tries again where there is no memory now, if the broker keeps the message until then.
+    async fn waiting_for_memory<T, F: Future<Output = Result<T, ApiError>>>(
+        &self,
+        pusher: &Pusher,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, PushError> {
+        match self.delivery {
+            Some(_) => pusher.with_memory(attempt).await,
+            None => attempt().await.map_err(PushError::Failed),
+        }
+    }
+
+    /// The memory of the device.
+    fn account(&self, serving: &Serving) -> Account {
+        serving.memory().account(principal(&self.source))
     }
 
     /// Returns `true` for a message of which [`is_judged_inline`] judged only the topic.
@@ -276,6 +309,32 @@ impl BindingMessage {
         device: &DeviceName,
         pushed: Option<Columns>,
     ) -> Result<Option<CallAnswer>, ApiError> {
+        let Some(call) = self.call(serving, device, pushed).await? else { return Ok(None) };
+        let account = call.account.clone();
+        let answered = call::answer(serving, call, &principal(&self.source)).await?;
+        self.selected(answered, &account).await.map(Some)
+    }
+
+    /// The part of an answer that is published.
+    async fn selected(&self, mut answered: CallAnswer, account: &Account) -> Result<CallAnswer, ApiError> {
+        if self.binding.config().select.is_none() {
+            return Ok(answered);
+        }
+        let (binding, body) = (self.binding.clone(), answered.body.clone());
+        let _parsed = account.take(bytes_of_json(&body))?;
+        let selected = parse(body.len(), move || binding.answer(&body)).await;
+        let selected = selected.map_err(|error| ApiError::with_code(500, error.to_string()))?;
+        answered.body = account.take_anyway(selected.len()).keep(selected);
+        Ok(answered)
+    }
+
+    /// The call of the model, if the binding has one.
+    async fn call(
+        &self,
+        serving: &Serving,
+        device: &DeviceName,
+        pushed: Option<Columns>,
+    ) -> Result<Option<InferenceCall>, ApiError> {
         let config = self.binding.config();
         let Some((model, _)) = self.binding.model() else { return Ok(None) };
         let content_type = self.content_type.clone();
@@ -300,25 +359,17 @@ impl BindingMessage {
             }
         };
 
-        let call = InferenceCall {
+        Ok(Some(InferenceCall {
             target: Target { model: model.clone(), version: config.version },
             body,
             form,
             priority: Some(config.priority),
             deadline: self.binding.timeout().and_then(|timeout| self.arrived.checked_add(timeout)),
             arrived: self.arrived,
-            account: Account::unlimited(),
+            account: self.account(serving),
             views: ViewScope::ALL,
             camera: config.camera.clone(),
-        };
-        let principal = principal(&self.source);
-        let mut answered = call::answer(serving, call, &principal).await?;
-
-        let (binding, body) = (self.binding.clone(), answered.body.clone());
-        let json = if config.select.is_some() { body.len() } else { 0 };
-        let selected = parse(json, move || binding.answer(&body)).await;
-        answered.body = selected.map_err(|error| ApiError::with_code(500, error.to_string()))?;
-        Ok(Some(answered))
+        }))
     }
 
     /// The entity keys of a message that is not pushed.

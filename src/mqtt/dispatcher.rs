@@ -351,7 +351,7 @@ impl Dispatcher {
             let directed = request.unless_misdirected(&self.response_topics, bindings);
             directed.inspect_err(|_| self.serving.audit().record_denied(&principal, "mqtt_response_topic"))
         });
-        let request = match request {
+        let mut request = match request {
             Ok(request) => request,
             Err(why) => return self.leave_unanswered(&topic, why, delivery, now),
         };
@@ -376,7 +376,8 @@ impl Dispatcher {
         }
 
         let mut end = self.begin(delivery, Some((request.path().clone(), device.clone())));
-        let (serving, held) = (self.serving.clone(), self.held.hold(request.held_bytes()));
+        let memory = request.counted(self.serving.memory());
+        let (serving, held) = (self.serving.clone(), self.held.hold(request.held_bytes(), memory));
         self.shutdown.spawn(async move {
             let answer = request.run(&serving, &device).await.0;
             if let Some(finished) = &mut end.finished {

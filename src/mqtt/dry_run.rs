@@ -159,7 +159,7 @@ impl DryRun<'_> {
                 unmet: None,
             };
             let unmet = binding.unmet(&subject, &captures);
-            let held = HeldBytes::default().hold(0);
+            let held = HeldBytes::default().hold(0, None);
             let for_binding =
                 BindingMessage::new(binding, &message, &captures, &self.topics.device, Instant::now(), held);
             match (Dismissal::of(&message, refusal.is_some()), &refusal, for_binding) {

@@ -1,7 +1,11 @@
 //! Counts the bytes of messages in memory: each holder counts for as long as its [`HeldBytesGuard`] lives.
+//!
+//! Messages have a bound of their own, `mqtt.max_memory_bytes`, within the memory of the calls of all callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ledge_base::memory_budget::Hold;
 
 /// The sum. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -13,13 +17,15 @@ pub struct HeldBytes(Arc<AtomicUsize>);
 pub struct HeldBytesGuard {
     sum: HeldBytes,
     bytes: usize,
+    /// The same bytes among those of all callers.
+    _memory: Option<Hold>,
 }
 
 impl HeldBytes {
-    /// Counts bytes until the guard is dropped.
-    pub fn hold(&self, bytes: usize) -> HeldBytesGuard {
+    /// Counts bytes until the guard is dropped. `memory` has them among those of all callers.
+    pub fn hold(&self, bytes: usize, memory: Option<Hold>) -> HeldBytesGuard {
         self.0.fetch_add(bytes, Ordering::Relaxed);
-        HeldBytesGuard { sum: self.clone(), bytes }
+        HeldBytesGuard { sum: self.clone(), bytes, _memory: memory }
     }
 
     /// The sum now.

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::memory_budget::NoRoom;
 use ledge_base::principal::Principal;
 use ledge_features::online::{FeatureError, Push, PushOutcome};
 use ledge_features::{FeatureCaller, FeatureStore};
@@ -67,6 +68,29 @@ impl Pusher {
         self.push_with_retries(|| store.push(push.clone(), caller.clone())).await
     }
 
+    /// Tries to find memory until there is some, for a minute at most, while the delivery of a message is not settled.
+    pub async fn with_memory<T, F: Future<Output = Result<T, ApiError>>>(
+        &self,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, PushError> {
+        let RetryPolicy { total, first, longest } = self.retry_policy;
+        let (give_up, mut pause) = (Instant::now() + total, first);
+        loop {
+            let failure = match attempt().await {
+                Ok(done) => return Ok(done),
+                Err(failure) => failure,
+            };
+            if failure != ApiError::from(NoRoom) || Instant::now() + pause > give_up {
+                return Err(PushError::Failed(failure));
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.shutdown.requested() => return Err(PushError::Stopped),
+            }
+            pause = (pause * 2).min(longest);
+        }
+    }
+
     async fn push_with_retries<F: Future<Output = Result<PushOutcome, FeatureError>>>(
         &self,
         mut attempt: impl FnMut() -> F,
@@ -105,6 +129,7 @@ fn is_retryable(error: &FeatureError) -> bool {
         | FeatureError::Overloaded { .. }
         | FeatureError::DiskFull { .. }
         | FeatureError::NotWritten { .. }
+        | FeatureError::NoRoom(_)
         | FeatureError::NotErased { .. } => true,
         FeatureError::Disabled { .. }
         | FeatureError::OutOfScope { .. }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::{Account, Hold, MemoryBudget};
 use ledge_base::names::{CameraName, DeviceName};
 use ledge_base::principal::Principal;
 use ledge_identity::access::ViewScope;
@@ -103,6 +103,21 @@ impl Request {
             Err((principal, failure)) => (self.principal, self.call) = (principal, Err(failure)),
         }
         self
+    }
+
+    /// Counts it, and what is made of it, as memory of its caller. If there is no room for it, that is the answer.
+    pub fn counted(&mut self, memory: &MemoryBudget) -> Option<Hold> {
+        let account = memory.account(self.principal.clone());
+        match account.take(self.held_bytes()) {
+            Ok(hold) => {
+                self.call.iter_mut().for_each(|call| call.account = account.clone());
+                Some(hold)
+            }
+            Err(no_room) => {
+                self.call = Err(no_room.into());
+                None
+            }
+        }
     }
 
     /// The memory that it takes, in bytes.
@@ -213,7 +228,7 @@ fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) 
     let camera = camera.map_err(|error| bad(&error, "camera"))?;
     let form = BodyKind::sniffed(&body, properties.content_type.as_deref(), length);
     let deadline = properties.message_expiry_s.and_then(|left| arrived.checked_add(Duration::from_secs(left.into())));
-    // The sender and its permissions are found out later.
+    // The sender, its permissions and its memory are found out later.
     let views = ViewScope::default();
     let account = Account::unlimited();
     Ok(InferenceCall { target, body, form, priority, deadline, arrived, account, views, camera })

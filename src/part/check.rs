@@ -1,9 +1,9 @@
 //! A finding of `ledge doctor`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A finding about one thing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,
     pub status: Status,
@@ -14,10 +14,12 @@ pub struct Check {
 }
 
 /// The severity of a finding. The worst comes last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     Ok,
+    /// It works, and there is something to know about it, but nothing to do.
+    Info,
     /// It works, but not as well as it could.
     Warn,
     Fail,
@@ -26,6 +28,10 @@ pub enum Status {
 impl Check {
     pub fn ok(name: &str, detail: impl Into<String>) -> Self {
         Self { name: name.into(), status: Status::Ok, detail: detail.into(), advice: None }
+    }
+
+    pub fn info(name: &str, detail: impl Into<String>) -> Self {
+        Self { status: Status::Info, ..Self::ok(name, detail) }
     }
 
     pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {

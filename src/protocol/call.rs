@@ -37,6 +37,9 @@ pub const INLINE_JSON_BYTES_MAX: usize = 256 << 10;
 /// is binary tensor data.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
 
+/// The bytes of the answer of a pipeline besides its result: names, times, and the features of the rows.
+const ANSWER_HEAD_BYTES: usize = 2 << 10;
+
 /// A call as it was received.
 #[derive(Debug, Clone)]
 pub struct InferenceCall {
@@ -247,8 +250,11 @@ async fn read_text(serving: &Serving, call: InferenceCall, principal: &Principal
     let request = ContentRequest { model, version, content, form, deadline, priority, account: payer };
     let response = serving.infer_content(request, principal).await?.response;
     let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
+    // A form feed and a line end between two pages.
+    let mut memory = account.take(results.iter().map(|tensor| tensor.data().len()).sum())?;
     let text = document_reading::text(&results);
-    let body = account.take(text.len())?.keep(text.into());
+    memory.resize(text.len())?;
+    let body = memory.keep(text.into());
     Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })
 }
 
@@ -295,9 +301,11 @@ async fn content_answer(
             answer
         }
     };
+    let mut memory = account.take(ANSWER_HEAD_BYTES + answer.result.as_ref().map_or(0, |result| result.get().len()))?;
     let body = serde_json::to_vec(&PipelineAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
-    let body = account.take(body.len())?.keep(body.into());
+    memory.resize(body.len())?;
+    let body = memory.keep(body.into());
 
     let response = answer.response;
     Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })

@@ -13,6 +13,9 @@ use crate::report::State;
 /// The newest interface of Landlock whose rights are all denied, where the kernel has them.
 const NEWEST: ABI = ABI::V10;
 
+/// What Landlock has no right for, in words for people.
+const LEFT_OPEN: &str = "that a path exists, its size and its times are not hidden (stat)";
+
 /// Files of the system that a runtime reads, measured with both: libraries, the time zone of its log, and the facts about
 /// processors, caches, memory and limits by which it chooses kernels and threads. They are the same for every program of
 /// this machine, except `/proc/self`, which is this process.
@@ -150,17 +153,17 @@ fn states(status: &RestrictionStatus, failures: &[String]) -> Landlock {
         let reason = || format!("this kernel has Landlock {abi}; it needs {first} (Linux {linux})");
         if abi >= first { State::InForce(extent.to_owned()) } else { State::Absent(reason()) }
     };
-    let files = match abi {
-        ABI::V1 | ABI::V2 => State::Partial(format!(
-            "this kernel has Landlock {abi}, which does not deny the truncation of files (3: Linux 6.2)"
-        )),
-        _ if failures.is_empty() => State::InForce(format!("Landlock {abi}")),
-        _ => {
-            State::InForce(format!("Landlock {abi}; closed too, for they could not be opened: {}", failures.join(", ")))
-        }
-    };
+    let mut files = format!("Landlock {abi}; {LEFT_OPEN}");
+    if abi < ABI::V3 {
+        // Linux 6.2.
+        files.push_str("; the list of system calls denies the truncation of files that it may only read");
+    }
+    if !failures.is_empty() {
+        files.push_str("; closed too, for they could not be opened: ");
+        files.push_str(&failures.join(", "));
+    }
     Landlock {
-        files,
+        files: State::InForce(files),
         tcp_ports: since(ABI::V4, "6.7", "none"),
         device_commands: since(ABI::V5, "6.10", "none"),
         sockets_and_signals: since(ABI::V6, "6.12", "none outside"),

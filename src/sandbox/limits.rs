@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
-use crate::report::State;
+use crate::report::{State, refusal};
 use crate::seal::Limits;
 
 /// The number of threads of this process, if the system reports it.
@@ -27,16 +27,29 @@ pub(crate) fn limit_resources(limits: Limits) -> State {
     State::after(set, format!("{data_bytes} bytes of memory, {open_files} open files, files of {file_bytes} bytes"))
 }
 
-/// Limits the threads. The kernel counts those of a user in a namespace, so without a namespace of its own it would count
-/// those of Ledge too; and it limits none of root.
+/// Limits the threads. The kernel counts those of a user in a namespace, and limits none of root. Without a namespace of its own
+/// it counts those of Ledge too, so that process gets three quarters of what its user may have: the daemon, which may
+/// have all, goes on whatever this process starts.
 pub(crate) fn limit_threads(most: u64, user_namespace: &State, is_root: bool) -> State {
     if is_root {
         return State::Absent("Ledge runs as root, whose threads the kernel does not limit".to_owned());
     }
-    if !user_namespace.is_in_force() {
-        return State::Absent("there is no user namespace, so the threads of Ledge itself would count".to_owned());
+    if user_namespace.is_in_force() {
+        return State::after(limit(Resource::Nproc, most), format!("{most} threads"));
     }
-    State::after(limit(Resource::Nproc, most), format!("{most} threads"))
+    let Some(all) = rustix::process::getrlimit(Resource::Nproc).maximum else {
+        return State::Absent(
+            "there is no user namespace, so the threads of Ledge itself count, and it may have any number (LimitNPROC=)"
+                .to_owned(),
+        );
+    };
+    let most = all / 4 * 3;
+    match limit(Resource::Nproc, most) {
+        Ok(()) => State::Partial(format!(
+            "there is no user namespace, so the threads of Ledge itself count: {most} together, of {all} that its user may have"
+        )),
+        Err(error) => State::Absent(refusal(error)),
+    }
 }
 
 fn limit(resource: Resource, most: u64) -> Result<(), Errno> {

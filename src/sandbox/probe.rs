@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::{fmt, thread};
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket, socketpair};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signal};
@@ -27,6 +27,9 @@ const PROGRAMS_MAX: usize = 64;
 
 /// Threads that the probe starts beyond the limit at most.
 const THREADS_BEYOND: u64 = 16;
+
+/// The largest limit of threads that the probe tries out, where it is another than the one that was asked for.
+const THREADS_TRIED_MAX: u64 = 4096;
 
 /// The objects of the attempts. The process that started this one is another.
 #[derive(Debug)]
@@ -123,6 +126,10 @@ impl Probe<'_> {
         self.attempt("read a file outside", File::open(outside));
         self.attempt("write a file outside", write(outside));
         self.attempt("truncate a file outside", OpenOptions::new().write(true).truncate(true).open(outside));
+        // Neither to read nor to write: see `OPEN_FLAGS`.
+        let truncate = |path: &Path, access| rustix::fs::open(path, access | OFlags::TRUNC, Mode::empty());
+        self.attempt("truncate a file outside without access", truncate(outside, OFlags::from_bits_retain(3)));
+        self.attempt("truncate a file to read", truncate(readable, OFlags::RDONLY));
         self.attempt("create a file outside", File::create(outside_folder.join("created")));
         self.attempt("list a folder outside", std::fs::read_dir(outside_folder));
         self.attempt("list /", std::fs::read_dir("/"));
@@ -212,7 +219,9 @@ impl Probe<'_> {
         drop(memory);
 
         self.attempt_unless(&[io::ErrorKind::Other], "open more files than allowed", open_files(limits.open_files));
-        let started = start_threads(limits.threads);
+        // Without a user namespace it is another one, of all processes of this user.
+        let own = rustix::process::getrlimit(Resource::Nproc).current.filter(|own| *own <= THREADS_TRIED_MAX);
+        let started = start_threads(own.unwrap_or_default().max(limits.threads));
         self.attempt_unless(&[io::ErrorKind::WouldBlock], "start more threads than allowed", started);
     }
 

@@ -90,24 +90,23 @@ impl Mechanism {
         }
     }
 
-    /// The consequence of its absence.
-    pub fn without(self) -> &'static str {
+    /// The thing that only the list of system calls keeps from the process without this mechanism; `None` where that list
+    /// does not take its place.
+    pub fn covered_by_system_calls(self) -> Option<&'static str> {
         match self {
-            Self::ResourceLimits => "the process can take all memory, or fill the disk",
-            Self::ThreadLimit => "the process can start threads until memory or the limits of its service end it",
-            Self::NoNewPrivileges => "a program that the process started could gain privileges",
-            Self::UserNamespace => "only the list of system calls keeps the rights of its user from it",
-            Self::NetworkNamespace => "only the list of system calls keeps the network from it",
-            Self::IpcNamespace => "only the list of system calls keeps the shared memory of other processes from it",
-            Self::Files => "the process can open every file that Ledge's user can open",
-            Self::TcpPorts => "only the list of system calls keeps TCP from it",
-            Self::DeviceCommands => "only the list of system calls keeps commands to devices from it",
-            Self::SocketsAndSignals => {
-                "only the list of system calls keeps abstract sockets and signals to other processes from it"
-            }
-            Self::PrivateMemory => "a core file could hold what callers sent",
-            Self::Capabilities => "the process has the rights of root that Ledge has",
-            Self::SystemCalls => "the process can start programs, open connections and signal other processes",
+            Self::UserNamespace => Some("the rights of its user"),
+            Self::NetworkNamespace => Some("the network"),
+            Self::IpcNamespace => Some("the shared memory of other processes"),
+            Self::TcpPorts => Some("TCP"),
+            Self::DeviceCommands => Some("commands to devices"),
+            Self::SocketsAndSignals => Some("abstract sockets of other processes and signals to them"),
+            Self::ResourceLimits
+            | Self::ThreadLimit
+            | Self::NoNewPrivileges
+            | Self::Files
+            | Self::PrivateMemory
+            | Self::Capabilities
+            | Self::SystemCalls => None,
         }
     }
 }
@@ -171,6 +170,34 @@ pub struct Finding {
     pub state: State,
 }
 
+impl Finding {
+    /// The consequence, where the mechanism is not wholly in force.
+    pub fn leaves_open(&self) -> String {
+        if let Some(what) = self.mechanism.covered_by_system_calls() {
+            return format!("only the list of system calls keeps {what} from the process");
+        }
+        let words = match (self.mechanism, &self.state) {
+            (Mechanism::ThreadLimit, State::Partial(_)) => {
+                "the process can keep other processes of models from starting threads, and the daemon goes on"
+            }
+            (Mechanism::ThreadLimit, _) => {
+                "the process can start threads until memory or the limits of its service (TasksMax=) end that"
+            }
+            (Mechanism::ResourceLimits, _) => "the process can take all memory, or fill the disk",
+            (Mechanism::NoNewPrivileges, _) => "a program that the process started could gain privileges",
+            (Mechanism::Files, _) => "the process can open every file that Ledge's user can open",
+            (Mechanism::PrivateMemory, _) => "a core file could hold what callers sent",
+            (Mechanism::Capabilities, _) => "the process has the rights of root that Ledge has",
+            (Mechanism::SystemCalls, _) => {
+                "the process can start programs, open connections and signal other processes"
+            }
+            // Those that the list of system calls covers.
+            _ => "",
+        };
+        words.to_owned()
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.mechanism.name(), self.state)
@@ -192,6 +219,16 @@ impl SealReport {
     /// The mechanisms that are not wholly in force.
     pub fn lacking(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| !finding.state.is_in_force())
+    }
+
+    /// The report of several processes: of each mechanism the state in the first one where it is not wholly in force. `None`
+    /// without a process.
+    pub fn weakest(reports: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let weaker = |one: Self, other: Self| {
+            let weaker_of = |(one, other): (Finding, Finding)| if one.state.is_in_force() { other } else { one };
+            Self { findings: one.findings.into_iter().zip(other.findings).map(weaker_of).collect() }
+        };
+        reports.into_iter().reduce(weaker)
     }
 
     /// Returns true if no essential mechanism is absent.
@@ -223,6 +260,31 @@ mod tests {
             assert_eq!(without(mechanism).lacking().count(), 1);
         }
         assert!(!SealReport { findings: Vec::new() }.is_tight());
+    }
+
+    #[test]
+    fn the_report_of_several_processes_has_what_any_of_them_lacks() {
+        let lacks = |missing: Mechanism| {
+            report(|mechanism| match mechanism {
+                mechanism if mechanism == missing => State::Absent(format!("no {}", missing.name())),
+                _ => State::InForce(String::new()),
+            })
+        };
+        let all =
+            SealReport::weakest([lacks(Mechanism::Files), lacks(Mechanism::IpcNamespace), lacks(Mechanism::Files)]);
+        let all = all.unwrap();
+        let lacking: Vec<_> = all.lacking().map(|finding| finding.mechanism).collect();
+        assert_eq!(lacking, [Mechanism::IpcNamespace, Mechanism::Files]);
+        assert_eq!(SealReport::weakest([]), None);
+    }
+
+    #[test]
+    fn each_mechanism_that_is_missing_leaves_something_open_in_words() {
+        for mechanism in Mechanism::ALL {
+            let finding = Finding { mechanism, state: State::Absent(String::new()) };
+            assert!(!finding.leaves_open().is_empty(), "{mechanism:?}");
+            assert!(!mechanism.is_essential() || mechanism.covered_by_system_calls().is_none(), "{mechanism:?}");
+        }
     }
 
     #[test]

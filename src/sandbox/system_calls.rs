@@ -83,8 +83,8 @@ const ALWAYS_OLD: &[i64] = &[libc::SYS_dup2, libc::SYS_getrlimit, libc::SYS_poll
 #[cfg(not(target_arch = "x86_64"))]
 const ALWAYS_OLD: &[i64] = &[libc::SYS_getrlimit];
 
-/// Allowed in a process that opens files. Landlock decides which; it does not decide on modes, owners, times and attributes
-/// of files, so no call that changes those is here.
+/// Allowed in a process that opens files, besides [`OPEN`]. Landlock decides which; it does not decide on modes, owners, times
+/// and attributes of files, so no call that changes those is here.
 const FILES: &[i64] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
@@ -92,7 +92,6 @@ const FILES: &[i64] = &[
     libc::SYS_getdents64,
     libc::SYS_mkdirat,
     libc::SYS_newfstatat,
-    libc::SYS_openat,
     libc::SYS_readlinkat,
     libc::SYS_renameat,
     libc::SYS_renameat2,
@@ -106,7 +105,6 @@ const FILES_OLD: &[i64] = &[
     libc::SYS_access,
     libc::SYS_lstat,
     libc::SYS_mkdir,
-    libc::SYS_open,
     libc::SYS_readlink,
     libc::SYS_rename,
     libc::SYS_rmdir,
@@ -115,6 +113,21 @@ const FILES_OLD: &[i64] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const FILES_OLD: &[i64] = &[];
+
+/// The calls that open a file, and the place of their flags.
+#[cfg(target_arch = "x86_64")]
+const OPEN: &[(i64, u8)] = &[(libc::SYS_openat, 2), (libc::SYS_open, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const OPEN: &[(i64, u8)] = &[(libc::SYS_openat, 2)];
+
+/// Flags of an open with which it may succeed: (mask, bits). Landlock before Linux 6.2 does not see that a file is truncated,
+/// only whether it is opened to read or to write: so a file is truncated only where it is opened to write. The fourth
+/// access mode, neither of both, needs no right of Landlock at all, and could truncate any file of this user.
+const OPEN_FLAGS: [(libc::c_int, libc::c_int); 3] = [
+    (libc::O_ACCMODE | libc::O_TRUNC, libc::O_RDONLY),
+    (libc::O_ACCMODE, libc::O_WRONLY),
+    (libc::O_ACCMODE, libc::O_RDWR),
+];
 
 /// Bits of `clone` that make no thread of this process.
 const CLONE_BEYOND: libc::c_int = libc::CLONE_NEWCGROUP
@@ -167,6 +180,10 @@ pub(crate) fn allowed(own: u32, opens_files: bool) -> Rules {
     rules.extend(missing());
     if opens_files {
         rules.extend(pretended());
+        rules.extend(OPEN.iter().map(|(call, flags)| {
+            let with = |(mask, set)| vec![argument(*flags, Is::Masked { mask: bits(mask), bits: bits(set) })];
+            (*call, OPEN_FLAGS.map(with).into())
+        }));
     }
 
     let threads_only = Is::Masked { mask: bits(libc::CLONE_THREAD | CLONE_BEYOND), bits: bits(libc::CLONE_THREAD) };
@@ -431,8 +448,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_truncated_only_where_it_is_opened_to_write() {
+        for (call, place) in OPEN {
+            let opens = |flags: libc::c_int| {
+                let mut arguments = [0; 6];
+                arguments[usize::from(*place)] = bits(flags);
+                allows(true, *call, &arguments)
+            };
+            for access in [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR] {
+                assert!(opens(access | libc::O_CLOEXEC | libc::O_CREAT), "{access}");
+                assert_eq!(opens(access | libc::O_TRUNC | libc::O_CREAT), access != libc::O_RDONLY, "{access}");
+            }
+            assert!(!opens(libc::O_ACCMODE) && !opens(libc::O_ACCMODE | libc::O_TRUNC));
+        }
+    }
+
+    #[test]
     fn a_process_that_opens_no_file_has_no_call_for_it() {
-        for call in FILES.iter().chain(FILES_OLD) {
+        let open = OPEN.iter().map(|(call, _)| call);
+        for call in FILES.iter().chain(FILES_OLD).chain(open) {
             assert!(allows(true, *call, &[0; 6]));
             assert!(!allows(false, *call, &[0; 6]));
         }

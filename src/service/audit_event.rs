@@ -98,7 +98,7 @@ pub enum AuditEvent {
         /// BLAKE3 of the model's files.
         digest: String,
     },
-    /// A version of a model could not be loaded.
+    /// A version of a model could not be loaded, for another reason than the last time.
     ModelRefused {
         /// The model.
         model: ModelName,
@@ -117,15 +117,24 @@ pub enum AuditEvent {
         /// The fallback: the same file in another runtime or with other instructions, or the float original next to it.
         to: Fallback,
     },
-    /// A load or run of a version of a model ended the process that it was in: one of its own, or the previous one of the
-    /// daemon.
+    /// A run of a version of a model that serves, or a load of one of its instances, ended the process that it was in. Older
+    /// records may tell of the daemon's own.
     ModelCrashed {
         /// The model.
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// True if it is not loaded any more until somebody asks for it, or until a trial in a process of its own passes.
+        /// True if it is not loaded any more until somebody asks for it.
         suspended: bool,
+    },
+    /// A caller is refused for a version of a model for a time, because its calls ended the process of the model.
+    CallerRefused {
+        /// The model.
+        model: ModelName,
+        /// Its version.
+        version: ModelVersion,
+        /// The time.
+        seconds: u64,
     },
     /// A version of a model was taken out of service.
     ModelUnloaded {
@@ -479,6 +488,7 @@ actions! {
     ModelRefused: "model_refused",
     ModelFellBack: "model_fell_back",
     ModelCrashed: "model_crashed",
+    CallerRefused: "caller_refused",
     ModelUnloaded: "model_unloaded",
     ModelAdded: "model_added",
     ModelRemoved: "model_removed",
@@ -541,6 +551,7 @@ impl AuditEvent {
             Self::ModelRefused { .. }
             | Self::ModelFellBack { .. }
             | Self::ModelCrashed { .. }
+            | Self::CallerRefused { .. }
             | Self::FeatureStoreDamaged
             | Self::MetadataRefused { .. }
             | Self::MetadataDamaged

@@ -6,6 +6,7 @@
 //! * `readiness.rs` - latches, one for each part that starts; the daemon is ready when the last one is dropped
 //! * `off_thread.rs` - long computations off the async threads: one thread a core, callers in turn
 //! * `limited_process.rs` - a second process of this program, with limits, for work that may crash
+//! * `child_errors.rs` - the standard error of another process of this program, as lines of this one's log
 //! * `audit_event.rs` - the closed list of audit events, and the handle that records them
 //! * `audit_event/` - events on their way into the log:
 //!   * `sink.rs` - the queue between those who record and the one writer
@@ -28,4 +29,5 @@ pub mod shutdown;
 pub mod readiness;
 pub mod audit_event;
 pub mod limited_process;
+pub mod child_errors;
 pub mod off_thread;

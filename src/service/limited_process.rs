@@ -9,6 +9,9 @@ use std::process::{ExitStatus, Stdio};
 use ledge_base::sys::NO_TELEMETRY_VARIABLE;
 use rustix::process::{Resource, Rlimit, Signal};
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+
+use crate::child_errors::ChildErrors;
 
 /// This program. Through the kernel: the file may have been replaced since it was started.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -42,12 +45,16 @@ pub struct Limits {
     pub niceness: i32,
 }
 
-/// Starts `program` with this verb, from outside. Its standard input, output and error are pipes; it is killed when the
-/// handle is dropped.
-pub fn start(program: &Path, verb: &[&str]) -> std::io::Result<Child> {
+/// Starts `program` with this verb, from outside, as a process of the kind `name`. Its standard input and output are pipes.
+/// Its errors are logged; the receiver gets the last lines of them at its end. It is killed when the handle is dropped.
+pub fn start(program: &Path, verb: &[&str], name: &'static str) -> std::io::Result<(Child, oneshot::Receiver<String>)> {
+    let (reader, errors) = ChildErrors::pipe()?;
     let mut command = Command::new(program);
     command.args(verb).env_clear().envs(environment());
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).kill_on_drop(true).spawn()?;
+    let (sender, last_lines) = oneshot::channel();
+    reader.pass_on(name, child.id().unwrap_or_default(), move |lines| drop(sender.send(lines)))?;
+    Ok((child, last_lines))
 }
 
 /// The variables of a process of this program that others start: no setting and no secret.
@@ -134,7 +141,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_inherits_no_variable_but_those_of_libraries() {
-        let child = start(Path::new("/usr/bin/env"), &[]).unwrap();
+        let (child, _) = start(Path::new("/usr/bin/env"), &[], "env").unwrap();
         let output = String::from_utf8(child.wait_with_output().await.unwrap().stdout).unwrap();
         let names: Vec<_> = output.lines().filter_map(|line| line.split('=').next()).collect();
         assert!(names.contains(&"PATH") && names.contains(&NO_TELEMETRY_VARIABLE), "{names:?}");

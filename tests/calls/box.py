@@ -130,6 +130,7 @@ class Box:
             stderr=subprocess.PIPE, text=True, errors="replace")
         self.log = Log(self.process.stderr)
         self.log.wait_for("ready")
+        self.log.wait_for("model repository read")
         self.port = self.port_of("http")
 
     def port_of(self, scheme):

@@ -7,7 +7,8 @@ use ledge::audit_event::inference::{Detail, Outcome, Policy};
 use ledge::audit_event::sink::Recorded;
 use ledge::audit_event::{AuditQueue, AuditSink};
 use ledge::config::Config;
-use ledge::daemon::standalone_serving;
+use ledge::daemon::Standalone;
+use ledge::isolation::Starter;
 use ledge::memory_budget::Account;
 use ledge::names::{ModelName, ModelVersion};
 use ledge::principal::Principal;
@@ -15,20 +16,20 @@ use ledge::repository::{
     Candidate, CandidateShare, LoadedModel, ManagedVersion, ObservationConfig, ObservationSnapshot, Observations,
     Repository,
 };
+use ledge::serving::ServingError;
 use ledge::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs};
-use ledge::serving::{Serving, ServingError};
 use ledge::tensor::{Tensor, to_f64};
 use tempfile::TempDir;
 
 use crate::daemon::{copy, model_folder, setup_root, write};
 
-/// The model.toml of every model here: the process of the tests must not load ONNX Runtime.
+/// The model.toml of every model here.
 pub const OPENVINO: &str = "runtime = \"openvino\"\n";
 
 /// A serving core over a repository of one model, `m`.
 pub struct Appliance {
     pub folder: TempDir,
-    pub serving: Serving,
+    pub serving: Standalone,
     pub events: AuditQueue,
 }
 
@@ -42,7 +43,9 @@ impl Appliance {
         config.runtimes.cache = folder.path().join("cache");
         let each_call = Policy { detail: Detail::Calls, ..Policy::default() };
         let (audit, events) = AuditSink::with_policy(each_call);
-        Self { serving: standalone_serving(&config, audit), folder, events }
+        // The program of this process is not Ledge.
+        let starter = Starter::Direct(env!("CARGO_BIN_EXE_ledge").into());
+        Self { serving: Standalone::with_starter(&config, audit, starter), folder, events }
     }
 
     /// With the owner's version 1 of `m`, loaded.

@@ -105,7 +105,6 @@ fn a_start_survives_a_kill_while_a_model_is_compiled() {
         }
         root = daemon.kill();
     }
-    // The kills may have suspended the models; a trial finds each of them innocent.
     let (daemon, begun) = (root.start(), Instant::now());
     let client = &mut daemon.client();
     while ["a", "b", "c", "d"].iter().any(|model| client.state(model).0 != "READY") {

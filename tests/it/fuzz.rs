@@ -96,6 +96,7 @@ fuzzed! {
 
     a_model_config_is_written_as_it_was_read: model_toml, cut Mixed, changed Mixed, 5_000;
     an_onnx_file_names_no_file_outside_its_folder: onnx, cut Mixed, changed Mixed, 20_000;
+    an_ir_is_read_or_for_no_runtime: ir, cut Mixed, changed Mixed, 5_000;
     a_tflite_file_gives_numbers_and_names_within_bounds: tflite, cut Mixed, changed Mixed, 20_000;
     the_same_declarations_are_the_same_views: feature_views, cut Mixed, changed Mixed, 3_000;
 
@@ -115,7 +116,7 @@ fuzzed! {
     a_store_of_keys_is_written_as_it_was_read: key_store, cut Refused, changed Mixed, 20_000;
     a_kept_manifest_is_of_this_fleet_and_this_repository: kept_manifest, cut Refused, changed Mixed, 20_000;
     states_of_updates_are_written_as_they_were_read: update_states, cut Refused, changed Mixed, 20_000;
-    the_record_of_loads_is_written_as_it_was_read: load_attempts, cut Mixed, changed Mixed, 20_000;
+    the_records_of_loads_are_written_as_they_were_read: load_records, cut Refused, changed Mixed, 20_000;
     a_profile_is_written_as_it_was_read: profile, cut Refused, changed Mixed, 20_000;
     counts_of_what_went_out_are_written_as_they_were_read: egress_counts, cut Refused, changed Mixed, 20_000;
     only_sealed_bytes_open: sealed, cut Refused, changed Refused, 20_000;

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::access_matrix::{client_of_user, is_root, key};
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::features::VIEWS;
+use crate::sealed_models::{Verb, faulty, status_field};
 
 /// The user id of the service in these tests, where root runs them.
 const SERVICE: u32 = 65_534;
@@ -256,5 +257,25 @@ fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do
     }
     for verb in [&["features", "status", "--url", &tcp][..], &["top", "--once", "--url", &tcp]] {
         succeeds(as_user(root, other, verb));
+    }
+}
+
+#[test]
+fn models_of_a_command_of_root_run_as_the_owner_of_the_box() {
+    let root = faulty(b'l').set("serving.default_timeout_ms=600000");
+    let players = Players::of(&root);
+    players.give(&root);
+    // As the daemon writes the files of an upload.
+    fs::set_permissions(root.model("wine_mlp").join("1/model.onnx"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(root.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    for verb in [&["models", "check"][..], &["doctor"]] {
+        let verb = Verb::start(&mut root.command(verb));
+        let process = verb.model_process();
+        let [users, groups] = ["Uid", "Gid"].map(|name| status_field(process, name));
+        let is_owner = |id: &str| id == players.owner.to_string();
+        assert!(users.split_whitespace().all(is_owner), "{users}");
+        if players.other.is_some() {
+            assert_eq!(status_field(process, "Groups"), "", "{groups}");
+        }
     }
 }

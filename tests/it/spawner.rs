@@ -14,6 +14,24 @@ use crate::fault_rounds::{runtime_processes, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
+/// The loader of programs that are linked with the C library of the system.
+#[cfg(target_arch = "x86_64")]
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+#[cfg(target_arch = "aarch64")]
+const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
+
+/// A feature view.
+const VIEWS: &str = r#"
+[[entity]]
+name = "machine"
+join_key = "machine_id"
+
+[[feature_view]]
+name = "hot"
+entities = ["machine"]
+schema = [{ name = "heat", dtype = "Float32" }]
+"#;
+
 fn isolated() -> TestRoot {
     TestRoot::new().set("runtimes.isolation=process")
 }
@@ -93,26 +111,28 @@ fn the_daemon_writes_no_code_and_serves_what_does() {
 }
 
 #[test]
-fn a_runtime_that_writes_code_is_refused_in_the_daemon_with_the_remedy() {
-    let root = isolated().models(&["add_sub"]).model_as("add_sub", "openvino");
-    let daemon = root
-        .file("add_sub/model.toml", "isolation = \"none\"\nruntime = \"onnxruntime\"")
-        .file("openvino/model.toml", "isolation = \"none\"\nruntime = \"openvino\"")
-        .start();
-    let mut client = daemon.client();
-    assert_eq!(add_sub(&mut client, "add_sub"), 200);
-    let rows = client.post("/v2/repository/index", &[], b"").json();
-    let row = rows.as_array().unwrap().iter().find(|row| row["name"] == "openvino").unwrap();
-    let reason = row["reason"].as_str().unwrap();
-    assert!(reason.contains("runtimes.isolation = none"), "{reason}");
-}
+fn a_daemon_without_a_spawner_does_everything_but_run_models() {
+    // Run by the loader, the daemon starts the loader in place of itself, which knows no program `spawner`.
+    let root = isolated().models(&["add_sub"]).views(VIEWS).runner(&[LOADER]);
+    let mut daemon = root.start();
+    let line = daemon.wait_for_log_since_start("no model runs; everything else does");
+    assert!(line["reason"].as_str().unwrap().contains("ended with exit status: 127"), "{line}");
 
-#[test]
-fn a_daemon_whose_models_run_in_it_has_no_spawner_and_no_seal() {
-    let daemon = TestRoot::new().models(&["add_sub"]).set("runtimes.isolation=none").start();
-    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
-    assert_eq!(processes(daemon.pid(), "spawner"), [0_u32; 0]);
-    assert_eq!(filters(daemon.pid()), filters(std::process::id()));
+    let mut client = daemon.client();
+    assert_eq!(client.get("/v2/health/live").status, 200);
+    let push = json!({"feature_view_name": "hot", "df": {"machine_id": ["a"], "heat": [2.5]}});
+    assert_eq!(client.post_json("/write-to-online-store", &push).status, 200);
+    let reason = client.refusal("add_sub");
+    assert!(reason.contains("the process that starts the processes of models cannot be started"), "{reason}");
+    daemon.root = std::mem::replace(&mut daemon.root, TestRoot::new()).runner(&[]);
+    let doctor = daemon.root.command(&["doctor", "--json"]).output().unwrap();
+    assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
+    let found: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let found = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == "seal of the daemon").unwrap();
+    assert!(found["status"] == "fail" && found["detail"].as_str().unwrap().contains("no model runs"), "{found}");
+
+    daemon.signal("TERM");
+    assert!(daemon.wait().success());
 }
 
 #[test]
@@ -140,6 +160,56 @@ fn a_spawner_that_is_killed_takes_its_children_with_it_and_ends_the_daemon_in_or
     let root = daemon.kill();
     let daemon = root.start();
     assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+}
+
+/// Stops a process again and again until it has ended.
+fn freeze_until_it_ends(process: &OwnedFd) {
+    while poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })) == Ok(0) {
+        // It may have ended.
+        let _ = rustix::process::pidfd_send_signal(process, rustix::process::Signal::STOP);
+    }
+}
+
+#[test]
+fn a_worker_that_is_stopped_goes_on_or_is_replaced_and_no_model_is_blamed() {
+    let daemon = isolated().models(&["add_sub"]).start();
+    let (_, children) = spawner(&daemon);
+    send_signal(children[0], "STOP");
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    daemon.wait_for_log("a process was stopped from outside; it is told to go on");
+
+    let process = pidfd(children[0]);
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            let mut client = daemon.client();
+            (0..200).map(|_| add_sub(&mut client, "add_sub")).collect::<Vec<_>>()
+        });
+        freeze_until_it_ends(&process);
+        assert!(calls.join().unwrap().iter().all(|status| *status == 200));
+    });
+    let end = daemon.wait_for_log("a process of the runtimes ended; its models are loaded again");
+    assert!(end["reason"].as_str().unwrap().contains("stopped from outside"), "{end}");
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    let log = daemon.log();
+    assert!(!log.contains("a model ended the process that it ran in") && !log.contains("model_crashed"), "{log}");
+    assert!(!log.contains("gets a process of its own"), "{log}");
+}
+
+#[test]
+fn a_spawner_that_is_stopped_goes_on_and_starts_others() {
+    let mut daemon = isolated().models(&["add_sub"]).start();
+    let (spawner, children) = spawner(&daemon);
+    let process = pidfd(spawner);
+    send_signal(spawner, "STOP");
+    // Its end comes to be known when the spawner goes on, which has to start another.
+    send_signal(children[0], "KILL");
+    assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
+    daemon.wait_for_log("the process that starts the others was stopped from outside; it is told to go on");
+
+    send_signal(spawner, "STOP");
+    daemon.signal("TERM");
+    assert!(daemon.wait().success());
+    wait_for_end(&[process]);
 }
 
 #[test]

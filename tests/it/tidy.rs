@@ -41,6 +41,9 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("landlock::", &["sandbox/files.rs"]),
     ("seccompiler::", &["sandbox/filter.rs", "sandbox/tests/refusals.rs"]),
     ("rustls_native_certs::", &["egress/tls.rs"]),
+    // Model files are read in the process that runs the model. `repository/reader.rs` reads them itself for tests alone.
+    ("files::read(", &["engine/", "isolation/child/reading.rs", "models/repository/reader.rs"]),
+    ("in_process::", &["models/scheduling/", "daemon/own_seal.rs", "cli/bench"]),
     // Calls that open a connection or resolve a name.
     ("TcpStream::connect", EGRESS),
     // The listener asks a left-over socket whether anybody still answers; nothing leaves the box.
@@ -125,6 +128,33 @@ fn strays(file: &str, text: &str) -> Vec<String> {
         }
     }
     strays
+}
+
+#[test]
+fn a_model_is_loaded_only_in_the_process_of_models_and_in_tests_that_ask_for_another() {
+    let loads = |line: &str| line.contains("runtimes.load(") && !line.contains("runtimes.load()");
+    let has_load = |(_, text): &(String, String)| code(text).any(|(_, line)| loads(line));
+    let files: Vec<_> = sources().into_iter().filter(has_load).map(|(file, _)| file).collect();
+    assert_eq!(files, ["isolation/child/models.rs", "models/scheduling/in_process.rs", "sandbox/tests/models.rs"]);
+}
+
+#[test]
+fn no_package_has_a_feature_for_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest: toml::Table = std::fs::read_to_string(root.join("Cargo.toml")).unwrap().parse().unwrap();
+    let features = manifest["features"].as_table().unwrap();
+    let of_tests = ["fault-injection", "in-process"];
+    assert!(of_tests.iter().all(|feature| features.contains_key(*feature)));
+    let mut brought: Vec<_> = ["default", "full"].iter().filter_map(|name| features.get(*name)).collect();
+    brought.extend(manifest["dependencies"].as_table().unwrap().values());
+    for value in brought {
+        assert!(!of_tests.iter().any(|feature| value.to_string().contains(feature)), "{value}");
+    }
+    for file in ["packaging/build/__main__.py", "packaging/sbom"] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        assert!(text.contains("full") && !text.contains("all-features"), "{file}");
+        assert!(!of_tests.iter().any(|feature| text.contains(feature)), "{file}");
+    }
 }
 
 #[test]

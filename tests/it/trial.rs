@@ -26,11 +26,11 @@ fn settings() -> PreflightSettings {
 pub fn children(folder: &Path, program: PathBuf) -> ChildSettings {
     ChildSettings {
         starter: Starter::Direct(program),
-        is_code_denied: false,
         folder: folder.join("instances"),
         memory_folder: Some(folder.join("memory")),
         memory_bytes: None,
         content_bytes: 1 << 28,
+        is_yielding: false,
         is_trial: false,
     }
 }

@@ -100,8 +100,6 @@ impl Rounds {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // Kills during loads are none of the models' faults here.
-        let _ = std::fs::remove_file(root.folder.path().join("load_attempts.jsonl"));
         let begun = Instant::now();
         let daemon = root.start();
         let acknowledged = told.map_or(1, |told| told.seen.size);

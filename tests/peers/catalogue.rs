@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::certificates::Authority;
 use crate::daemon::{TestDaemon, TestRoot, copy, model_folder, write};
+use crate::fault_rounds::{assert_models_are_sealed, wait_until};
 use crate::nginx::Nginx;
 use crate::platform::{Platform, wine};
 use crate::tools::run;
@@ -134,6 +135,24 @@ fn a_model_is_added_over_https_served_after_a_reload_and_removed() {
     run(&mut models(root, &["remove", "wine_mlp"]));
     reload(&daemon);
     assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 404);
+}
+
+#[test]
+fn a_model_of_the_catalogue_that_asks_for_the_daemon_runs_in_a_sealed_process() {
+    let kit = Kit::new();
+    write(
+        &kit.models().join("wine_mlp/model.toml"),
+        b"isolation = \"none\"\nruntime = \"onnxruntime\"\nlicense = \"MIT\"\n",
+    );
+    kit.sign();
+    let daemon = kit.box_at_folder().start();
+    let mut client = daemon.client();
+    let added = client.post("/catalogue/models/wine_mlp/add", &[], b"");
+    assert!(added.status < 300, "{added:?}");
+    wait_until("it serves", Duration::from_mins(1), || {
+        daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status == 200
+    });
+    assert_models_are_sealed(&daemon);
 }
 
 #[test]

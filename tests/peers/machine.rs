@@ -9,11 +9,94 @@ use std::time::{Duration, Instant};
 use crate::daemon::setup_root;
 use crate::tools::{path_of, run};
 
-/// Timeout for booting and for starting the daemon, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(90);
-
 /// The folder of the unit.
 pub const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
+
+/// A Debian with systemd that was booted, and what a test can ask of it.
+pub trait Booted: Sized {
+    /// Timeout for booting and for starting the daemon, on a busy machine.
+    const LIMIT: Duration;
+
+    /// Runs a program in there to its end.
+    fn output(&self, words: &[&str]) -> Output;
+
+    /// Installs the daemon, which is not started yet, from [`own_folders`].
+    fn install(&self) {
+        self.shell(
+            "useradd --system --home /var/lib/ledge ledge && install -m 755 /mnt/bin/ledge /usr/bin/ledge && \
+             cp /mnt/units/ledge.service /etc/systemd/system/ && systemctl daemon-reload",
+        );
+    }
+
+    /// Gives the box models of the set-up.
+    fn models(&self, names: &[&str]) {
+        for name in names {
+            self.shell(&format!("mkdir -p /var/lib/ledge/models && cp -r /mnt/models/{name} /var/lib/ledge/models/"));
+        }
+    }
+
+    /// Runs a program in there, which must end well, and gives what it printed.
+    #[track_caller]
+    fn run(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        assert!(output.status.success(), "{words:?}: {}\n{out}{err}", output.status);
+        out.into_owned()
+    }
+
+    /// The same for a line of shell.
+    #[track_caller]
+    fn shell(&self, line: &str) -> String {
+        self.run(&["sh", "-ec", line])
+    }
+
+    /// Runs a program in there, however it ends, and gives what it printed.
+    fn ask(&self, words: &[&str]) -> String {
+        String::from_utf8_lossy(&self.output(words).stdout).into_owned()
+    }
+
+    /// Runs a line of shell in there, with any exit code.
+    fn try_shell(&self, line: &str) -> Output {
+        self.output(&["sh", "-ec", line])
+    }
+
+    /// A property of the service, such as `StatusText`.
+    fn property(&self, name: &str) -> String {
+        self.ask(&["systemctl", "show", "ledge", "--value", "-p", name]).trim().to_owned()
+    }
+
+    /// A drop-in of the service, which takes effect at its next start.
+    fn drop_in(&self, text: &str) {
+        let folder = "/etc/systemd/system/ledge.service.d";
+        self.shell(&format!(
+            "mkdir -p {folder} && printf '%s' '{text}' > {folder}/test.conf && systemctl daemon-reload"
+        ));
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + Self::LIMIT;
+        while !is(self) {
+            if Instant::now() > deadline {
+                let journal = self.ask(&["journalctl", "-u", "ledge", "--no-pager"]);
+                panic!("{what}: not within {:?}; the journal:\n{journal}", Self::LIMIT);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// The folders that [`Booted::install`] needs, and their places in there.
+pub fn own_folders() -> [(PathBuf, &'static str); 4] {
+    let bin = Path::new(env!("CARGO_BIN_EXE_ledge")).parent().unwrap();
+    [
+        (bin.to_owned(), "/mnt/bin"),
+        (UNITS.into(), "/mnt/units"),
+        (setup_root().join("runtimes").canonicalize().unwrap(), "/usr/lib/ledge/runtimes"),
+        (setup_root().join("models"), "/mnt/models"),
+    ]
+}
 
 /// A booted system. Its files are as new, and gone with it.
 pub struct Machine {
@@ -28,20 +111,10 @@ impl Machine {
     /// Boots one with a daemon that is not started yet; `binds` are folders of this machine and where they are to be
     /// seen in there.
     pub fn boot(binds: &[(&Path, &str)]) -> Self {
-        let bin = Path::new(env!("CARGO_BIN_EXE_ledge")).parent().unwrap();
-        let runtimes = setup_root().join("runtimes").canonicalize().unwrap();
-        let models = setup_root().join("models");
-        let own = [
-            (bin, "/mnt/bin"),
-            (Path::new(UNITS), "/mnt/units"),
-            (&runtimes, "/usr/lib/ledge/runtimes"),
-            (&models, "/mnt/models"),
-        ];
+        let own = own_folders();
+        let own: Vec<_> = own.iter().map(|(from, to)| (from.as_path(), *to)).collect();
         let machine = Self::bare(&[&own, binds].concat());
-        machine.shell(
-            "useradd --system --home /var/lib/ledge ledge && install -m 755 /mnt/bin/ledge /usr/bin/ledge && \
-             cp /mnt/units/ledge.service /etc/systemd/system/ && systemctl daemon-reload",
-        );
+        machine.install();
         machine
     }
 
@@ -74,53 +147,10 @@ impl Machine {
         run(command.args(["address", "add", address, "dev", "lo"]));
     }
 
-    /// Gives the box models of the set-up.
-    pub fn models(&self, names: &[&str]) {
-        for name in names {
-            self.shell(&format!("mkdir -p /var/lib/ledge/models && cp -r /mnt/models/{name} /var/lib/ledge/models/"));
-        }
-    }
-
-    /// Runs a program in there, which must end well, and gives what it printed.
-    #[track_caller]
-    pub fn run(&self, words: &[&str]) -> String {
-        run(&mut self.command(words))
-    }
-
-    /// The same for a line of shell.
-    #[track_caller]
-    pub fn shell(&self, line: &str) -> String {
-        self.run(&["sh", "-ec", line])
-    }
-
-    /// Runs a program in there, however it ends, and gives what it printed.
-    pub fn ask(&self, words: &[&str]) -> String {
-        let output = self.command(words).stdin(Stdio::null()).stderr(Stdio::null()).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// Runs a line of shell in there without a terminal, with any exit code.
-    pub fn try_shell(&self, line: &str) -> Output {
-        self.command(&["sh", "-ec", line]).stdin(Stdio::null()).output().unwrap()
-    }
-
     /// Begins to run a line of shell in there, which reads what this test writes.
     pub fn begin(&self, line: &str) -> Child {
         let mut command = self.command(&["sh", "-ec", line]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    }
-
-    /// A property of the service, such as `StatusText`.
-    pub fn property(&self, name: &str) -> String {
-        self.ask(&["systemctl", "show", "ledge", "--value", "-p", name]).trim().to_owned()
-    }
-
-    /// A drop-in of the service, which takes effect at its next start.
-    pub fn drop_in(&self, text: &str) {
-        let folder = "/etc/systemd/system/ledge.service.d";
-        self.shell(&format!(
-            "mkdir -p {folder} && printf '%s' '{text}' > {folder}/test.conf && systemctl daemon-reload"
-        ));
     }
 
     /// A thread of a program in there, by its name, as this machine numbers it.
@@ -140,20 +170,6 @@ impl Machine {
         found.as_deref().and_then(number).unwrap_or_else(|| panic!("{program} has no thread {name}"))
     }
 
-    /// Waits until something is so.
-    #[track_caller]
-    pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
-        let deadline = Instant::now() + LIMIT;
-        while !is(self) {
-            if Instant::now() > deadline {
-                let journal =
-                    if self.init > 0 { self.ask(&["journalctl", "-u", "ledge", "--no-pager"]) } else { String::new() };
-                panic!("{what}: not within {LIMIT:?}; the journal:\n{journal}");
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(path_of("nsenter"));
         command.args(["--all", "--target", &self.init.to_string(), "--"]).args(words);
@@ -164,6 +180,14 @@ impl Machine {
     fn find_init(&self) -> Option<u32> {
         let children = format!("/proc/{0}/task/{0}/children", self.container.id());
         std::fs::read_to_string(children).ok()?.split_whitespace().next()?.parse().ok()
+    }
+}
+
+impl Booted for Machine {
+    const LIMIT: Duration = Duration::from_secs(90);
+
+    fn output(&self, words: &[&str]) -> Output {
+        self.command(words).stdin(Stdio::null()).output().unwrap()
     }
 }
 

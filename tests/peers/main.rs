@@ -96,8 +96,10 @@ mod tls_clients;
 #[path = "../it/tls_kit.rs"]
 mod tls_kit;
 mod tools;
+mod unit;
 mod update_clocks;
 mod update_setbacks;
 mod update_settings;
 mod updates;
+mod virtual_machine;
 mod vision_page;

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use serde_json::Value;
 
 use crate::daemon::model_folder;
-use crate::machine::{Machine, UNITS};
+use crate::machine::{Booted as _, Machine, UNITS};
 use crate::platform::Platform;
 use crate::tools::{path_of, run};
 

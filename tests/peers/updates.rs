@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::boxes::wait_until;
 use crate::broker::Broker;
-use crate::daemon::{TestDaemon, TestRoot, model_folder};
+use crate::daemon::{TestDaemon, TestRoot, copy, model_folder, write};
+use crate::fault_rounds::assert_models_are_sealed;
 use crate::platform::{Callers, Fleet, Platform, SHAPES, look, shapes, status, subject, until, versions, wine};
 use crate::tools::{mosquitto, run};
 
@@ -34,6 +35,22 @@ fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
     // It also runs after a power cut, whatever the owner's folder has.
     let daemon = daemon.kill().start();
     assert_eq!(versions(&daemon, "wine_mlp"), json!(["2"]));
+}
+
+#[test]
+fn a_release_that_asks_for_the_daemon_runs_in_a_sealed_process() {
+    let fleet = Fleet::new("");
+    let source = tempfile::tempdir().unwrap();
+    copy(&model_folder("release_good"), source.path());
+    let config = std::fs::read_to_string(source.path().join("model.toml")).unwrap();
+    write(&source.path().join("model.toml"), format!("isolation = \"none\"\n{config}").as_bytes());
+    fleet.platform.add_model(SHAPES, 1, source.path(), &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    look(&daemon);
+    daemon.wait_for_log("update committed");
+    assert_eq!(daemon.client().post_json(&format!("/v2/models/{SHAPES}/infer"), &shapes()).status, 200);
+    assert_models_are_sealed(&daemon);
 }
 
 /// A release that must not get through.

@@ -81,7 +81,7 @@ def told(figures):
 
 
 def ready_after_start(servers, options):
-    """From spawning the daemon to the first 200 of /v2/health/ready; with files in the page cache."""
+    """From spawning the daemon until it is ready and no model loads; with files in the page cache."""
     shipped = Ledge("start")
     for model in ("wine_mlp", "efficientnet_lite0"):
         shutil.copytree(HOME / "models" / model, shipped.models / model)

@@ -1,7 +1,7 @@
 //! The log: to the journal if systemd started the process, else to standard error.
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -190,7 +190,37 @@ fn output(format: LogFormat) -> (Output, Option<std::io::Error>) {
 fn text() -> Output {
     // See https://no-color.org.
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    format::layer().with_ansi(colours).with_writer(std::io::stderr).boxed()
+    format::layer().with_ansi(colours).with_writer(|| OneLine(io::stderr())).boxed()
+}
+
+/// A log in which each event is one line, whatever texts are in it: some come from processes that run foreign code, and a
+/// line of theirs must not look like one of Ledge's. The journal and JSON keep them apart by themselves.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    /// Writes an event, which comes as a whole.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let (text, end) = event.strip_suffix(b"\n").map_or((event, &b""[..]), |text| (text, &b"\n"[..]));
+        if !text.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            self.0.write_all(event)?;
+            return Ok(event.len());
+        }
+        let mut line = Vec::with_capacity(event.len() + 16);
+        for byte in text {
+            match byte {
+                b'\n' => line.extend(b"\\n"),
+                b'\r' => line.extend(b"\\r"),
+                byte => line.push(*byte),
+            }
+        }
+        line.extend(end);
+        self.0.write_all(&line)?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 #[cfg(test)]
@@ -208,6 +238,16 @@ mod tests {
         {
             assert!(bad.parse::<LogLevel>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_event_with_several_lines_of_text_is_one_line_of_the_log() {
+        let mut log = OneLine(Vec::new());
+        for event in ["WARN a line\n", "WARN said=x\r\n2026-01-01 ERROR forged\n"] {
+            log.write_all(event.as_bytes()).unwrap();
+        }
+        let expected = "WARN a line\nWARN said=x\\r\\n2026-01-01 ERROR forged\n";
+        assert_eq!(String::from_utf8(log.0).unwrap(), expected);
     }
 
     #[test]

@@ -94,6 +94,29 @@ fn resident(process: &str) -> Option<u64> {
     Some(pages.saturating_mul(rustix::param::page_size() as u64))
 }
 
+/// What a thread of a process does, and the CPU time that it has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadActivity {
+    /// The letter of proc(5): `R` runs or waits for a core, `S` waits for something else, `T` is stopped.
+    pub state: char,
+    pub cpu: Duration,
+}
+
+/// The activity of a thread of another process, by their numbers; `None` when either has ended, or is hidden.
+pub fn thread_activity(pid: u32, thread: u32) -> Option<ThreadActivity> {
+    activity_of(&std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok()?)
+}
+
+fn activity_of(stat: &str) -> Option<ThreadActivity> {
+    // stat(5): a name in parentheses, which may hold any character, the state, and the 14th and 15th fields are CPU time.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next()?;
+    let mut ticks = fields.skip(10).map_while(|field| field.parse::<u64>().ok());
+    let ticks = ticks.next()?.saturating_add(ticks.next()?);
+    let cpu = Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1));
+    Some(ThreadActivity { state, cpu })
+}
+
 /// The number of cores that this process may use, by its affinity mask and the cgroup's quota.
 pub fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
@@ -116,6 +139,19 @@ mod tests {
             "{peak:?}"
         );
         assert_eq!(resident_bytes_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn the_activity_of_a_thread_is_read_whatever_its_name_is() {
+        let pid = std::process::id();
+        let own = thread_activity(pid, rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+        assert_eq!(own.state, 'R', "{own:?}");
+        assert_eq!((thread_activity(pid, 0), thread_activity(pid, u32::MAX)), (None, None));
+        let stat = "7 (a) S 9) R 1 2 3 4 5 6 7 8 9 10 30 12 13 14\n";
+        let ticks = rustix::param::clock_ticks_per_second();
+        let read = activity_of(stat).unwrap();
+        assert_eq!((read.state, read.cpu), ('R', Duration::from_millis(42 * 1000 / ticks)));
+        assert_eq!(activity_of("7 (a) S 1 2"), None);
     }
 
     #[test]

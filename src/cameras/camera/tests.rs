@@ -184,7 +184,7 @@ fn the_state_is_published_when_it_changes() {
 fn pictures_are_wanted_at_changes_and_at_intervals() {
     let (camera, published) = camera("publish_pictures = true\nappear_after = 1\npicture_interval_ms = 10000");
     assert!(see(&camera, 0, &[]).wants_picture);
-    camera.publish_picture(vec![1], at(0));
+    camera.publish_picture(vec![1].into(), at(0));
     assert!(!see(&camera, 9, &[]).wants_picture);
     assert!(see(&camera, 9, &[object("car", 0.9, 1.0)]).wants_picture);
     assert!(see(&camera, 10, &[object("car", 0.9, 1.0)]).wants_picture);

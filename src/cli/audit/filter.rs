@@ -269,6 +269,7 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
         | AuditEvent::ModelRefused { model, .. }
         | AuditEvent::ModelFellBack { model, .. }
         | AuditEvent::ModelCrashed { model, .. }
+        | AuditEvent::CallerRefused { model, .. }
         | AuditEvent::ModelUnloaded { model, .. } => model == name,
         AuditEvent::Inference { model, .. }
         | AuditEvent::InferenceMinute { model, .. }

@@ -7,7 +7,6 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use ledge_base::tensor::{Tensor, to_f64};
-use ledge_models::serving::Serving;
 use ledge_models::serving::request::InferResponse;
 use ledge_protocol::decode::Target;
 use serde::Serialize;
@@ -19,9 +18,11 @@ use super::agreement::{self, Agreement, Likeness};
 use super::in_process::ask;
 use super::inputs::{self, Payload};
 use super::labels::{Labels, class};
-use super::subject::{ScratchFolder, Subject};
+use super::subject::Subject;
 use crate::cli::{Exit, Output, infer};
 use crate::config::Config;
+use crate::daemon::Standalone;
+use crate::scratch::ScratchFolder;
 
 /// The shares of right answers of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -66,7 +67,7 @@ pub fn run(
 /// A serving core with one model.
 struct MeasuredModel<'a> {
     runtime: &'a Runtime,
-    serving: Serving,
+    serving: Standalone,
     target: Target,
 }
 

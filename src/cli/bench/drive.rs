@@ -12,6 +12,7 @@ use anyhow::{anyhow, bail};
 
 use super::figures::{NOT_SENT_KIND, Outcome, Recording};
 use super::load::{Arrivals, Load, schedule};
+use super::process::Usage;
 use super::random::Random;
 
 /// A target that answers requests.
@@ -19,8 +20,8 @@ pub trait Target: Sync {
     /// Its name in the figures.
     fn name(&self) -> &'static str;
 
-    /// The process that answers, if it is known and on this machine.
-    fn pid(&self) -> Option<u32>;
+    /// The usage of the processes that answer, if they are known and on this machine.
+    fn usage(&self) -> Option<Usage>;
 
     /// A new caller.
     fn caller(&self) -> anyhow::Result<Box<dyn Caller + '_>>;
@@ -172,7 +173,7 @@ mod tests {
             "fixed"
         }
 
-        fn pid(&self) -> Option<u32> {
+        fn usage(&self) -> Option<Usage> {
             None
         }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::drive::{Caller, Target};
 use super::figures::Outcome;
+use super::process::{Usage, usage_with_children};
 use super::random::Random;
 use super::request::Request;
 
@@ -36,8 +37,8 @@ impl Target for Http {
         "http"
     }
 
-    fn pid(&self) -> Option<u32> {
-        self.pid
+    fn usage(&self) -> Option<Usage> {
+        self.pid.and_then(usage_with_children)
     }
 
     fn caller(&self) -> anyhow::Result<Box<dyn Caller + '_>> {

@@ -1,8 +1,10 @@
-//! The serving core in this process as a target: the cost of a request without HTTP.
+//! The serving core in this process as a target: the cost of a request without HTTP. The model runs in a sealed process, as
+//! in the server.
 
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::Content;
+use ledge_isolation::ChildUsage;
 use ledge_models::serving::request::{ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, ResultForm};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_models::status;
@@ -12,6 +14,7 @@ use tokio::runtime::Runtime;
 use super::drive::{Caller, Target};
 use super::figures::Outcome;
 use super::inputs::Payload;
+use super::process::{Usage, usage};
 use super::random::Random;
 
 /// A serving core, and its requests.
@@ -60,8 +63,10 @@ impl Target for InProcess<'_> {
         "in-process"
     }
 
-    fn pid(&self) -> Option<u32> {
-        Some(std::process::id())
+    fn usage(&self) -> Option<Usage> {
+        let of_model = |child: ChildUsage| Usage { cpu: child.cpu, resident: child.resident_bytes };
+        let of_models = self.serving.repository().engine().processes().into_iter().map(of_model);
+        Some(of_models.chain(usage(std::process::id())).sum())
     }
 
     fn caller(&self) -> anyhow::Result<Box<dyn Caller + '_>> {

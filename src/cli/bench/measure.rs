@@ -17,11 +17,11 @@ use super::figures::{Outcome, Recording};
 use super::load::{Arrivals, Load};
 use super::mqtt::Broker;
 use super::report::{self, Report, Round, Series};
-use super::subject::ScratchFolder;
 use super::targets::{self, Endpoints, Targets};
-use super::{BenchArgs, process, url};
+use super::{BenchArgs, url};
 use crate::cli::{Exit, Globals, Output};
 use crate::config::Config;
+use crate::scratch::ScratchFolder;
 
 /// Measures the targets that the arguments name.
 pub fn run(
@@ -82,7 +82,7 @@ pub fn run(
         (None, None) => None,
     };
 
-    let endpoints = Endpoints { serving: serving.as_ref(), in_process, server, broker: broker.as_ref() };
+    let endpoints = Endpoints { serving: serving.as_deref(), in_process, server, broker: broker.as_ref() };
     let measured = Targets::new(runtime, args, endpoints).and_then(|targets| measure(args, &targets, &stop));
     if let Some(serving) = &serving {
         super::unload(runtime, serving);
@@ -179,10 +179,9 @@ fn rounds(args: &BenchArgs, targets: &[Box<dyn Target + '_>], stop: &AtomicBool)
 }
 
 fn measure_round(target: &dyn Target, load: Load, plan: &DrivePlan, stop: &AtomicBool) -> anyhow::Result<Round> {
-    let usage = || target.pid().and_then(process::usage);
-    let before = usage();
+    let before = target.usage();
     let recording: Recording = drive(target, load, plan, stop)?;
-    let after = usage();
+    let after = target.usage();
     let cpu = before.zip(after).map(|(before, after)| after.cpu.saturating_sub(before.cpu));
     Ok(Round { recording, cpu, memory: after.map(|usage| usage.resident) })
 }

@@ -27,6 +27,7 @@ use tokio::runtime::Runtime;
 use self::dialogue::{Dialogue, DialogueEvent};
 use super::drive::{Caller, Target};
 use super::figures::Outcome;
+use super::process::{Usage, usage_with_children};
 use super::random::Random;
 use super::request::Body;
 use crate::config::Config;
@@ -111,8 +112,8 @@ impl Target for Mqtt<'_> {
         }
     }
 
-    fn pid(&self) -> Option<u32> {
-        self.pid.filter(|_| self.route != Route::Echo)
+    fn usage(&self) -> Option<Usage> {
+        self.pid.filter(|_| self.route != Route::Echo).and_then(usage_with_children)
     }
 
     fn caller(&self) -> anyhow::Result<Box<dyn Caller + '_>> {

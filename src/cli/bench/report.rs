@@ -204,7 +204,7 @@ pub fn write(report: &Report, as_json: bool, out: &mut Output) -> anyhow::Result
     if report.series.iter().any(|series| series.target == "in-process") {
         writeln!(
             out,
-            "CPU is the CPU time of the answering process for each answer; in-process it includes the callers."
+            "CPU is the CPU time of the answering processes for each answer; in-process it includes the callers."
         )?;
     }
     Ok(())

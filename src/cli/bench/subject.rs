@@ -1,9 +1,8 @@
 //! The model to measure: `MODEL[:VERSION][@RUNTIME]`, isolated in a repository with no other model.
 
 use std::fmt;
-use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
@@ -12,8 +11,6 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
 use ledge_models::repository::Sources;
 use ledge_models::repository::config::RepositoryConfig;
-
-use super::random::Random;
 
 /// A model; one of its versions, or the served one; in one runtime, or the one of its config.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,30 +44,6 @@ impl fmt::Display for Subject {
         write!(f, "{}", self.model)?;
         self.version.iter().try_for_each(|version| write!(f, ":{version}"))?;
         self.runtime.iter().try_for_each(|runtime| write!(f, "@{runtime}"))
-    }
-}
-
-/// A temporary folder for a measurement, removed on drop. The state of the box is not changed.
-#[derive(Debug)]
-pub struct ScratchFolder(PathBuf);
-
-impl ScratchFolder {
-    /// Creates a folder that only this user may read.
-    pub fn new() -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("ledge-bench-{:016x}", Random::fresh().bits()));
-        DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for ScratchFolder {
-    fn drop(&mut self) {
-        // After an error the rest stays in the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -167,14 +140,5 @@ mod tests {
         assert_eq!((config.max_batch_size, config.golden.len()), (Some(8), 1));
         assert_eq!(config.runtime, RuntimeChoice::OpenVino);
         assert_eq!(config.version_policy, VersionPolicy::Specific(vec![3_u64.try_into().unwrap()]));
-    }
-
-    #[test]
-    fn a_dropped_scratch_folder_is_removed() {
-        let scratch = ScratchFolder::new().unwrap();
-        let path = scratch.path().to_owned();
-        assert!(path.is_dir());
-        drop(scratch);
-        assert!(!path.exists());
     }
 }

@@ -1,42 +1,41 @@
 //! The checks of the models: each one in each runtime.
 
-use ledge_base::names::ModelName;
-use ledge_models::repository::attempts::{Suspect, log};
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_models::repository::load_records::{LoadFailure, file};
 use ledge_models::repository::{Repository, RuntimeTrial, TrialLoad};
 
 use crate::cli::block_on;
 use crate::cli::checks::Check;
-use crate::cli::models::repository;
+use crate::cli::models::standalone;
 use crate::config::Config;
 
 /// Tries every model of the repository in every runtime that its config allows.
 pub fn checks(config: &Config) -> Vec<Check> {
     let name = "models";
     let advice = "put models there, or set repository.path";
-    let repository = repository(config);
+    let standalone = standalone(config);
+    let repository = standalone.repository();
     match repository.names_on_disk() {
         Err(error) => vec![Check::fail(name, error.to_string(), advice)],
         Ok(models) if models.is_empty() => {
             vec![Check::warn(name, format!("none in {}", repository.path().display()), advice)]
         }
         Ok(models) => {
-            let suspects = log::suspects(&config.state.path);
-            let suspect = |model: &ModelName| suspects.iter().find(|suspect| suspect.model == *model);
-            let check_one =
-                |model: &ModelName| suspect(model).map_or_else(|| check(&repository, model), crashed_before);
+            let failures = file::failures(&config.state.path);
+            let failed = |model: &ModelName| failures.iter().find(|(name, _, _)| name == model);
+            let check_one = |model: &ModelName| match failed(model) {
+                Some((_, version, failure)) => failed_before(model, *version, failure),
+                None => check(repository, model),
+            };
             models.iter().map(check_one).collect()
         }
     }
 }
 
-/// The finding about a model that ended the daemon. It is not tried here, because it could end this process too.
-fn crashed_before(suspect: &Suspect) -> Check {
-    let Suspect { model, version, suspension, .. } = suspect;
-    let advice = match suspension {
-        Some(_) => "the server does not load it; the other models serve",
-        None => "if it ends the daemon again, the server stops loading it",
-    };
-    Check::warn(&format!("model {model}"), format!("version {version}: {suspect}"), advice)
+/// The finding about a model that the server failed to load. It is not tried here: it may take as long again.
+fn failed_before(model: &ModelName, version: ModelVersion, failure: &LoadFailure) -> Check {
+    let detail = format!("version {version}: {}", failure.describe(model));
+    Check::warn(&format!("model {model}"), detail, "see `ledge models check`; the other models serve")
 }
 
 fn check(repository: &Repository, model: &ModelName) -> Check {
@@ -74,6 +73,9 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
     if trials.iter().any(is_wrong) {
         let advice = "the server skips a runtime that gives wrong answers; for int8 models, see the check of the cpu";
         return Check::warn(name, detail, advice);
+    }
+    if let Some(found) = repository.on_disk(model).ok().and_then(|(config, _)| config.isolation?.finding()) {
+        return Check::warn(name, format!("{detail}\nisolation in model.toml: {}", found.detail), found.advice);
     }
     // One runtime is enough: it is not a fault if the other one refuses the model.
     Check::ok(name, detail)

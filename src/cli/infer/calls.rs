@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use super::progress::Progress;
 use super::stop::Stop;
 use crate::cli::features::daemon::message;
+use crate::daemon::Standalone;
 
 /// The answer for one file, as HTTP sends it in JSON, or the reason why there is none.
 pub type FileAnswer = Result<Map<String, Value>, String>;
@@ -40,7 +41,7 @@ const BREAKS_MAX: u32 = 3;
 
 /// Where the model runs.
 pub enum Caller {
-    Here(Box<Serving>),
+    Here(Box<Standalone>),
     Server(Server),
 }
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::{Exit, Globals, Output, block_on, load_registry};
 use crate::config::Config;
-use crate::daemon;
+use crate::daemon::Standalone;
 
 /// The arguments of `ledge models`.
 #[derive(Debug, Args)]
@@ -109,16 +109,17 @@ Examples:
 pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let mut config = globals.load_config()?;
     match &args.command {
-        ModelsCommand::List { json } => list(&repository(&config), *json, out),
+        ModelsCommand::List { json } => list(standalone(&config).repository(), *json, out),
         ModelsCommand::Show { model, json } => block_on(show(&config, model, *json, out))?,
         ModelsCommand::Check { models, repository: path, json } => {
             if let Some(path) = path {
                 config.repository.path.clone_from(path);
                 config.repository.packaged.clear();
             }
-            let repository = repository(&config);
+            let standalone = standalone(&config);
+            let repository = standalone.repository();
             let models = if models.is_empty() { repository.names_on_disk()? } else { models.clone() };
-            block_on(check(&repository, &models, *json, out))?
+            block_on(check(repository, &models, *json, out))?
         }
         ModelsCommand::Catalogue { from, json } => catalogue::list(&config, from.address.as_ref(), *json, out),
         ModelsCommand::Add { model, from } => catalogue::add(&config, model, from.address.as_ref(), out),
@@ -126,12 +127,10 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
     }
 }
 
-/// The configured repository, without any model loaded.
-pub fn repository(config: &Config) -> Repository {
+/// The serving core over the configured repository, without any model loaded.
+pub fn standalone(config: &Config) -> Standalone {
     // The verbs of the command line write no audit log.
-    let audit = AuditSink::to_nowhere();
-    let serving = daemon::standalone_serving(config, audit);
-    serving.repository().clone()
+    Standalone::new(config, AuditSink::to_nowhere())
 }
 
 fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
@@ -180,7 +179,8 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
 }
 
 async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    let repository = repository(config);
+    let standalone = standalone(config);
+    let repository = standalone.repository();
     let registry = load_registry(config)?;
     repository.load(name, &Principal::Local).await?;
     for model in repository.live(name)? {
@@ -258,7 +258,10 @@ async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out
                 let versions: BTreeSet<_> = trials.iter().map(|trial| trial.version).collect();
                 let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
                 bad |= versions.is_empty() || !versions.into_iter().all(runs);
-                rows.extend(trials.iter().map(|trial| row(name, trial)));
+                let config = repository.on_disk(name).ok().map(|(config, _)| config);
+                let found = config.and_then(|config| config.isolation?.finding());
+                let warning = found.map(|found| format!("isolation in model.toml: {found}"));
+                rows.extend(trials.iter().map(|trial| row(name, trial, warning.as_deref())));
             }
             Err(error) => {
                 bad = true;
@@ -270,12 +273,13 @@ async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
     } else {
         rows.iter().try_for_each(|row| print_row(out, row))?;
+        print_warnings(out, &rows)?;
         print_tables(out, &rows)?;
     }
     Ok(if bad { Exit::Failure } else { Exit::Success })
 }
 
-fn row(name: &ModelName, trial: &RuntimeTrial) -> Value {
+fn row(name: &ModelName, trial: &RuntimeTrial, warning: Option<&str>) -> Value {
     let row = json!({
         "model": name,
         "version": trial.version,
@@ -293,11 +297,19 @@ fn row(name: &ModelName, trial: &RuntimeTrial) -> Value {
     };
     match row {
         Value::Object(mut row) => {
-            row.extend(more.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)));
+            let warning = warning.map(|warning| ("warning", json!(warning)));
+            row.extend(more.into_iter().flatten().chain(warning).map(|(key, value)| (key.to_owned(), value)));
             row.into()
         }
         other => other,
     }
+}
+
+/// The warnings about models that load, of each model once.
+fn print_warnings(out: &mut Output, rows: &[Value]) -> std::io::Result<()> {
+    let of_row = |row: &Value| Some((row.get("model")?.as_str()?.to_owned(), row.get("warning")?.as_str()?.to_owned()));
+    let warnings: BTreeSet<_> = rows.iter().filter_map(of_row).collect();
+    warnings.iter().try_for_each(|(model, warning)| writeln!(out, "{model}: {warning}"))
 }
 
 /// The sections that models of tables may get, of each model once.

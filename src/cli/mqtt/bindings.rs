@@ -13,7 +13,8 @@ use crate::config::Config;
 
 /// Runs the verb.
 pub fn run(config: &Config, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    let repository = models::repository(config);
+    let standalone = models::standalone(config);
+    let repository = standalone.repository();
     let group = config.device.group.as_ref();
     let bindings = Bindings::new(&config.mqtt.bindings);
     let mut rows = Vec::new();
@@ -23,7 +24,7 @@ pub fn run(config: &Config, json: bool, out: &mut Output) -> anyhow::Result<Exit
             row.insert("name".into(), json!(binding.name()));
             row.insert("takes".into(), json!(binding.config().takes()));
             row.insert("subscription".into(), json!(binding.subscription(group).as_str()));
-            row.insert("problem".into(), json!(problem(binding, &repository)));
+            row.insert("problem".into(), json!(problem(binding, repository)));
         }
         rows.push(row);
     }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
-use crate::daemon;
+use crate::daemon::Standalone;
 
 /// The arguments of `ledge mqtt try`.
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ pub fn run(config: &Config, args: &DryRunArgs, out: &mut Output) -> anyhow::Resu
         // The events of a command are not recorded.
         let audit = AuditSink::to_nowhere();
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
-        let serving = &daemon::standalone_serving(config, audit);
+        let serving = &*Standalone::new(config, audit);
         let max_payload = config.mqtt.max_payload_bytes;
         let dry_run = DryRun {
             topics: &topics,

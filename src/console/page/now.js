@@ -147,15 +147,16 @@ async function loadFindings(signal) {
 }
 
 function finding({ name, status: state, detail, advice }) {
-  const words = { ok: 'fine', warn: 'warning', fail: 'failure' };
+  const words = { ok: 'fine', info: 'note', warn: 'warning', fail: 'failure' };
   return h('li', { class: `finding ${state}` },
     h('span', { class: `badge ${state}` }, words[state] ?? state),
     h('div', null, h('strong', null, name), h('p', { class: 'detail' }, detail), advice && h('p', { class: 'advice' }, withCommands(advice))));
 }
 
 function showFindings({ checks, at }) {
-  const wrong = checks.filter((check) => check.status !== 'ok').sort((one, other) => (one.status < other.status ? -1 : 1));
-  const fine = checks.filter((check) => check.status === 'ok');
+  const isFine = ({ status: state }) => state === 'ok' || state === 'info';
+  const wrong = checks.filter((check) => !isFine(check)).sort((one, other) => (one.status < other.status ? -1 : 1));
+  const fine = checks.filter(isFine);
   const opened = findings.querySelector('details')?.open;
   const things = wrong.length === 1 ? '1 thing needs a look' : `${wrong.length} things need a look`;
   findings.replaceChildren(

@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::domains::without_alias;
 use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
-use crate::backend::{Dangers, Divisor, Runtime};
+use crate::backend::{Dangers, Divisor, Format, Runtime};
 use crate::files::shortened;
+use crate::operators::{self, Operand};
 
 /// ONNX's numbers of the signed datatypes whose smallest value cannot be negated on the CPU.
 const INT32: i32 = 6;
@@ -130,8 +131,12 @@ impl<'a> GraphWalk<'a> {
             let inputs: Vec<Value> = node.input.iter().map(value).collect();
             let input = |position: usize| inputs.get(position).copied().unwrap_or_default();
 
+            let function = self.functions.get(&(without_alias(&node.domain), node.op_type.as_str())).copied();
             for (runtime, reason) in dangers(node, input) {
                 self.refuse(runtime, reason);
+            }
+            if function.is_none() {
+                self.ask_table(node, &inputs);
             }
             self.found.divisors.extend(divisor(node, input));
             // A length below 1 is a mistake of the file, which the runtimes find.
@@ -143,7 +148,6 @@ impl<'a> GraphWalk<'a> {
                 self.found.has_control_flow = true;
                 inner.push(self.graph(graph, known));
             }
-            let function = self.functions.get(&(without_alias(&node.domain), node.op_type.as_str())).copied();
             if let Some(function) = function {
                 inner.push(self.call(function, &inputs));
             }
@@ -179,6 +183,43 @@ impl<'a> GraphWalk<'a> {
         self.call_depth -= 1;
         self.depth -= 1;
         function.output.iter().map(|name| known.get(name)).collect()
+    }
+
+    /// Refuses what the table of operators says of these inputs.
+    fn ask_table(&mut self, node: &NodeProto, inputs: &[Value<'a>]) {
+        let first = inputs.first().and_then(|first| first.shaped_as);
+        let operand = |value: &Value<'_>| Operand {
+            from_caller: value.from_caller,
+            is_integer: value.is_integer,
+            is_within: value.indices_into.is_some() && value.indices_into == first,
+        };
+        let operands: Vec<Operand> = inputs.iter().map(operand).collect();
+        let domain = without_alias(&node.domain);
+        // Their divisors are looked at in each call.
+        if domain.is_empty() && ["Div", "Mod"].contains(&node.op_type.as_str()) {
+            return;
+        }
+        let (whole, kind) = (format!("{domain}.{}", node.op_type), node.op_type.as_str());
+        let operator = if domain.is_empty() { kind } else { &whole };
+        let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
+        let is_table = rows(node, |index| inputs.get(index).copied().unwrap_or_default()).is_some();
+        for runtime in Runtime::ALL {
+            for (index, harm) in operators::harms((Format::Onnx, runtime), operator, &operands) {
+                let input = |index| inputs.get(index).and_then(|value: &Value<'_>| value.input);
+                match index.map(input) {
+                    // An empty count or threshold is the only harm, and a call shows it.
+                    None if runtime == Runtime::OnnxRuntime && operator == "NonMaxSuppression" => {}
+                    Some(Some(input)) if runtime == Runtime::OnnxRuntime && operator == "NonMaxSuppression" => {
+                        self.found.filled.push(input.to_owned());
+                    }
+                    // The indices of each call are compared with the rows of the table.
+                    Some(Some(_)) if operator == "Gather" && is_table => {}
+                    _ => {
+                        self.refuse(runtime, operators::reason(operator, name.map_or("", String::as_str), index, harm));
+                    }
+                }
+            }
+        }
     }
 
     fn refuse_all(&mut self, reason: &str) {
@@ -520,7 +561,17 @@ mod tests {
             assert_eq!(endangered(masked), [], "{op} by a mask of its own");
         }
         assert_eq!(endangered(vec![node("Range", &["c", "c", "i"], "y", vec![])]), openvino);
-        assert_eq!(endangered(vec![node("Range", &["i", "i", "c"], "y", vec![])]), []);
+    }
+
+    #[test]
+    fn counts_that_select_boxes_may_not_be_empty_and_boxes_are_for_both_runtimes() {
+        let find = |inputs: &[&str]| {
+            let nodes = vec![node("NonMaxSuppression", inputs, "y", vec![])];
+            find(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() })
+        };
+        let boxes = find(&["x", "x", "c"]);
+        assert!(boxes.refused.iter().all(|(runtime, _)| *runtime != Runtime::OnnxRuntime), "{:?}", boxes.refused);
+        assert_eq!(find(&["x", "x", "i"]).filled, ["i"]);
     }
 
     #[test]

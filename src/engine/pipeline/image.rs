@@ -228,6 +228,32 @@ pub fn decode_within(
     .unwrap_or_else(|_| Err(malformed(format, "the decoder panicked")))
 }
 
+/// The memory that [`decode_within`] takes for these bytes, by their headers: nothing is decoded. 0 for bytes that are no
+/// picture, and for one that is too large.
+pub fn memory_of(bytes: &[u8], limits: DecodeLimits, resized: ResizedSize<'_>) -> usize {
+    let of = |size: (u32, u32), bytes_each: u64| {
+        let is_allowed = limits.check(size).is_ok();
+        is_allowed.then(|| u64::from(size.0) * u64::from(size.1) * bytes_each)
+    };
+    // As in decoding: no panic of a decoder gets out.
+    let found = catch_unwind(AssertUnwindSafe(|| match ImageFormat::sniff(bytes)? {
+        ImageFormat::Jpeg => jpeg::memory_of(bytes, resized).and_then(|(size, each)| of(size, each)),
+        ImageFormat::Png => {
+            let metadata = png::Limits { bytes: PNG_METADATA_BYTES_MAX };
+            let reader = png::Decoder::new_with_limits(Cursor::new(bytes), metadata).read_info().ok()?;
+            let info = reader.info();
+            let sample_bytes = if info.bit_depth == BitDepth::Sixteen { 2 } else { 1 };
+            // With transparency, whatever the colour type is.
+            of(info.size(), bytes_each(4 * sample_bytes))
+        }
+        ImageFormat::WebP => {
+            let found = containers::inspect_webp(bytes).ok()?;
+            of((found.largest.1, found.largest.2), bytes_each(4))
+        }
+    }));
+    found.ok().flatten().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
+}
+
 /// Tells whether bytes were sent as text: `curl -d @photo.jpg` removes zeros and line ends. Every format has zeros in
 /// the lengths at its beginning.
 fn is_stripped(bytes: &[u8]) -> bool {

@@ -121,6 +121,15 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         false
     }
 
+    /// The memory that [`Self::prepare`] takes for this content, in bytes, as far as it can be told without doing it: for
+    /// who pays for it in another process.
+    fn memory_of(&self, content: &Content, _limits: DecodeLimits) -> usize {
+        match content {
+            Content::Photograph(_) | Content::Document(_) => 0,
+            Content::Texts(_) | Content::Rows(_) => content.bytes().saturating_mul(TREE_BYTES),
+        }
+    }
+
     /// Makes the model's inputs, in the signature's order, from the content that a caller sent. Called on a worker's
     /// core; large intermediate results count in `hold`.
     fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
@@ -304,6 +313,15 @@ pub(super) fn check_picture_input(
         ));
     }
     Ok(())
+}
+
+/// The memory of a byte of texts or rows that become tensors, in bytes.
+const TREE_BYTES: usize = 10;
+
+/// The memory of a photograph that [`decode_photograph`] decodes.
+pub(super) fn memory_of_photograph(content: &Content, limits: DecodeLimits, preparation: &ImagePreparation) -> usize {
+    let Content::Photograph(content) = content else { return 0 };
+    image::memory_of(content, limits, &|size| preparation.resized_size(size))
 }
 
 /// Decodes the photograph that a caller sent, no larger than `preparation` needs it.

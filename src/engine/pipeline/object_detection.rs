@@ -396,6 +396,10 @@ impl Pipeline for Detector {
         &KIND
     }
 
+    fn memory_of(&self, content: &Content, limits: DecodeLimits) -> usize {
+        kind::memory_of_photograph(content, limits, &self.decoder.config.preparation())
+    }
+
     fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
         let preparation = self.decoder.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;

@@ -17,7 +17,7 @@ use ledge_base::tensor::Tensor;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-pub use self::input::{PartsError, WorkHead, WorkInput};
+pub use self::input::{ContentForm, PartsError, WorkHead, WorkInput};
 use super::kind::{AnswerError, InputError, Pipeline, Postprocess, Prepared};
 use crate::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult};
 
@@ -97,6 +97,8 @@ fn run_measured(
     let (ran, run_cpu) = run_tensors(backend, &inputs, outputs, place);
     times.run_cpu = run_cpu;
     let RunResult { outputs, time, .. } = ran?;
+    // Until results are made of them.
+    let _held = account.take(outputs.iter().map(|tensor| tensor.data().len()).sum()).map_err(InputError::from)?;
     times.compute = Some(time);
     let Some(make) = postprocess else { return Ok(RunResult { outputs, time, ..RunResult::default() }) };
 

@@ -67,10 +67,18 @@ pub struct LayerContent {
     pub tally: Tally,
     /// The bytes of its keys and values.
     pub bytes: u64,
-    /// The rows of each view that it has in addition to those below it; negative where it removes some.
-    rows: HashMap<ViewId, i64>,
+    views: HashMap<ViewId, ViewContent>,
     /// The newest event time of its records.
     newest_us: i64,
+}
+
+/// Figures of one view in a layer.
+#[derive(Debug, Clone, Copy, Default)]
+struct ViewContent {
+    /// The rows that the layer has in addition to those below it; negative where it removes some.
+    rows: i64,
+    /// The entities with a value.
+    values: u64,
 }
 
 impl LayerContent {
@@ -79,13 +87,23 @@ impl LayerContent {
         self.tally.add(key, value.as_bytes());
         self.bytes += (IndexKey::LENGTH + value.as_bytes().len()) as u64;
         self.newest_us = value.record.as_ref().map_or(i64::MIN, |record| record::event_us(record)).max(self.newest_us);
-        *self.rows.entry(key.view()).or_default() += Self::rows_of(value);
+        let view = self.views.entry(key.view()).or_default();
+        view.rows += Self::rows_of(value);
+        view.values += 1;
     }
 
     fn subtract(&mut self, key: &IndexKey, value: &LayerValue) {
         self.tally.subtract(key, value.as_bytes());
         self.bytes = self.bytes.saturating_sub((IndexKey::LENGTH + value.as_bytes().len()) as u64);
-        *self.rows.entry(key.view()).or_default() -= Self::rows_of(value);
+        let view = self.views.entry(key.view()).or_default();
+        view.rows -= Self::rows_of(value);
+        view.values = view.values.saturating_sub(1);
+    }
+
+    /// The entities of each view that have a value.
+    pub fn changed(&self) -> Vec<(ViewId, u64)> {
+        let changed = self.views.iter().filter(|(_, content)| content.values > 0);
+        changed.map(|(view, content)| (*view, content.values)).collect()
     }
 
     /// The rows that a value adds to those below it.
@@ -121,9 +139,9 @@ impl IndexContent {
     /// The rows of each view.
     pub fn rows(&self) -> HashMap<ViewId, u64> {
         let mut rows = self.snapshot_rows.clone();
-        for (view, count) in self.frozen.rows.iter().chain(&self.top.rows) {
+        for (view, content) in self.frozen.views.iter().chain(&self.top.views) {
             let rows = rows.entry(*view).or_default();
-            *rows = rows.saturating_add_signed(*count);
+            *rows = rows.saturating_add_signed(content.rows);
         }
         rows
     }

@@ -1,11 +1,13 @@
 //! Frees space on a full disk, so that reads continue.
 
+use super::super::snapshot;
 use super::Engine;
 
-/// Frees space that the store can do without: first files set aside as damaged, which are kept only as evidence, then
-/// its reserve. Returns true if anything was freed.
+/// Frees space that the store can do without: the rest of a snapshot that was not finished, files set aside as damaged,
+/// which are kept only as evidence, then its reserve. Returns true if anything was freed.
 pub fn free_space(engine: &Engine) -> bool {
-    let removed = remove_damaged_files(engine);
+    let unfinished = snapshot::remove_unfinished(engine.files.folder()).unwrap_or(0);
+    let removed = remove_damaged_files(engine) || unfinished > 0;
     match engine.files.release_reserve() {
         Ok(0) => removed,
         Ok(bytes) => {

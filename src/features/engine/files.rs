@@ -10,6 +10,7 @@
 //! index-<generation>/               a layer: what changed since the snapshot that it names
 //! clean                             the state of the index at a clean stop
 //! acknowledged, acknowledged.copy   the position of the last acknowledged push
+//! manifest                          what the last snapshots had, to count what is lost without them
 //! reserve                           reserved space, to open the index on a full disk
 //! *.damaged                         the last damaged file of each kind that was set aside
 //! lock                              locked while a daemon has the store open
@@ -22,10 +23,14 @@ use std::path::{Path, PathBuf};
 use ledge_base::durable;
 use ledge_identity::sealing::{OpenError, SealPurpose, Sealer};
 use rustix::fs::FallocateFlags;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::super::index::Tally;
 use super::super::key::HashKey;
+use super::super::snapshot::{self, MisplacedSnapshot};
+use super::manifest::{Manifest, SnapshotChanges};
+use super::restore::UPLOAD_FILE;
 
 /// The version of the forms of all these files. 2: values may be encrypted under keys of their entities, which an older
 /// version would take for plain values. 3: the journal says up to when event times were trusted, by which a replay
@@ -42,6 +47,12 @@ const RESERVE_LEAVES_BYTES: u64 = 2 << 20;
 
 /// The size of the write that tests if the disk has any room, in bytes.
 const PROBE_BYTES: usize = 64 << 10;
+
+/// The file of that write.
+const PROBE_FILE: &str = "room.probe";
+
+/// The file with what the last snapshots had.
+const MANIFEST_FILE: &str = "manifest";
 
 /// The file with the secret behind the index keys.
 pub const HASH_KEY_FILE: &str = "hash.key";
@@ -233,7 +244,7 @@ impl Files {
 
     /// True when a small file can be written. The free space that the file system reports ignores quotas.
     pub fn has_room(&self) -> bool {
-        let path = self.folder.join("room.probe");
+        let path = self.folder.join(PROBE_FILE);
         let written = File::create(&path)
             .and_then(|mut file| file.write_all(&vec![1; PROBE_BYTES]).and_then(|()| file.sync_data()));
         let _ = fs::remove_file(&path);
@@ -242,23 +253,80 @@ impl Files {
 
     /// Records a clean stop of the index.
     pub fn mark_clean(&self, clean: &CleanStop) -> io::Result<()> {
-        let text = serde_json::to_vec(clean)?;
-        let line = [&checksum(&text)[..], &text].concat();
-        durable::replace(&self.folder.join("clean"), &line)
+        self.write_checked("clean", clean)
     }
 
-    /// Reads and removes the record of [`Self::mark_clean`]: from now on the index is in use.
-    pub fn take_clean(&self) -> io::Result<Option<CleanStop>> {
-        let path = self.folder.join("clean");
-        let content = match fs::read(&path) {
+    /// What the last snapshots had; nothing where that was never written, or is damaged.
+    pub fn manifest(&self) -> Manifest {
+        self.read_checked(MANIFEST_FILE).ok().flatten().unwrap_or_default()
+    }
+
+    /// Adds a snapshot to the manifest.
+    pub fn add_to_manifest(&self, snapshot: SnapshotChanges) -> io::Result<()> {
+        let mut manifest = self.manifest();
+        manifest.add(snapshot);
+        self.write_checked(MANIFEST_FILE, &manifest)
+    }
+
+    /// Removes what a process that was killed left unfinished: of a snapshot, of an upload, of a small file.
+    pub fn remove_leftovers(&self) -> io::Result<()> {
+        let freed = snapshot::remove_unfinished(&self.folder)?;
+        if freed > 0 {
+            tracing::info!(bytes = freed, "the rest of an interrupted snapshot of the feature store is removed");
+        }
+        for name in [UPLOAD_FILE, PROBE_FILE] {
+            match fs::remove_file(self.folder.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        durable::remove_leftovers(&self.folder)
+    }
+
+    /// Gives snapshots their own names where others are in their places. Returns what was found.
+    pub fn restore_names(&self) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for MisplacedSnapshot { path, number } in snapshot::misplaced(&self.folder)? {
+            let own = self.folder.join(snapshot::file_name(number));
+            let (from, to) = (path.display().to_string(), own.display().to_string());
+            if fs::symlink_metadata(&own).is_ok() {
+                let aside = self.set_aside(&path, "snapshot")?;
+                found.push(format!("{from} is a copy of {to}, and is set aside as {}", aside.display()));
+            } else {
+                durable::rename(&path, &own)?;
+                found.push(format!("{from} is the snapshot of entry {number}, and is now {to}"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes a value with a checksum, as one line.
+    fn write_checked(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_vec(value)?;
+        let line = [&checksum(&text)[..], &text].concat();
+        durable::replace(&self.folder.join(name), &line)
+    }
+
+    /// Reads what [`Self::write_checked`] wrote; `None` without the file, or where it is damaged.
+    fn read_checked<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+        let content = match fs::read(self.folder.join(name)) {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        fs::remove_file(&path)?;
-        durable::sync_folder(&self.folder)?;
         let text = content.split_at_checked(8).filter(|(sum, text)| *sum == checksum(text)).map(|(_, text)| text);
         Ok(text.and_then(|text| serde_json::from_slice(text).ok()))
+    }
+
+    /// Reads and removes the record of [`Self::mark_clean`]: from now on the index is in use.
+    pub fn take_clean(&self) -> io::Result<Option<CleanStop>> {
+        let clean = self.read_checked("clean")?;
+        match fs::remove_file(self.folder.join("clean")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            removed => removed?,
+        }
+        durable::sync_folder(&self.folder)?;
+        Ok(clean)
     }
 
     /// The bytes that everything at `path` takes on the disk.

@@ -12,6 +12,7 @@ pub mod commands;
 pub mod disk_space;
 pub mod erasure;
 pub mod files;
+pub mod manifest;
 pub mod recovery;
 pub mod restore;
 pub mod snapshots;
@@ -111,6 +112,8 @@ pub struct Engine {
     pub has_undecryptable: AtomicBool,
     /// True when the writer has requested a snapshot.
     pub snapshot_asked: AtomicBool,
+    /// True when the journal lacks entries that the snapshots in use do not have: the next snapshot takes their place.
+    pub has_gap: AtomicBool,
     /// True when the first opening has ended, with or without success.
     pub opened: tokio::sync::watch::Sender<bool>,
     pub counters: Counters,

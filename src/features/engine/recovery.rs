@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
 use super::super::index::{Index, IndexError, Layer, LayerValue};
 use super::super::journal::{self, Change, Entry, ReplayError};
 use super::super::key::IndexKey;
@@ -20,8 +22,9 @@ use super::super::record::{Damaged, Seal, sequence_number};
 use super::super::registry::Registry;
 use super::super::snapshot::{self, SnapshotError, SnapshotReader, SnapshotTable};
 use super::super::statistics::Counters;
+use super::super::view::ViewId;
 use super::applier::{Action, Applier, IndexContent, PendingChange};
-use super::commands::WriterCommand;
+use super::commands::{UpkeepJob, WriterCommand};
 use super::files::{CleanStop, RESERVE_BYTES};
 use super::{Engine, StoreState, disk_space};
 
@@ -250,6 +253,7 @@ fn checked(
     let had = last.max(applier.content.highest);
     match clean {
         Some(clean) if clean.tally == applier.content.top.tally && clean.applied == last => {
+            report_gone_snapshots(engine, had + 1, had, ahead);
             report_lacking(engine, had);
             let gaps = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
             report_lost(engine, &gaps?);
@@ -267,7 +271,9 @@ fn checked(
                 LoadError::Index(error) => error.into(),
                 LoadError::System(reason) => Unusable::System(reason),
             })?;
-            report_lacking(engine, applier.content.highest.max(had).max(last_of(ahead)).max(from - 1));
+            let all = applier.content.highest.max(had).max(last_of(ahead)).max(from - 1);
+            report_gone_snapshots(engine, from.max(had + 1), all, ahead);
+            report_lacking(engine, all);
             // sled's own statement of its content proves nothing here.
             let gaps = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
             report_lost(engine, &gaps);
@@ -293,9 +299,11 @@ fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, ahead: &[Arc<Layer
         LoadError::System(reason) => reason,
     })?;
     // Before the layer is marked complete: a later start could not report it.
-    report_lacking(engine, applier.content.highest.max(last_of(ahead)).max(from - 1));
-    let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
-    report_lost(engine, &lost);
+    let had = applier.content.highest.max(last_of(ahead)).max(from - 1);
+    let reported = report_gone_snapshots(engine, from, had, ahead);
+    report_lacking(engine, had);
+    let lost = replay(engine, from, engine.journal_end(), reported.saturating_sub(1), &mut applier);
+    report_lost(engine, &lost.map_err(String::from)?);
     let noted = applier.note_applied();
     let noted = noted.and_then(|()| if over.is_none() { applier.index.top().set_complete(hash_key) } else { Ok(()) });
     noted.map_err(|error| error.to_string())?;
@@ -400,7 +408,7 @@ enum LoadError {
 fn load_snapshot(engine: &Engine, applier: &mut Applier) -> Result<u64, LoadError> {
     let mut unread = None;
     for (replay_from, path) in snapshots(engine).map_err(LoadError::System)? {
-        match load(engine, &path, applier) {
+        match load(engine, replay_from, &path, applier) {
             Ok(()) => {
                 applier.applied = applier.applied.max(replay_from - 1);
                 return Ok(replay_from);
@@ -425,9 +433,13 @@ impl From<SnapshotError> for SnapshotFailure {
     }
 }
 
-fn load(engine: &Engine, path: &Path, applier: &mut Applier) -> Result<(), SnapshotFailure> {
+fn load(engine: &Engine, named: u64, path: &Path, applier: &mut Applier) -> Result<(), SnapshotFailure> {
     let file = File::open(path).map_err(SnapshotError::Read)?;
     let mut reader = SnapshotReader::new(BufReader::with_capacity(1 << 18, file))?;
+    let number = reader.header().replay_from;
+    if number != named {
+        return Err(SnapshotError::Misplaced { number }.into());
+    }
     let same_keys = reader.header().hash_key_id == engine.hash_key.id();
     let mut skipped = SkippedEntries::default();
     let mut is_done = false;
@@ -574,6 +586,50 @@ pub fn report_lost(engine: &Engine, lost: &[String]) {
     for reason in lost {
         engine.alarm("entries of the feature store's journal may be lost", reason);
     }
+}
+
+/// Reports acknowledged entries that were in snapshots which are gone, where the journal begins after them: older
+/// snapshots are in their place, or none. `from` is the first entry that neither the snapshot in use nor the layer over
+/// it has, `had` the last one that anything has, and `ahead` are layers over later snapshots. Returns the first entry
+/// that the journal has, if any before it are lost; otherwise 0.
+fn report_gone_snapshots(engine: &Engine, from: u64, had: u64, ahead: &[Arc<Layer>]) -> u64 {
+    let Ok(begin) = journal::begin(&engine.files.journal()) else { return 0 };
+    let mut until = begin.as_ref().map_or(u64::MAX, |begin| begin.first_seq);
+    if engine.acknowledged.lacking().is_some_and(|lacking| lacking.start < until) {
+        // Those beyond are counted with the journal's end.
+        until = until.min(had.saturating_add(1));
+    }
+    let later = ahead.iter().filter_map(|layer| layer.snapshot().ok()).min().unwrap_or(u64::MAX);
+    let lost = engine.files.manifest().lost(from, until.min(later));
+    // The journal's first segment states the one before it.
+    let before = begin.as_ref().map_or(0, |begin| begin.before.end.saturating_sub(begin.before.start.max(from)));
+    let count = lost.values().sum::<u64>().max(if ahead.is_empty() { before } else { 0 });
+    if count == 0 {
+        return 0;
+    }
+
+    engine.counters.entries_lost.fetch_add(count, Relaxed);
+    engine.counters.with_views(|views| {
+        for (view, entries) in &lost {
+            views.entry(*view).or_default().lost += entries;
+        }
+    });
+    let registry = engine.registry.load();
+    let named = |(view, entries): (&ViewId, &u64)| match registry.view_by_id(*view) {
+        Some(view) => format!("{entries} of {}", view.name),
+        None => format!("{entries} of a view that is not declared"),
+    };
+    let views: Vec<_> = lost.iter().map(named).collect();
+    let of_views = if views.is_empty() { String::new() } else { format!(" ({})", views.join(", ")) };
+    let reason = format!(
+        "at least {count} entries, from {from} on{of_views}: the snapshots that had them are gone, and the journal begins \
+         later. Push their rows again, or restore a backup"
+    );
+    engine.alarm("acknowledged entries of the feature store are lost", &reason);
+    // A snapshot of what is left, from which on the journal is whole.
+    engine.has_gap.store(true, Relaxed);
+    let _ = engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
+    begin.map_or(0, |begin| begin.first_seq)
 }
 
 /// Reports acknowledged entries that are missing at the journal's end. `had` is the last one that index or snapshot

@@ -25,6 +25,7 @@ use super::super::statistics::Counters;
 use super::Engine;
 use super::commands::WriterCommand;
 use super::files::Files;
+use super::manifest::SnapshotChanges;
 use super::recovery::{self, close, set_aside};
 use super::upkeep::Upkeep;
 
@@ -189,11 +190,18 @@ impl Upkeep {
         self.engine.counters.purged.fetch_add(copied.expired, Relaxed);
         self.no_snapshot_before = Instant::now();
         self.snapshot_at = number;
+        // A layer with every record has entries from the beginning on.
+        let after = index.snapshot().map_or(1, |snapshot| snapshot.header().replay_from);
+        let noted =
+            self.engine.files.add_to_manifest(SnapshotChanges { after, number, changed: frozen.changed.clone() });
+        if let Err(error) = noted {
+            tracing::warn!(%error, "cannot write the manifest of the feature store; a loss of its snapshots might not be counted");
+        }
 
         // A reader may have found damage while the snapshot was written.
         if self.rebase(&index, Arc::new(table)) {
             let kept = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-            if self.engine.acknowledged.lacking().is_some() {
+            if self.engine.acknowledged.lacking().is_some() || self.engine.has_gap.swap(false, Relaxed) {
                 // An older snapshot would need entries that the journal lacks.
                 self.remove_superseded(number);
                 self.engine.acknowledged.in_snapshot(number);
@@ -249,6 +257,8 @@ impl Upkeep {
     /// Ensures that there is room for a snapshot, if need be by removing the older of two. It may use half of
     /// `min_free_mb`, since it is a snapshot that allows journal segments to be removed.
     fn make_room(&self) -> Result<(), FeatureError> {
+        // The rest of a snapshot that failed needs no room beside the next one.
+        let _ = snapshot::remove_unfinished(self.engine.files.folder());
         let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
         let last = snapshots.first().map_or(0, |(_, path)| Files::size(path));
         let need = last / 4 * 5 + (self.engine.config.min_free_mb << 19);

@@ -15,10 +15,11 @@ use tokio::sync::oneshot;
 use super::super::index::Index;
 use super::super::journal;
 use super::super::online::FeatureError;
-use super::super::snapshot;
+use super::super::snapshot::{self, SnapshotTable};
 use super::super::statistics::Counters;
 use super::applier::Applier;
 use super::commands::{UpkeepJob, WriterCommand};
+use super::manifest::SnapshotChanges;
 use super::recovery::{self, close, set_aside};
 use super::{Engine, StoreState};
 use super::{disk_space, restore};
@@ -284,6 +285,15 @@ impl Upkeep {
         let old = answer.recv().map_err(|_| closed())?;
 
         let records = written?;
+        let restored = SnapshotTable::open(&self.engine.files.folder().join(snapshot::file_name(replay_from)));
+        if let Ok(Some(restored)) = restored {
+            let changed = restored.statistics().records.clone();
+            let noted =
+                self.engine.files.add_to_manifest(SnapshotChanges { after: next_seq, number: replay_from, changed });
+            if let Err(error) = noted {
+                tracing::warn!(%error, "cannot write the manifest of the feature store; a loss of the restored snapshot might not be counted");
+            }
+        }
         // From here on the disk has the new store, which needs the space.
         let _ = fs::remove_file(&file);
         let generations = self.engine.files.generations().unwrap_or_default();

@@ -178,16 +178,17 @@ impl StoreWriter {
     /// Puts `layer` on the index, for the entries of a new journal segment.
     fn freeze(&mut self, layer: Layer, least: u64) -> Result<Arc<Index>, FeatureError> {
         let unwritten = |error: JournalError| FeatureError::Unavailable { reason: error.to_string() };
-        let Some((index, records)) = self.on_index(|applier| Ok((applier.index.clone(), applier.content.records())))
-        else {
-            return Err(self.no_index());
-        };
+        let content = self.on_index(|applier| {
+            let content = &applier.content;
+            Ok((applier.index.clone(), content.records(), content.top.changed()))
+        });
+        let Some((index, records, changed)) = content else { return Err(self.no_index()) };
         self.journal.skip_to(least).and_then(|()| self.journal.rotate()).map_err(unwritten)?;
         self.publish_figures();
         let (number, hash_key) = (self.journal.next_seq(), self.engine.hash_key.id());
         let begun = layer.begin(number, hash_key);
         begun.map_err(|error| FeatureError::Unavailable { reason: error.to_string() })?;
-        let frozen = Arc::new(index.freeze(Arc::new(layer), number, records));
+        let frozen = Arc::new(index.freeze(Arc::new(layer), number, records, changed));
         let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(&index, &frozen)) else {
             return Err(self.no_index());
         };

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::format::{HEADER_BYTES, PreviousSegment, SegmentHeader};
@@ -67,6 +68,25 @@ pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// The beginning of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalBegin {
+    /// The first entry that it may have.
+    pub first_seq: u64,
+    /// The entries of the segment before, which is not there any more, as far as the first one states them.
+    pub before: Range<u64>,
+}
+
+/// The beginning of the journal in `folder`; `None` for one without segments.
+pub fn begin(folder: &Path) -> io::Result<Option<JournalBegin>> {
+    let Chain { segments, .. } = Chain::read(folder)?;
+    Ok(segments.first().map(|first| {
+        let before = first.header.ok().and_then(|header| header.previous);
+        let before = before.map_or(0..0, |before| before.first_seq..before.next_seq);
+        JournalBegin { first_seq: first.first_seq, before }
+    }))
 }
 
 impl Chain {

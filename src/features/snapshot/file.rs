@@ -65,11 +65,34 @@ pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
+/// A snapshot whose name is not that of its number: another file was put in its place.
+#[derive(Debug)]
+pub struct MisplacedSnapshot {
+    pub path: PathBuf,
+    /// The number that its header states.
+    pub number: u64,
+}
+
+/// The snapshots in `folder` whose headers state other numbers than their names. Damaged ones are not among them.
+pub fn misplaced(folder: &Path) -> io::Result<Vec<MisplacedSnapshot>> {
+    let mut found = Vec::new();
+    for (named, path) in list(folder)? {
+        let header = File::open(&path).map_err(SnapshotError::Read);
+        let header = header.and_then(|file| Ok(SnapshotReader::new(BufReader::new(file))?.header().replay_from));
+        if let Ok(number) = header
+            && number != named
+        {
+            found.push(MisplacedSnapshot { path, number });
+        }
+    }
+    Ok(found)
+}
+
 /// Writes a snapshot into the existing `folder`; `fill` adds the records.
 ///
 /// When this returns `Ok`, the snapshot survives a power cut, and was read back completely. When it fails, the folder
-/// has its earlier snapshots. A power cut in the middle leaves a file that [`list`] ignores and the next call removes;
-/// so no two calls may run at the same time.
+/// has its earlier snapshots. A power cut in the middle leaves a file that [`list`] ignores and [`remove_unfinished`]
+/// removes; so no two calls may run at the same time.
 pub fn write_file(
     folder: &Path,
     header: &SnapshotHeader,
@@ -78,7 +101,7 @@ pub fn write_file(
     let path = folder.join(file_name(header.replay_from));
     let temporary = path.with_extension(format!("ledge{UNFINISHED_SUFFIX}"));
     let written = remove_unfinished(folder)
-        .and_then(|()| write(&temporary, header, fill))
+        .and_then(|_| write(&temporary, header, fill))
         .map_err(|source| SnapshotError::Write { file: path.clone(), source });
     let done = written.and_then(|summary| {
         read_back(&temporary, header, summary)?;
@@ -104,9 +127,16 @@ fn write(
     Ok(summary)
 }
 
-/// Reads a snapshot to its end and checks every checksum.
+/// Reads a snapshot to its end and checks every checksum, and that it is the one that its name says.
 pub fn verify_file(path: &Path) -> Result<Summary, SnapshotError> {
-    read_all(path).map(|reader| reader.summary())
+    let reader = read_all(path)?;
+    let named = path.file_name().and_then(|name| replay_from(name.to_str()?));
+    let number = reader.header().replay_from;
+    if named.is_some_and(|named| named != number) {
+        Err(SnapshotError::Misplaced { number })
+    } else {
+        Ok(reader.summary())
+    }
 }
 
 fn read_all(path: &Path) -> Result<SnapshotReader<BufReader<File>>, SnapshotError> {
@@ -127,12 +157,16 @@ fn read_back(path: &Path, header: &SnapshotHeader, summary: Summary) -> Result<(
     Ok(())
 }
 
-fn remove_unfinished(folder: &Path) -> io::Result<()> {
+/// Removes what a process that was killed left of a snapshot. Returns how many bytes that freed.
+pub fn remove_unfinished(folder: &Path) -> io::Result<u64> {
+    let mut freed = 0;
     for entry in folder.read_dir()? {
         let entry = entry?;
         if entry.file_name().to_str().and_then(|name| replay_from(name.strip_suffix(UNFINISHED_SUFFIX)?)).is_some() {
+            let bytes = entry.metadata()?.len();
             std::fs::remove_file(entry.path())?;
+            freed += bytes;
         }
     }
-    Ok(())
+    Ok(freed)
 }

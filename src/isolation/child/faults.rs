@@ -21,6 +21,9 @@ use crate::wire::Setup;
 /// The bytes at the begin of an input that ask for a fault; the next one says which.
 pub const MAGIC: &[u8; 7] = b"!FAULT:";
 
+/// The lines of an attack on the log: half a gigabyte.
+const LINES_OF_ATTACK: usize = 1 << 17;
+
 /// A string of a `BYTES` tensor begins with its length.
 const LENGTH_BYTES: usize = 4;
 
@@ -54,9 +57,60 @@ fn probe(name: &[u8]) {
     sandbox_probe::run(&targets, |result| {
         let (attempt, outcome) = (&result.attempt, &result.outcome);
         let line = serde_json::json!({ "message": "probe", "attempt": attempt, "outcome": outcome });
-        eprintln!("{line}");
+        super::complain(format_args!("{line}"));
     });
-    eprintln!("{}", serde_json::json!({ "message": "probed" }));
+    super::complain(format_args!("{}", serde_json::json!({ "message": "probed" })));
+}
+
+/// Prints the open files of this process, each as a line of JSON.
+fn list_files() {
+    for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+        let (number, target) = (entry.file_name(), std::fs::read_link(entry.path()).unwrap_or_default());
+        let line = serde_json::json!({ "message": "file", "number": number.to_string_lossy(), "target": target });
+        super::complain(format_args!("{line}"));
+    }
+    super::complain(format_args!("{}", serde_json::json!({ "message": "files" })));
+}
+
+/// Does to the log what a hostile process would: forges lines, cuts it off, and writes without end.
+fn attack_log() {
+    let forged = serde_json::json!({ "timestamp": "2026-01-01T00:00:00Z", "level": "ERROR", "message": "forged" });
+    super::complain(format_args!("{forged}\r\n\x1b[2J\u{202e}{forged}\n{forged}"));
+    let _ = rustix::fs::ftruncate(std::io::stderr(), 0);
+    let line = [b"x".repeat(4000), b"\n".to_vec()].concat();
+    for _ in 0..LINES_OF_ATTACK {
+        // What finds no room is lost.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), &line);
+    }
+}
+
+/// Allocates until memory has run out, in blocks of this size.
+fn use_up_memory(block_bytes: usize) -> Vec<Vec<u8>> {
+    let mut all = vec![vec![1_u8; block_bytes]];
+    loop {
+        let mut block = Vec::new();
+        if block.try_reserve_exact(block_bytes).is_err() || all.try_reserve(1).is_err() {
+            return all;
+        }
+        if let Some(first) = all.first() {
+            block.extend_from_slice(first);
+        }
+        all.push(block);
+    }
+}
+
+/// Uses up the memory, and has another thread crash then, as one of a runtime does.
+fn crash_elsewhere(block_bytes: usize) {
+    let (sender, wait) = std::sync::mpsc::sync_channel::<()>(1);
+    let _ = std::thread::Builder::new().spawn(move || {
+        let _ = wait.recv();
+        sys::raise(libc::SIGSEGV);
+    });
+    let _all = use_up_memory(block_bytes);
+    let _ = sender.send(());
+    loop {
+        std::thread::park();
+    }
 }
 
 /// A way to go wrong.
@@ -69,6 +123,12 @@ pub enum Fault {
     Loop,
     /// Allocation without end.
     Memory,
+    /// The same in blocks of so many bytes, and then the crash of another thread.
+    MemoryElsewhere(usize),
+    /// Prints its open files.
+    Files,
+    /// Attacks the log.
+    Log,
     StackOverflow,
     /// Writes all over the shared memory, and answers then.
     Scribble,
@@ -76,6 +136,8 @@ pub enum Fault {
     Nonsense,
     /// Ends as if somebody had killed it.
     Kill,
+    /// Threads without end.
+    Threads,
     /// Attempts what the seal denies, with this name.
     Probe(Vec<u8>),
 }
@@ -94,10 +156,16 @@ impl Fault {
             b'a' => Self::Abort,
             b'l' => Self::Loop,
             b'm' => Self::Memory,
+            b'e' => Self::MemoryElsewhere(64 << 20),
+            // Of which nobody counts whose they are.
+            b'u' => Self::MemoryElsewhere(512 << 10),
+            b'd' => Self::Files,
+            b'w' => Self::Log,
             b'o' => Self::StackOverflow,
             b'c' => Self::Scribble,
             b'n' => Self::Nonsense,
             b'k' => Self::Kill,
+            b't' => Self::Threads,
             _ => return None,
         })
     }
@@ -117,11 +185,12 @@ impl Fault {
                     all.push(vec![1_u8; 64 << 20]);
                 }
             }
+            Self::MemoryElsewhere(block_bytes) => crash_elsewhere(*block_bytes),
             Self::StackOverflow => drop(std::hint::black_box(overflow(1))),
             Self::Kill => {
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
             }
-            Self::Probe(_) | Self::Scribble | Self::Nonsense => {}
+            Self::Probe(_) | Self::Scribble | Self::Nonsense | Self::Files | Self::Log | Self::Threads => {}
         }
     }
 
@@ -132,8 +201,20 @@ impl Fault {
                 probe(&name);
                 return Ok(());
             }
+            Self::Threads => {
+                start_threads();
+                return Ok(());
+            }
             Self::Scribble => {
                 lane.scribble(0xa5);
+                return Ok(());
+            }
+            Self::Files => {
+                list_files();
+                return Ok(());
+            }
+            Self::Log => {
+                attack_log();
                 return Ok(());
             }
             Self::Nonsense => lane.reply(number, lane.answer(), &vec![255_u8; 64])?,
@@ -165,6 +246,21 @@ pub fn read(file: &[u8]) -> Option<FileFacts> {
             None
         }
     }
+}
+
+/// Starts threads that stay, until the system allows no more of them, and prints their number as a line of JSON.
+fn start_threads() {
+    let wait = || loop {
+        std::thread::park();
+    };
+    let mut count = 0;
+    let reason = loop {
+        match std::thread::Builder::new().stack_size(64 << 10).spawn(wait) {
+            Ok(_) => count += 1,
+            Err(error) => break error.to_string(),
+        }
+    };
+    eprintln!("{}", serde_json::json!({ "message": "threads", "count": count, "reason": reason }));
 }
 
 #[expect(unconditional_recursion, reason = "that is the fault")]

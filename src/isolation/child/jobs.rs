@@ -12,22 +12,24 @@ use ledge_engine::pipeline::work::{
 };
 
 use super::crash::{self, Work};
-use super::models::Models;
+use super::models::{Model, Models};
+use super::running::Running;
 use crate::lane::{Lane, LaneError, Place, Writer};
 use crate::wire::{AnswerHead, JobHead, ModelId, RunHead, TensorHead};
 
 /// Runs the jobs of the lane `index`, on `core` of `all`, for as long as the daemon gives correct ones.
-pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Models) {
+pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Models, running: &Running) {
     let _end = super::EndOnPanic;
     let is_pinned = cores::pin(&[core]).is_ok();
+    lane.serve_on(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
     let mut last = 0;
     loop {
         last = lane.next(last);
         crash::works_at(Work::Lane { index, job: last });
-        let job = Job { lane, number: last, index, core: is_pinned.then_some(core), all, models };
+        let job = Job { lane, number: last, index, core: is_pinned.then_some(core), all, models, running };
         if let Err(error) = job.answer() {
             // The daemon ends a child that does not answer, and says what happened.
-            eprintln!("a job of lane {index} is none: {error}");
+            super::complain(format_args!("invalid job on channel {index}: {error}"));
             return;
         }
     }
@@ -41,6 +43,7 @@ struct Job<'l> {
     core: Option<usize>,
     all: &'l [usize],
     models: &'l Models,
+    running: &'l Running,
 }
 
 impl Job<'_> {
@@ -82,13 +85,20 @@ impl Job<'_> {
         is_wide: bool,
         run: impl FnOnce(&mut dyn Backend, RunPlace) -> FinishedWork,
     ) -> Result<(), LaneError> {
-        let Some(model) = self.models.get(model) else { return self.refuse("the model") };
-        let mut backend = model.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Model { backend, canceller }) = self.models.get(model) else { return self.refuse("the model") };
+        let mut backend = backend.lock().unwrap_or_else(PoisonError::into_inner);
         // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow every
         // core. The threads settle on the cores that the daemon reserved.
         let is_wide = is_wide && self.core.is_some() && cores::pin(self.all).is_ok();
         let place = RunPlace { core: self.index, is_wide, deadline: Instant::now(), patience: None };
-        let FinishedWork { result, times } = run(&mut **backend, place);
+        self.running.begin(self.index, self.number, canceller);
+        let FinishedWork { mut result, times } = run(&mut **backend, place);
+        self.running.end(self.index);
+        if result.is_err() && crash::others_hold_memory() {
+            // It may have failed for want of what that work is about to free, or to end for.
+            let reason = "another call uses up the memory of the process".to_owned();
+            result = Err(RunError::Interrupted { reason, is_explained: true }.into());
+        }
         if is_wide && let Some(core) = self.core {
             let _ = cores::pin(&[core]);
         }

@@ -7,8 +7,9 @@ pub mod faults;
 mod jobs;
 mod models;
 mod reading;
+mod running;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use rustix::process::Signal;
 
 use self::crash::Work;
 use self::models::Models;
+use self::running::Running;
 use crate::channel::{self, MESSAGE_BYTES_MAX};
+use crate::heartbeat;
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
 use crate::stage::COMPILED_BYTES_MAX;
@@ -52,20 +55,23 @@ pub enum ChildError {
 /// Serves the daemon at the other end of standard input until it hangs up. To be called while there is one thread. Returns
 /// only errors.
 pub fn run() -> Result<(), ChildError> {
+    sys::close_other_files();
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
     let setup: Option<Setup> = channel::receive(&socket, MESSAGE_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
     // Read from the kernel once: a sealed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
-    yield_to_others(setup.is_trial);
+    yield_to_others(&setup);
     let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
     let seal = seal(&setup, &runtimes);
     #[cfg(feature = "fault-injection")]
     faults::before_the_seal(&setup, &seal);
+    let statm = crash::open_memory().ok();
     let seal = seal.apply();
     channel::send(&socket, &Done::Sealed(seal)).map_err(ChildError::Socket)?;
     let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
-    crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?);
+    crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?, statm);
+    let _prepared = crash::prepare();
     let mut lanes = Vec::with_capacity(setup.cores.len());
     for _ in &setup.cores {
         let file = channel::receive_file(&socket).map_err(ChildError::Socket)?;
@@ -73,21 +79,29 @@ pub fn run() -> Result<(), ChildError> {
     }
 
     let models = Arc::new(Models::new(runtimes, setup.content_bytes));
+    let running = Arc::new(Running::new(lanes.len()));
     for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
-        let (models, cores) = (models.clone(), setup.cores.clone());
-        let serve = move || jobs::serve(&lane, index, core, &cores, &models);
+        let (models, running, cores) = (models.clone(), running.clone(), setup.cores.clone());
+        let serve = move || {
+            let _prepared = crash::prepare();
+            jobs::serve(&lane, index, core, &cores, &models, &running);
+        };
         let thread = std::thread::Builder::new().name(format!("infer-core-{core}"));
         thread.spawn(serve).map_err(ChildError::Thread)?;
     }
-    obey(&Arc::new(socket), &models);
+    if let Some(report) = crash::report() {
+        let thread = std::thread::Builder::new().name("heartbeat".to_owned());
+        thread.spawn(|| heartbeat::answer(report)).map_err(ChildError::Thread)?;
+    }
+    obey(&Arc::new(socket), &models, &running);
     end()
 }
 
-/// Lets the kernel end this process before the daemon when memory is short; a trial before all others, and it waits for the
+/// Lets the kernel end this process before the daemon when memory is short, or before all others. A trial also waits for the
 /// threads that answer requests.
-fn yield_to_others(is_trial: bool) {
-    limited_process::go_first_without_memory(if is_trial { FIRST_WITHOUT_MEMORY } else { MEMORY_SCORE });
-    if is_trial {
+fn yield_to_others(setup: &Setup) {
+    limited_process::go_first_without_memory(if setup.ends_first { FIRST_WITHOUT_MEMORY } else { MEMORY_SCORE });
+    if setup.is_trial {
         let _ = rustix::process::nice(TRIAL_NICENESS);
     }
 }
@@ -116,7 +130,7 @@ fn own_input() -> io::Result<OwnedFd> {
 }
 
 /// Obeys orders until the daemon hangs up.
-fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
+fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &Running) {
     while let Ok(Some(order)) = channel::receive::<Order>(socket, MESSAGE_BYTES_MAX) {
         let own = models.clone();
         let obeyed = match order {
@@ -144,12 +158,16 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>) {
                 }
                 Ok(())
             }
+            Order::Cancel { lane, job } => {
+                running.cancel(lane, job);
+                Ok(())
+            }
             Order::Read(number, format) => channel::receive_file(socket).and_then(|file| {
                 in_background(number, socket, move || Done::Read(number, reading::read(format, &file.into())))
             }),
         };
         if let Err(error) = obeyed {
-            eprintln!("cannot start with an order: {error}");
+            complain(format_args!("cannot handle request: {error}"));
             return;
         }
     }
@@ -164,11 +182,17 @@ fn in_background(
     let socket = socket.clone();
     let work = move || {
         let _end = EndOnPanic;
+        let _prepared = crash::prepare();
         crash::works_at(Work::Load(number));
         // When the daemon hung up, the main thread ends the process.
         let _ = channel::send(&socket, &work());
     };
     std::thread::Builder::new().name("infer-load".to_owned()).spawn(work).map(drop)
+}
+
+/// Writes a line to standard error. `eprintln!` would panic where the daemon does not read so fast.
+fn complain(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Ends the process when its thread panics: nobody would answer the daemon, and the crash report tells whose fault it was.

@@ -8,7 +8,7 @@ use ledge_base::memory_budget::{Account, MemoryBudget};
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::process;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{Backend, LoadError, Runtime};
+use ledge_engine::backend::{Backend, CancelRun, LoadError, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::panic_message;
@@ -25,7 +25,12 @@ pub struct Models {
 }
 
 /// One model; clones share it.
-pub type Model = Arc<Mutex<Box<dyn Backend>>>;
+#[derive(Clone)]
+pub struct Model {
+    pub backend: Arc<Mutex<Box<dyn Backend>>>,
+    /// Cancels its run, where its runtime can.
+    pub canceller: Option<Arc<dyn CancelRun>>,
+}
 
 impl Models {
     /// No models yet. What is made of the content of calls takes at most `content_bytes` of memory.
@@ -93,7 +98,8 @@ impl Models {
         }
         let signature = backend.signature().clone();
         let bytes = process::resident_bytes().saturating_sub(before);
-        self.lock().insert(order.model, Arc::new(Mutex::new(backend)));
+        let canceller = backend.canceller();
+        self.lock().insert(order.model, Model { backend: Arc::new(Mutex::new(backend)), canceller });
         Ok(LoadedFacts { signature, bytes })
     }
 }

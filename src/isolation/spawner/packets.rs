@@ -41,8 +41,7 @@ impl Verb {
 /// An order of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Start the program that is the first file, with the second as standard input. Without further files its output goes
-    /// nowhere, and its errors where those of the daemon go; else these are two more files.
+    /// Start the program that is the first file, with the others as standard input, output and error.
     Start { number: u64, verb: Verb },
     /// End every child. The daemon has a new program, which knows none of them.
     Reset,
@@ -67,6 +66,10 @@ pub enum Report {
     },
     /// There is no child any more.
     Reset,
+    /// The child was stopped by a signal.
+    Stopped {
+        number: u64,
+    },
 }
 
 /// A connected pair of sockets that keep packets apart, and report the end of the other side.

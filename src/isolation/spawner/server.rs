@@ -1,17 +1,18 @@
-//! The spawner, from inside: `ledge spawner`. One thread, asleep in poll(2) until the daemon asks for a child or one ends.
+//! The spawner, from inside: `ledge spawner`. One thread, asleep in poll(2) until the daemon asks for a child, or one ends
+//! or is stopped.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_service::limited_process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::process::{DumpableBehavior, Pid, Signal};
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions};
 
 use super::packets::{self, Report, Request, Verb};
 use crate::starter;
@@ -35,6 +36,7 @@ pub enum SpawnerError {
 /// Serves the daemon at the other end of standard input until it hangs up, and ends every child then. To be called while
 /// there is one thread.
 pub fn run() -> Result<(), SpawnerError> {
+    sys::close_other_files();
     sys::ignore_stop_signals();
     // A child that an attacker controls must not change what the spawner does, where no seal keeps it from that.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -42,7 +44,7 @@ pub fn run() -> Result<(), SpawnerError> {
     // Under another number, so that nothing reads it by accident.
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3).map_err(|e| SpawnerError::Socket(e.into()))?;
     rustix::net::sockopt::socket_type(&socket).map_err(|e| SpawnerError::Socket(e.into()))?;
-    serve(&socket)
+    serve(&socket, &sys::child_signals().map_err(SpawnerError::Wait)?)
 }
 
 /// Ends this process with the spawner, if that has started it. To be called before anything else.
@@ -67,19 +69,23 @@ struct Started {
     pidfd: OwnedFd,
 }
 
-pub(super) fn serve(socket: &OwnedFd) -> Result<(), SpawnerError> {
+/// Serves the daemon until it hangs up. `signals` is readable when a child may have been stopped.
+pub(super) fn serve(socket: &OwnedFd, signals: &OwnedFd) -> Result<(), SpawnerError> {
     let mut children = Vec::new();
-    let ended = obey(socket, &mut children);
+    let ended = obey(socket, signals, &mut children);
     end(&mut children);
     ended
 }
 
-fn obey(socket: &OwnedFd, children: &mut Vec<Started>) -> Result<(), SpawnerError> {
+fn obey(socket: &OwnedFd, signals: &OwnedFd, children: &mut Vec<Started>) -> Result<(), SpawnerError> {
     loop {
-        let is_asked = wait(socket, children).map_err(SpawnerError::Wait)?;
+        let is_asked = wait(socket, signals, children).map_err(SpawnerError::Wait)?;
         // Every send fails only when the daemon has ended, and then the next receive reports it.
         for (number, status) in reap(children) {
             let _ = packets::send(socket, &Report::Ended { number, status }, &[]);
+        }
+        for number in children.iter().filter(|child| child.was_stopped()).map(|child| child.number) {
+            let _ = packets::send(socket, &Report::Stopped { number }, &[]);
         }
         if !is_asked {
             continue;
@@ -108,12 +114,24 @@ fn obey(socket: &OwnedFd, children: &mut Vec<Started>) -> Result<(), SpawnerErro
     }
 }
 
-/// Sleeps until the daemon asks for something, which it returns, or a child has ended.
-fn wait(socket: &OwnedFd, children: &[Started]) -> io::Result<bool> {
+impl Started {
+    /// True once for each time that it was stopped by a signal.
+    fn was_stopped(&self) -> bool {
+        let stopped =
+            rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        matches!(stopped, Ok(Some(status)) if status.stopped())
+    }
+}
+
+/// Sleeps until the daemon asks for something, which it returns, or a child has ended or was stopped.
+fn wait(socket: &OwnedFd, signals: &OwnedFd, children: &[Started]) -> io::Result<bool> {
     let mut files: Vec<_> = children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)).collect();
-    files.push(PollFd::new(socket, PollFlags::IN));
+    files.extend([PollFd::new(signals, PollFlags::IN), PollFd::new(socket, PollFlags::IN)]);
     retry_on_intr(|| poll(&mut files, None))?;
-    Ok(files.last().is_some_and(|socket| !socket.revents().is_empty()))
+    let is_asked = files.last().is_some_and(|socket| !socket.revents().is_empty());
+    // Before the children are looked at: a signal that comes later is another byte.
+    let _ = rustix::io::read(signals, &mut [0; 64]);
+    Ok(is_asked)
 }
 
 /// Takes the children that have ended, with their numbers and statuses.
@@ -133,8 +151,10 @@ fn reap(children: &mut Vec<Started>) -> Vec<(u64, i32)> {
 
 fn start(number: u64, verb: Verb, files: Vec<OwnedFd>) -> io::Result<Started> {
     let mut files = files.into_iter();
-    let (Some(program), Some(input)) = (files.next(), files.next()) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a request without a program and its input"));
+    let (Some(program), Some(input), Some(output), Some(errors)) =
+        (files.next(), files.next(), files.next(), files.next())
+    else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a request without a program and its three files"));
     };
     check_owner(&program)?;
     // By its descriptor, not by a path and not this process's own: it is the file that the daemon runs, which the orders to
@@ -143,8 +163,7 @@ fn start(number: u64, verb: Verb, files: Vec<OwnedFd>) -> io::Result<Started> {
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command.arg0("ledge").args(verb.words()).env_clear().envs(limited_process::environment());
     command.env(PARENT_VARIABLE, OsString::from(std::process::id().to_string()));
-    command.stdin(input).stdout(files.next().map_or_else(Stdio::null, Stdio::from));
-    command.stderr(files.next().map_or_else(Stdio::inherit, Stdio::from));
+    command.stdin(input).stdout(output).stderr(errors);
     let (process, pidfd) = starter::spawn(&mut command)?;
     Ok(Started { number, process, pidfd })
 }

@@ -13,15 +13,11 @@ struct TestSpawner {
 impl TestSpawner {
     fn new(program: &str) -> Self {
         let (socket, other) = packets::pair().unwrap();
-        let serving = std::thread::spawn(move || server::serve(&other).unwrap());
-        let shared = Arc::new(Shared {
-            socket,
-            // There is no process to wait for.
-            pid: rustix::process::getpid(),
-            program: rustix::fs::open(Path::new(program), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap(),
-            next: AtomicU64::new(1),
-            state: Mutex::default(),
-        });
+        let signals = sys::child_signals().unwrap();
+        let serving = std::thread::spawn(move || server::serve(&other, &signals).unwrap());
+        let program = rustix::fs::open(Path::new(program), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        // There is no process to wait for.
+        let shared = Arc::new(Shared::new(socket, rustix::process::getpid(), program, None));
         let reader = shared.clone();
         std::thread::spawn(move || reader.read());
         let spawner = Spawner { handle: Arc::new(Handle { shared }) };
@@ -55,6 +51,15 @@ fn input() -> OwnedFd {
     UnixStream::pair().unwrap().0.into()
 }
 
+/// Outputs that go nowhere.
+fn nowhere() -> [OwnedFd; 2] {
+    [(); 2].map(|()| std::fs::File::create("/dev/null").unwrap().into())
+}
+
+fn send(child: &Spawned, signal: Signal) {
+    rustix::process::pidfd_send_signal(&child.pidfd, signal).unwrap();
+}
+
 #[test]
 fn a_child_is_started_with_its_files_and_its_end_is_reported() {
     let spawner = TestSpawner::new("/usr/bin/env");
@@ -72,7 +77,7 @@ fn a_child_is_started_with_its_files_and_its_end_is_reported() {
 #[test]
 fn a_child_is_ended_by_its_pidfd_and_its_signal_is_reported() {
     let spawner = TestSpawner::new("/usr/bin/yes");
-    let [first, second] = [(); 2].map(|()| spawner.spawn(Verb::Runtime, &input(), &[]).unwrap());
+    let [first, second] = [(); 2].map(|()| spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap());
     assert_ne!(first.pid, second.pid);
     rustix::process::pidfd_send_signal(&second.pidfd, rustix::process::Signal::KILL).unwrap();
     assert_eq!(second.status.recv().unwrap().signal(), Some(9));
@@ -80,17 +85,33 @@ fn a_child_is_ended_by_its_pidfd_and_its_signal_is_reported() {
 }
 
 #[test]
+fn a_child_that_is_stopped_goes_on_and_one_that_is_stopped_again_and_again_is_ended_as_frozen() {
+    let spawner = TestSpawner::new("/usr/bin/yes");
+    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
+    while child.status.try_recv().is_err() {
+        // It may have ended.
+        let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::STOP);
+        std::thread::yield_now();
+    }
+    assert!(child.was_frozen.load(Ordering::Acquire));
+    let other = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
+    send(&other, Signal::KILL);
+    assert_eq!(other.status.recv().unwrap().signal(), Some(9));
+    assert!(!other.was_frozen.load(Ordering::Acquire));
+}
+
+#[test]
 fn a_program_that_does_not_start_is_an_error_of_that_start_only() {
     let spawner = TestSpawner::new("/etc/passwd");
-    let error = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap_err();
+    let error = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap_err();
     assert!(error.to_string().contains("denied"), "{error}");
-    assert!(spawner.spawn(Verb::Trial, &input(), &[]).is_err(), "it still answers");
+    assert!(spawner.spawn(Verb::Trial, &input(), &nowhere()).is_err(), "it still answers");
 }
 
 #[test]
 fn children_end_with_the_last_handle() {
     let mut spawner = TestSpawner::new("/usr/bin/yes");
-    let child = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap();
+    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
     spawner.end();
     assert!(child.status.recv().is_err());
     let gone = rustix::process::pidfd_send_signal(&child.pidfd, rustix::process::Signal::KILL);
@@ -100,17 +121,17 @@ fn children_end_with_the_last_handle() {
 #[test]
 fn a_reset_ends_the_children_of_the_former_program() {
     let spawner = TestSpawner::new("/usr/bin/yes");
-    let child = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap();
+    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
     packets::send(&spawner.handle.shared.socket, &Request::Reset, &[]).unwrap();
     let mut ended = [rustix::event::PollFd::new(&child.pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut ended, None).unwrap();
-    assert!(spawner.spawn(Verb::Runtime, &input(), &[]).is_ok(), "it starts others");
+    assert!(spawner.spawn(Verb::Runtime, &input(), &nowhere()).is_ok(), "it starts others");
 }
 
 #[test]
 fn the_end_of_the_spawner_is_told_and_nothing_is_started_any_more() {
     let mut spawner = TestSpawner::new("/usr/bin/yes");
-    let child = spawner.spawn(Verb::Runtime, &input(), &[]).unwrap();
+    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
     let (sender, told) = mpsc::channel();
     spawner.on_end(move |end| sender.send(end).unwrap());
     // The spawner sees this as the end of the daemon, and the daemon's side as that of the spawner.
@@ -118,7 +139,7 @@ fn the_end_of_the_spawner_is_told_and_nothing_is_started_any_more() {
     spawner.serving.take().unwrap().join().unwrap();
     assert_eq!(told.recv().unwrap(), "ended");
     assert!(child.status.recv().is_err());
-    assert!(spawner.spawn(Verb::Runtime, &input(), &[]).unwrap_err().to_string().contains("ended"));
+    assert!(spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap_err().to_string().contains("ended"));
     let (sender, told) = mpsc::channel();
     spawner.on_end(move |end| sender.send(end).unwrap());
     assert_eq!(told.recv().unwrap(), "ended");

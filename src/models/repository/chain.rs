@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::DataType;
 use ledge_documents::{DocumentError, DocumentLimits, PageContent, Pages};
 use ledge_engine::backend::{Port, Signature};
@@ -119,7 +119,7 @@ impl Chain<'_> {
 
     async fn page_once(&self, number: usize, source: PageSource) -> Result<Page, InferError> {
         let page = Arc::new(PageLease::new(self.pipeline.clone()));
-        let (shape, lines) = self.lines(&page, source).await?;
+        let (shape, lines, _memory) = self.lines(&page, source).await?;
         let turned = self.upside_down(&page, &lines).await?;
         let readings = self.readings(&page, &lines).await?;
         // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
@@ -137,12 +137,12 @@ impl Chain<'_> {
         Ok(self.reader.page(number, shape, read))
     }
 
-    /// The lines of a page, and its shape as it stands upright.
+    /// The lines of a page, its shape as it stands upright, and its memory.
     async fn lines(
         &self,
         page: &Arc<PageLease>,
         source: PageSource,
-    ) -> Result<(PageShape, Vec<FoundLine>), InferError> {
+    ) -> Result<(PageShape, Vec<FoundLine>, Hold), InferError> {
         let form = source.form();
         let (mut source, mut upright) = (Some(source), None);
         if self.reader.turns_pages() {
@@ -152,7 +152,9 @@ impl Chain<'_> {
         let found = self.step(part::FIND, page, source, StepTask::Find).await?;
         let (shape, lines) = found.lines(form, upright, self.reader.lines_max()).map_err(InferError::Outputs)?;
         Reader::check_length(&lines)?;
-        Ok((shape, lines))
+        // The process of the models keeps the page for its other steps.
+        let memory = self.account.take(shape.bytes()).map_err(InputError::NoRoom)?;
+        Ok((shape, lines, memory))
     }
 
     /// Tells which lines may stand upside down.

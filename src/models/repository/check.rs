@@ -8,6 +8,7 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
 use ledge_engine::pipeline::table::proposal;
 use ledge_identity::sealing::SealedFolder;
+use ledge_isolation::Isolation;
 
 use super::folder::{self, FolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
@@ -141,12 +142,22 @@ impl Repository {
         ended.await;
     }
 
+    /// The names of the inputs of one version, where its file shows them without a runtime.
+    pub fn input_names(&self, name: &ModelName, version: ModelVersion) -> Result<Option<Vec<String>>, FolderError> {
+        let folder = self.shared.sources.folder(name).join(version.to_string());
+        folder::input_names(&folder, &self.reader(name, version))
+    }
+
+    /// Reads files of one version in the process that it would run in alone.
+    fn reader(&self, name: &ModelName, version: ModelVersion) -> ModelReader {
+        ModelReader::of(&self.shared.engine, Isolation::Own, name, version)
+    }
+
     /// The digest of one version's files, which names its profile, and the runtimes that may run it.
     pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
         let (config, _) = self.on_disk(name)?;
         let path = self.shared.sources.folder(name).join(version.to_string());
-        // Of the command line, which has no processes of models.
-        let folder = folder::version(&path, config.parts(), ModelReader::here())?;
+        let folder = folder::version(&path, config.parts(), self.reader(name, version))?;
         Ok((folder.digest, config.runtime.candidates(folder.model.files.format)))
     }
 
@@ -167,7 +178,9 @@ impl Repository {
         let mut trials = Vec::new();
         for version in config.version_policy.select(&versions) {
             let files = path.join(version.to_string());
-            let format = folder::version(&files, config.parts(), ModelReader::here())?.model.files.format;
+            // Kept, so that every load finds the process that read the files.
+            let read = folder::version(&files, config.parts(), self.reader(name, version))?;
+            let format = read.model.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
                 let statistics = Arc::<Statistics>::default();

@@ -16,7 +16,7 @@ pub struct RepositoryConfig {
     /// The folder of the models that the package brought, laid out in the same way and never written to. Empty: there
     /// are none.
     pub packaged: PathBuf,
-    /// The most models that load at the same time.
+    /// The most models that this box has served that load at the same time, and the most new ones.
     #[serde(deserialize_with = "in_range::<1, 64, _, _>")]
     pub parallel_loads: usize,
 }

@@ -1,8 +1,7 @@
 //! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, perhaps `model.float.*` next to it, and
 //! `<model>/model.toml`.
 //!
-//! Reads and checks the files; loads nothing. Where models run in processes of their own, one of those reads the model
-//! files, and this one only hashes them.
+//! Finds and checks the files; loads nothing. A process of models reads the model files, and this one only hashes them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,12 +14,15 @@ use ledge_base::contained;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Format, ModelFiles};
-use ledge_engine::files::{self, ExternalFile, FileFacts};
+use ledge_engine::files::{ExternalFile, FileFacts};
 use ledge_engine::pipeline::kind::Part;
 use ledge_engine::pipeline::quantization::Quantization;
+use ledge_isolation::ReadError;
 
 use super::model_config::ModelConfig;
 use super::reader::ModelReader;
+pub use super::version_files::VersionFile;
+use super::version_files::{self, FileMark};
 
 /// Reason why a model's folder cannot be used. One line for people.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,9 @@ pub enum FolderError {
     /// The version's folder holds no model, or more than one.
     #[error("{} {reason}", path.display())]
     NoModel { path: PathBuf, reason: String },
+    /// No process could be started to read a model file.
+    #[error("{} {reason}", path.display())]
+    NoProcess { path: PathBuf, reason: String },
     /// A model file is not what its name says.
     #[error("{} {reason}", path.display())]
     BadFile { path: PathBuf, reason: String },
@@ -108,6 +113,8 @@ pub struct VersionFolder {
     pub parts: Vec<(&'static str, ReadModel)>,
     /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
     pub digest: String,
+    /// The files, in the order of the digest.
+    pub files: Vec<VersionFile>,
     /// Keeps the process that read the files.
     _reader: ModelReader,
 }
@@ -128,22 +135,62 @@ pub fn version(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<Ver
         return chain(folder, parts, reader);
     }
     let found = find_models(folder)?;
-    let mut hasher = blake3::Hasher::new();
-    let model = read_model(folder, &found.model, "", &reader, &mut hasher)?;
-    let fallback = found.fallback.map(|name| read_model(folder, &name, "float ", &reader, &mut hasher)).transpose()?;
+    let mut hashed = HashedFiles::default();
+    let model = read_model(folder, &found.model, "", &reader, &mut hashed)?;
+    let fallback = found.fallback.map(|name| read_model(folder, &name, "float ", &reader, &mut hashed)).transpose()?;
+    let HashedFiles { hasher, files } = hashed;
     let digest = hasher.finalize().to_hex().to_string();
-    Ok(VersionFolder { model, fallback, parts: Vec::new(), digest, _reader: reader })
+    Ok(VersionFolder { model, fallback, parts: Vec::new(), digest, files, _reader: reader })
+}
+
+/// True when the folder of a version holds the same files as `before`, whose digest was `digest`. No process reads them.
+pub fn is_unchanged(folder: &Path, parts: &[Part], before: &[VersionFile], digest: &str) -> Result<bool, FolderError> {
+    let models = if parts.is_empty() {
+        let ModelFileNames { model, fallback } = find_models(folder)?;
+        std::iter::once(model).chain(fallback).collect()
+    } else {
+        let found = model_files(folder)?;
+        let of_part = |part: &Part| found.iter().filter(|file| is_named(file, part.name)).cloned().collect::<Vec<_>>();
+        parts.iter().flat_map(of_part).collect::<Vec<_>>()
+    };
+    let hash = |hasher: &mut blake3::Hasher, file: &VersionFile| {
+        let (open, length) = contained::open_at_most(folder, Path::new(&file.path), contained::MODEL_MAX)?;
+        hash_file(hasher, &file.hashed_as, &open, length)
+    };
+    version_files::are_unchanged(folder, &models, (before, digest), hash).map_err(read_error(folder))
+}
+
+/// The files of a version that were hashed so far.
+#[derive(Default)]
+struct HashedFiles {
+    hasher: blake3::Hasher,
+    files: Vec<VersionFile>,
+}
+
+impl HashedFiles {
+    /// Notes a file that is about to be hashed.
+    fn begin(&mut self, path: &Path, hashed_as: &str, is_model: bool, file: &File) -> io::Result<()> {
+        let metadata = file.metadata()?;
+        self.files.push(VersionFile {
+            path: path.to_string_lossy().into_owned(),
+            hashed_as: hashed_as.to_owned(),
+            is_model,
+            bytes: metadata.len(),
+            mark: FileMark::settled(&metadata),
+        });
+        Ok(())
+    }
 }
 
 /// Reads and checks the models of a chain.
 fn chain(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<VersionFolder, FolderError> {
     let found = model_files(folder)?;
-    let (mut hasher, mut read) = (blake3::Hasher::new(), Vec::new());
+    let (mut hashed, mut read) = (HashedFiles::default(), Vec::new());
     for part in parts {
         let of_part: Vec<_> = found.iter().filter(|file| is_named(file, part.name)).collect();
         match of_part.as_slice() {
             [file] => {
-                let model = read_model(folder, file, &format!("{} ", part.name), &reader, &mut hasher)?;
+                let model = read_model(folder, file, &format!("{} ", part.name), &reader, &mut hashed)?;
                 read.push((part.name, model));
             }
             [] if part.is_optional => {}
@@ -156,8 +203,9 @@ fn chain(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<VersionFo
     }
     let first = || FolderError::NoModel { path: folder.to_owned(), reason: "holds no model of the chain".to_owned() };
     let model = read.first().map(|(_, model)| model.clone()).ok_or_else(first)?;
+    let HashedFiles { hasher, files } = hashed;
     let digest = hasher.finalize().to_hex().to_string();
-    Ok(VersionFolder { model, fallback: None, parts: read, digest, _reader: reader })
+    Ok(VersionFolder { model, fallback: None, parts: read, digest, files, _reader: reader })
 }
 
 /// Reads and checks one model and the files that belong to it. `role` distinguishes them from the files of the other
@@ -167,7 +215,7 @@ fn read_model(
     name: &Path,
     role: &str,
     reader: &ModelReader,
-    hasher: &mut blake3::Hasher,
+    hashed: &mut HashedFiles,
 ) -> Result<ReadModel, FolderError> {
     let model = folder.join(name);
     let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
@@ -177,22 +225,20 @@ fn read_model(
     if length == 0 {
         return Err(bad("is empty".to_owned()));
     }
-    let facts = match reader.child() {
-        None => {
-            let content = contained::content(file, contained::MODEL_MAX).map_err(read_error(&model))?;
-            hash_content(hasher, &format!("{role}model"), &content);
-            files::read(format, &content).map_err(bad)?
-        }
-        Some(child) => {
-            hash_file(hasher, &format!("{role}model"), &file, length).map_err(read_error(&model))?;
-            child.read(format, &file).map_err(|error| bad(error.to_string()))?
-        }
-    };
+    let hashed_as = format!("{role}model");
+    hashed.begin(name, &hashed_as, true, &file).map_err(read_error(&model))?;
+    hash_file(&mut hashed.hasher, &hashed_as, &file, length).map_err(read_error(&model))?;
+    let facts = reader.read(format, &file).map_err(|error| match error {
+        ReadError::NoProcess(_) => FolderError::NoProcess { path: model.clone(), reason: error.to_string() },
+        error => bad(error.to_string()),
+    })?;
 
     let mut hash = |hashed_as: &str, name: &Path| {
         let path = folder.join(name);
         let (file, length) = contained::open_at_most(folder, name, contained::MODEL_MAX).map_err(read_error(&path))?;
-        hash_file(hasher, &format!("{role}{hashed_as}"), &file, length).map_err(read_error(&path))?;
+        let hashed_as = format!("{role}{hashed_as}");
+        hashed.begin(name, &hashed_as, false, &file).map_err(read_error(&path))?;
+        hash_file(&mut hashed.hasher, &hashed_as, &file, length).map_err(read_error(&path))?;
         Ok(length)
     };
     let weights = (format == Format::OpenVinoIr).then(|| name.with_extension("bin"));
@@ -222,25 +268,20 @@ fn format_of(name: &Path) -> Format {
     }
 }
 
-/// The names of the inputs of the model in a version's folder, where the format shows them without a runtime. For the
-/// command line: the file is read in this process.
-pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
+/// The names of the inputs of the model in a version's folder, where the format shows them without a runtime.
+pub fn input_names(folder: &Path, reader: &ModelReader) -> Result<Option<Vec<String>>, FolderError> {
     let name = find_models(folder)?.model;
     let (format, path) = (format_of(&name), folder.join(&name));
     if format != Format::Onnx {
         return Ok(None);
     }
-    let content = contained::read(folder, &name, contained::MODEL_MAX).map_err(read_error(&path))?;
-    let facts = files::read(format, &content).map_err(|reason| FolderError::BadFile { path, reason })?;
+    let (file, _) = contained::open_at_most(folder, &name, contained::MODEL_MAX).map_err(read_error(&path))?;
+    let facts = reader.read(format, &file);
+    let facts = facts.map_err(|error| FolderError::BadFile { path, reason: error.to_string() })?;
     Ok(facts.port_names.map(|names| names.inputs))
 }
 
-fn hash_content(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
-    hash_begin(hasher, name, content.len() as u64);
-    hasher.update(content);
-}
-
-/// As [`hash_content`], of an open file. Does not use its position, which a process that has the file too may change.
+/// Hashes an open file. Does not use its position, which a process that has the file too may change.
 fn hash_file(hasher: &mut blake3::Hasher, name: &str, file: &File, length: u64) -> io::Result<()> {
     /// The bytes that are read at a time.
     const PIECE: u64 = 1 << 20;
@@ -410,6 +451,47 @@ mod tests {
     }
 
     #[test]
+    fn files_are_unchanged_until_a_byte_or_a_name_is_another() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("1");
+        let model = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
+        file(root.path(), "1/model.tflite", &model("int8"));
+        let read = version(&folder, &[], ModelReader::here()).unwrap();
+        let same = |before: &VersionFolder| is_unchanged(&folder, &[], &before.files, &before.digest).unwrap();
+        assert!(same(&read), "just written, so it is read again");
+        let mut marked = read.files.clone();
+        let metadata = std::fs::metadata(folder.join("model.tflite")).unwrap();
+        marked[0].mark = FileMark::settled(&metadata).or(Some(FileMark::of(&metadata)));
+        assert!(is_unchanged(&folder, &[], &marked, "any digest").unwrap(), "an old file is not");
+
+        file(root.path(), "1/model.tflite", &model("INT8"));
+        assert!(!same(&read) && !is_unchanged(&folder, &[], &marked, &read.digest).unwrap());
+        file(root.path(), "1/model.tflite", &model("int8"));
+        assert!(same(&read) && is_unchanged(&folder, &[], &marked, &read.digest).unwrap(), "replaced by the same");
+        file(root.path(), "1/model.float.tflite", &model("float"));
+        assert!(!same(&read), "another file belongs to it");
+        std::fs::remove_file(folder.join("model.tflite")).unwrap();
+        assert!(!same(&read));
+    }
+
+    #[test]
+    fn the_stamp_of_a_model_is_another_after_any_change_but_one_of_another_version() {
+        let root = tempfile::tempdir().unwrap();
+        let stamp = || version_files::stamp(root.path(), &root.path().join("1"));
+        file(root.path(), "1/model.onnx", b"x");
+        let mut before = stamp();
+        assert_eq!(stamp(), before);
+        file(root.path(), "2/model.onnx", b"x");
+        assert_eq!(stamp(), before);
+        for path in ["1/model.onnx", "model.toml", "golden/one.json", "1/weights/external.bin"] {
+            file(root.path(), path, b"y");
+            let after = stamp();
+            assert_ne!(after, before, "{path}");
+            before = after;
+        }
+    }
+
+    #[test]
     fn other_weights_give_another_digest() {
         let root = tempfile::tempdir().unwrap();
         file(root.path(), "1/model.xml", b"<net/>");
@@ -428,7 +510,8 @@ mod tests {
             file(root.path(), "weights", &content);
             let (open, length) = contained::open_at_most(root.path(), Path::new("weights"), u64::MAX).unwrap();
             let (mut whole, mut pieces) = (blake3::Hasher::new(), blake3::Hasher::new());
-            hash_content(&mut whole, "name", &content);
+            hash_begin(&mut whole, "name", content.len() as u64);
+            whole.update(&content);
             hash_file(&mut pieces, "name", &open, length).unwrap();
             assert_eq!(pieces.finalize(), whole.finalize(), "{length} bytes");
         }

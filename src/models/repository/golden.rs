@@ -63,11 +63,13 @@ impl From<InferError> for GoldenError {
                 RunError::Runtime { .. }
                 | RunError::Interrupted { .. }
                 | RunError::Crashed { .. }
-                | RunError::InProgress,
+                | RunError::InProgress
+                | RunError::Cancelled,
             )
             | InferError::Preparation(InputError::NoRoom(_) | InputError::PageLost)
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }
+            | InferError::Blamed(_)
             | InferError::Unavailable { .. } => Self::Unchecked(error.to_string()),
         }
     }

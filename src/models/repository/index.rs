@@ -87,7 +87,7 @@ pub struct IndexRow {
     /// The version; `None` for a model of which none is known.
     pub version: Option<ModelVersion>,
     pub state: VersionState,
-    /// Note on a version that is ready, for people: what manages it, or what it stands in for.
+    /// Note on a version that is ready, for people: what manages it, what it stands in for, or that calls crash it.
     pub note: Option<String>,
 }
 
@@ -105,7 +105,7 @@ impl Repository {
                     None => "managed by updates".to_owned(),
                     Some(fault) => format!("the owner's version stands in: {fault}"),
                 });
-                let notes: Vec<_> = managed.into_iter().chain(live.stand_in()).collect();
+                let notes: Vec<_> = managed.into_iter().chain(live.stand_in()).chain(live.crashing()).collect();
                 (!notes.is_empty()).then(|| notes.join("; "))
             };
 

@@ -9,29 +9,18 @@ use ledge_engine::backend::Runtime;
 
 use super::{LoadedModel, Repository};
 
-/// Reason why the models run in the library that they had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MoveError {
-    /// The library is loaded in this process, and nothing takes it out.
-    #[error("the library of {0} is loaded in the daemon itself, so only a restart takes another one")]
-    NeedsRestart(Runtime),
-    /// A model did not load in the new library, or the models cannot be read now.
-    #[error("{0}")]
-    Refused(String),
-}
-
 impl Repository {
     /// Moves the models of `runtime` to the library in the folder `own`, or with `None` to that in the folder of all others.
     /// Each is loaded and checked there beside the one that answers, which ends after its last request. When one of those that
-    /// answer does not load, all go back.
-    pub async fn move_to_library(&self, runtime: Runtime, own: Option<PathBuf>) -> Result<(), MoveError> {
+    /// answer does not load, or the models cannot be read now, all go back, and that reason is returned.
+    pub async fn move_to_library(&self, runtime: Runtime, own: Option<PathBuf>) -> Result<(), String> {
         // The next move begins with the libraries that this one leaves.
         let _alone = self.shared.moving.lock().await;
         let before = self.runtimes();
         if before.folder_of(runtime) == own.as_deref().unwrap_or(before.folder()) {
             return Ok(());
         }
-        let after = before.with_library_in(runtime, own).ok_or(MoveError::NeedsRestart(runtime))?;
+        let after = before.with_library_in(runtime, own);
         // One that its faults have unloaded answers nobody, whatever becomes of it.
         let answers = |model: &Arc<LoadedModel>| model.fault().is_none();
         let answering: Vec<_> = self.all_serving().filter(answers).map(|model| model.name.clone()).collect();
@@ -50,7 +39,7 @@ impl Repository {
         if let Err(error) = self.refresh(&Principal::Local).await {
             tracing::error!(%error, "the models that had moved to another library of {runtime} stay there until the next load");
         }
-        Err(MoveError::Refused(reason))
+        Err(reason)
     }
 
     /// The live versions, without the candidates: those stay in their library, and move when they go live.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -21,17 +21,19 @@ use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::WorkInput;
-use ledge_identity::sealing::Sealer;
+use ledge_identity::sealing::{SealedFolder, Sealer};
 use ledge_isolation::Isolation;
 use ledge_service::audit_event::{AuditSink, Fallback};
 use ledge_service::off_thread::off_thread;
 
 use super::chain;
+use super::folder::VersionFile;
 use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::{Profile, Profiles};
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
+use crate::scheduling::faults::Faults;
 use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances, RawInputs};
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
@@ -69,6 +71,8 @@ pub struct LoadedModel {
     pub version: ModelVersion,
     /// BLAKE3 of its files.
     pub digest: String,
+    /// Those files.
+    pub files: Vec<VersionFile>,
     /// The folder of its files.
     pub folder: PathBuf,
     /// The name of the file that is run.
@@ -104,11 +108,23 @@ pub struct LoadedModel {
     /// State that the layer above attaches to this handle. It is dropped with the handle, so nothing outlives the
     /// weights it was made from.
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Its golden inputs, which are tried again after a crash.
+    pub(super) golden_files: GoldenFiles,
     pub(super) instances: Instances,
     /// The other models of a chain.
     pub(super) parts: Vec<LoadedPart>,
     /// The metadata of the files of a chain, by the names of its models.
     pub(super) part_metadata: HashMap<String, HashMap<String, String>>,
+}
+
+/// The golden inputs of a loaded version.
+#[derive(Debug)]
+pub(super) struct GoldenFiles {
+    pub folder: PathBuf,
+    /// The least share that must be answered right; `None` is all of them.
+    pub min: Option<f64>,
+    /// The encrypted folder, instead of `folder`.
+    pub sealed: Option<SealedFolder>,
 }
 
 /// One of the models of a chain, loaded.
@@ -203,9 +219,26 @@ impl LoadedModel {
         self.instances.runs_in(runtimes)
     }
 
-    /// The reason why it was unloaded, because its processes ended too often; `None` while it runs.
+    /// The faults of its processes; those of all models of a chain.
+    pub fn faults(&self) -> &Faults {
+        self.instances.faults()
+    }
+
+    /// The reason why it was unloaded, because its processes ended too often or its golden inputs failed after that; `None`
+    /// while it runs.
     pub fn fault(&self) -> Option<String> {
-        std::iter::once(&self.instances).chain(self.parts.iter().map(|part| &part.instances)).find_map(Instances::fault)
+        self.faults().unloaded()
+    }
+
+    /// What is reported about it while it runs: calls end its process again and again.
+    pub fn crashing(&self) -> Option<String> {
+        if self.fault().is_some() { None } else { self.faults().crashing(Instant::now()) }
+    }
+
+    /// Unloads the instances that do not run now. The next call loads them again.
+    pub(super) fn evict(&self) {
+        self.instances.evict();
+        self.parts.iter().for_each(|part| part.instances.evict());
     }
 
     /// Bounds of the number of its instances, and the cores of one run.

@@ -10,19 +10,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::principal::Principal;
 use ledge_base::telemetry::system::Int8;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::warm_up::WarmUp;
 use ledge_identity::sealing::SealedFolder;
-use ledge_isolation::Isolation;
+use ledge_isolation::{Isolation, IsolationSetting};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
-use super::folder::{self, FolderError, ReadModel, VersionFolder};
+use super::folder::{self, FolderError, ReadModel, VersionFile, VersionFolder};
 use super::golden::{self, GoldenError};
-use super::loaded_model::{LoadedModel, LoadedPart, ModelDefaults};
+use super::loaded_model::{GoldenFiles, LoadedModel, LoadedPart, ModelDefaults};
 use super::model_config::ModelConfig;
 use super::profile::{Choice, Profile, ProfileSource};
 use super::reader::{ModelReader, own_process};
@@ -32,6 +33,7 @@ use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::engine::Engine;
 use crate::scheduling::faults::Faults;
 use crate::scheduling::instance::{InstanceSpec, Instances, Observer};
+use crate::scheduling::load_terms::LoadTerms;
 use crate::scheduling::queue::QueueLimits;
 use crate::scheduling::scheduler::Scale;
 
@@ -42,6 +44,9 @@ const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives
 
 /// The most bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
 const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
+
+/// The longest time of the load of an instance, where nothing is known of the loads on this box.
+const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// Reason why a version could not be loaded. One line for people.
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +64,12 @@ pub enum VersionError {
         /// Advice about wrong answers on this CPU.
         advice: Option<&'static str>,
     },
-    /// Its load ended the process before, so it is not loaded now.
+    /// Its load took longer than it may.
     #[error("{0}")]
-    Suspended(String),
+    TimedOut(String),
+    /// Its last load failed, and the next try is not due.
+    #[error("{0}")]
+    Paused(String),
 }
 
 impl VersionError {
@@ -75,15 +83,25 @@ impl VersionError {
         any(|error| matches!(error, GoldenError::Wrong(_))) && !any(|error| matches!(error, GoldenError::Unchecked(_)))
     }
 
+    /// True when the box is at fault: a file that cannot be read, a process that cannot be started.
+    pub fn is_of_box(&self) -> bool {
+        match self {
+            Self::Folder(FolderError::Read { .. } | FolderError::NoProcess { .. }) => true,
+            Self::NoRuntime { refusals, .. } => {
+                refusals.iter().any(|refusal| matches!(refusal, RuntimeRefusal::NoProcess(_)))
+            }
+            Self::Folder(_) | Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => false,
+        }
+    }
+
     /// True when the cause may pass by itself: a golden input that could not be read or got no answer in time,
-    /// encrypted files that cannot be opened now, or a suspension.
+    /// encrypted files that cannot be opened now, a process that cannot be started, a load that took too long, or a pause
+    /// after one that failed.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Folder(_) => false,
-            Self::Sealed(_) | Self::Suspended(_) => true,
-            Self::NoRuntime { refusals, .. } => refusals
-                .iter()
-                .any(|refusal| matches!(refusal, RuntimeRefusal::Golden { error: GoldenError::Unchecked(_), .. })),
+            Self::Folder(error) => matches!(error, FolderError::NoProcess { .. }),
+            Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => true,
+            Self::NoRuntime { refusals, .. } => refusals.iter().any(RuntimeRefusal::may_pass),
         }
     }
 }
@@ -93,6 +111,9 @@ impl VersionError {
 pub enum RuntimeRefusal {
     #[error("{0}")]
     Load(String),
+    /// No process could be started for it.
+    #[error("{0}")]
+    NoProcess(String),
     /// It was loaded, and did not pass its golden inputs, or could not be checked at all.
     #[error("{runtime}: {error}")]
     Golden { runtime: Runtime, error: GoldenError },
@@ -102,6 +123,10 @@ impl RuntimeRefusal {
     /// True when golden inputs were answered wrong.
     pub fn is_wrong(&self) -> bool {
         matches!(self, Self::Golden { error: GoldenError::Wrong(_), .. })
+    }
+
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::NoProcess(_) | Self::Golden { error: GoldenError::Unchecked(_), .. })
     }
 
     /// Converts the result of the pipeline check. A pipeline that cannot answer is not a wrong answer, and a run that
@@ -117,7 +142,17 @@ impl RuntimeRefusal {
     fn of_file(self, file: &str) -> Self {
         match self {
             Self::Load(reason) => Self::Load(format!("{file}: {reason}")),
+            Self::NoProcess(reason) => Self::NoProcess(reason),
             Self::Golden { runtime, error } => Self::Golden { runtime, error: error.of(file) },
+        }
+    }
+}
+
+impl From<LoadError> for RuntimeRefusal {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::NoProcess { .. } => Self::NoProcess(error.to_string()),
+            error => Self::Load(error.to_string()),
         }
     }
 }
@@ -157,15 +192,16 @@ pub(super) async fn load(
     defaults: &ModelDefaults,
 ) -> Result<LoadedModel, VersionError> {
     let folder = read(source.files, source.config, reader(&source, engine, defaults)).await?;
-    load_read(source, &folder, engine, defaults).await
+    load_read(source, &folder, engine, defaults, &Arc::new(LoadTerms::new(LOAD_TIME_MAX))).await
 }
 
-/// Where a version is to run.
+/// Where a version is to run. The box's setting is a floor, which the model's own file may only raise: anybody who may upload
+/// a model writes that file.
 fn isolation(config: &ModelConfig, defaults: &ModelDefaults, on_trial: bool) -> Isolation {
-    match config.isolation.unwrap_or(defaults.isolation) {
-        Isolation::Process if on_trial => Isolation::Own,
-        wanted => wanted,
+    if on_trial {
+        return Isolation::Own;
     }
+    config.isolation.map_or(defaults.isolation, |setting| setting.isolation.max(defaults.isolation))
 }
 
 /// Reads the files of a version where that is to run.
@@ -185,46 +221,42 @@ pub(super) async fn read(
     Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
 }
 
-/// As [`load`], with its files already read.
-///
-/// A version that is to share a process is loaded and checked in one of its own first, unless that was done before: what
-/// ends its process at a load, or with the first inputs, ends no other model.
+/// As [`load`], with its files already read, where it is to run.
 pub(super) fn load_read<'a>(
     source: VersionSource<'a>,
     folder: &'a VersionFolder,
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
+    terms: &'a Arc<LoadTerms>,
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
-    // Boxed, so that it is compiled here once and not in every crate that awaits it.
-    Box::pin(async move {
-        let wanted = isolation(source.config, defaults, source.on_trial);
-        let (profiles, runtimes) = (&defaults.profiles, engine.runtimes());
-        if wanted != Isolation::Process || profiles.is_proven(&folder.digest, source.config_text, &runtimes) {
-            return load_in_process(source, folder, engine, defaults, wanted).await;
-        }
-        let alone = load_in_process(source.clone(), folder, engine, defaults, Isolation::Own).await?;
-        let version = own_process(source.name, source.version);
-        if let Err(error) = profiles.prove(&folder.digest, source.config_text, &runtimes, &version) {
-            tracing::warn!(model = version, %error, "cannot record that a model was checked; the next start checks it again");
-        }
-        match load_in_process(source, folder, engine, defaults, wanted).await {
-            Ok(shared) => {
-                end(alone).await;
-                Ok(shared)
-            }
-            // Another model may have ended the process. This one has its own already.
-            Err(_) => Ok(alone),
-        }
-    })
+    if let Some(finding) = source.config.isolation.and_then(IsolationSetting::finding) {
+        tracing::warn!(model = %source.name, version = %source.version, "isolation in model.toml: {finding}");
+    }
+    let wanted = isolation(source.config, defaults, source.on_trial);
+    load_isolated(source, folder, engine, defaults, (wanted, terms))
 }
 
-fn load_in_process<'a>(
+/// Loads and checks a version for the first time, in a process of its own in an engine of its own, and unloads it.
+pub(super) async fn try_first(
+    source: VersionSource<'_>,
+    folder: &VersionFolder,
+    engine: &Engine,
+    defaults: &ModelDefaults,
+    terms: &Arc<LoadTerms>,
+) -> Result<(), VersionError> {
+    let loaded = load_isolated(source, folder, engine, defaults, (Isolation::Own, terms)).await?;
+    end(loaded).await;
+    Ok(())
+}
+
+fn load_isolated<'a>(
     source: VersionSource<'a>,
     folder: &'a VersionFolder,
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
-    isolation: Isolation,
+    (isolation, terms): (Isolation, &'a Arc<LoadTerms>),
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
+    // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
         let labels = labels(source.config, source.folder, &folder.model.files.class_maps)?;
         let pipeline_files = pipeline_files(source.config, source.folder)?;
@@ -239,6 +271,8 @@ fn load_in_process<'a>(
             // Golden answers of the float model detect wrong sums, so the fast instructions are tried first.
             exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
             digest: &folder.digest,
+            files: &folder.files,
+            terms,
             labels: &labels,
             pipeline_files: &pipeline_files,
             engine,
@@ -358,6 +392,8 @@ struct Loading<'a> {
     exact_int8: bool,
     /// Of all files of the version.
     digest: &'a str,
+    files: &'a [VersionFile],
+    terms: &'a Arc<LoadTerms>,
     labels: &'a HashMap<String, Arc<[String]>>,
     pipeline_files: &'a HashMap<String, Bytes>,
     engine: &'a Engine,
@@ -446,6 +482,7 @@ impl Loading<'_> {
             warm_up: OnceLock::new(),
             isolation: self.isolation,
             faults: faults.clone(),
+            load_terms: self.terms.clone(),
             time_limit: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
         }
     }
@@ -455,11 +492,10 @@ impl Loading<'_> {
         let (config, defaults) = (&self.config(), self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
-        let faults = Arc::<Faults>::default();
+        let faults = Arc::new(Faults::new(!config.golden.is_empty()));
         let spec = |files| self.spec(files, runtime, (workers.clone(), scale), &faults);
 
-        let instances =
-            Instances::start(self.engine, spec(&self.model.files)).await.map_err(|error| error.to_string())?;
+        let instances = Instances::start(self.engine, spec(&self.model.files)).await?;
         let mut parts = vec![];
         for (name, read) in self.parts.iter().skip(1) {
             match Instances::start(self.engine, spec(&read.files)).await {
@@ -484,6 +520,7 @@ impl Loading<'_> {
             version: self.source.version,
             profile: None,
             digest: self.digest.to_owned(),
+            files: self.files.to_owned(),
             file: file_name(&self.model.files),
             is_fallback: self.is_fallback,
             exact_int8: self.exact_int8,
@@ -500,6 +537,11 @@ impl Loading<'_> {
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: self.source.statistics.clone(),
             attached: OnceLock::new(),
+            golden_files: GoldenFiles {
+                folder: self.source.folder.to_owned(),
+                min: self.source.golden_min,
+                sealed: self.source.sealed.cloned(),
+            },
             instances,
             parts,
             part_metadata: self.parts.iter().map(|(name, read)| ((*name).to_owned(), read.metadata.clone())).collect(),
@@ -584,8 +626,23 @@ impl Observer for Counting {
 
     fn crashed(&self, _: &str, unloaded: Option<&str>) {
         self.statistics.crashed();
+        // Before it serves, the end of its process is the reason of a load that fails.
+        if !self.on.load(Ordering::Relaxed) {
+            return;
+        }
         let (model, version) = (self.model.clone(), self.version);
         self.audit.record_own(AuditEvent::ModelCrashed { model, version, suspended: unloaded.is_some() });
+    }
+
+    fn cancelled(&self) {
+        self.statistics.cancelled();
+    }
+
+    fn refused(&self, caller: &Principal, time: Duration) {
+        let (model, version) = (self.model.clone(), self.version);
+        tracing::warn!(%model, %version, principal = %caller, seconds = time.as_secs(),
+            "a caller is refused for a model, because its calls ended the process of the model");
+        self.audit.record(caller, AuditEvent::CallerRefused { model, version, seconds: time.as_secs() });
     }
 
     fn start(&self) {

@@ -1,16 +1,20 @@
 //! Loading and unloading of the models in the owner's folder.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::future::join_all;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_service::audit_event::AuditEvent;
+use ledge_service::readiness::Readiness;
 
+use super::folder::VersionFile;
 use super::loaded_model::LoadedModel;
-use super::loading::{self, VersionError, VersionSource};
+use super::loading::{self, VersionSource};
 use super::{
     FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, UnavailableReason, UnloadModelError,
     VersionState, folder,
@@ -22,74 +26,104 @@ const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Mode of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadMode {
-    /// Load in any case, as after an explicit request; a model that ended the process once is tried in a separate
-    /// process first.
+    /// Load in any case, as after an explicit request.
     Always,
-    /// The same, but every version is tried in a separate process first: nobody vouches for the files.
-    AfterTrial,
-    /// Skip versions that have not changed on disk.
+    /// Skip versions that have not changed on disk, and those whose load failed before and whose next try is not due.
     Changed,
-    /// The same, and try suspended models whose trial is due.
+    /// Load only versions whose next try is due.
     Due,
 }
 
 impl LoadMode {
     /// True for a load that somebody requested.
-    fn is_explicit(self) -> bool {
-        matches!(self, Self::Always | Self::AfterTrial)
+    pub(super) fn is_explicit(self) -> bool {
+        self == Self::Always
     }
+}
+
+/// One reading of the repository, in progress.
+pub struct Refresh {
+    /// Ends when each model was loaded, failed or is gone. The other future makes progress only with this one.
+    pub loads: BoxFuture<'static, ()>,
+    /// Ends when the start of the box is over as far as models matter: each version that this box has served serves again or
+    /// has failed, and a model serves, unless all loads have ended.
+    pub settled: BoxFuture<'static, ()>,
 }
 
 impl Repository {
     /// Brings the loaded models in line with those on disk: loads new and changed ones, unloads those that are gone,
     /// keeps the rest. A model that fails is listed with its reason. Fails only when the folder itself cannot be read.
     pub async fn refresh(&self, principal: &Principal) -> Result<(), FolderError> {
+        self.begin_refresh(principal)?.loads.await;
+        Ok(())
+    }
+
+    /// As [`Self::refresh`], without waiting for the loads.
+    pub fn begin_refresh(&self, principal: &Principal) -> Result<Refresh, FolderError> {
         let (mut names, strange) = self.shared.sources.models()?;
         for folder in strange {
             tracing::debug!(folder, "folder ignored: its name is not a valid model name");
         }
         names.extend(self.managed_versions().keys().cloned());
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<_> = names.into_iter().collect();
 
-        for model in self.models() {
-            if !names.contains(&model.name) {
-                let _alone = model.busy.lock().await;
-                // An update may have brought it since the names were read.
-                if self.managed_version(&model.name).is_some() {
-                    continue;
-                }
-                self.unload_versions(&model, principal).await;
-                // A candidate stays; updates decide about it.
-                if model.slot.candidate().is_none() {
-                    self.forget(&model.name);
-                }
-            }
-        }
-
+        let gone = self.models().into_iter().filter(|model| !names.contains(&model.name)).collect::<Vec<_>>();
         // Registered before any is loaded, so that a request meanwhile gets "loading", not "unknown".
         let models: Vec<_> = names.iter().map(|name| self.model_or_new(name)).collect();
-        let load = |model: Arc<Model>| async move {
-            if let Err(error) = self.load_model(&model, principal, LoadMode::Changed).await {
-                tracing::error!(model = %model.name, %error, "failed to load a model; the other models are served");
-            }
+        let (served, all) = (Arc::<Readiness>::default(), Arc::<Readiness>::default());
+        let all_latch = all.latch();
+        for model in &models {
+            model.latches().push(served.latch());
+        }
+
+        let (repository, principal) = (self.clone(), principal.clone());
+        let loads = async move {
+            let removals = gone.iter().map(|model| repository.remove_gone(model, &principal));
+            let loads = models.iter().map(|model| repository.load_listed(model, &principal));
+            tokio::join!(join_all(removals), join_all(loads));
+            repository.forget_gone().await;
+            tracing::info!(models = models.len(), "model repository read");
+            drop(all_latch);
         };
 
-        // Suspects come last: if one ends the process again, the others have served meanwhile.
-        let suspects = self.suspects();
-        let is_suspect = |model: &Arc<Model>| suspects.iter().any(|suspect| suspect.model == model.name);
-        let (last, first): (Vec<_>, Vec<_>) = models.iter().cloned().partition(is_suspect);
-        join_all(first.into_iter().map(load)).await;
-        join_all(last.into_iter().map(load)).await;
-        tracing::info!(models = models.len(), "model repository read");
-        Ok(())
+        let repository = self.clone();
+        let settled = async move {
+            served.wait().await;
+            let mut changes = repository.shared.changes.subscribe();
+            while !repository.is_serving() {
+                tokio::select! {
+                    () = all.wait() => return,
+                    _ = changes.changed() => {}
+                }
+            }
+        };
+        Ok(Refresh { loads: loads.boxed(), settled: settled.boxed() })
     }
 
-    /// Loads a model of the owner's folder that came from elsewhere, after a trial in a separate process. The box survives a
-    /// model that crashes its runtime.
-    pub async fn load_after_trial(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
-        self.refuse_managed(name, principal, "model_load")?;
-        self.load_model(&self.model_or_new(name), principal, LoadMode::AfterTrial).await
+    /// Loads one of the models of a reading of the repository.
+    async fn load_listed(&self, model: &Model, principal: &Principal) {
+        if let Err(error) = self.load_model(model, principal, LoadMode::Changed).await {
+            if model.has_known_fault() {
+                tracing::info!(model = %model.name, %error, "a model is not loaded, as before; the other models are served");
+            } else {
+                tracing::error!(model = %model.name, %error, "failed to load a model; the other models are served");
+            }
+        }
+        model.settle();
+    }
+
+    /// Unloads a model whose folder is gone.
+    async fn remove_gone(&self, model: &Model, principal: &Principal) {
+        let _alone = model.busy.lock().await;
+        // An update may have brought it since the names were read.
+        if self.managed_version(&model.name).is_some() {
+            return;
+        }
+        self.unload_versions(model, principal).await;
+        // A candidate stays; updates decide about it.
+        if model.slot.candidate().is_none() {
+            self.forget(&model.name);
+        }
     }
 
     /// Brings one model in line with its folder, which may be gone, and leaves all others as they are.
@@ -108,6 +142,7 @@ impl Repository {
                 self.forget(name);
             }
         }
+        self.forget_failures(name).await;
         Ok(())
     }
 
@@ -131,6 +166,8 @@ impl Repository {
         let _alone = model.busy.lock().await;
         self.refuse_managed(name, principal, "model_unload")?;
         self.unload_versions(&model, principal).await;
+        // A version that did not load is not tried again either.
+        self.forget_failures(name).await;
         Ok(())
     }
 
@@ -178,6 +215,7 @@ impl Repository {
                 result
             }
         };
+        self.shared.changes.send_replace(());
         result.map_err(|reason| LoadModelError::Failed { model: model.name.clone(), reason })
     }
 
@@ -218,21 +256,22 @@ impl Repository {
 
             let before = model.slot.live();
             let (mut live, mut failures) = (Vec::new(), Vec::new());
-            // A model whose trial is due keeps its state until it has passed.
+            // A version whose next try is due keeps its state until it has loaded.
             let is_new =
                 |version: ModelVersion| mode != LoadMode::Due && !before.iter().any(|old| old.version == version);
             for &version in selected.iter().filter(|&&version| is_new(version)) {
                 model.set(version, VersionState::Loading);
             }
 
-            for &version in &selected {
+            let folders: Vec<_> = selected.iter().map(|version| path.join(version.to_string())).collect();
+            let mut wanted = Vec::new();
+            for (&version, files) in selected.iter().zip(&folders) {
                 let old = before.iter().find(|old| old.version == version);
-                let files = path.join(version.to_string());
                 let source = VersionSource {
                     name: &model.name,
                     version,
                     folder: &path,
-                    files: &files,
+                    files,
                     config: &config,
                     config_text: &config_text,
                     golden_min: None,
@@ -240,23 +279,41 @@ impl Repository {
                     sealed: None,
                     on_trial: false,
                 };
-                if let Some(old) = old
-                    && !mode.is_explicit()
-                    && self.is_unchanged(old, &source).await
-                {
-                    live.push(old.clone());
-                    continue;
+                let is_kept = match mode {
+                    LoadMode::Always => false,
+                    LoadMode::Changed => match old {
+                        Some(old) => self.is_unchanged(old, &source).await,
+                        None => false,
+                    },
+                    LoadMode::Due => !self.is_due(&model.name, version),
+                };
+                if is_kept {
+                    live.extend(old.cloned());
+                } else {
+                    let known = self.known(&source, mode).await;
+                    wanted.push((source, known));
                 }
-                match self.load_version(source, principal, mode).await {
+            }
+
+            // Those that this box has served first; they answer before any other is tried.
+            wanted.sort_by_key(|(_, known)| !known.is_served());
+            let mut is_settled = false;
+            for (source, known) in wanted {
+                if !known.is_served() && !std::mem::replace(&mut is_settled, true) {
+                    self.serve_so_far(model, &live, &before);
+                }
+                let version = source.version;
+                match self.load_known(source, &known, principal).await {
                     Ok(loaded) => {
                         self.audit_load(&loaded, principal);
                         live.push(Arc::new(loaded));
                     }
                     Err(error) => {
                         let reason = error.to_string();
-                        match old {
+                        match before.iter().find(|old| old.version == version) {
                             Some(old) => live.push(old.clone()),
-                            None => model.set(version, VersionState::failed(&reason)),
+                            None => model
+                                .set(version, VersionState::failed(self.failure_text(&model.name, version, &error))),
                         }
                         failures.push(format!("version {version}: {reason}"));
                     }
@@ -286,25 +343,17 @@ impl Repository {
         })
     }
 
-    pub(super) async fn load_version(
-        &self,
-        source: VersionSource<'_>,
-        principal: &Principal,
-        mode: LoadMode,
-    ) -> Result<LoadedModel, VersionError> {
-        let (name, version) = (source.name.clone(), source.version);
-        match self.load_guarded(source, mode).await {
-            Ok((model, took)) => {
-                tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = took.as_millis(), "model ready");
-                Ok(model)
-            }
-            Err(error) => {
-                let cause = if error.is_wrong() { "golden" } else { "load" };
-                let event = AuditEvent::ModelRefused { model: name, version, cause: Some(cause.into()) };
-                self.shared.audit.record(principal, event);
-                Err(error)
-            }
+    /// Serves the versions that are loaded, while others of the model are not. The caller holds the model's lock.
+    fn serve_so_far(&self, model: &Model, live: &[Arc<LoadedModel>], before: &[Arc<LoadedModel>]) {
+        if !live.is_empty() {
+            let is_replaced = |old: &&Arc<LoadedModel>| live.iter().any(|new| new.version == old.version);
+            let kept = before.iter().filter(|old| !is_replaced(old));
+            model.slot.swap(live.iter().chain(kept).cloned());
+            let ready = live.iter().map(|loaded| (loaded.version, VersionState::Ready));
+            model.states().versions.extend(ready);
         }
+        model.settle();
+        self.shared.changes.send_replace(());
     }
 
     async fn is_unchanged(&self, old: &LoadedModel, source: &VersionSource<'_>) -> bool {
@@ -313,19 +362,20 @@ impl Repository {
         if old.folder != files || !old.runs_in(&self.runtimes()) {
             return false;
         }
-        // It takes a turn like a load, because it reads the whole model.
-        let _turn = self.shared.loads.acquire().await;
-        let reader = loading::reader(source, &self.shared.engine, &self.shared.defaults);
-        let read = loading::read(files, &old.config, reader).await;
-        let Ok(read) = read else { return false };
-        let class_maps = &read.model.files.class_maps;
-        let labels = loading::labels(&old.config, folder, class_maps);
-        let same_labels = labels.is_ok_and(|labels| labels == old.labels);
+        // Its files are hashed, whatever the file system says of them, and read by no process.
+        let (path, parts, digest) = (files.to_owned(), old.config.parts(), old.digest.clone());
+        let before: Vec<_> = old.files.iter().map(VersionFile::unmarked).collect();
+        let hashed = tokio::task::spawn_blocking(move || folder::is_unchanged(&path, parts, &before, &digest)).await;
+        let is_same = old.config_text == config_text && matches!(hashed, Ok(Ok(true)));
+        // The labels of the files themselves are unchanged with them.
+        let named = old.config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
+        let mut labels = named.map(|(name, file)| (old.labels.get(name), folder::labels(folder, file)));
+        let same_labels =
+            labels.all(|(known, read)| read.is_ok_and(|read| known.is_some_and(|known| **known == *read)));
         let files = loading::pipeline_files(&old.config, folder);
         let same_files = files.is_ok_and(|files| files == old.pipeline_files);
-        let is_same = old.config_text == config_text && same_labels && same_files && read.digest == old.digest;
         // One that its faults unloaded gets another chance when somebody asks for it.
-        is_same && old.fault().is_none()
+        is_same && same_labels && same_files && old.fault().is_none()
     }
 
     async fn unload_model(&self, model: &Model, principal: &Principal) {

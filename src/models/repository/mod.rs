@@ -24,15 +24,19 @@
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
 //! * `search.rs`, `search/` - the search of `ledge tune`
-//! * `attempts.rs`, `attempts/` - loads that ended the process: the model to blame, and the next try; `log.rs` is
-//!   their file
-//! * `guarded.rs` - notes each load before it begins, and refuses models that ended the process
+//! * `version_files.rs` - whether the files of a version are those that were read before
+//! * `load_records.rs`, `load_records/` - the versions that this box has served, and loads that failed; `file.rs` is their
+//!   file
+//! * `load_limit.rs` - the time that a load may take
+//! * `load_places.rs` - places for loads of served, new and failed versions
+//! * `known.rs` - loads a version by what is known about it, and remembers the outcome
 //! * `loads.rs` - loads and unloads models of the owner's folder
 //! * `libraries.rs` - moves every model to another library of its runtime
 //! * `managed.rs` - models whose live version updates decide
 //! * `check.rs` - tries every version in every runtime without serving any
 //! * `candidate.rs` - a version that an update tries: the requests that it sees
 //! * `observations.rs` - counts and times of a candidate and of the version before it
+//! * `crashed.rs` - models that ended their processes: golden inputs are tried again, and findings name them
 //! * `agreement.rs` - comparison of two answers to one request
 //!
 //! Invariants:
@@ -45,18 +49,22 @@
 //!   them.
 //! * Cached answers and the state of limits belong to the loaded version (`LoadedModel::attached`) and are dropped with
 //!   it. No answer outlives the weights that it came from.
-//! * `attempts.rs` and `agreement.rs` are pure: no clock, no disk.
+//! * The load of a version that this box has not served, or whose last load failed, delays no other load. It runs in a process
+//!   and on threads of its own until it has passed its golden inputs.
+//! * `load_records.rs`, `load_limit.rs` and `agreement.rs` are pure: no clock, no disk.
 //! * Both folders of `sources.rs` are only read.
 //!
 //! # One load
 //!
 //! `Repository::load_model` holds the model's lock, so that loads of one model never overlap, and
-//! 1. reads `model.toml` and the version folders; the policy selects versions;
+//! 1. reads `model.toml` and the version folders; the policy selects versions. `known.rs` asks `load_records.rs` whether this
+//!    box has served these files, with this `model.toml` and these runtimes, or failed to load them. A served version gets
+//!    one of the places for loads at once. Any other gets another place, and does steps 2 to 7 in a process of its own
+//!    first, with a limit; a failed one only when its pause is over;
 //! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data outside
 //!    the folder. Where the version is to run in another process, that one reads the model file (`reader.rs`), and this
 //!    one checks what it says. All are opened, like labels and golden inputs, through `contained.rs`, which opens no file
-//!    outside of the folder, not even through a link; then `guarded.rs` asks `attempts.rs` whether these files, this `model.toml`
-//!    and these runtimes ended a process before, and records that they are loaded now;
+//!    outside of the folder, not even through a link;
 //! 3. `loading.rs` orders the runtimes: the one in the version's profile first, if there is a profile. The profile's
 //!    name is a hash of the files' digest, the CPU, the number of cores and the runtimes' library names, so anything
 //!    else is another profile;
@@ -78,32 +86,31 @@
 //! 8. only then the slot's pointer is swapped. Requests that pinned the old version finish on it; its instances are
 //!    unloaded after the last one.
 //!
-//! A load that ends the process leaves its record in `load_attempts.jsonl`: the next start finds it. Marks are appended
-//! without an fsync, since they must outlive the process and not the machine: after another boot no model is blamed.
-//! When several loads were in progress, their models become suspects, which are loaded last and one at a time, so the
-//! second death shows which it was. Two deaths, one of them with no other load in progress, suspend the model:
-//! `daemon/load_guard.rs` has it tried in a separate process, the same as for updates, after an hour, doubling to a
-//! day.
+//! The outcome is in `load_records.json`. `Repository::retry_failed` loads a failed version again after a minute, doubling to
+//! a day.
 //!
 //! A failure at any step leaves every live version as it was, and becomes the new version's reason in the index. A load
 //! or unload over HTTP runs to its end even when the caller hangs up.
 
 pub mod agreement;
-pub mod attempts;
 pub mod candidate;
 pub mod chain;
 mod check;
 pub mod config;
+mod crashed;
 pub mod feature_config;
 pub mod feature_elements;
 mod folder;
 mod full_queues;
 mod golden;
 mod golden_config;
-mod guarded;
 mod index;
+mod known;
 pub mod libraries;
 mod limits_config;
+mod load_limit;
+mod load_places;
+pub mod load_records;
 pub mod loaded_model;
 mod loading;
 mod loads;
@@ -120,27 +127,30 @@ pub mod slot;
 pub mod sources;
 pub mod statistics;
 pub mod tuning;
+mod version_files;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::Runtimes;
 use ledge_service::audit_event::AuditSink;
-use tokio::sync::Semaphore;
+use ledge_service::readiness::Latch;
+use tokio::sync::watch;
 
 use crate::scheduling::engine::Engine;
 pub use candidate::{Candidate, CandidateShare, Pinned};
 pub use check::{RuntimeTrial, TrialLoad};
 pub use folder::FolderError;
 pub use golden::{GoldenError, GoldenScore, score as golden_score};
-use guarded::LoadGuard;
-pub use guarded::{SeparateTrial, VersionOnDisk};
 pub use index::{IndexRow, ModelState, UnavailableReason, VersionState};
+use load_places::LoadPlaces;
+use load_records::file::LoadRecordFile;
 pub use loaded_model::{LoadedModel, ModelDefaults};
 pub use loading::{RuntimeRefusal, VersionError};
-pub use loads::LoadMode;
+pub use loads::{LoadMode, Refresh};
 pub use managed::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, ObservationSnapshot, Observations};
 use slot::Slot;
@@ -207,10 +217,11 @@ struct RepositoryInner {
     engine: Engine,
     defaults: ModelDefaults,
     audit: AuditSink,
-    loads: Semaphore,
-    parallel_loads: u32,
+    places: LoadPlaces,
     /// Set in the process that serves.
-    guard: OnceLock<LoadGuard>,
+    records: OnceLock<LoadRecordFile>,
+    /// Notified when the load of a model has ended.
+    changes: watch::Sender<()>,
     /// The models that updates manage, loaded or not.
     managed: Mutex<BTreeMap<ModelName, ManagedVersion>>,
     models: arc_swap::ArcSwap<BTreeMap<ModelName, Arc<Model>>>,
@@ -228,6 +239,10 @@ struct Model {
     states: Mutex<ModelStates>,
     /// Held during a load or unload.
     busy: Arc<tokio::sync::Mutex<()>>,
+    /// Held by each reading of the repository until those of its versions that this box has served serve again or failed.
+    latches: Mutex<Vec<Latch>>,
+    /// True when the last load failed as the one before it.
+    has_known_fault: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -264,6 +279,36 @@ impl Model {
         PinError::NoVersion { model, reason }
     }
 
+    fn latches(&self) -> MutexGuard<'_, Vec<Latch>> {
+        // Nothing panics under this lock.
+        self.latches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Declares that nobody has to wait for the model any more.
+    fn settle(&self) {
+        self.latches().clear();
+    }
+
+    fn has_known_fault(&self) -> bool {
+        self.has_known_fault.load(Ordering::Relaxed)
+    }
+
+    fn set_known_fault(&self, is_known: bool) {
+        self.has_known_fault.store(is_known, Ordering::Relaxed);
+    }
+
+    /// True when a version answers.
+    fn is_serving(&self) -> bool {
+        self.slot.live().iter().any(|live| live.fault().is_none())
+    }
+
+    /// True when a version should answer, or the model has none yet.
+    fn should_serve(&self) -> bool {
+        let unloaded = VersionState::Unavailable(UnavailableReason::Unloaded);
+        let states = self.states();
+        states.fault.is_some() || states.versions.is_empty() || states.versions.values().any(|state| *state != unloaded)
+    }
+
     fn statistics(&self, version: ModelVersion) -> Arc<Statistics> {
         self.states().statistics.entry(version).or_default().clone()
     }
@@ -272,7 +317,7 @@ impl Model {
 impl Repository {
     /// A repository over these folders, with nothing loaded yet.
     ///
-    /// `parallel_loads` bounds how many models are loaded side by side.
+    /// `parallel_loads` bounds how many models that this box has served are loaded side by side, and how many new ones.
     pub fn new(
         sources: Sources,
         engine: Engine,
@@ -280,15 +325,14 @@ impl Repository {
         parallel_loads: usize,
         audit: AuditSink,
     ) -> Self {
-        let parallel_loads = u32::try_from(parallel_loads.max(1)).unwrap_or(u32::MAX);
         let shared = RepositoryInner {
             sources,
             engine,
             defaults,
             audit,
-            loads: Semaphore::new(parallel_loads as usize),
-            parallel_loads,
-            guard: OnceLock::new(),
+            places: LoadPlaces::new(parallel_loads),
+            records: OnceLock::new(),
+            changes: watch::Sender::default(),
             managed: Mutex::default(),
             models: arc_swap::ArcSwap::default(),
             changing: Mutex::default(),
@@ -359,6 +403,13 @@ impl Repository {
         self.models().iter().flat_map(of_model).collect()
     }
 
+    /// True when a model answers, or no model is to answer: none is there, or all were unloaded on request. A model whose
+    /// instances are unloaded while it is idle answers.
+    pub fn is_serving(&self) -> bool {
+        let models = self.models();
+        models.iter().any(|model| model.is_serving()) || !models.iter().any(|model| model.should_serve())
+    }
+
     fn models(&self) -> Vec<Arc<Model>> {
         self.shared.models.load().values().cloned().collect()
     }
@@ -377,6 +428,8 @@ impl Repository {
             slot: Slot::default(),
             states: Mutex::default(),
             busy: Arc::default(),
+            latches: Mutex::default(),
+            has_known_fault: AtomicBool::default(),
         });
         let mut models = BTreeMap::clone(&self.shared.models.load());
         models.insert(name.clone(), model.clone());

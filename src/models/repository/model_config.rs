@@ -8,7 +8,7 @@ use ledge_engine::pipeline::content::Input;
 use ledge_engine::pipeline::kind::{Part, PipelineSection};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::pipeline::reading::fields::Field;
-use ledge_isolation::Isolation;
+use ledge_isolation::IsolationSetting;
 use serde::{Deserialize, Serialize};
 
 use super::feature_config::{FeaturePolicies, Policy};
@@ -43,9 +43,9 @@ pub struct ModelConfig {
     #[serde(skip_serializing_if = "ModelKind::is_model")]
     pub kind: ModelKind,
     pub runtime: RuntimeChoice,
-    /// The process that it runs in; `runtimes.isolation` of the daemon's configuration by default.
+    /// The process that it runs in, where that is more than `runtimes.isolation` of the daemon's configuration asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub isolation: Option<Isolation>,
+    pub isolation: Option<IsolationSetting>,
     /// The most batch elements in one request; 0 says that the first dimension is not a batch. Without it, 64 when the
     /// first dimension of every input and output is variable.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -78,15 +78,15 @@ struct ProfilesInner {
     /// `None` stores nothing.
     folder: Option<PathBuf>,
     cores: usize,
-    /// Text that distinguishes this machine from others; read when it is first needed.
-    machine: OnceLock<String>,
+    /// Text that distinguishes this CPU from others; read when it is first needed.
+    cpu: OnceLock<String>,
 }
 
 impl Profiles {
     /// The profiles in `folder`/profiles that hold for this machine, and models on `cores` cores.
     pub fn new(folder: Option<&Path>, cores: usize) -> Self {
         let folder = folder.map(|folder| folder.join("profiles"));
-        Self { shared: Arc::new(ProfilesInner { folder, cores, machine: OnceLock::new() }) }
+        Self { shared: Arc::new(ProfilesInner { folder, cores, cpu: OnceLock::new() }) }
     }
 
     /// Profiles that store nothing.
@@ -118,51 +118,37 @@ impl Profiles {
         Ok(Some(path))
     }
 
-    /// True when a model of this digest and config was loaded and checked in a process of its own, on this machine and with
-    /// these runtimes, so that it may share one with others.
-    pub fn is_proven(&self, digest: &str, config_text: &str, runtimes: &Runtimes) -> bool {
-        self.proof(digest, config_text, runtimes).is_some_and(|path| path.exists())
+    /// Stands for this `model.toml`, this CPU and these runtimes: what is known of a version holds for these, on any number
+    /// of cores.
+    pub fn conditions(&self, config_text: &str, runtimes: &Runtimes) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(blake3::hash(config_text.as_bytes()).as_bytes());
+        hasher.update(self.cpu().as_bytes());
+        hasher.update(runtimes.libraries().as_bytes());
+        hasher.finalize().to_hex().to_string()
     }
 
-    /// Records that it was.
-    pub fn prove(&self, digest: &str, config_text: &str, runtimes: &Runtimes, model: &str) -> std::io::Result<()> {
-        let Some(path) = self.proof(digest, config_text, runtimes) else { return Ok(()) };
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        // The name says everything; the content is for people.
-        durable::replace(&path, format!("{model}\n").as_bytes())
-    }
-
-    fn proof(&self, digest: &str, config_text: &str, runtimes: &Runtimes) -> Option<PathBuf> {
-        let folder = self.shared.folder.as_ref()?.with_file_name("proven");
-        let config = blake3::hash(config_text.as_bytes()).to_hex();
-        Some(folder.join(self.name(&[digest, config.as_str()], runtimes)))
+    fn cpu(&self) -> &str {
+        self.shared.cpu.get_or_init(|| {
+            let cpu = Cpu::detect(Path::new("/"));
+            let features: Vec<&str> = cpu.features.iter().filter(|f| f.present).map(|f| f.name).collect();
+            format!("{}\n{}\n", cpu.model, features.join(" "))
+        })
     }
 
     fn path(&self, digest: &str, runtimes: &Runtimes) -> Option<PathBuf> {
         let folder = self.shared.folder.as_ref()?;
-        Some(folder.join(format!("{}.json", self.name(&[digest], runtimes))))
+        Some(folder.join(format!("{}.json", self.name(digest, runtimes))))
     }
 
-    /// A name for digests on this machine with these runtimes. They have a fixed length, so they cannot run into each other.
-    fn name(&self, digests: &[&str], runtimes: &Runtimes) -> String {
+    /// A name for a digest on this machine with these runtimes. It has a fixed length, so it cannot run into the rest.
+    fn name(&self, digest: &str, runtimes: &Runtimes) -> String {
         let mut hasher = blake3::Hasher::new();
-        for digest in digests {
-            hasher.update(digest.as_bytes());
-        }
-        hasher.update(self.shared.machine.get_or_init(|| self.shared.machine()).as_bytes());
+        hasher.update(digest.as_bytes());
+        hasher.update(self.cpu().as_bytes());
+        hasher.update(format!("{}\n", self.shared.cores).as_bytes());
         hasher.update(runtimes.libraries().as_bytes());
         hasher.finalize().to_hex().chars().take(32).collect()
-    }
-}
-
-impl ProfilesInner {
-    /// The CPU, and how many of its cores models use.
-    fn machine(&self) -> String {
-        let cpu = Cpu::detect(Path::new("/"));
-        let features: Vec<&str> = cpu.features.iter().filter(|f| f.present).map(|f| f.name).collect();
-        format!("{}\n{}\n{}\n", cpu.model, features.join(" "), self.cores)
     }
 }
 
@@ -207,15 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_one_model_with_one_config_on_one_machine() {
+    fn conditions_hold_for_one_config_on_any_number_of_cores() {
         let folder = tempfile::tempdir().unwrap();
-        let two = profiles(folder.path(), 2);
-        assert!(!two.is_proven("abc", "x = 1", &runtimes()));
-        two.prove("abc", "x = 1", &runtimes(), "m/1").unwrap();
-        assert!(two.is_proven("abc", "x = 1", &runtimes()));
-        assert!(!two.is_proven("abc", "x = 2", &runtimes()) && !two.is_proven("abd", "x = 1", &runtimes()));
-        assert!(!profiles(folder.path(), 4).is_proven("abc", "x = 1", &runtimes()));
-        assert!(!Profiles::none().is_proven("abc", "x = 1", &runtimes()));
+        let conditions = |cores, text| profiles(folder.path(), cores).conditions(text, &runtimes());
+        assert_eq!(conditions(2, "x = 1"), conditions(2, "x = 1"));
+        assert_ne!(conditions(2, "x = 1"), conditions(2, "x = 2"));
+        assert_eq!(conditions(2, "x = 1"), conditions(4, "x = 1"));
     }
 
     #[test]

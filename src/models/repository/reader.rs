@@ -1,10 +1,14 @@
-//! Reads model files for the facts about them: in this process, or in the one that the model is to run in.
+//! Reads model files for the facts about them, in the process that the model is to run in.
 
 use std::fs::File;
 use std::sync::{Mutex, PoisonError};
 
+#[cfg(any(test, feature = "in-process"))]
+use ledge_base::contained;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Format;
+#[cfg(any(test, feature = "in-process"))]
+use ledge_engine::files;
 use ledge_engine::files::FileFacts;
 use ledge_isolation::{Isolation, KeptChild, ReadError};
 
@@ -18,13 +22,15 @@ pub struct ModelReader {
 
 #[derive(Debug)]
 enum Place {
+    /// In this process: only in tests.
+    #[cfg(any(test, feature = "in-process"))]
     Here,
     Child(ChildReader),
 }
 
 /// Has files read in a process of models.
 #[derive(Debug)]
-pub struct ChildReader {
+struct ChildReader {
     engine: Engine,
     isolation: Isolation,
     /// The model and its version, by which its own process is found.
@@ -34,33 +40,38 @@ pub struct ChildReader {
 
 impl ModelReader {
     /// Reads in this process.
+    #[cfg(any(test, feature = "in-process"))]
     pub fn here() -> Self {
         Self { place: Place::Here }
     }
 
     /// Reads where `isolation` has the version run.
     pub(super) fn of(engine: &Engine, isolation: Isolation, name: &ModelName, version: ModelVersion) -> Self {
-        if isolation == Isolation::None || engine.children().is_none() {
+        #[cfg(feature = "in-process")]
+        if engine.is_in_process() {
             return Self::here();
         }
         let (engine, name, kept) = (engine.clone(), own_process(name, version), Mutex::default());
         Self { place: Place::Child(ChildReader { engine, isolation, name, kept }) }
     }
 
-    /// The process that reads; `None` where that is this one.
-    pub fn child(&self) -> Option<&ChildReader> {
+    /// Reads the facts about an open file. Blocks until that is done. The error completes a sentence about the file.
+    pub fn read(&self, format: Format, file: &File) -> Result<FileFacts, ReadError> {
         match &self.place {
-            Place::Here => None,
-            Place::Child(child) => Some(child),
+            #[cfg(any(test, feature = "in-process"))]
+            Place::Here => {
+                let content = file.try_clone().and_then(|file| contained::content(file, contained::MODEL_MAX));
+                let content = content.map_err(|error| ReadError::Refused(format!("cannot be read: {error}")))?;
+                files::read(format, &content).map_err(ReadError::Refused)
+            }
+            Place::Child(child) => child.read(format, file),
         }
     }
 }
 
 impl ChildReader {
-    /// Has an open file read. Blocks until that is done.
-    pub fn read(&self, format: Format, file: &File) -> Result<FileFacts, ReadError> {
+    fn read(&self, format: Format, file: &File) -> Result<FileFacts, ReadError> {
         let children = self.engine.children();
-        let children = children.ok_or_else(|| ReadError::NoProcess("there are none".to_owned()))?;
         let (facts, child) = children.read(self.isolation, &self.name, &self.engine.runtimes(), format, file)?;
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
         Ok(facts)

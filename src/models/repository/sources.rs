@@ -24,10 +24,8 @@ pub struct Sources {
 pub struct ModelOnDisk {
     /// Its `model.toml`.
     pub config: ModelConfig,
-    /// True when the requested version exists and is among those that are served.
-    pub is_served: bool,
-    /// The names of the inputs of that version, where its file shows them without a runtime.
-    pub inputs: Option<Vec<String>>,
+    /// The requested version, if it exists and is among those that are served.
+    pub served: Option<ModelVersion>,
 }
 
 impl Sources {
@@ -66,12 +64,8 @@ impl Sources {
         let (versions, _) = folder::versions(&folder)?;
         let served = config.version_policy.select(&versions);
         let asked = version.or_else(|| served.last().copied());
-        let is_there = asked.filter(|asked| served.contains(asked) && versions.contains(asked));
-        let inputs = match is_there {
-            Some(version) => folder::input_names(&folder.join(version.to_string()))?,
-            None => None,
-        };
-        Ok(Some(ModelOnDisk { config, is_served: is_there.is_some(), inputs }))
+        let served = asked.filter(|asked| served.contains(asked) && versions.contains(asked));
+        Ok(Some(ModelOnDisk { config, served }))
     }
 
     /// True when a path lies in one of them.

@@ -54,11 +54,13 @@ pub enum RefusalReason {
     Deadline,
     /// The caller has had its share.
     Quota,
+    /// Calls like it ended the process of the model.
+    Blame,
 }
 
 impl RefusalReason {
     /// Every reason.
-    pub const ALL: [Self; 3] = [Self::QueueFull, Self::Deadline, Self::Quota];
+    pub const ALL: [Self; 4] = [Self::QueueFull, Self::Deadline, Self::Quota, Self::Blame];
 
     /// The name in metrics.
     pub fn as_str(self) -> &'static str {
@@ -66,6 +68,7 @@ impl RefusalReason {
             Self::QueueFull => "queue_full",
             Self::Deadline => "deadline",
             Self::Quota => "quota",
+            Self::Blame => "blame",
         }
     }
 }
@@ -78,6 +81,8 @@ pub struct Refusals {
     pub deadline: u64,
     /// The caller's quota was used up.
     pub quota: u64,
+    /// Calls like it ended the process of the model.
+    pub blame: u64,
 }
 
 impl Refusals {
@@ -87,6 +92,7 @@ impl Refusals {
             RefusalReason::QueueFull => self.queue_full,
             RefusalReason::Deadline => self.deadline,
             RefusalReason::Quota => self.quota,
+            RefusalReason::Blame => self.blame,
         }
     }
 
@@ -95,6 +101,7 @@ impl Refusals {
             RefusalReason::QueueFull => &mut self.queue_full,
             RefusalReason::Deadline => &mut self.deadline,
             RefusalReason::Quota => &mut self.quota,
+            RefusalReason::Blame => &mut self.blame,
         } += 1;
     }
 }
@@ -130,6 +137,8 @@ pub struct Counters {
     pub prepare_cpu: Duration,
     /// Runs and loads that ended the process that they were in.
     pub process_crashes: u64,
+    /// Runs that were cancelled because they went on after their deadlines.
+    pub cancelled_runs: u64,
     /// `success`, distributed.
     pub end_to_end_times: TimeHistogram,
     /// `queue`, distributed.
@@ -173,6 +182,11 @@ impl Statistics {
     /// Counts a run or a load that ended the process that it was in.
     pub fn crashed(&self) {
         self.lock().process_crashes += 1;
+    }
+
+    /// Counts a run that was cancelled because it went on after its deadline.
+    pub fn cancelled(&self) {
+        self.lock().cancelled_runs += 1;
     }
 
     /// Counts the CPU time of making the inputs of a request.
@@ -289,7 +303,7 @@ mod tests {
             (0..times).for_each(|_| statistics.refused(why));
         }
         let refusals = statistics.snapshot().refusals;
-        assert_eq!(refusals, Refusals { queue_full: 1, deadline: 2, quota: 3 });
-        assert_eq!(RefusalReason::ALL.map(|why| refusals.of(why)), [1, 2, 3]);
+        assert_eq!(refusals, Refusals { queue_full: 1, deadline: 2, quota: 3, blame: 4 });
+        assert_eq!(RefusalReason::ALL.map(|why| refusals.of(why)), [1, 2, 3, 4]);
     }
 }

@@ -1,43 +1,66 @@
-//! The findings about the seal of the processes that run models.
+//! The finding about the seal of the processes that run models.
 
 use std::io;
 
-use ledge_isolation::Isolation;
 use ledge_part::check::Check;
-use ledge_sandbox::{Finding, Mechanism, SealReport, State};
+use ledge_sandbox::{Finding, Mechanism, SealReport};
 
-/// One finding for each mechanism, from the report of a process that `start` starts; none where models run in the daemon.
-pub fn checks(isolation: Isolation, start: impl FnOnce() -> io::Result<SealReport>) -> Vec<Check> {
-    if isolation == Isolation::None {
-        return vec![Check::ok(
-            "seal of models",
-            "none: models run in the daemon itself; runtimes.isolation = process runs them in a sealed process",
-        )];
-    }
-    match start() {
-        Ok(report) => report.findings.iter().map(check).collect(),
-        Err(error) => vec![Check::fail(
-            "seal of models",
-            format!("the process of models cannot be started: {error}"),
-            "see the log of the daemon; runtimes.isolation = none runs models in the daemon",
-        )],
+/// The name of the finding.
+pub const FINDING: &str = "seal of models";
+
+/// The finding, from the report of the processes of models.
+pub fn check(report: io::Result<SealReport>) -> Check {
+    match report {
+        Ok(report) => of(&report),
+        Err(error) => Check::fail(
+            FINDING,
+            format!("the process of models cannot be started, so no model runs: {error}"),
+            "let the service manager or container allow new processes, and memory for them; then start Ledge again",
+        ),
     }
 }
 
-fn check(finding: &Finding) -> Check {
-    let Finding { mechanism, state } = finding;
-    let name = format!("seal of models: {}", mechanism.name());
-    match state {
-        State::InForce(_) => Check::ok(&name, state.to_string()),
-        State::Partial(_) | State::Absent(_) => {
-            let detail = format!("{state}; without it {}", mechanism.without());
-            if mechanism.is_essential() {
-                Check::warn(&name, detail, advice(*mechanism))
-            } else {
-                // The list of system calls denies the same.
-                Check::ok(&name, detail)
-            }
+/// A warning where something is open that nothing else closes; for the rest, what takes its place.
+fn of(report: &SealReport) -> Check {
+    let lacking: Vec<&Finding> = report.lacking().collect();
+    if lacking.is_empty() {
+        return Check::ok(FINDING, "wholly in force");
+    }
+    // Mechanisms with the same reason are named together.
+    let mut reasons: Vec<(String, Vec<&Finding>)> = Vec::new();
+    for finding in &lacking {
+        let state = finding.state.to_string();
+        match reasons.iter_mut().find(|(reason, _)| *reason == state) {
+            Some((_, findings)) => findings.push(finding),
+            None => reasons.push((state, vec![finding])),
         }
+    }
+    let told: Vec<String> = reasons.iter().map(|(reason, findings)| told(reason, findings)).collect();
+    let detail = format!("in force, but for {}", told.join("; "));
+    match lacking.iter().find(|finding| finding.mechanism.is_essential()) {
+        Some(finding) => Check::warn(FINDING, detail, advice(finding.mechanism)),
+        None => Check::info(FINDING, detail),
+    }
+}
+
+/// Mechanisms that are not in force for one reason, and what that leaves open.
+fn told(reason: &str, findings: &[&Finding]) -> String {
+    let names: Vec<_> = findings.iter().map(|finding| finding.mechanism.name()).collect();
+    let mut open: Vec<String> = Vec::new();
+    let covered: Vec<_> = findings.iter().filter_map(|finding| finding.mechanism.covered_by_system_calls()).collect();
+    if !covered.is_empty() {
+        open.push(format!("only the list of system calls keeps {} from the process", listed(&covered)));
+    }
+    let uncovered = findings.iter().filter(|finding| finding.mechanism.covered_by_system_calls().is_none());
+    open.extend(uncovered.map(|finding| finding.leaves_open()));
+    format!("{} ({reason}): {}", listed(&names), open.join(", and "))
+}
+
+/// Words as a sentence lists them.
+fn listed(words: &[&str]) -> String {
+    match words {
+        [words @ .., last] if !words.is_empty() => format!("{} and {last}", words.join(", ")),
+        words => words.concat(),
     }
 }
 
@@ -66,32 +89,51 @@ fn advice(mechanism: Mechanism) -> &'static str {
 #[cfg(test)]
 mod tests {
     use ledge_part::check::Status;
+    use ledge_sandbox::State;
 
     use super::*;
 
-    fn of(mechanism: Mechanism, state: State) -> Vec<Check> {
-        checks(Isolation::Process, || Ok(SealReport { findings: vec![Finding { mechanism, state }] }))
+    /// The finding where these mechanisms are in another state.
+    fn finding(others: &[(Mechanism, State)]) -> Check {
+        let state = |mechanism| match others.iter().find(|(other, _)| *other == mechanism) {
+            Some((_, state)) => state.clone(),
+            None => State::InForce(String::new()),
+        };
+        let findings = Mechanism::ALL.map(|mechanism| Finding { mechanism, state: state(mechanism) });
+        check(Ok(SealReport { findings: findings.into() }))
     }
 
     #[test]
-    fn a_mechanism_that_is_missing_is_told_with_its_consequence_and_the_remedy() {
-        let found = of(Mechanism::Files, State::Absent("not available in this kernel".to_owned()));
-        assert_eq!((found.len(), found[0].status), (1, Status::Warn));
-        assert!(found[0].detail.contains("can open every file"), "{found:?}");
-        assert!(found[0].advice.as_ref().unwrap().contains("Landlock"), "{found:?}");
-        // Others deny the same.
-        let found = of(Mechanism::UserNamespace, State::Absent("forbidden".to_owned()));
-        assert_eq!((found[0].status, found[0].advice.as_deref()), (Status::Ok, None));
-        assert!(found[0].detail.contains("only the list of system calls"), "{found:?}");
-        let found = of(Mechanism::SystemCalls, State::InForce(String::new()));
-        assert_eq!((found[0].status, found[0].detail.as_str()), (Status::Ok, "in force"));
+    fn a_seal_without_an_essential_mechanism_is_a_warning_with_its_consequence_and_the_remedy() {
+        let found = finding(&[(Mechanism::Files, State::Absent("not available in this kernel".to_owned()))]);
+        assert_eq!(found.status, Status::Warn);
+        assert!(found.detail.contains("can open every file"), "{found:?}");
+        assert!(found.advice.as_ref().unwrap().contains("Landlock"), "{found:?}");
     }
 
     #[test]
-    fn no_process_is_started_where_models_run_in_the_daemon_and_one_that_does_not_start_is_a_failure() {
-        let found = checks(Isolation::None, || unreachable!());
-        assert_eq!((found.len(), found[0].status), (1, Status::Ok));
-        let found = checks(Isolation::Own, || Err(io::Error::other("no memory")));
-        assert!(found[0].status == Status::Fail && found[0].detail.contains("no memory"), "{found:?}");
+    fn a_seal_as_the_unit_allows_it_names_what_is_missing_and_what_takes_its_place() {
+        let forbidden = || State::Absent("forbidden".to_owned());
+        let found = finding(&[
+            (Mechanism::ThreadLimit, State::Partial("1536 together".to_owned())),
+            (Mechanism::UserNamespace, forbidden()),
+            (Mechanism::NetworkNamespace, forbidden()),
+            (Mechanism::IpcNamespace, forbidden()),
+        ]);
+        assert_eq!((found.status, found.advice.as_deref()), (Status::Info, None));
+        assert_eq!(
+            found.detail,
+            "in force, but for limit of threads (partly in force: 1536 together): the process can keep other processes of \
+             models from starting threads, and the daemon goes on; user namespace, network namespace and IPC namespace (not in \
+             force: forbidden): only the list of system calls keeps the rights of its user, the network and the shared memory \
+             of other processes from the process"
+        );
+        assert_eq!(finding(&[]), Check::ok(FINDING, "wholly in force"));
+    }
+
+    #[test]
+    fn a_process_that_does_not_start_is_a_failure() {
+        let found = check(Err(io::Error::other("no memory")));
+        assert!(found.status == Status::Fail && found.detail.contains("no memory"), "{found:?}");
     }
 }

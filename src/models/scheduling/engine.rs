@@ -7,17 +7,21 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ledge_base::sys;
-use ledge_base::telemetry::process;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, RunError, RunPlace, RunResult, Runtime};
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
 use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
+use super::faults::{Cause, Consequences, Culprit};
+use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, InstanceSpec};
+use super::load_terms::LoadTurns;
+use super::long_run::{self, LONG_RUN, LongRun};
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
+use super::terms::Terms;
 use super::turns::Turns;
 use super::worker;
 
@@ -47,6 +51,7 @@ struct Handle {
 /// State that the engine's threads share.
 pub(super) struct EngineInner {
     state: Mutex<SchedulerState>,
+    /// One for each worker, the spare last.
     wakers: Vec<Condvar>,
     /// Wakes the thread that unloads idle instances, when one may expire sooner than that thread knew.
     keeper: Condvar,
@@ -58,13 +63,14 @@ pub(super) struct EngineInner {
     runs_since: Vec<Mutex<Option<Instant>>>,
     /// Closed while there is no instance of any model: see [`AliveToken`].
     instances: watch::Sender<()>,
-    /// The processes of models that do not run in this one; `None` where every model runs in this one.
-    children: Option<Children>,
+    /// The processes that models run in.
+    children: Children,
     /// The turns of runs in other processes.
     pub turns: Turns,
-    /// Held during a load where there is a memory budget: loads take turns, so that the memory that each adds to the
-    /// process can be measured.
-    loading: Mutex<()>,
+    /// Told each fault of a model.
+    faults: Notify,
+    /// The turns of loads where there is a memory budget.
+    loading: LoadTurns,
 }
 
 /// A run that began on its caller's own thread.
@@ -91,19 +97,9 @@ impl std::fmt::Debug for EngineInner {
 }
 
 impl Engine {
-    /// An engine over the cores `cpus`. Its threads start with the first model. Above `memory_budget` bytes of models
-    /// the least recently used ones are unloaded until they are called again. Every model runs in this process.
-    pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>) -> Self {
-        Self::with_children(runtimes, cpus, memory_budget, None)
-    }
-
-    /// As [`Self::new`], with processes for the models whose config asks for them.
-    pub fn with_children(
-        runtimes: Runtimes,
-        cpus: Vec<usize>,
-        memory_budget: Option<u64>,
-        children: Option<ChildSettings>,
-    ) -> Self {
+    /// An engine over the cores `cpus`, which runs models in sealed processes. Its threads start with the first model. Above
+    /// `memory_budget` bytes of models the least recently used ones are unloaded until they are called again.
+    pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>, children: ChildSettings) -> Self {
         let shared = Arc::new_cyclic(|shared: &Weak<EngineInner>| {
             let shared = shared.clone();
             let on_end = Arc::new(move |child, end: &Ended| {
@@ -111,18 +107,21 @@ impl Engine {
                     shared.child_ended(child, end);
                 }
             });
-            let children = children.map(|settings| Children::new(settings, cpus.clone(), on_end));
+            // The spare worker has a lane too, and shares the first core.
+            let lanes: Vec<usize> = cpus.iter().chain(cpus.first()).copied().collect();
+            let children = Children::new(children, lanes.clone(), on_end);
             EngineInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
-                wakers: cpus.iter().map(|_| Condvar::new()).collect(),
-                runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
+                wakers: lanes.iter().map(|_| Condvar::new()).collect(),
+                runs_since: lanes.iter().map(|_| Mutex::default()).collect(),
                 keeper: Condvar::new(),
                 cpus,
                 runtimes: ArcSwap::from_pointee(runtimes),
                 instances: watch::Sender::default(),
                 children,
                 turns: Turns::default(),
-                loading: Mutex::default(),
+                faults: Notify::new(),
+                loading: LoadTurns::default(),
             }
         });
         Self { handle: Arc::new(Handle { shared, started: OnceLock::new() }) }
@@ -133,14 +132,26 @@ impl Engine {
         &self.handle.shared.cpus
     }
 
-    /// The processes of models that do not run in this one.
-    pub fn children(&self) -> Option<&Children> {
-        self.handle.shared.children.as_ref()
+    /// An engine for the first load of a version, apart from this one: it has its own threads, and processes that end
+    /// first when memory is short.
+    #[must_use]
+    pub fn for_first_load(&self) -> Self {
+        Self::new(self.runtimes(), self.cores().to_vec(), None, self.children().yielding_settings())
     }
 
-    /// The resources of the processes that models run in, other than this one.
+    /// The processes that models run in.
+    pub fn children(&self) -> &Children {
+        &self.handle.shared.children
+    }
+
+    /// The resources of the processes that models run in.
     pub fn processes(&self) -> Vec<ChildUsage> {
-        self.children().map(Children::usage).unwrap_or_default()
+        self.children().usage()
+    }
+
+    /// True where models run in this process. Only tests can ask for that.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.handle.shared.is_in_process()
     }
 
     /// The runtimes that models are loaded into.
@@ -217,10 +228,10 @@ impl Engine {
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
-        deadline: Instant,
+        terms: &Terms,
     ) -> Option<BriefRun> {
         let shared = &self.handle.shared;
-        if self.children().is_some_and(Children::is_trial) {
+        if self.children().is_yielding() {
             // It would keep the caller's thread waiting for the time that requests leave.
             return None;
         }
@@ -231,19 +242,21 @@ impl Engine {
         let here = here.and_then(|here| shared.cpus.iter().position(|cpu| *cpu == here));
         let (mut instance, worker) = shared.lock().take_brief(id, bytes, here)?;
         let start = Instant::now();
+        let deadline = terms.deadline;
         let place = RunPlace { core: worker, is_wide: false, deadline, patience: Some(BRIEF_RUN_PATIENCE) };
         let result = worker::run_once(&mut instance, inputs, outputs, rows, place);
         let taken = TakenBriefly { id, worker, bytes, start };
         if !matches!(result, Err(RunError::InProgress)) {
-            shared.end_brief_run(taken, instance, &result);
+            shared.end_brief_run(taken, instance, &result, || culprit(terms, inputs, outputs));
             return Some(BriefRun::Ended(result));
         }
 
         let (reply, answer) = oneshot::channel();
         let own = shared.clone();
+        let (terms, inputs, outputs) = (terms.clone(), inputs.to_vec(), outputs.to_vec());
         let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
-            let result = worker::finish(&mut instance, rows);
-            own.end_brief_run(taken, instance, &result);
+            let result = own.finish_brief_run(taken, &mut instance, rows, deadline);
+            own.end_brief_run(taken, instance, &result, || culprit(&terms, &inputs, &outputs));
             let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
             let _ = reply.send(finished.map_err(InferError::Run));
         });
@@ -278,6 +291,17 @@ impl Engine {
         }
     }
 
+    /// Unloads the instances of a model that do not run now. The next call loads one again.
+    pub(super) fn evict(&self, id: u64) {
+        let evicted = self.handle.shared.lock().evict(id);
+        unload_in_background(evicted);
+    }
+
+    /// Waits for the next fault of any model.
+    pub async fn fault(&self) {
+        self.handle.shared.faults.notified().await;
+    }
+
     /// Removes a model; its instances end when their runs do.
     pub(super) fn remove(&self, id: u64) {
         let removed = self.handle.shared.lock().remove(id);
@@ -290,9 +314,10 @@ impl Engine {
         self.handle.started.get_or_init(|| {
             let shared = &self.handle.shared;
             let mut threads: Vec<(String, Box<dyn FnOnce() + Send>)> = Vec::new();
-            for (index, cpu) in shared.cpus.iter().enumerate() {
+            let names = shared.cpus.iter().map(|cpu| format!("infer-core-{cpu}")).chain(["infer-spare".to_owned()]);
+            for (index, name) in names.enumerate() {
                 let own = shared.clone();
-                threads.push((format!("infer-core-{cpu}"), Box::new(move || worker::serve(&own, index))));
+                threads.push((name, Box::new(move || worker::serve(&own, index))));
             }
             let own = shared.clone();
             threads.push(("instance-keeper".to_owned(), Box::new(move || own.unload_expired())));
@@ -314,6 +339,17 @@ impl Drop for Handle {
 }
 
 impl EngineInner {
+    #[cfg(not(feature = "in-process"))]
+    #[expect(clippy::unused_self, reason = "with the feature for tests it depends on the engine")]
+    fn is_in_process(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "in-process")]
+    fn is_in_process(&self) -> bool {
+        super::in_process::is_asked_for() && !self.children.is_trial()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -405,12 +441,38 @@ impl EngineInner {
         }
     }
 
+    /// Waits for the end of a run that began on its caller's own thread, and was not brief.
+    fn finish_brief_run(
+        &self,
+        taken: TakenBriefly,
+        instance: &mut Instance,
+        rows: usize,
+        deadline: Instant,
+    ) -> Result<RunResult, RunError> {
+        let finished = instance.backend.finish(LONG_RUN);
+        if long_run::is_in_progress(&finished) {
+            let run = LongRun { model: taken.id, cores: 1, deadline };
+            return long_run::see_out_tensors(self, instance, rows, run);
+        }
+        let result = long_run::of_tensors(finished);
+        if let Ok(result) = &result {
+            instance.observer.executed(rows, result.time, result.cpu_elsewhere);
+        }
+        result
+    }
+
     /// Gives back the instance of a run that began on its caller's own thread.
-    fn end_brief_run(self: &Arc<Self>, taken: TakenBriefly, instance: Instance, result: &Result<RunResult, RunError>) {
+    fn end_brief_run(
+        self: &Arc<Self>,
+        taken: TakenBriefly,
+        instance: Instance,
+        result: &Result<RunResult, RunError>,
+        culprit: impl FnOnce() -> Culprit,
+    ) {
         let TakenBriefly { id, worker, bytes, start } = taken;
         let now = Instant::now();
         if let Err(RunError::Crashed { reason }) = result {
-            self.model_crashed(id, reason);
+            self.model_crashed(id, reason, Some(&culprit()));
         }
         let mut state = self.lock();
         if let Ok(run) = result {
@@ -426,8 +488,8 @@ impl EngineInner {
 
     /// Handles the end of a process that had models: those are loaded again, in a new one.
     fn child_ended(self: &Arc<Self>, child: ChildId, end: &Ended) {
-        // A trial reports its end itself.
-        if !self.children.as_ref().is_some_and(Children::is_trial) {
+        // A trial, and the first load of a version, report its end themselves.
+        if !self.is_yielding() {
             tracing::error!(
                 process = child,
                 reason = end.reason,
@@ -463,15 +525,34 @@ impl EngineInner {
         }
     }
 
+    fn is_yielding(&self) -> bool {
+        self.children.is_yielding()
+    }
+
     fn source(&self, id: u64) -> Option<InstanceSource> {
         self.lock().model(id)?.source.clone()
     }
 
-    /// Counts the fault of a model whose run ended its process.
-    pub(super) fn model_crashed(&self, id: u64, reason: &str) {
+    /// Counts the fault of a model whose run ended its process; `culprit` is `None` for a run of several callers.
+    pub(super) fn model_crashed(&self, id: u64, reason: &str, culprit: Option<&Culprit>) {
         if let Some(InstanceSource { spec, .. }) = self.source(id) {
-            count_fault(&spec, reason);
+            self.count_fault(&spec, reason, culprit.map_or(Cause::Several, Culprit::cause));
         }
+    }
+
+    fn count_fault(&self, spec: &InstanceSpec, reason: &str, cause: Cause<'_>) {
+        let Consequences { unloaded, refused_for } = spec.faults.count(reason, cause, Instant::now());
+        tracing::error!(
+            model = spec.name,
+            reason,
+            unloaded = unloaded.is_some(),
+            "a model ended the process that it ran in"
+        );
+        spec.observer.crashed(reason, unloaded.as_deref());
+        if let (Cause::Caller(culprit), Some(time)) = (cause, refused_for) {
+            spec.observer.refused(&culprit.principal, time);
+        }
+        self.faults.notify_one();
     }
 
     /// Handles an instance that could not be loaded: with other instances the model goes on; without any, its waiting
@@ -515,15 +596,8 @@ impl EngineInner {
     }
 }
 
-fn count_fault(spec: &InstanceSpec, reason: &str) {
-    let unloaded = spec.faults.count(reason, Instant::now());
-    tracing::error!(
-        model = spec.name,
-        reason,
-        unloaded = unloaded.is_some(),
-        "a model ended the process that it ran in"
-    );
-    spec.observer.crashed(reason, unloaded.as_deref());
+fn culprit(terms: &Terms, inputs: &[Tensor], outputs: &[usize]) -> Culprit {
+    Culprit { principal: terms.principal.clone(), input: Some(InputDigest::of_tensors(inputs, outputs)) }
 }
 
 /// Loads an instance on the calling thread, and runs its warm-up. A load whose process ended for another reason is tried
@@ -532,22 +606,29 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
     let mut tries = LOAD_TRIES_MAX;
     loop {
         tries -= 1;
-        if let Some(reason) = spec.faults.unloaded() {
+        if let Some(reason) = spec.faults.unloadable().or_else(|| spec.load_terms.given_up().map(str::to_owned)) {
             return Err(LoadError::Refused { runtime: spec.runtime, reason });
         }
         match load_once(shared, spec) {
             Ok((backend, bytes)) => {
-                let (observer, last_used) = (spec.observer.clone(), Instant::now());
-                return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, alive });
+                let (observer, faults, last_used) = (spec.observer.clone(), spec.faults.clone(), Instant::now());
+                return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, faults, alive });
             }
-            Err(LoadError::Crashed { reason, .. }) if tries > 0 => count_fault(spec, &reason),
+            // The first load of a version that ended its process would do so again. One whose process was killed is tried twice.
+            Err(error @ LoadError::Crashed { .. }) if shared.is_yielding() => return Err(error),
+            Err(error @ LoadError::Interrupted { is_explained: false, .. })
+                if shared.is_yielding() && tries < LOAD_TRIES_MAX - 1 =>
+            {
+                return Err(error);
+            }
+            Err(LoadError::Crashed { reason, .. }) if tries > 0 => shared.count_fault(spec, &reason, Cause::Own),
             // A fault of another model, which is unloaded after some.
             Err(LoadError::Interrupted { is_explained: true, .. }) => tries += 1,
             Err(LoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
             // In a process of its own nothing else interrupts it.
             Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
-                Isolation::Own => count_fault(spec, &reason),
-                Isolation::None | Isolation::Process => spec.faults.suspect(),
+                Isolation::Own => shared.count_fault(spec, &reason, Cause::Own),
+                Isolation::Process => spec.faults.suspect(),
             },
             Err(error) => return Err(error),
         }
@@ -567,52 +648,39 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
     // Without a budget the figure decides nothing: a measurement that includes another load is good enough, and waiting
     // is not worth it.
     let bounded = shared.lock().memory_budget.is_some();
-    let _turn = bounded.then(|| shared.loading.lock().unwrap_or_else(PoisonError::into_inner));
+    let _turn = bounded.then(|| shared.loading.take());
 
-    let before = process::resident_bytes();
     let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
     // A runtime may go on reading a file that it has mapped: the memory stays as long as the mapping, the name is
     // removed at once.
     let isolation = spec.faults.isolation(spec.isolation);
     let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
     let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
-    if let Some(children) = shared.children.as_ref().filter(|_| isolation != Isolation::None) {
-        let library = || spec.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
-        let cache = match &spec.options.cache {
-            // Not the folder of models in this process: whoever may write there is trusted more.
-            CompiledCache::Shared(folder) => library().map(|name| folder.join(name)),
-            CompiledCache::None | CompiledCache::Own(_) => None,
-        };
-        let order = ModelOrder {
-            name: &spec.own_process,
-            runtimes: &spec.runtimes,
-            runtime: spec.runtime,
-            files: &files,
-            is_secret: opened.is_some(),
-            options: &spec.options,
-            cache: cache.as_deref(),
-            cores: cpus,
-            warm_up: spec.warm_up.get(),
-            time_limit: spec.time_limit,
-        };
-        let on_disk = files.bytes();
-        let (backend, grown) = children.load(isolation, &order)?;
-        return Ok((Box::new(backend), grown.max(on_disk)));
+    #[cfg(feature = "in-process")]
+    if shared.is_in_process() {
+        return super::in_process::load(spec, &files);
     }
-    if shared.children.as_ref().is_some_and(|children| children.needs_child(spec.runtime)) {
-        let reason = "OpenVINO writes code at run time, which the daemon denies itself while runtimes.isolation is not none: \
-                      remove isolation = \"none\" from model.toml, or set runtimes.isolation = none and restart the daemon";
-        return Err(LoadError::Refused { runtime: spec.runtime, reason: reason.to_owned() });
-    }
-    let mut backend = spec.runtimes.load(spec.runtime, &files, &spec.options)?;
+    let library = || spec.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
+    let cache = match &spec.options.cache {
+        CompiledCache::Shared(folder) => library().map(|name| folder.join(name)),
+        CompiledCache::None | CompiledCache::Own(_) => None,
+    };
+    let order = ModelOrder {
+        name: &spec.own_process,
+        runtimes: &spec.runtimes,
+        runtime: spec.runtime,
+        files: &files,
+        is_secret: opened.is_some(),
+        options: &spec.options,
+        cache: cache.as_deref(),
+        cores: cpus,
+        warm_up: spec.warm_up.get(),
+        time_limit: spec.time_limit,
+        load_limit: spec.load_terms.limit(),
+    };
     let on_disk = files.bytes();
-    drop(opened);
-
-    if let Some(warm_up) = spec.warm_up.get() {
-        warm_up.run(&mut *backend);
-    }
-    let grown = process::resident_bytes().saturating_sub(before);
-    Ok((backend, grown.max(on_disk)))
+    let (backend, grown) = shared.children.load(isolation, &order)?;
+    Ok((Box::new(backend), grown.max(on_disk)))
 }
 
 /// Drops instances on a separate thread: a runtime may take long to tear a model down.

@@ -15,14 +15,21 @@ use ledge_engine::pipeline::work::{WorkError, WorkInput};
 use ledge_engine::warm_up::WarmUp;
 use ledge_identity::sealing::SealedFolder;
 use ledge_isolation::Isolation;
+use ledge_service::off_thread::blocking;
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
 use super::engine::{BriefRun, Engine};
-use super::faults::Faults;
+use super::faults::{Blamed, Faults};
+use super::input_digest::InputDigest;
+use super::load_terms::LoadTerms;
 use super::queue::{Job, JobInputs, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
+
+/// Bytes from which on the digest of an input is computed off the async threads: this many take some tenths of a
+/// millisecond.
+const OFF_THREAD_DIGEST_BYTES_MIN: usize = 1 << 20;
 
 /// Reason why a run returned no tensors.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +47,9 @@ pub enum InferError {
     /// The model was unloaded while idle, and cannot be loaded again.
     #[error("the model cannot be loaded again: {reason}")]
     Unavailable { reason: String },
+    /// Calls like it ended the process of the model before.
+    #[error(transparent)]
+    Blamed(#[from] Blamed),
     /// The data sent could not be made into the model's inputs.
     #[error(transparent)]
     Preparation(#[from] InputError),
@@ -111,6 +121,12 @@ pub trait Observer: Send + Sync {
     /// model is not loaded again.
     fn crashed(&self, reason: &str, unloaded: Option<&str>);
 
+    /// Records that a run was cancelled, because it went on after its deadline.
+    fn cancelled(&self);
+
+    /// Records that calls of this caller are refused for a time, because several ended the process of the model.
+    fn refused(&self, caller: &Principal, time: Duration);
+
     /// Begins to count: runs from now on answer requests; earlier ones were warm-up.
     fn start(&self);
 }
@@ -143,6 +159,8 @@ pub struct InstanceSpec {
     pub faults: Arc<Faults>,
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,
+    /// The time that a load may take.
+    pub load_terms: Arc<LoadTerms>,
 }
 
 impl std::fmt::Debug for InstanceSpec {
@@ -220,18 +238,14 @@ impl Instances {
         let _ = self.spec.warm_up.set(warm_up);
     }
 
-    /// The pipeline `twin` for these instances, which is bound of `setup`: where they are in another process, bytes are read
-    /// there.
+    /// The pipeline `twin` for these instances, which is bound of `setup`: bytes are read in the process of the instances.
     pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
-        match self.engine.children().filter(|_| self.is_elsewhere()) {
-            Some(children) => children.pipeline(twin, setup),
-            None => twin,
-        }
+        if self.is_elsewhere() { self.engine.children().pipeline(twin, setup) } else { twin }
     }
 
-    /// True for instances in another process, where this process has others.
+    /// True for instances in another process. All are, but in tests that ask for others.
     fn is_elsewhere(&self) -> bool {
-        self.spec.isolation != Isolation::None
+        !self.engine.is_in_process()
     }
 
     /// Reports to the observer that runs answer requests from now on.
@@ -260,9 +274,14 @@ impl Instances {
         self.spec.scale
     }
 
-    /// The reason why the model was unloaded, because its processes ended too often; `None` while it runs.
-    pub fn fault(&self) -> Option<String> {
-        self.spec.faults.unloaded()
+    /// The faults of its processes.
+    pub fn faults(&self) -> &Arc<Faults> {
+        &self.spec.faults
+    }
+
+    /// Unloads the instances that do not run now.
+    pub fn evict(&self) {
+        self.engine.evict(self.id);
     }
 
     /// Number of instances now, and their memory.
@@ -287,16 +306,24 @@ impl Instances {
         if Instant::now() >= terms.deadline {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
-        let begun = Instant::now();
-        let finished =
-            match self.engine.run_brief(self.id, self.is_elsewhere(), &inputs, &outputs, rows, terms.deadline) {
-                None => None,
-                Some(BriefRun::Ended(result)) => {
-                    let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
-                    Some(finished.map_err(InferError::Run))
-                }
-                Some(BriefRun::InProgress(answer)) => Some(answer_within(begun, terms.deadline, answer).await),
+        if self.spec.faults.has_any() {
+            // Boxed: a call of a model without faults does not reserve space for this future.
+            let digest = || {
+                let (inputs, outputs) = (inputs.clone(), outputs.clone());
+                move || Some(InputDigest::of_tensors(&inputs, &outputs))
             };
+            let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
+            Box::pin(self.admit(&terms.principal, bytes, digest)).await?;
+        }
+        let begun = Instant::now();
+        let finished = match self.engine.run_brief(self.id, self.is_elsewhere(), &inputs, &outputs, rows, &terms) {
+            None => None,
+            Some(BriefRun::Ended(result)) => {
+                let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+                Some(finished.map_err(InferError::Run))
+            }
+            Some(BriefRun::InProgress(answer)) => Some(answer_within(begun, terms.deadline, answer).await),
+        };
         let unexplained_ends = match finished {
             None => 0,
             Some(Err(InferError::Run(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
@@ -307,8 +334,37 @@ impl Instances {
 
     /// Makes inputs on a worker, and runs the model on them.
     pub async fn run_raw(&self, raw: RawInputs, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
+        if self.spec.faults.has_any() {
+            let digest = || {
+                let (input, outputs) = (raw.input.clone(), outputs.clone());
+                move || InputDigest::of_work(&input, &outputs)
+            };
+            Box::pin(self.admit(&terms.principal, raw.input.bytes(), digest)).await?;
+        }
         let rows = raw.input.rows();
         self.run_queued(JobInputs::Raw(raw), outputs, rows, terms, 0).await
+    }
+
+    /// Admits a call of a model that had faults. `digest` gives the means to compute that of its input, which has `bytes`.
+    async fn admit<D: FnOnce() -> Option<InputDigest> + Send + 'static>(
+        &self,
+        caller: &Principal,
+        bytes: usize,
+        digest: impl FnOnce() -> D,
+    ) -> Result<(), InferError> {
+        let faults = &self.spec.faults;
+        if *caller == Principal::Local {
+            return Ok(());
+        }
+        if let Some(reason) = faults.unloaded() {
+            return Err(InferError::Unavailable { reason });
+        }
+        let input = match () {
+            () if !faults.needs_input() => None,
+            () if bytes < OFF_THREAD_DIGEST_BYTES_MIN => digest()(),
+            () => blocking(digest()).await,
+        };
+        Ok(faults.admit(caller, input.as_ref(), Instant::now())?)
     }
 
     async fn run_queued(

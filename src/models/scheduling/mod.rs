@@ -7,8 +7,12 @@
 //! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
 //! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
 //! * `engine.rs` - the state behind its one lock; loads, brief runs, and unloading of idle instances
-//! * `faults.rs` - the faults of a model in its processes
+//! * `long_run.rs` - runs that take long: their deadline, their cancellation, and the end of their process
+//! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for them
+//! * `input_digest.rs` - the digest by which such an input is recognized
 //! * `turns.rs` - who runs beside whom, to find the cause of an end that nobody knows
+//! * `in_process.rs` - models in this process, for tests alone
+//! * `load_terms.rs` - the time that loads of a version may take
 //! * `instance.rs` - the handle of one loaded version, for the layers above
 //!
 //! The folders hold tests.
@@ -19,11 +23,12 @@
 //! * A run whose process ended is answered by another try, unless it is the cause. It counts as the cause when it is known
 //!   to be, or when nothing else can be.
 //! * Each core of the budget has one worker, pinned to it. Busy workers and workers reserved for a run of another
-//!   worker never exceed the cores.
+//!   worker never exceed the cores. One more, the spare, runs only while long runs hold every core.
+//! * A run in another process has an end: beyond its deadline it is cancelled, and then its process is ended.
 //! * An inference runs on a worker, or on the caller's thread when it is known to be brief. Any other inference never
 //!   runs on an async thread.
 //! * The state of scheduling is in `SchedulerState`, behind one lock. No model is run or loaded under that lock.
-//! * `scheduler.rs` is pure: no thread, no clock.
+//! * `scheduler.rs` and `faults.rs` are pure: no thread, no clock.
 //! * Rows of different callers never mix. An output without the batch as its first dimension turns batching off for
 //!   that loaded model. When a joint run fails, each job runs by itself.
 //! * Runs are counted through the `Observer` of the instance, after the version serves. Warm-up, golden inputs and
@@ -36,7 +41,12 @@
 pub mod batcher;
 pub mod engine;
 pub mod faults;
+#[cfg(feature = "in-process")]
+pub mod in_process;
+mod input_digest;
 pub mod instance;
+pub mod load_terms;
+mod long_run;
 pub mod queue;
 pub mod scheduler;
 pub mod terms;

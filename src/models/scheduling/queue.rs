@@ -61,7 +61,8 @@ impl Job {
         both.is_some_and(|(own, others)| batch_together(own, &self.outputs, others, &other.outputs))
     }
 
-    fn is_wanted(&self, now: Instant) -> bool {
+    /// True while somebody waits for its answer.
+    pub fn is_wanted(&self, now: Instant) -> bool {
         !self.reply.is_closed() && now < self.terms.deadline
     }
 

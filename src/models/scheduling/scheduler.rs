@@ -4,6 +4,9 @@
 //! order: interactive before batch; among the models that could run, the one that has had the least core time; within a
 //! model callers in turn (`queue.rs`). A run that needs several cores waits until enough are free, and nothing
 //! overtakes it meanwhile.
+//!
+//! Besides them there is a spare worker, without a core of its own. It runs jobs only while long runs hold every core, and
+//! only of models that have no long run themselves, so that no model can keep the others from running.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +16,7 @@ use ledge_engine::backend::Backend;
 use tokio::sync::watch;
 
 use super::batcher::BatchPolicy;
+use super::faults::Faults;
 use super::instance::{InstanceSpec, InstanceUsage, Observer};
 use super::queue::{Due, Job, JobInputs, Queue};
 use super::terms::Priority;
@@ -29,6 +33,8 @@ pub struct Instance {
     pub bytes: u64,
     /// Is notified of its runs.
     pub observer: Arc<dyn Observer>,
+    /// The faults of its model.
+    pub faults: Arc<Faults>,
     /// The last field, so that it is dropped after the memory is freed.
     pub alive: AliveToken,
 }
@@ -80,6 +86,8 @@ pub struct ModelEntry {
     pub loading: usize,
     /// Instances whose process has ended, and that are not loaded again yet.
     lost: usize,
+    /// Runs of it that take long.
+    long_runs: usize,
     /// Bounds of the number of instances.
     pub scale: Scale,
     /// Rule for joining requests into one run; `None` runs each by itself.
@@ -116,6 +124,7 @@ impl ModelEntry {
             instances: 0,
             loading: 0,
             lost: 0,
+            long_runs: 0,
             scale,
             batching,
             workers,
@@ -182,6 +191,9 @@ pub struct Task {
 pub struct SchedulerState {
     models: BTreeMap<u64, ModelEntry>,
     workers: Vec<Worker>,
+    /// The cores that long runs hold, and those of them that runs beyond their deadlines hold.
+    long: usize,
+    overdue: usize,
     /// The core time of the model that ran last, in nanoseconds: the starting point of a model that returns from
     /// idleness.
     clock: u64,
@@ -244,7 +256,45 @@ impl SchedulerState {
         // The core that ran it last may still have the weights in its cache.
         let warm = entry.idle.last().map(|instance| instance.last_worker);
         let warm = warm.filter(|&worker| workers.get(worker) == Some(&Worker::Idle) && entry.workers.contains(&worker));
-        if can_run { warm.or(idle) } else { None }
+        if can_run { warm.or(idle).or_else(|| self.spare_if_held_up()) } else { None }
+    }
+
+    /// Notes that a run of the model goes on for long, and holds this many cores. Returns a worker to wake.
+    pub fn begin_long_run(&mut self, model: u64, cores: usize) -> Option<usize> {
+        self.long += cores;
+        if let Some(entry) = self.models.get_mut(&model) {
+            entry.long_runs += 1;
+        }
+        self.spare_if_held_up()
+    }
+
+    /// Notes the end of a long run.
+    pub fn end_long_run(&mut self, model: u64, cores: usize) {
+        self.long = self.long.saturating_sub(cores);
+        if let Some(entry) = self.models.get_mut(&model) {
+            entry.long_runs = entry.long_runs.saturating_sub(1);
+        }
+    }
+
+    /// Notes that a run beyond its deadline holds this many cores.
+    pub fn begin_overdue_run(&mut self, cores: usize) {
+        self.overdue += cores;
+    }
+
+    /// Notes the end of a run beyond its deadline.
+    pub fn end_overdue_run(&mut self, cores: usize) {
+        self.overdue = self.overdue.saturating_sub(cores);
+    }
+
+    /// True while runs beyond their deadlines hold every core.
+    pub fn is_overdue_everywhere(&self) -> bool {
+        self.overdue >= self.workers.len()
+    }
+
+    /// The spare worker, while long runs hold every core.
+    fn spare_if_held_up(&self) -> Option<usize> {
+        let spare = self.workers.len();
+        (self.long >= spare).then_some(spare)
     }
 
     /// Takes an instance for a run on the caller's own thread, and the worker whose core it uses meanwhile. Gives one
@@ -291,6 +341,9 @@ impl SchedulerState {
 
     /// Returns the next action of `worker`.
     pub fn next(&mut self, worker: usize, now: Instant) -> NextAction {
+        if worker >= self.workers.len() {
+            return self.next_of_spare(worker, now);
+        }
         loop {
             let (best, wake) = self.best(worker, now);
             let Some((id, priority)) = best else {
@@ -309,13 +362,36 @@ impl SchedulerState {
         }
     }
 
+    /// Returns the next action of the worker `spare`, which is not one of the cores.
+    fn next_of_spare(&mut self, spare: usize, now: Instant) -> NextAction {
+        loop {
+            if self.spare_if_held_up().is_none() {
+                return NextAction::Sleep(None);
+            }
+            let (best, wake) = self.best_of(now, |entry| entry.long_runs == 0);
+            let Some((id, priority)) = best else { return NextAction::Sleep(wake) };
+            if let Some(task) = self.take(id, priority, spare, Vec::new(), now) {
+                return NextAction::Run(task);
+            }
+        }
+    }
+
     /// Returns the model and the priority that `worker` should run now, and the time at which a batch will be due.
     fn best(&mut self, worker: usize, now: Instant) -> (Option<(u64, Priority)>, Option<Instant>) {
+        self.best_of(now, |entry| entry.workers.contains(&worker))
+    }
+
+    /// Returns the same among the models that `may_run`.
+    fn best_of(
+        &mut self,
+        now: Instant,
+        may_run: impl Fn(&ModelEntry) -> bool,
+    ) -> (Option<(u64, Priority)>, Option<Instant>) {
         let mut wake: Option<Instant> = None;
         for priority in Priority::ALL {
             let mut best: Option<(u64, u64)> = None;
             for (&id, entry) in &mut self.models {
-                if !entry.has_work() || !entry.workers.contains(&worker) {
+                if !entry.has_work() || !may_run(entry) {
                     continue;
                 }
                 let due = entry.queue.due(priority, entry.batching.as_ref(), now);
@@ -341,13 +417,14 @@ impl SchedulerState {
         if !self.models.values().any(ModelEntry::has_work) {
             return None;
         }
-        (0..self.workers.len()).find(|&worker| {
+        let of_a_core = (0..self.workers.len()).find(|&worker| {
             if self.workers.get(worker) != Some(&Worker::Idle) {
                 return false;
             }
             let (best, wake) = self.best(worker, now);
             best.map_or(wake.is_some(), |(id, _)| self.reserve(id, worker).is_some())
-        })
+        });
+        of_a_core.or_else(|| self.spare_if_held_up())
     }
 
     /// Takes the inputs that must be dropped outside of the lock.
@@ -518,6 +595,13 @@ impl SchedulerState {
             }
         }
         (given_up, look_again)
+    }
+
+    /// Removes the idle instances of a model.
+    pub fn evict(&mut self, id: u64) -> Vec<Instance> {
+        let Some(entry) = self.models.get_mut(&id) else { return Vec::new() };
+        entry.instances -= entry.idle.len();
+        std::mem::take(&mut entry.idle)
     }
 
     /// Memory of all instances in bytes, including those that are being loaded.

@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{self, ComputeTime, RunError, RunPlace, RunResult};
+use ledge_engine::backend::{ComputeTime, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{self, FinishedWork, Work, WorkTimes};
 
 use super::batcher::{NotBatched, concat, split};
 use super::engine::EngineInner;
+use super::faults::Culprit;
+use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, RawInputs};
+use super::long_run::{self, LONG_RUN, LongRun};
 use super::queue::{Job, JobInputs};
 use super::scheduler::{Instance, NextAction, Task};
 
@@ -23,9 +26,10 @@ const UNEXPLAINED_ENDS_MAX: u8 = 3;
 
 type Sender = tokio::sync::oneshot::Sender<Result<FinishedRun, InferError>>;
 
-/// Runs jobs as worker `index` until the engine is closed.
+/// Runs jobs as worker `index` until the engine is closed. The one behind those of the cores is the spare worker, which
+/// shares the first core.
 pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
-    let own: Vec<usize> = shared.cpus.get(index).copied().into_iter().collect();
+    let own: Vec<usize> = shared.cpus.get(index).or(shared.cpus.first()).copied().into_iter().collect();
     let pinned = cores::pin(&own);
     if let Err(error) = &pinned {
         tracing::warn!(%error, core = ?own, "cannot pin a worker to its core; it may run on any core");
@@ -60,16 +64,16 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
 
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
-                let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(taken);
-                let place = RunPlace { core: index, is_wide: !reserved.is_empty(), deadline, patience: None };
-                let Ran { went_well, compute, crashed, is_suspect, again } =
-                    run(shared, &mut instance, jobs, taken, place);
+                // The spare worker holds no core of its own.
+                let cores = if index < shared.cpus.len() { reserved.len() + 1 } else { 0 };
+                let task = Running { shared, model, cores, core: index, is_wide: !reserved.is_empty(), taken };
+                let Ran { went_well, compute, crashed, is_suspect, again } = run(&task, &mut instance, jobs);
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
-                backend::repair(&mut *instance.backend);
-                if let Some(reason) = crashed {
-                    shared.model_crashed(model, &reason);
+                long_run::repair(shared, &mut instance, model, cores);
+                if let Some(Crash { reason, culprit }) = crashed {
+                    shared.model_crashed(model, &reason, culprit.as_ref());
                 }
                 if is_suspect {
                     shared.suspect_model(model);
@@ -109,6 +113,50 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
     }
 }
 
+/// A task that a worker runs.
+struct Running<'e> {
+    shared: &'e EngineInner,
+    model: u64,
+    /// The cores that it holds.
+    cores: usize,
+    core: usize,
+    is_wide: bool,
+    taken: Instant,
+}
+
+impl Running<'_> {
+    /// The place of a run until `deadline`. In another process it is looked after when it is long.
+    fn place(&self, deadline: Instant) -> RunPlace {
+        RunPlace { core: self.core, is_wide: self.is_wide, deadline, patience: Some(LONG_RUN) }
+    }
+
+    fn long(&self, deadline: Instant) -> LongRun {
+        LongRun { model: self.model, cores: self.cores, deadline }
+    }
+
+    /// Runs the model on tensors, to the end of the run.
+    fn tensors(
+        &self,
+        instance: &mut Instance,
+        inputs: &[Tensor],
+        outputs: &[usize],
+        rows: usize,
+        deadline: Instant,
+    ) -> Result<RunResult, RunError> {
+        match run_once(instance, inputs, outputs, rows, self.place(deadline)) {
+            Err(RunError::InProgress) => long_run::see_out_tensors(self.shared, instance, rows, self.long(deadline)),
+            result => result,
+        }
+    }
+}
+
+/// A run that ended its process.
+struct Crash {
+    reason: String,
+    /// `None` for a run of several callers.
+    culprit: Option<Culprit>,
+}
+
 /// The end of a task.
 struct Ran {
     /// True when all jobs succeeded. `Err` reports that the model mixes the elements of a batch; the jobs were answered
@@ -116,8 +164,8 @@ struct Ran {
     went_well: Result<bool, NotBatched>,
     /// The time that the model took.
     compute: Duration,
-    /// The reason why its process ended, if a run is to blame.
-    crashed: Option<String>,
+    /// The run that is to blame if its process ended.
+    crashed: Option<Crash>,
     /// True when its process ended again without a cause that is known, in a run beside which nothing else ran.
     is_suspect: bool,
     /// Jobs that run again, because their process ended and they are not known to be the cause.
@@ -125,14 +173,20 @@ struct Ran {
 }
 
 /// Runs the jobs, together where they are several, and answers each that is not run again.
-fn run(shared: &EngineInner, instance: &mut Instance, mut jobs: Vec<Job>, taken: Instant, place: RunPlace) -> Ran {
-    let mut ran =
-        Ran { went_well: Ok(true), compute: Duration::ZERO, crashed: None, is_suspect: false, again: Vec::new() };
+fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
+    let (shared, taken) = (task.shared, task.taken);
+    let mut went_well = Ok(true);
+    if instance.faults.has_any() {
+        let before = jobs.len();
+        jobs = admitted(instance, jobs);
+        went_well = Ok(jobs.len() == before);
+    }
+    let mut ran = Ran { went_well, compute: Duration::ZERO, crashed: None, is_suspect: false, again: Vec::new() };
     let is_elsewhere = instance.backend.process().is_some();
     let is_exclusive = jobs.iter().any(|job| job.unexplained_ends > 0);
     let _turn = is_elsewhere.then(|| if is_exclusive { shared.turns.exclusive() } else { shared.turns.shared() });
     if jobs.len() > 1 {
-        match run_together(instance, &jobs, place) {
+        match run_together(task, instance, &jobs) {
             Ok(Ok(Some((answers, time)))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     let queue = taken.saturating_duration_since(job.queued);
@@ -143,6 +197,7 @@ fn run(shared: &EngineInner, instance: &mut Instance, mut jobs: Vec<Job>, taken:
             }
             // One of the jobs is to blame, or none: each runs by itself, when the model is loaded again.
             Ok(Err(Interruption { crashed, is_explained })) => {
+                let crashed = crashed.map(|reason| Crash { reason, culprit: None });
                 for job in &mut jobs {
                     job.is_second_try = true;
                     job.unexplained_ends += u8::from(!is_explained);
@@ -159,11 +214,16 @@ fn run(shared: &EngineInner, instance: &mut Instance, mut jobs: Vec<Job>, taken:
             ran.again.push(job);
             continue;
         }
-        match run_alone(instance, job, taken, place) {
+        // Its deadline may have passed in a run with others.
+        if !job.is_wanted(Instant::now()) {
+            ran.went_well = ran.went_well.map(|_| false);
+            continue;
+        }
+        match run_alone(task, instance, job) {
             Alone::Succeeded(time) => ran.compute += time,
             Alone::Failed => ran.went_well = ran.went_well.map(|_| false),
-            Alone::Crashed(reason) => {
-                ran.crashed = Some(reason);
+            Alone::Crashed(crash) => {
+                ran.crashed = Some(crash);
                 ran.went_well = ran.went_well.map(|_| false);
             }
             Alone::Interrupted(job) => {
@@ -176,26 +236,45 @@ fn run(shared: &EngineInner, instance: &mut Instance, mut jobs: Vec<Job>, taken:
     ran
 }
 
+/// Answers the jobs that are not admitted any more, because calls of their callers ended the process meanwhile, and returns
+/// the others.
+fn admitted(instance: &Instance, jobs: Vec<Job>) -> Vec<Job> {
+    let faults = &instance.faults;
+    let now = Instant::now();
+    jobs.into_iter()
+        .filter_map(|job| {
+            let input = faults.needs_input().then(|| InputDigest::of(&job.inputs, &job.outputs)).flatten();
+            match faults.admit_again(&job.terms.principal, input.as_ref(), job.queued, now) {
+                Ok(()) => Some(job),
+                Err(blamed) => {
+                    let _ = job.reply.send(Err(InferError::Blamed(blamed)));
+                    None
+                }
+            }
+        })
+        .collect()
+}
+
 /// The end of a job that ran by itself. All but an interrupted one are answered.
 enum Alone {
     /// With the time that the model took.
     Succeeded(Duration),
     Failed,
     /// Its process ended because of it.
-    Crashed(String),
+    Crashed(Crash),
     /// Its process ended for another reason.
     Interrupted(Box<Job>),
 }
 
-fn run_alone(instance: &mut Instance, mut job: Job, taken: Instant, place: RunPlace) -> Alone {
-    let queue = taken.saturating_duration_since(job.queued);
+fn run_alone(task: &Running<'_>, instance: &mut Instance, mut job: Job) -> Alone {
+    let (deadline, queue) = (job.terms.deadline, task.taken.saturating_duration_since(job.queued));
     let (mut result, times) = match &job.inputs {
         JobInputs::Tensors(tensors) => {
-            let result = run_once(instance, tensors, &job.outputs, job.rows, place);
+            let result = task.tensors(instance, tensors, &job.outputs, job.rows, deadline);
             (result.map_err(InferError::Run), Times { queue, ..Times::default() })
         }
         JobInputs::Raw(raw) => {
-            let FinishedWork { result, times } = run_raw(instance, raw, &job.outputs, job.rows, place);
+            let FinishedWork { result, times } = run_raw(task, instance, raw, &job.outputs, job.rows, deadline);
             let WorkTimes { prepare, postprocess, .. } = times;
             (result.map_err(InferError::from), Times { queue, prepare, postprocess })
         }
@@ -210,7 +289,10 @@ fn run_alone(instance: &mut Instance, mut job: Job, taken: Instant, place: RunPl
         result = Err(InferError::Run(RunError::Crashed { reason: std::mem::take(reason) }));
     }
     let end = match &result {
-        Err(InferError::Run(RunError::Crashed { reason })) => Alone::Crashed(reason.clone()),
+        Err(InferError::Run(RunError::Crashed { reason })) => {
+            let (principal, input) = (job.terms.principal.clone(), InputDigest::of(&job.inputs, &job.outputs));
+            Alone::Crashed(Crash { reason: reason.clone(), culprit: Some(Culprit { principal, input }) })
+        }
         Ok(run) => Alone::Succeeded(run.time.total()),
         Err(_) => Alone::Failed,
     };
@@ -222,10 +304,20 @@ fn run_alone(instance: &mut Instance, mut job: Job, taken: Instant, place: RunPl
 }
 
 /// Makes the inputs of a run, runs the model and makes results of its outputs.
-fn run_raw(instance: &mut Instance, raw: &RawInputs, outputs: &[usize], rows: usize, place: RunPlace) -> FinishedWork {
+fn run_raw(
+    task: &Running<'_>,
+    instance: &mut Instance,
+    raw: &RawInputs,
+    outputs: &[usize],
+    rows: usize,
+    deadline: Instant,
+) -> FinishedWork {
     let RawInputs { pipeline, input, account, own, .. } = raw;
     let work = Work { input, outputs, own: *own, account };
-    let finished = work::run(&mut *instance.backend, &**pipeline, work, place);
+    let mut finished = work::run(&mut *instance.backend, &**pipeline, work, task.place(deadline));
+    if long_run::is_in_progress(&finished) {
+        finished = long_run::see_out(task.shared, instance, task.long(deadline));
+    }
     let WorkTimes { compute, run_cpu, pipeline_cpu, .. } = finished.times;
     if let Some(compute) = compute {
         instance.observer.executed(rows, compute, run_cpu);
@@ -247,14 +339,16 @@ struct Interruption {
 
 /// Runs the jobs as one. `Ok(Ok(None))` when the run failed; `Ok(Err)` when its process ended.
 fn run_together(
+    task: &Running<'_>,
     instance: &mut Instance,
     jobs: &[Job],
-    place: RunPlace,
 ) -> Result<Result<Option<Joint>, Interruption>, NotBatched> {
     let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(Ok(None)) };
     let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
     let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(Ok(None)) };
-    Ok(match run_once(instance, &inputs, &first.outputs, rows.iter().sum(), place) {
+    // Until then somebody waits for the answer.
+    let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(task.taken);
+    Ok(match task.tensors(instance, &inputs, &first.outputs, rows.iter().sum(), deadline) {
         Ok(RunResult { outputs, time, .. }) => Ok(Some((split(&outputs, &rows)?, time))),
         Err(RunError::Crashed { reason }) => Err(Interruption { crashed: Some(reason), is_explained: true }),
         Err(RunError::Interrupted { is_explained, .. }) => Err(Interruption { crashed: None, is_explained }),
@@ -272,15 +366,6 @@ pub(super) fn run_once(
     let (result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
     if let Ok(result) = &result {
         instance.observer.executed(rows, result.time, cpu + result.cpu_elsewhere);
-    }
-    result
-}
-
-/// Waits for the end of a run that is in progress.
-pub(super) fn finish(instance: &mut Instance, rows: usize) -> Result<RunResult, RunError> {
-    let result = instance.backend.finish();
-    if let Ok(result) = &result {
-        instance.observer.executed(rows, result.time, result.cpu_elsewhere);
     }
     result
 }

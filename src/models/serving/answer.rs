@@ -115,6 +115,9 @@ fn into_answer(
         InferError::DeadlineExceeded { run, .. } => {
             ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run }
         }
+        // The end of the run came before this call noticed its deadline.
+        InferError::Run(RunError::Cancelled) => deadline_error(model, started),
+        InferError::Blamed(reason) => ServingError::Blamed { model: model.name.clone(), reason },
         InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
         InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Content { reason }.into(),
         InferError::Preparation(InputError::NoRoom(error)) => error.into(),

@@ -7,6 +7,7 @@ mod rows;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Selection};
 use ledge_features::registry::Registry;
@@ -89,9 +90,10 @@ impl FeatureInputError {
     /// Time after which another try may succeed, if it may.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Store { reason: FeatureError::Unavailable { .. } | FeatureError::Overloaded { .. }, .. } => {
-                Some(Duration::from_secs(1))
-            }
+            Self::Store {
+                reason: FeatureError::Unavailable { .. } | FeatureError::Overloaded { .. } | FeatureError::NoRoom(_),
+                ..
+            } => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -111,7 +113,7 @@ pub(super) async fn fill(
     model: &LoadedModel,
     inputs: Inputs,
     mut request: FeatureRequest,
-    principal: &Principal,
+    (principal, account): (&Principal, &Account),
 ) -> Result<(Inputs, Vec<UsedFeature>), FeatureInputError> {
     // A raw request is the model's only input, whole.
     let Inputs::Named(named) = inputs else { return Ok((inputs, Vec::new())) };
@@ -119,7 +121,7 @@ pub(super) async fn fill(
     let mut named = columns::take(model, &registry, named, &mut request)?;
     let is_sent = |port: &&PortConfig| named.iter().any(|(name, _)| *name == port.name);
     let wanted: Vec<&PortConfig> = model.config.feature_inputs().filter(|port| !is_sent(port)).collect();
-    let known = FeatureColumns::read(store, &registry, model, &wanted, &request, principal).await?;
+    let known = FeatureColumns::read(store, &registry, model, &wanted, &request, (principal, account)).await?;
     let mut made = Vec::with_capacity(wanted.len());
     let mut used = Vec::new();
     for config in wanted {
@@ -146,7 +148,7 @@ impl<'m> FeatureColumns<'m> {
         model: &LoadedModel,
         wanted: &[&'m PortConfig],
         request: &FeatureRequest,
-        principal: &Principal,
+        (principal, account): (&Principal, &Account),
     ) -> Result<Self, FeatureInputError> {
         let mut columns: Vec<(&FeatureReference, Vec<UsedCell>)> = Vec::new();
         let mut asked: Vec<&FeatureReference> = Vec::new();
@@ -170,7 +172,8 @@ impl<'m> FeatureColumns<'m> {
             // A model reads the features of its inputs for every caller. Only a caller that wants to see them needs the
             // permission.
             let views = if request.values_wanted { request.views.clone() } else { ViewScope::ALL };
-            let caller = FeatureCaller { principal: principal.clone(), views, model: Some(model.name.clone()) };
+            let (principal, model_name) = (principal.clone(), Some(model.name.clone()));
+            let caller = FeatureCaller { principal, views, model: model_name, account: account.clone() };
             let read = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
             let read = read.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
             for (feature, cells) in asked.into_iter().zip(read.into_columns()) {

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_base::memory_budget::{Account, NoRoom};
+use ledge_base::memory_budget::{Account, MemoryBudget, NoRoom};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
@@ -66,6 +66,7 @@ use crate::repository::candidate::WatchedCall;
 use crate::repository::model_config::Limits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
+use crate::scheduling::faults::Blamed;
 use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
@@ -87,6 +88,12 @@ const INLINE_RESULT_BYTES_MAX: usize = 32 << 10;
 
 /// The bytes of a tree of JSON for each byte of its text, of cells that are short.
 const TREE_BYTES: usize = 10;
+
+/// The largest inputs of a call whose copy for the process of the model is not counted, in bytes.
+const COPIED_BYTES_UNCOUNTED: usize = 1 << 20;
+
+/// The memory of one feature of one row while inputs are made of it, in bytes, besides what the store reads.
+const FEATURE_CELL_BYTES: usize = 128;
 
 /// Reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +125,9 @@ pub enum ServingError {
     /// The run of this call ended the process that it was in.
     #[error("model '{model}': {reason}; this call was in its run")]
     Crashed { model: ModelName, reason: String },
+    /// Calls like it ended the process of the model before.
+    #[error("model '{model}': {reason}")]
+    Blamed { model: ModelName, reason: Blamed },
     /// There is no memory now for what the call is made into.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -133,6 +143,7 @@ impl ServingError {
             // A queue of small models drains in much less, and a model is loaded again by then.
             Self::Overloaded { .. } | Self::Crashed { .. } => Some(Duration::from_secs(1)),
             Self::Features(error) => error.retry_after(),
+            Self::Blamed { reason, .. } => reason.retry_after(),
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
             Self::Pin(_)
             | Self::InvalidRequest(_)
@@ -148,6 +159,7 @@ impl ServingError {
         match self {
             Self::Overloaded { .. } => Some(RefusalReason::QueueFull),
             Self::Refused(_) => Some(RefusalReason::Quota),
+            Self::Blamed { .. } => Some(RefusalReason::Blame),
             Self::DeadlineExceeded { .. } => Some(RefusalReason::Deadline),
             Self::Pin(_)
             | Self::InvalidRequest(_)
@@ -201,6 +213,8 @@ pub struct ServingLimits {
     pub quota: Limits,
     /// Times of day for background work; empty is always.
     pub batch_windows: Vec<Window>,
+    /// The memory of the calls of all callers together, by whatever way they come, in bytes.
+    pub memory_bytes: usize,
 }
 
 /// A handle to the serving core. Clones share it.
@@ -213,6 +227,7 @@ pub struct Serving {
     cache_budget: Arc<Budget>,
     quotas: Option<Arc<Quotas>>,
     batch_windows: Arc<[Window]>,
+    memory: MemoryBudget,
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
     sightings: SightingsSlot,
@@ -236,6 +251,7 @@ impl Serving {
             cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
             quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
             batch_windows: limits.batch_windows.as_slice().into(),
+            memory: MemoryBudget::new(limits.memory_bytes),
             mirrors: Shutdown::default(),
             sightings: SightingsSlot::default(),
         }
@@ -278,6 +294,11 @@ impl Serving {
     /// The limits of photographs.
     pub fn decode_limits(&self) -> DecodeLimits {
         self.limits
+    }
+
+    /// The memory of the calls of all callers: over HTTP, over MQTT, and of cameras.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.memory
     }
 
     /// The sink of audit events.
@@ -365,10 +386,13 @@ impl Serving {
         let (model, started) = (&call.model, call.started);
         // Before the run: an answer for which there is no memory is not computed.
         let outputs = inputs::output_bytes(model, &request.inputs, request.outputs.as_deref());
-        let mut memory = request.account.take(outputs + request.features.bytes())?;
+        // Small inputs that are copied for a process are as few as there are cores.
+        let copied = Some(request.inputs.bytes()).filter(|bytes| *bytes > COPIED_BYTES_UNCOUNTED).unwrap_or(0);
+        let mut memory = request.account.take(outputs + copied + request.features.bytes())?;
 
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
-        let (inputs, used) = self.with_features(model, request.inputs, request.features, &terms, started).await?;
+        let (inputs, used) =
+            self.with_features(model, request.inputs, request.features, &terms, (started, &request.account)).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         call.given(|| Content::Tensors(fitted.named(model)));
 
@@ -405,11 +429,15 @@ impl Serving {
         inputs: Inputs,
         features: FeatureRequest,
         terms: &Terms,
-        started: Instant,
+        (started, account): (Instant, &Account),
     ) -> Result<(Inputs, Vec<UsedFeature>), ServingError> {
         if model.config.has_features() {
+            let of_inputs: usize = model.config.feature_inputs().map(|port| port.features.len()).sum();
+            let cells = features.rows().max(inputs.batch()).saturating_mul(of_inputs);
+            let _cells = account.take(cells.saturating_mul(FEATURE_CELL_BYTES))?;
             // Boxed: a call without features does not reserve space for this future.
-            let fill = Box::pin(feature_inputs::fill(&self.features, model, inputs, features, &terms.principal));
+            let fill =
+                Box::pin(feature_inputs::fill(&self.features, model, inputs, features, (&terms.principal, account)));
             Ok(tokio::time::timeout_at(terms.deadline.into(), fill)
                 .await
                 .map_err(|_| deadline_error(model, started))??)
@@ -440,13 +468,15 @@ impl Serving {
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
-        let (response, counted) = answer.into_response(model, result_names(model, pipeline));
+        let (mut response, counted) = answer.into_response(model, result_names(model, pipeline));
+        response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
         call.answered(|| Content::Tensors(response.outputs.clone()));
         let result = match form {
             ResultForm::Tensors => None,
             ResultForm::Json => Some(write_result(pipeline, &response, &account).await),
         };
         let result = result.transpose().map_err(|error| ServingError::failed(model, error.to_string()))?;
+        response.memory.grow(result.as_ref().map_or(0, |result| result.get().len()))?;
         Ok((ContentResponse { response, kind: pipeline.kind(), result }, counted))
     }
 
@@ -481,7 +511,8 @@ impl Serving {
         Ok(request)
     }
 
-    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full.
+    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full, or its caller
+    /// is refused for the model.
     ///
     /// `None` means only that there is a place now. A model with a response cache may have the answer, so its calls are
     /// never refused here.
@@ -492,13 +523,17 @@ impl Serving {
         priority: Option<Priority>,
         principal: &Principal,
     ) -> Option<ServingError> {
-        let model = self.repository.pin(name, version).ok()?;
+        let (model, now) = (self.repository.pin(name, version).ok()?, Instant::now());
         if model.config.response_cache.enable {
             return None;
         }
-        let depth = model.refusal(priority.unwrap_or_default(), principal)?;
-        let error = ServingError::Overloaded { model: name.clone(), depth };
-        CountedCall::new(&self.audit, model, principal, Instant::now()).refuse(RefusalReason::QueueFull);
+        let (error, why) = if let Some(reason) = model.faults().refusal(principal, now) {
+            (ServingError::Blamed { model: name.clone(), reason }, RefusalReason::Blame)
+        } else {
+            let depth = model.refusal(priority.unwrap_or_default(), principal)?;
+            (ServingError::Overloaded { model: name.clone(), depth }, RefusalReason::QueueFull)
+        };
+        CountedCall::new(&self.audit, model, principal, now).refuse(why);
         Some(error)
     }
 

@@ -52,6 +52,11 @@ impl FeatureRequest {
         self.entities.is_empty() && self.given.is_empty()
     }
 
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.entities.iter().chain(&self.given).map(|(_, cells)| cells.len()).max().unwrap_or(0)
+    }
+
     /// Their length in memory, in bytes.
     pub fn bytes(&self) -> usize {
         if self.is_empty() { 0 } else { bytes_of(&self.entities) + bytes_of(&self.given) }

@@ -114,10 +114,10 @@ impl Serving {
             (Err(error), other) => match failure_cause(error) {
                 FailureCause::Unrelated => {}
                 FailureCause::Late => {
-                    if let ServingError::DeadlineExceeded { run, .. } = error
+                    if let ServingError::DeadlineExceeded { run, waited, .. } = error
                         && let Some(run) = run.take()
                     {
-                        self.count_late(model, role, run, other, observations);
+                        self.count_late(model, role, (run, *waited), other, observations);
                     }
                 }
                 // Without another version to ask, a failure counts against the model only when the model had accepted
@@ -149,7 +149,7 @@ impl Serving {
         &self,
         model: &Arc<LoadedModel>,
         role: Role,
-        run: LateRun,
+        (run, waited): (LateRun, Duration),
         other: Option<(OtherVersion, RepeatedRequest)>,
         observations: Arc<Observations>,
     ) {
@@ -163,6 +163,8 @@ impl Serving {
             };
             let time = match ended {
                 Ok(Some(Ok(answer))) => answer.prepare + answer.run.time.total(),
+                // Cancelled at the model's own limit, and not at an earlier one of its caller.
+                Ok(Some(Err(InferError::Run(RunError::Cancelled)))) if waited >= timeout => Duration::MAX,
                 Ok(Some(Err(InferError::Run(RunError::Runtime { .. })))) | Err(_) => Duration::MAX,
                 Ok(Some(Err(_)) | None) => return,
             };
@@ -281,7 +283,8 @@ impl Serving {
         let terms = Terms { deadline, priority, principal: Principal::Local };
         let (answer, names) = match asked {
             RepeatedRequest::Tensors { inputs, features, outputs } => {
-                let (inputs, _) = self.with_features(model, inputs, features, &terms, started).await?;
+                let account = self.memory.account(Principal::Local);
+                let (inputs, _) = self.with_features(model, inputs, features, &terms, (started, &account)).await?;
                 let fitted = inputs::fit(model, inputs, outputs.as_deref())?;
                 let names = names(model, &fitted.outputs);
                 (run(model, fitted, terms, started).await?, names)
@@ -345,9 +348,11 @@ fn failure_cause(error: &ServingError) -> FailureCause {
         | ServingError::Unavailable { .. }
         | ServingError::Crashed { .. }
         | ServingError::ModelFailed { .. } => FailureCause::Unclear,
-        ServingError::Pin(_) | ServingError::Refused(_) | ServingError::Overloaded { .. } | ServingError::NoRoom(_) => {
-            FailureCause::Unrelated
-        }
+        ServingError::Pin(_)
+        | ServingError::Refused(_)
+        | ServingError::Blamed { .. }
+        | ServingError::Overloaded { .. }
+        | ServingError::NoRoom(_) => FailureCause::Unrelated,
     }
 }
 

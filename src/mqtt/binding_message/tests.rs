@@ -151,7 +151,7 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
                 properties: Properties::default(),
             };
             let message_of_binding = || {
-                let held = HeldBytes::default().hold(0);
+                let held = HeldBytes::default().hold(0, None);
                 BindingMessage::new(binding, &message, &["7"], &device, Instant::now(), held).unwrap()
             };
             let before = ignored();
@@ -186,7 +186,7 @@ async fn a_large_message_is_judged_in_its_own_task() {
             properties: Properties::default(),
         };
         assert!(!is_judged_inline(&message.payload));
-        let (binding, held) = (bindings.iter().next().unwrap(), HeldBytes::default().hold(0));
+        let (binding, held) = (bindings.iter().next().unwrap(), HeldBytes::default().hold(0, None));
         let message = BindingMessage::new(binding, &message, &[], &device, Instant::now(), held).unwrap();
         let outcome = message.run(&serving, &device, &pusher).await;
         assert_eq!((outcome.skipped, outcome.failure.is_none()), (is_skipped, is_skipped), "{kind}");

@@ -9,9 +9,11 @@ use ledge_part::api_error::ApiError;
 use super::Dispatcher;
 use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal, is_judged_inline};
 use crate::bindings::{Binding, Subject};
-use crate::client::packet::{Qos, Reason, ReceivedMessage};
+use crate::client::packet::{Message, Qos, Reason, ReceivedMessage};
 use crate::client::session::Delivery;
+use crate::held_bytes::HeldBytesGuard;
 use crate::rate_limit::{RateDecision, RateLimiter};
+use crate::request::principal;
 
 /// The most topics whose rate is tracked for one binding.
 const RATE_LIMITED_TOPICS_MAX: usize = 4096;
@@ -66,9 +68,10 @@ impl Dispatcher {
                 self.settle(delivery, Reason::SUCCESS);
                 continue;
             }
-            let held = self.held.hold(message.payload.len());
             let for_binding = match &refusal {
-                None => BindingMessage::new(&binding, &message, &captures, &device, now, held),
+                None => self
+                    .counted(&message, delivery.is_some())
+                    .and_then(|held| BindingMessage::new(&binding, &message, &captures, &device, now, held)),
                 Some(refusal) => Err(refusal.clone()),
             };
             match for_binding {
@@ -83,6 +86,18 @@ impl Dispatcher {
                 }
             }
         }
+    }
+
+    /// Counts a message as memory of its device. One that the broker would not deliver again is counted beyond the limit
+    /// rather than lost: [`DispatcherLimits::memory_bytes`](super::DispatcherLimits) bounds those.
+    fn counted(&self, message: &Message, is_acknowledged: bool) -> Result<HeldBytesGuard, ApiError> {
+        let account = self.serving.memory().account(principal(&message.topic));
+        let bytes = message.payload.len();
+        let memory = match account.take(bytes) {
+            Err(_) if is_acknowledged => account.take_anyway(bytes),
+            taken => taken?,
+        };
+        Ok(self.held.hold(bytes, Some(memory)))
     }
 
     /// Starts a message, or keeps it until the rate limit allows it.

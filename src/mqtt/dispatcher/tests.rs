@@ -1,11 +1,13 @@
 use std::time::Duration;
 
+use ledge_base::memory_budget::Hold;
+use ledge_base::principal::Principal;
 use ledge_engine::Runtimes;
 use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_identity::access_config::AccessConfig;
-use ledge_isolation::Isolation;
+use ledge_isolation::{ChildSettings, Isolation, Starter};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
@@ -16,6 +18,19 @@ use super::*;
 use crate::bindings::BindingConfig;
 use crate::client::packet::{PacketId, Properties};
 
+/// Processes that none is started of: there are no models.
+fn no_children() -> ChildSettings {
+    ChildSettings {
+        starter: Starter::Unavailable("there are no models".into()),
+        folder: "instances".into(),
+        memory_folder: None,
+        memory_bytes: None,
+        content_bytes: 0,
+        is_yielding: false,
+        is_trial: false,
+    }
+}
+
 /// A serving core without models.
 pub(crate) fn serving(features: FeatureStore) -> Serving {
     let audit = AuditSink::to_nowhere();
@@ -25,7 +40,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
         timeout: Duration::from_secs(1),
         keep_alive: None,
         cache_dir: None,
-        isolation: Isolation::None,
+        isolation: Isolation::default(),
         audit: AuditSink::to_nowhere(),
         profiles: Profiles::none(),
         measure: false,
@@ -33,7 +48,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
     };
     let repository = Repository::new(
         Sources::new("models".into()),
-        Engine::new(runtimes, vec![0], None),
+        Engine::new(runtimes, vec![0], None, no_children()),
         defaults,
         1,
         audit.clone(),
@@ -43,6 +58,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
         cache_bytes: 0,
         quota: ledge_models::repository::model_config::Limits::default(),
         batch_windows: vec![],
+        memory_bytes: 1 << 20,
     };
     Serving::new(repository, features, audit, &limits)
 }
@@ -53,6 +69,7 @@ fn dispatcher(statistics: &MessageStatistics) -> Dispatcher {
         r#"{"topic": "cameras/+", "model": "m", "publish": "seen/{1}"}"#,
         r#"{"topic": "scales/+", "model": "m", "publish": "weighed/{1}", "max_rate": 0.1}"#,
         r#"{"topic": "mixed/+", "model": "m", "publish": "a/{1}", "when": {"$.kind": "a"}, "max_rate": 0.1}"#,
+        r#"{"topic": "parsed/+", "model": "m", "publish": "p/{1}", "inputs": {"x": ["$.x"]}}"#,
         r#"{"topic": "mixed/+", "name": "b", "model": "m", "publish": "b/{1}", "when": {"{1}": {"not": "meta"}}}"#,
     ];
     let bindings: Vec<BindingConfig> = bindings.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
@@ -163,7 +180,7 @@ async fn a_message_that_is_not_meant_is_acknowledged_and_counted_and_uses_no_rat
     receive(&mut dispatcher, 5, "mixed/meta", r#"{"kind": "a"}"#, Properties::default());
     assert_eq!((figures(), dispatcher.in_progress), ((9, 0, [0; 4]), 1));
     // A message that is not read is excluded by its topic alone.
-    let all = dispatcher.held.hold(dispatcher.limits.memory_bytes);
+    let all = dispatcher.held.hold(dispatcher.limits.memory_bytes, None);
     receive(&mut dispatcher, 6, "mixed/meta", r#"{"kind": "b"}"#, Properties::default());
     assert_eq!(figures(), (10, 0, [0, 0, 1, 0]));
     drop(all);
@@ -225,7 +242,7 @@ async fn an_answer_of_another_box_is_no_message_of_a_device() {
 async fn a_dispatcher_without_memory_lets_messages_go_by_and_answers_429() {
     let statistics = MessageStatistics::default();
     let mut dispatcher = dispatcher(&statistics);
-    let all = dispatcher.held.hold(dispatcher.limits.memory_bytes);
+    let all = dispatcher.held.hold(dispatcher.limits.memory_bytes, None);
     assert_eq!(dispatcher.free_memory(), 0);
     receive(&mut dispatcher, 7, "ledge/v1/box/infer/m", "{}", Properties::default());
     assert_eq!(dispatcher.in_progress, 0);
@@ -281,4 +298,57 @@ async fn a_hint_has_the_platform_looked_at_whatever_it_says() {
     assert!(inbox.checks.try_recv().is_err());
     assert_eq!(sent(&mut dispatcher).len(), 4, "each of them is acknowledged");
     assert_eq!(dispatcher.in_progress, 0);
+}
+
+/// Memory of other callers: all there is.
+fn take_all(dispatcher: &Dispatcher) -> Hold {
+    dispatcher.serving.memory().account(Principal::Local).take_anyway(1 << 20)
+}
+
+#[tokio::test]
+async fn a_request_for_which_other_callers_leave_no_memory_is_answered_with_503() {
+    let mut dispatcher = dispatcher(&MessageStatistics::default());
+    dispatcher.limits.payload_bytes = 1 << 20;
+    let all = take_all(&dispatcher);
+    receive(&mut dispatcher, 7, "ledge/v1/box/infer/m", &" ".repeat(20_000), Properties::default());
+    let finished = dispatcher.finished().await;
+    dispatcher.finish(finished, Instant::now());
+    let packets = sent(&mut dispatcher);
+    let [Outgoing::Publish { message, .. }] = &packets[..] else { panic!("{packets:?}") };
+    assert_eq!((answer::status(message), message.properties.user("retry-after")), (Some(503), Some("1")));
+    drop(all);
+    assert_eq!(dispatcher.serving.memory().used(), 0);
+}
+
+#[tokio::test]
+async fn a_message_that_the_broker_keeps_waits_for_memory_and_another_one_fails() {
+    let mut dispatcher = dispatcher(&MessageStatistics::default());
+    dispatcher.limits.payload_bytes = 1 << 20;
+    let payload = format!("{{\"x\": [{}0]}}{}", "0, ".repeat(2_000), " ".repeat(20_000));
+    let all = take_all(&dispatcher);
+    receive(&mut dispatcher, 7, "parsed/1", &payload, Properties::default());
+    tokio::task::yield_now().await;
+    tokio::select! {
+        biased;
+        finished = dispatcher.finished() => panic!("it did not wait: {finished:?}"),
+        () = std::future::ready(()) => assert!(sent(&mut dispatcher).is_empty()),
+    }
+    drop(all);
+    let finished = dispatcher.finished().await;
+    assert_eq!(finished.failed.as_ref().map(|(_, failure)| failure.message.contains("memory")), Some(false));
+    dispatcher.finish(finished, Instant::now());
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::SUCCESS)]);
+
+    let all = take_all(&dispatcher);
+    let message = Message {
+        topic: "parsed/1".parse().unwrap(),
+        payload: payload.into(),
+        qos: Qos::AtMostOnce,
+        retain: false,
+        properties: Properties::default(),
+    };
+    let received = ReceivedMessage { message, packet_id: None, duplicate: false, oversized: None };
+    dispatcher.receive(Incoming::Publish(received), Instant::now()).unwrap();
+    assert_eq!(dispatcher.in_progress, 0, "it would be lost anyway");
+    drop(all);
 }

@@ -145,6 +145,7 @@ impl FeastError {
             | FeatureError::Overloaded { .. }
             | FeatureError::DiskFull { .. }
             | FeatureError::NotWritten { .. }
+            | FeatureError::NoRoom(_)
             | FeatureError::NotErased { .. }
             | FeatureError::Backup { .. } => ErrorContent::Exception { class: GENERAL, message },
         };

@@ -29,6 +29,9 @@ pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: boo
     }
 }
 
+/// The most bytes of a number in JSON, with its comma.
+const JSON_NUMBER_BYTES: usize = 26;
+
 /// An answer of many values, made of slices and written in pieces. Only the values are stored as text; the rest, most
 /// of its length, is written while it is sent.
 #[derive(Debug)]
@@ -84,10 +87,11 @@ impl LongAnswer {
             if brings_times {
                 views.push(feature.view.id);
             }
-            columns.push(LongColumn { values: Vec::new(), statuses: Vec::new(), times: place + 1, brings_times });
+            let statuses = Vec::with_capacity(read.count());
+            columns.push(LongColumn { values: Vec::new(), statuses, times: place + 1, brings_times });
         }
         let mut times = vec![vec![0; key_times]];
-        times.resize(views.len() + 1, Vec::new());
+        times.extend(views.iter().map(|_| Vec::with_capacity(read.count())));
         Ok(Self { metadata, columns, keys, times })
     }
 
@@ -108,6 +112,30 @@ impl LongAnswer {
             }
         }
         Ok(())
+    }
+
+    /// The memory of an answer to `read` in bytes, without the values that are not read yet.
+    pub fn bytes_of(read: &LongRead) -> usize {
+        let entities = read.count();
+        let views: HashSet<ViewId> = read.features().iter().map(|feature| feature.view.id).collect();
+        let text = |key: &serde_json::Value| JSON_NUMBER_BYTES + 2 * key.as_str().map_or(0, str::len);
+        let keys: usize = read.join_keys().flat_map(|(_, values)| values).map(text).sum();
+        let statuses = (read.join_keys().count() + read.features().len()) * entities;
+        keys + statuses + size_of::<i64>() * (1 + views.len()) * entities
+    }
+
+    /// The most bytes by which an answer grows by the values of a slice, and those of the slice.
+    pub fn bytes_of_values(slice: &FeatureCells) -> usize {
+        // Of a text, one byte becomes six at most.
+        (size_of::<Cell>() + JSON_NUMBER_BYTES) * slice.count() + 7 * slice.value_bytes()
+    }
+
+    /// Frees what it reserved for more values.
+    pub fn shrink(&mut self) {
+        for column in &mut self.columns {
+            column.values.shrink_to_fit();
+            column.statuses.shrink_to_fit();
+        }
     }
 
     /// Its memory in bytes.

@@ -65,7 +65,7 @@ fn forbidden_namespaces_are_reported() {
     for mechanism in [Mechanism::UserNamespace, Mechanism::NetworkNamespace, Mechanism::IpcNamespace] {
         assert!(reason(&report, mechanism).contains("RestrictNamespaces="), "{report:?}");
     }
-    let threads = reason(&report, Mechanism::ThreadLimit);
+    let threads = report.state(Mechanism::ThreadLimit).unwrap().to_string();
     assert!(threads.contains("no user namespace") || threads.contains("root"), "{threads}");
     // The list of system calls denies what the namespaces would.
     assert!(report.is_tight() && report.lacking().count() == 4, "{report:?}");

@@ -201,7 +201,7 @@ async fn upload(
         let principal = &caller.principal;
         let added = AuditEvent::ModelAdded { model: name.clone(), origin: "upload".into(), digest };
         state.audit.record(principal, added);
-        if let Err(error) = state.repository.load_after_trial(&name, principal).await {
+        if let Err(error) = state.repository.load(&name, principal).await {
             // Otherwise a model that never loads would stay, which only a shell could remove.
             let (removing, unwanted) = (state.clone(), name.clone());
             blocking(move || folder::remove(removing.folder(), &unwanted, true)).await?;

@@ -19,7 +19,6 @@ use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
 use ledge_identity::sealing::Sealer;
 use ledge_isolation::ChildSettings;
-use ledge_models::repository::VersionOnDisk;
 use serde::{Deserialize, Serialize};
 
 use super::package::{DeclaredPort, Package};
@@ -201,17 +200,6 @@ pub async fn run(
     let report = trial.run(folder, folder, gate.golden_min).await?;
     same_signature(&report, package)?;
     Ok(report)
-}
-
-/// Tries any version of a model, of a release or not. `Err` is the reason why it must not be loaded.
-pub async fn run_version(settings: &PreflightSettings, version: VersionOnDisk) -> Result<(), PreflightError> {
-    let VersionOnDisk { folder, files, golden_min } = version;
-    let limits = TrialLimits::of(&Package::default(), &settings.facts());
-    match Trial::new(settings, settings.runtimes.clone(), limits).run(&folder, &files, golden_min).await {
-        // A slow model is loaded anyway, and harms nothing.
-        Err(PreflightError::Failed(reason)) if reason.cause == Cause::Latency => Ok(()),
-        tried => tried.map(drop),
-    }
 }
 
 /// Checks that this box meets the requirements of a release.

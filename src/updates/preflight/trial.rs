@@ -12,7 +12,7 @@ use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime};
 use ledge_engine::cores::Topology;
 use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
-use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd};
+use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd, Work};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
 use ledge_models::scheduling::engine::Engine;
@@ -73,7 +73,7 @@ impl Trial {
         };
         let most = children.memory_bytes.unwrap_or(u64::MAX).min(limits.data_bytes());
         let children = ChildSettings { memory_bytes: Some(most), ..children };
-        let engine = Engine::with_children(runtimes.clone(), Topology::read().budget(threads), None, Some(children));
+        let engine = Engine::new(runtimes.clone(), Topology::read().budget(threads), None, children);
         let repository = Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, AuditSink::to_nowhere());
         Self { repository, runtimes, sealer, limits, step: Mutex::new("starting".to_owned()) }
     }
@@ -98,10 +98,7 @@ impl Trial {
     async fn try_runtime(&self, runtime: Runtime, models: &[LiveModel]) -> Result<(), PreflightError> {
         self.begin("loading its library");
         let (engine, runtimes) = (self.repository.engine().clone(), self.runtimes.clone());
-        let version = tokio::task::spawn_blocking(move || match engine.children() {
-            Some(children) => children.version(&runtimes, runtime),
-            None => runtimes.version(runtime).map(str::to_owned).map_err(str::to_owned),
-        });
+        let version = tokio::task::spawn_blocking(move || engine.children().version(&runtimes, runtime));
         let version = version.await.unwrap_or_else(|panic| Err(format!("loading it panicked: {panic}")));
         version.map_err(|reason| Reason::new(Cause::Load, reason))?;
         for LiveModel { name, version, folder, files, golden_min } in models {
@@ -210,9 +207,7 @@ impl Trial {
             done = &mut work => return self.verdict(done),
             fault = watch => fault,
         };
-        if let Some(children) = self.children() {
-            children.end_all(&fault.detail);
-        }
+        self.children().end_all(&fault.detail);
         // A load that is cut off half-way would leave its state behind.
         let _ = work.await;
         Err(fault.into())
@@ -220,12 +215,16 @@ impl Trial {
 
     /// The result, unless the end of a process explains it.
     fn verdict<T>(&self, done: Result<T, PreflightError>) -> Result<T, PreflightError> {
-        match self.children().and_then(Children::trial_end) {
+        match self.children().trial_end() {
             None => done,
             // This box is at fault, not the release.
             Some(TrialEnd::NotStarted(reason)) => {
                 let detail = format!("the process of the trial cannot be started: {reason}");
                 Err(PreflightError::Interrupted(Reason::new(Cause::Load, detail)))
+            }
+            // Somebody froze it, which says nothing about the release.
+            Some(TrialEnd::Ended(Ended { blamed: Some(Work::None), reason, .. })) => {
+                Err(PreflightError::Interrupted(Reason::new(Cause::Load, reason)))
             }
             Some(TrialEnd::Ended(Ended { signal: Some(signal), .. })) if signal == Signal::KILL.as_raw() => {
                 Err(out_of_memory(&self.step()))
@@ -236,7 +235,7 @@ impl Trial {
         }
     }
 
-    fn children(&self) -> Option<&Children> {
+    fn children(&self) -> &Children {
         self.repository.engine().children()
     }
 

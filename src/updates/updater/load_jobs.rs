@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ledge_base::names::ModelName;
-use ledge_models::repository::libraries::MoveError;
 use ledge_models::repository::{LoadedModel, Repository, VersionError, tuning};
 
 use super::Updater;
@@ -99,13 +98,13 @@ pub(super) fn load_candidate(
     }))
 }
 
-/// Moves the models of a runtime to the library in `folder`, unless only a restart can.
+/// Moves the models of a runtime to the library in `folder`.
 async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf) -> JobOutcome {
     let Some(runtime) = preflight::runtime_named(&runtime) else { return JobOutcome::Passed };
     match repository.move_to_library(runtime, Some(folder)).await {
-        Ok(()) | Err(MoveError::NeedsRestart(_)) => JobOutcome::Passed,
+        Ok(()) => JobOutcome::Passed,
         // They loaded a moment ago, so the obstacle may pass.
-        Err(MoveError::Refused(reason)) => JobOutcome::Interrupted(Reason::new(Cause::Load, reason)),
+        Err(reason) => JobOutcome::Interrupted(Reason::new(Cause::Load, reason)),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ledge_models::repository::libraries::MoveError;
 use ledge_models::repository::{LoadedModel, ManagedVersion};
 
 use super::Updater;
@@ -116,7 +115,7 @@ impl Updater {
             // Settings are read when the daemon starts.
             Kind::Configuration => Some(false),
             Kind::Runtime => match self.move_to_library_of(subject, live.as_ref()).await {
-                Ok(is_moved) => Some(is_moved),
+                Ok(()) => Some(true),
                 Err(reason) => {
                     tracing::error!(%subject, reason, "not every model runs in the previous library; trying again later");
                     self.volatile(subject).pause(&Reason::new(Cause::Load, reason));
@@ -167,28 +166,25 @@ impl Updater {
         self.volatile(subject).serving = live;
     }
 
-    /// Moves the models of a runtime to the library of this release, or to the owner's. `false` when only a restart can.
+    /// Moves the models of a runtime to the library of this release, or to the owner's.
     pub(super) async fn move_to_library_of(
         &self,
         subject: &Subject,
         release: Option<&Installed>,
-    ) -> Result<bool, String> {
-        let Some(runtime) = preflight::runtime_named(&subject.name) else { return Ok(false) };
+    ) -> Result<(), String> {
+        let Some(runtime) = preflight::runtime_named(&subject.name) else { return Ok(()) };
         let folder = release.map(|release| self.store.release_folder(subject, release));
-        match self.parts.repository.move_to_library(runtime, folder).await {
-            Ok(()) => Ok(true),
-            Err(MoveError::NeedsRestart(_)) => Ok(false),
-            Err(MoveError::Refused(reason)) => Err(reason),
-        }
+        self.parts.repository.move_to_library(runtime, folder).await
     }
 
-    /// The fault that libraries on trial are to blame for: a model that runs in them, and was unloaded because it ended its
-    /// process again and again.
+    /// The fault that libraries on trial are to blame for: a model that runs in them, and ended its process again and again.
     pub(super) fn fault_of_libraries(&self, subject: &Subject, state: &SubjectState) -> Option<Reason> {
         let is_soaking = subject.kind == Kind::Runtime && state.duty() == Duty::Soak;
         let runtime = preflight::runtime_named(&subject.name).filter(|_| is_soaking)?;
         let mut live = self.parts.repository.all_live().into_iter().filter(|model| model.runtime() == runtime);
-        let fault = |model: Arc<LoadedModel>| Some(format!("{} {}: {}", model.name, model.version, model.fault()?));
+        let fault = |model: Arc<LoadedModel>| {
+            Some(format!("{} {}: {}", model.name, model.version, model.fault().or_else(|| model.crashing())?))
+        };
         live.find_map(fault).map(|detail| Reason::new(Cause::Crash, detail))
     }
 

@@ -2,7 +2,7 @@
 //! store goes on.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -67,6 +67,37 @@ fn segment(store: &Path) -> std::path::PathBuf {
     segments.remove(0)
 }
 
+fn snapshot(daemon: &TestDaemon) {
+    assert_eq!(daemon.client().post_json("/features/snapshot", &json!({})).status, 200);
+}
+
+/// The snapshots, the newest first.
+fn snapshots(store: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "ledge")).collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    found
+}
+
+/// A store whose snapshots have 100, 200, 400 and 500 rows, of which the last two are there, and the folder with the
+/// first two.
+fn with_snapshots() -> (TestRoot, PathBuf, PathBuf) {
+    let daemon = start(TestRoot::new().views(VIEWS).set("log.level=\"info\"")).daemon;
+    let store = daemon.root.folder.path().join("features");
+    let kept = daemon.root.folder.path().join("kept");
+    fs::create_dir(&kept).unwrap();
+    for (from, to) in [(0, 100), (100, 200), (200, 400), (400, 500)] {
+        push(&daemon, from..to);
+        snapshot(&daemon);
+        if to <= 200 {
+            let newest = snapshots(&store).remove(0);
+            fs::copy(&newest, kept.join(newest.file_name().unwrap())).unwrap();
+        }
+    }
+    assert_eq!(snapshots(&store).len(), 2);
+    (daemon.kill(), store, kept)
+}
+
 /// The number of lost entries is in the log, the status, the metrics and `ledge doctor`, and the next start is one in
 /// order.
 fn is_told(daemon: TestDaemon, lost: usize) -> TestDaemon {
@@ -80,6 +111,7 @@ fn is_told(daemon: TestDaemon, lost: usize) -> TestDaemon {
     let metrics = String::from_utf8(daemon.client().get("/metrics").body).unwrap();
     assert!(metrics.contains(&format!("ledge_feature_entries_lost_total {lost}\n")), "{metrics}");
     let doctor = daemon.root.command(&["doctor"]).output().unwrap();
+    assert!(!doctor.status.success());
     let doctor = String::from_utf8(doctor.stdout).unwrap();
     assert!(doctor.contains(&format!("at least {lost} acknowledged entries are lost")), "{doctor}");
     // It goes on by itself, with numbers that no entry had.
@@ -183,4 +215,48 @@ fn a_store_of_a_version_that_noted_nothing_opens_without_an_alarm() {
     fs::remove_dir_all(store.join("journal")).unwrap();
     remove_index(&store);
     is_told(start(root).daemon, 510);
+}
+
+#[test]
+fn two_snapshots_that_older_ones_replace_are_told_as_a_loss_of_their_views() {
+    for under_their_names in [true, false] {
+        let (root, store, kept) = with_snapshots();
+        for (newer, older) in snapshots(&store).into_iter().zip(snapshots(&kept)) {
+            let name = if under_their_names { older.file_name() } else { newer.file_name() };
+            let place = store.join(name.unwrap());
+            fs::remove_file(&newer).unwrap();
+            fs::copy(&older, place).unwrap();
+        }
+        let daemon = start(root).daemon;
+        daemon.wait_for_log_since_start("a snapshot of the feature store was taken");
+        // The journal goes back to the older of the two that were there.
+        assert_eq!(missing(&daemon), (200..400).collect::<Vec<_>>(), "{under_their_names}\n{}", daemon.log());
+        let found = status(&daemon);
+        let of_views: Vec<_> = found["feature_views"].as_array().unwrap().iter().collect();
+        let lost = |name: &str| of_views.iter().find(|view| view["name"] == name).unwrap()["entries_lost"].clone();
+        assert_eq!(lost("direct"), 200, "{found}");
+        assert!(daemon.log().contains("(200 of direct)"), "{}", daemon.log());
+        let doctor = daemon.root.command(&["doctor"]).output().unwrap();
+        let doctor = String::from_utf8(doctor.stdout).unwrap();
+        assert!(doctor.contains("200 of direct"), "{doctor}");
+        assert_eq!(daemon.client().get("/v2/health/ready").status, 200, "models go on");
+        is_told(daemon, 200);
+    }
+}
+
+#[test]
+fn a_snapshot_that_an_older_one_replaces_loses_nothing_beside_a_good_one() {
+    for replaced in 0..2 {
+        for under_its_name in [true, false] {
+            let (root, store, kept) = with_snapshots();
+            let newer = snapshots(&store).remove(replaced);
+            let older = snapshots(&kept).remove(0);
+            fs::remove_file(&newer).unwrap();
+            let name = if under_its_name { older.file_name() } else { newer.file_name() };
+            fs::copy(&older, store.join(name.unwrap())).unwrap();
+            let daemon = start(root).daemon;
+            assert_eq!(missing(&daemon), Vec::<i64>::new(), "{replaced}, {under_its_name}\n{}", daemon.log());
+            assert_eq!(status(&daemon)["entries_lost"], 0);
+        }
+    }
 }

@@ -1,14 +1,17 @@
 //! Starts on a full disk: reads come back, nothing is taken for damage, and what is only evidence goes first.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde_json::json;
 
 use super::books::Books;
 use super::full::{ROOM, goes_on, root};
 use super::seed::Random;
 use super::shim::Shim;
 use super::writers::{Writers, check, start};
-use crate::daemon::write;
+use crate::daemon::{TestRoot, write};
 
 #[test]
 fn a_start_without_any_room_answers_reads_and_takes_nothing_for_damage() {
@@ -65,4 +68,46 @@ fn what_was_set_aside_as_damaged_goes_when_room_is_short() {
         assert!(line["removed"].as_str().unwrap().ends_with(".damaged"), "{line}");
     }
     assert!(!store.join("index.damaged").exists() && !segment.exists());
+}
+
+/// The rest of a snapshot.
+fn unfinished(store: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path());
+    files.into_iter().find(|path| path.to_str().unwrap().ends_with(".ledge.tmp"))
+}
+
+#[test]
+fn what_a_killed_snapshot_left_takes_no_room_from_the_next_start() {
+    let (mut random, shim) = (Random::new("killed snapshot"), Shim::build());
+    let root = root().set("features.min_free_mb=16");
+    let store = root.folder.path().canonicalize().unwrap().join("features");
+    let budget = shim.number("budget", ROOM);
+    let root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", &store);
+    let mut root = root.variable("FAULT_BUDGET", &budget.path);
+    let rows: Vec<i64> = (0..5_000).collect();
+    let numbers = json!({"device": rows, "number": rows, "proof": vec!["proof".repeat(20); rows.len()]});
+    let left = (0..200).find_map(|_| {
+        let daemon = std::mem::replace(&mut root, TestRoot::new()).start();
+        let body = json!({"feature_view_name": "direct", "df": numbers});
+        assert_eq!(daemon.client().post_json("/write-to-online-store", &body).status, 200);
+        let mut client = daemon.client();
+        let found = std::thread::scope(|scope| {
+            let asked = scope.spawn(move || client.try_post_json("/features/snapshot", &json!({})));
+            while !asked.is_finished() && unfinished(&store).is_none() {
+                std::thread::yield_now();
+            }
+            root = daemon.kill();
+            drop(asked.join().unwrap());
+            unfinished(&store)
+        });
+        found.filter(|path| path.metadata().unwrap().len() > 0)
+    });
+    let left = left.expect("no snapshot of 200 was killed before its end");
+    // What is left of the disk is not even enough for a push.
+    budget.set(0);
+    let daemon = start(root).daemon;
+    assert!(!left.exists());
+    let writers = Writers::new(Books::new(500), None);
+    assert_eq!(writers.push(&mut daemon.client(), &mut random, false).unwrap(), 200);
+    assert_eq!(daemon.client().get("/features/status").json()["damage_found"], 0);
 }

@@ -130,9 +130,9 @@ pub fn child_message() -> Vec<Vec<u8>> {
         // The times of the run by phase, and of the job.
         &[0, 5, 0, 6, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9],
     ];
-    // The facts of a model file: external data, names, and five kinds of harm, or the scale of an input.
-    let facts = [&b"\x00\x03\x07\x00\x01\x01w\x09\x01\x01\x01x\x01\x01y"[..], &[0; 8]];
-    let scale = [&[0, 3, 7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, b'q'][..], &0.5_f32.to_le_bytes(), &[2, 0]];
+    // The facts of a model file: external data, names, and six kinds of harm, or the scale of an input.
+    let facts = [&b"\x00\x03\x07\x00\x01\x01w\x09\x01\x01\x01x\x01\x01y"[..], &[0; 9]];
+    let scale = [&[0, 3, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, b'q'][..], &0.5_f32.to_le_bytes(), &[2, 0]];
     let refused = [2, 3].map(|kind| [&[0, kind, 7, 1, 3], &b"bad"[..]].concat());
     let [bound, file] = refused;
     let opened = b"\x00\x04\x07\x00\x061.23.0".to_vec();
@@ -278,6 +278,11 @@ pub fn onnx() -> Vec<Vec<u8>> {
     below[at..at + 11].copy_from_slice(b"0./data.bin");
     let classifier = crate::daemon::data("tables/machine_condition/1/model.onnx");
     vec![plain, external, below, branch, table, classifier]
+}
+
+/// An IR with a constant.
+pub fn ir() -> Vec<Vec<u8>> {
+    vec![std::fs::read(crate::daemon::model_folder("ir_add").join("1/model.xml")).unwrap()]
 }
 
 /// A classifier that takes and gives integers.
@@ -508,10 +513,10 @@ pub fn update_states() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A record of a suspect, and of two attempts of which one has ended.
-pub fn load_attempts() -> Vec<Vec<u8>> {
+/// Records of a version that was served, and of one whose load failed.
+pub fn load_records() -> Vec<Vec<u8>> {
     all(&[
-        b"{\"boot\":\"b\",\"suspects\":{\"abababababababababababababababababababababababababababababababab\":{\"model\":\"m\",\"version\":1,\"alone\":2,\"among_others\":false,\"last_ms\":5,\"suspension\":{\"since_ms\":6,\"wait_s\":3600,\"finding\":\"it died\"}}}}\n{\"began\":{\"key\":\"k\",\"model\":\"m\",\"version\":1,\"began_ms\":7}}\n{\"began\":{\"key\":\"l\",\"model\":\"n\",\"version\":2,\"began_ms\":8}}\n{\"ended\":{\"key\":\"k\",\"model\":\"m\",\"version\":1,\"began_ms\":7}}\n",
+        br#"{"format":1,"versions":[{"model":"m","version":1,"served":{"conditions":"c","digest":"ab","files":[{"path":"model.onnx","hashed_as":"model","is_model":true,"bytes":7,"mark":{"device":1,"inode":2,"modified_s":3,"modified_ns":4}}],"took_ms":12}},{"model":"n","version":2,"failure":{"content":"d","reason":"it died","timeouts":1,"streak":{"failures":2,"first_ms":5,"last_ms":6}}}]}"#,
     ])
 }
 

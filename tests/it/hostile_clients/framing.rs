@@ -66,7 +66,26 @@ pub const CASES: &[(&str, &str, &[u16])] = &[
 /// Whole requests.
 pub const REQUESTS: &[(&str, &[u16])] = &[
     ("GET http://far.example/v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", &[200]),
-    ("GET /v2/health/live HTTP/1.1\nhost: localhost\n\n", &[200]),
+    // A bare LF ends no line of a head (RFC 9112, section 2.2), also behind a body of a request before.
+    ("GET /v2/health/live HTTP/1.1\nhost: localhost\n\n", &[400]),
+    ("\nGET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/1.1\r\nhost: localhost\nx: y\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\n", &[400]),
+    (
+        "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\n{\n}GET \
+         /v2/health/live HTTP/1.1\nhost: localhost\r\n\r\n",
+        &[400, 400],
+    ),
+    (
+        "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: \
+         chunked\r\n\r\n3\r\n{\n}\r\n0\r\n\r\nGET /v2/health/live HTTP/1.1\nhost: localhost\r\n\r\n",
+        &[400, 400],
+    ),
+    (
+        "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: \
+         chunked\r\n\r\n3\r\n{\n}\r\n0\r\n\r\nGET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        &[400, 200],
+    ),
     ("CONNECT far.example:443 HTTP/1.1\r\nhost: localhost\r\n\r\n", &[404]),
     ("CONNECT /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n", &[405]),
     ("OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n", &[404]),

@@ -120,7 +120,7 @@ fn bodies_share_one_memory_and_who_finds_no_room_is_told_when_to_come_again() {
 
 #[test]
 fn answers_that_nobody_reads_count_until_they_are_cut_off() {
-    let settings = ["http.max_body_bytes=8100000", "http.max_memory_bytes=36000000", "http.write_timeout_ms=5000"];
+    let settings = ["http.max_body_bytes=8100000", "http.max_memory_bytes=52000000", "http.write_timeout_ms=5000"];
     let target = Target::start(&settings);
     let body = tensor(ELEMENTS);
     let mut unread = target.connect(Way::Tcp);
@@ -148,13 +148,14 @@ fn answers_that_nobody_reads_count_until_they_are_cut_off() {
 
 #[test]
 fn a_caller_has_no_more_than_half_of_the_memory_while_another_has_some() {
-    let target = Target::start(&["http.max_body_bytes=2000000", "http.max_memory_bytes=8000000"]);
+    let target = Target::start(&["http.max_body_bytes=2000000", "http.max_memory_bytes=12000000"]);
     let mut other = target.connect(Way::Unix);
     other.write_all(head("content-length: 1000000\r\n").as_bytes()).unwrap();
     other.write_all(&vec![b' '; 100_000]).unwrap();
     other.flush().unwrap();
     wait_until_held(&target, 100_000);
-    // The request is small, and what is made of it is not: a tensor of 3 MB, and as much once more.
+    // The request is small, and what is made of it is not: a tensor of 3 MB, its copy for the process of the model, and the
+    // answer.
     let body = tensor(750_000);
     let refused = ask(&target, Way::Tcp, &body);
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");

@@ -7,7 +7,7 @@ use std::process::{Child, Output};
 
 use super::{VIEW, build, earlier, package};
 use crate::daemon::data;
-use crate::machine::Machine;
+use crate::machine::{Booted as _, Machine};
 use crate::page::{Line, commands};
 
 /// The folder of the packages in the machine.

@@ -160,7 +160,12 @@ impl Serving<'_> {
 
     fn wait(&self) {
         let since = Instant::now();
-        while !self.curl("/v2/health/ready").output().unwrap().status.success() {
+        let is_loading = || {
+            let index = self.curl("/v2/repository/index").args(["--data-binary", ""]).output().unwrap();
+            String::from_utf8_lossy(&index.stdout).contains("LOADING")
+        };
+        // The first start is ready with the first model.
+        while !self.curl("/v2/health/ready").output().unwrap().status.success() || is_loading() {
             assert!(since.elapsed() < LIMIT, "not ready: {}", self.log());
             std::thread::sleep(Duration::from_millis(100));
         }

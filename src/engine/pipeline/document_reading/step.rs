@@ -9,7 +9,7 @@ use ledge_base::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::steps::{self, FoundLine, Reader};
-use crate::pipeline::image::{DecodeLimits, Photograph, Rgb8Image};
+use crate::pipeline::image::{self, DecodeLimits, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::reading::ctc::Reading;
 use crate::pipeline::reading::page_turn::Turn;
@@ -91,6 +91,21 @@ impl PageStep {
         self.source.as_ref().map_or(0, |source| source.bytes.len())
     }
 
+    /// The memory that it takes in another process, in bytes: a page that comes with it, and what is made of its lines.
+    pub fn memory_elsewhere(&self, reader: Option<&Reader>) -> usize {
+        let page = self.source.as_ref().map_or(0, |source| match source.form {
+            SourceForm::File { limits } => image::memory_of(&source.bytes, limits, &|size| size),
+            SourceForm::Drawn { .. } => 0,
+        });
+        let lines = match (&self.task, reader) {
+            (StepTask::PageTurn | StepTask::Find, _) | (_, None) => 0,
+            (StepTask::LineTurn { lines }, Some(_)) => Reader::bytes_of_turned(lines),
+            (StepTask::Read { lines }, Some(reader)) => Reader::bytes_of_read(lines) + reader.bytes_of_scores(lines),
+        };
+        // The process has a copy of the bytes.
+        page.saturating_add(self.bytes()).saturating_add(lines)
+    }
+
     /// The rows of its run.
     pub fn rows(&self) -> usize {
         match &self.task {
@@ -156,6 +171,11 @@ impl SourceForm {
 }
 
 impl PageShape {
+    /// The bytes of its pixels.
+    pub fn bytes(&self) -> usize {
+        usize::try_from(3 * u64::from(self.width) * u64::from(self.height)).unwrap_or(usize::MAX)
+    }
+
     /// Width and height.
     pub fn size(&self) -> (u32, u32) {
         (self.width, self.height)

@@ -170,9 +170,25 @@ impl Reader {
         )))
     }
 
+    /// The memory of lines that are cut out of a page, and of their tensor, to tell which stand upside down.
+    pub fn bytes_of_turned(lines: &[FoundLine]) -> usize {
+        bytes_of_cut(lines, line_turn::WIDTH) + lines.len() * tensor_bytes(line_turn::WIDTH)
+    }
+
+    /// The memory of lines that are cut out of a page, and of their tensor, to be read.
+    pub fn bytes_of_read(lines: &[FoundLine]) -> usize {
+        bytes_of_cut(lines, LINE_WIDTH_MAX) + lines.len() * tensor_bytes(widest(lines))
+    }
+
+    /// The memory of the scores that a model gives for lines that are read, in bytes: one for each character that it
+    /// knows, at each of the places on a line.
+    pub fn bytes_of_scores(&self, lines: &[FoundLine]) -> usize {
+        lines.len() * widest(lines).div_ceil(COLUMNS_PER_SCORE) * self.alphabet.count() * size_of::<f32>()
+    }
+
     /// The tensor that tells which of some lines stand upside down. `account` pays for their pictures.
     pub fn line_turn_input(page: &UprightPage, lines: &[FoundLine], account: &Account) -> Result<Tensor, InputError> {
-        let (images, _hold) = cut(page, lines, line_turn::WIDTH, account)?;
+        let (images, _hold) = cut(page, lines, line_turn::WIDTH, Self::bytes_of_turned(lines), account)?;
         tensor(line_turn::batch(&images.iter().collect::<Vec<_>>())).map(|(tensor, _)| tensor)
     }
 
@@ -194,7 +210,7 @@ impl Reader {
         lines: &[FoundLine],
         account: &Account,
     ) -> Result<(Tensor, Vec<f32>), InputError> {
-        let (images, _hold) = cut(page, lines, LINE_WIDTH_MAX, account)?;
+        let (images, _hold) = cut(page, lines, LINE_WIDTH_MAX, Self::bytes_of_read(lines), account)?;
         tensor(Batch::of_lines(&images.iter().collect::<Vec<_>>(), BatchRules::default()))
     }
 
@@ -228,15 +244,32 @@ impl Reader {
     }
 }
 
-/// Cuts lines out of a page, no wider than `width_max`.
+/// The pixels of a line in a place of the scores of its model.
+const COLUMNS_PER_SCORE: usize = 8;
+
+fn widest(lines: &[FoundLine]) -> usize {
+    lines.iter().map(|line| line.width()).max().unwrap_or(0).next_multiple_of(COLUMNS_PER_SCORE)
+}
+
+/// The bytes of a line of this width in a tensor of floats.
+fn tensor_bytes(width: usize) -> usize {
+    width * LINE_HEIGHT * 3 * size_of::<f32>()
+}
+
+/// The bytes of lines that are cut out, no wider than `width_max`.
+fn bytes_of_cut(lines: &[FoundLine], width_max: usize) -> usize {
+    lines.iter().map(|line| line.width().min(width_max)).sum::<usize>() * LINE_HEIGHT * 3
+}
+
+/// Cuts lines out of a page, no wider than `width_max`. `account` pays for `bytes`, for them and for their tensor.
 fn cut(
     page: &UprightPage,
     lines: &[FoundLine],
     width_max: usize,
+    bytes: usize,
     account: &Account,
 ) -> Result<(Vec<LineImage>, Hold), InputError> {
-    let columns: usize = lines.iter().map(|line| line.width().min(width_max)).sum();
-    let hold = account.take(columns * LINE_HEIGHT * 3)?;
+    let hold = account.take(bytes)?;
     Ok((lines.iter().map(|line| LineImage::cut(page.image(), line.area, width_max)).collect(), hold))
 }
 

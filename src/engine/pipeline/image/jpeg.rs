@@ -41,6 +41,19 @@ pub(super) fn decode(
     }
 }
 
+/// The size at which a JPEG is decoded that will be resized, and the memory of a pixel of it.
+pub(super) fn memory_of(bytes: &[u8], resized: ResizedSize<'_>) -> Option<((u32, u32), u64)> {
+    let Headers { size, is_baseline, orientation } = Headers::read(&mut library(bytes)).ok()?;
+    let upright = orientation.upright_size(size);
+    let scale = Scale::for_resize(upright, resized(upright)).filter(|_| is_baseline);
+    let whole = if is_baseline { 3 } else { 9 };
+    Some(
+        scale.map_or((size, whole + turning_bytes(orientation)), |scale| {
+            (scale.size(size), 3 + turning_bytes(orientation))
+        }),
+    )
+}
+
 /// Decodes a JPEG scaled down. `None` where that is not possible, or not enough of it would be left.
 fn decode_scaled(
     bytes: &[u8],

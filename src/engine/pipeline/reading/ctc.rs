@@ -13,6 +13,13 @@ pub struct Alphabet {
 }
 
 impl Alphabet {
+    /// The number of characters, the blank included.
+    pub fn count(&self) -> usize {
+        self.characters.len()
+    }
+}
+
+impl Alphabet {
     /// The characters of `PaddleOCR`'s models, one a line, as their ONNX metadata has them under `character`. The blank
     /// is the class before them, and the space the one behind.
     pub fn from_lines(lines: &str) -> Self {

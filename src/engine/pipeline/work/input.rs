@@ -65,6 +65,15 @@ impl WorkInput {
         }
     }
 
+    /// The memory that a run of `pipeline` takes for this input besides it, in bytes, where another process does it: what
+    /// is decoded, made into tensors, and copied.
+    pub fn memory_elsewhere(&self, pipeline: &dyn Pipeline) -> usize {
+        match self {
+            Self::Content { content, limits } => pipeline.memory_of(content, *limits).saturating_add(content.bytes()),
+            Self::Step(step) => step.memory_elsewhere(pipeline.reader().map(AsRef::as_ref)),
+        }
+    }
+
     /// Makes the inputs of the run.
     pub(super) fn prepare(&self, pipeline: &dyn Pipeline, account: &Account) -> Result<Prepared, InputError> {
         match self {

@@ -106,7 +106,7 @@ proptest! {
                 let (layer, number) = (Layer::open(&folder.path().join(format!("layer {round}")), 16 << 20).unwrap(), next + 1);
                 layer.begin(number, [0; 8]).unwrap();
                 let records = parted.content.records();
-                let index = parted.index.freeze(Arc::new(layer), number, records);
+                let index = parted.index.freeze(Arc::new(layer), number, records, parted.content.top.changed());
                 parted.freeze(Arc::new(index));
             }
             if written {

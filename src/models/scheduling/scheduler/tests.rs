@@ -34,6 +34,10 @@ impl Observer for Silent {
 
     fn crashed(&self, _: &str, _: Option<&str>) {}
 
+    fn cancelled(&self) {}
+
+    fn refused(&self, _: &Principal, _: Duration) {}
+
     fn start(&self) {}
 }
 
@@ -66,6 +70,7 @@ impl Machine {
             last_used: self.start,
             bytes: 100,
             observer: Arc::new(Silent),
+            faults: Arc::default(),
             alive: AliveToken { of_model: self.alive.subscribe(), of_engine: self.alive.subscribe() },
         }
     }
@@ -348,4 +353,57 @@ fn runs_that_became_long_go_to_a_worker_again() {
         machine.state.record_run(model, 100, Duration::from_micros(20));
     }
     assert!(machine.state.take_brief(model, 100, None).is_some());
+}
+
+#[test]
+fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
+    let mut machine = Machine::new(2);
+    let (endless, other) = (machine.model(3, 1, 3), machine.model(1, 1, 1));
+    machine.offer(endless, Priority::Interactive, MS);
+    machine.offer(endless, Priority::Interactive, MS);
+    let held = [0, 1].map(|worker| machine.wake(worker, MS).unwrap());
+    assert_eq!(machine.offer(other, Priority::Interactive, MS), None);
+    assert!(machine.wake(2, MS).is_none(), "the runs may end soon");
+    assert_eq!(machine.state.begin_long_run(endless, 1), None);
+    assert_eq!(machine.state.begin_long_run(endless, 1), Some(2));
+
+    // The model whose runs are long waits, also with an instance of its own.
+    machine.offer(endless, Priority::Interactive, 2 * MS);
+    let task = machine.wake(2, 2 * MS).unwrap();
+    assert_eq!((task.model, task.reserved.len()), (other, 0));
+    assert!(machine.wake(2, 2 * MS).is_none());
+    machine.done(2, task, MS);
+    assert_eq!(machine.offer(other, Priority::Interactive, 3 * MS), Some(2));
+
+    machine.state.end_long_run(endless, 1);
+    assert!(machine.wake(2, 4 * MS).is_none(), "a core will be free");
+    let [first, _second] = held;
+    machine.done(0, first, 10 * MS);
+    assert_eq!(machine.wake(0, 5 * MS).unwrap().model, other);
+}
+
+#[test]
+fn a_long_run_on_all_cores_leaves_the_spare_worker_to_others() {
+    let mut machine = Machine::new(2);
+    let (wide, other) = (machine.model(1, 2, 1), machine.model(1, 1, 1));
+    machine.offer(wide, Priority::Interactive, MS);
+    let task = machine.wake(0, MS).unwrap();
+    let cores = task.reserved.len() + 1;
+    machine.offer(other, Priority::Interactive, MS);
+    assert_eq!(machine.state.begin_long_run(wide, cores), Some(2));
+    assert_eq!(machine.wake(2, MS).unwrap().model, other);
+}
+
+#[test]
+fn the_last_core_is_told_from_the_others() {
+    let mut machine = Machine::new(2);
+    machine.state.begin_overdue_run(1);
+    assert!(!machine.state.is_overdue_everywhere());
+    // That of the spare worker holds none.
+    machine.state.begin_overdue_run(0);
+    assert!(!machine.state.is_overdue_everywhere());
+    machine.state.begin_overdue_run(1);
+    assert!(machine.state.is_overdue_everywhere());
+    machine.state.end_overdue_run(1);
+    assert!(!machine.state.is_overdue_everywhere());
 }

@@ -68,8 +68,8 @@ pub async fn fill(
     if !places.is_empty() {
         let selection = Selection::Features(columns.iter().map(|column| column.feature.clone()).collect());
         // A model reads the features of its inputs for every caller.
-        let caller =
-            FeatureCaller { principal: principal.clone(), views: ViewScope::ALL, model: Some(model.name.clone()) };
+        let (principal, model_name, account) = (principal.clone(), Some(model.name.clone()), account.clone());
+        let caller = FeatureCaller { principal, views: ViewScope::ALL, model: model_name, account };
         let found = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
         let found = found.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
         for (column, cells) in columns.iter().zip(found.into_columns()) {
@@ -90,7 +90,8 @@ pub async fn fill(
     }
     let write = move || Value::Array(read).to_string();
     let json = large_off_thread(bytes, account, write).await;
-    Ok(Some(RowsText::part(json.into(), rows.count(), rows.first())))
+    let json = account.take_anyway(json.len()).keep(json.into());
+    Ok(Some(RowsText::part(json, rows.count(), rows.first())))
 }
 
 /// Does `work` on so many bytes of JSON, off the async thread where they are many.

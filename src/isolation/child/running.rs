@@ -1,0 +1,94 @@
+//! The runs of a child that can be cancelled: one for each lane.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ledge_engine::backend::CancelRun;
+
+/// The run of each lane.
+pub struct Running(Vec<Mutex<Option<Run>>>);
+
+struct Run {
+    job: u32,
+    canceller: Arc<dyn CancelRun>,
+    is_cancelled: bool,
+}
+
+impl Running {
+    /// No runs, of so many lanes.
+    pub fn new(lanes: usize) -> Self {
+        Self((0..lanes).map(|_| Mutex::default()).collect())
+    }
+
+    /// Notes that a lane runs a job, which can be cancelled until [`Self::end`].
+    pub fn begin(&self, lane: usize, job: u32, canceller: Option<Arc<dyn CancelRun>>) {
+        if let Some(mut run) = self.lock(lane) {
+            *run = canceller.map(|canceller| Run { job, canceller, is_cancelled: false });
+        }
+    }
+
+    /// Notes that the run of a lane has ended.
+    pub fn end(&self, lane: usize) {
+        if let Some(mut run) = self.lock(lane)
+            && let Some(Run { canceller, is_cancelled: true, .. }) = run.take()
+        {
+            canceller.reset();
+        }
+    }
+
+    /// Cancels the run of this job. The lock keeps the next run of the lane, perhaps of the same model, from being meant.
+    pub fn cancel(&self, lane: usize, job: u32) {
+        if let Some(mut run) = self.lock(lane)
+            && let Some(run) = run.as_mut().filter(|run| run.job == job)
+        {
+            run.is_cancelled = true;
+            run.canceller.cancel();
+        }
+    }
+
+    fn lock(&self, lane: usize) -> Option<MutexGuard<'_, Option<Run>>> {
+        // Nothing panics under this lock.
+        Some(self.0.get(lane)?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Counts what it was told: cancelled and reset.
+    #[derive(Default)]
+    struct Counted(AtomicUsize, AtomicUsize);
+
+    impl CancelRun for Counted {
+        fn cancel(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn reset(&self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn cancel_reaches_only_the_run_of_its_job() {
+        let (running, counted) = (Running::new(2), Arc::<Counted>::default());
+        let cancelled = |lane, job| {
+            running.cancel(lane, job);
+            counted.0.load(Ordering::Relaxed)
+        };
+        assert_eq!(cancelled(0, 0), 0);
+        running.begin(0, 7, Some(counted.clone()));
+        assert_eq!((cancelled(0, 6), cancelled(1, 7), cancelled(9, 7)), (0, 0, 0));
+        assert_eq!(cancelled(0, 7), 1);
+        running.end(0);
+        assert_eq!(cancelled(0, 7), 1);
+        running.begin(0, 8, Some(counted.clone()));
+        assert_eq!((cancelled(0, 7), cancelled(0, 8)), (1, 2));
+        running.end(0);
+        running.begin(0, 9, Some(counted.clone()));
+        running.end(0);
+        assert_eq!(counted.1.load(Ordering::Relaxed), 2, "the last run was not cancelled");
+    }
+}

@@ -1,0 +1,153 @@
+//! Signs of life of processes that somebody outside may freeze: with SIGSTOP, a debugger, or the freezer of a control group.
+//!
+//! A process that is stopped by a signal is reported by its parent, at once. Other ways to freeze one are noticed by its
+//! silence, and only while it has work: then the daemon asks every second, and a thread of the child that does nothing else
+//! answers through their shared memory. So an idle child is not woken, and a run that takes long or never ends is no
+//! silence. A child that uses CPU time is not frozen either, however late its answer comes on a busy machine.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::lane;
+use crate::shared_memory::SharedMemory;
+
+/// Places of the words in the memory of the crash report, each in a cache line of its own.
+const ASKED: usize = 64;
+const ANSWERED: usize = 128;
+
+/// The interval of questions.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The intervals of silence after which a process is told to go on, and after which it is ended.
+const CONTINUE_AFTER: u32 = 2;
+const END_AFTER: u32 = 10;
+
+/// A process that is stopped again within this time is ended: whoever does it goes on doing it.
+const STOPPED_AGAIN: Duration = Duration::from_secs(10);
+
+/// Looks for signs of life of a process, once in each [`INTERVAL`].
+pub trait Beating: Send + Sync + std::fmt::Debug {
+    fn beat(&self);
+}
+
+/// What to do about a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// Nothing: it lives, or there is no need yet.
+    None,
+    /// Send SIGCONT.
+    Continue,
+    /// End it.
+    End,
+}
+
+/// The stops of one process by a signal.
+#[derive(Debug, Default)]
+pub struct Stops(Option<Instant>);
+
+impl Stops {
+    /// It was stopped.
+    pub fn stopped(&mut self, now: Instant) -> Remedy {
+        match self.0.replace(now) {
+            Some(last) if now.saturating_duration_since(last) < STOPPED_AGAIN => Remedy::End,
+            _ => Remedy::Continue,
+        }
+    }
+}
+
+/// The silence of one process.
+#[derive(Debug, Default)]
+pub struct Silence {
+    intervals: u32,
+    /// The CPU time that it had used.
+    cpu: Duration,
+}
+
+impl Silence {
+    /// An interval is over. `is_owed` says that the process has not answered, `cpu` is the CPU time that it has used.
+    pub fn interval(&mut self, is_owed: bool, cpu: Duration) -> Remedy {
+        if !is_owed || cpu > self.cpu {
+            *self = Self { intervals: 0, cpu };
+            return Remedy::None;
+        }
+        self.intervals += 1;
+        match self.intervals {
+            CONTINUE_AFTER => Remedy::Continue,
+            END_AFTER.. => Remedy::End,
+            _ => Remedy::None,
+        }
+    }
+}
+
+/// Of the daemon: asks for the next answer, if there was one to the last question. Returns true when there was none.
+pub fn ask(memory: &SharedMemory) -> bool {
+    let asked = memory.word(ASKED).load(Ordering::Relaxed);
+    if memory.word(ANSWERED).load(Ordering::Acquire) != asked {
+        return true;
+    }
+    memory.word(ASKED).store(asked.wrapping_add(1), Ordering::Release);
+    lane::wake(memory.word(ASKED));
+    false
+}
+
+/// Of the child: answers each question, for ever.
+pub fn answer(memory: &SharedMemory) -> ! {
+    let asked = memory.word(ASKED);
+    let mut last = 0;
+    loop {
+        lane::sleep(asked, last, None);
+        last = asked.load(Ordering::Acquire);
+        memory.word(ANSWERED).store(last, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_process_that_is_stopped_goes_on_and_one_that_is_stopped_again_at_once_is_ended() {
+        let (mut stops, now) = (Stops::default(), Instant::now());
+        assert_eq!(stops.stopped(now), Remedy::Continue);
+        assert_eq!(stops.stopped(now + STOPPED_AGAIN), Remedy::Continue);
+        assert_eq!(stops.stopped(now + STOPPED_AGAIN + SECOND), Remedy::End);
+    }
+
+    #[test]
+    fn a_silent_process_without_cpu_time_goes_on_and_is_ended_in_the_end() {
+        let mut silence = Silence::default();
+        assert_eq!(silence.interval(true, SECOND), Remedy::None);
+        let remedies: Vec<_> = (0..END_AFTER).map(|_| silence.interval(true, SECOND)).collect();
+        let expected = |at| match at {
+            1 => Remedy::Continue,
+            9 => Remedy::End,
+            _ => Remedy::None,
+        };
+        assert_eq!(remedies, (0..10).map(expected).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_process_that_answers_or_uses_cpu_time_is_not_frozen() {
+        let mut silence = Silence::default();
+        for second in 1..100 {
+            assert_eq!(silence.interval(true, SECOND * second), Remedy::None);
+        }
+        for _ in 1..100 {
+            assert_eq!(silence.interval(false, SECOND), Remedy::None);
+        }
+    }
+
+    #[test]
+    fn a_question_is_owed_until_the_child_answers() {
+        let (memory, file) = SharedMemory::create("test", 4096).unwrap();
+        assert!(!ask(&memory), "nothing was asked before");
+        assert!(ask(&memory));
+        let other = SharedMemory::map(&file, 4096).unwrap();
+        std::thread::spawn(move || answer(&other));
+        while ask(&memory) {
+            std::thread::yield_now();
+        }
+    }
+}
