@@ -129,7 +129,10 @@ mod tests {
         let limiter = ConnectionLimiter::new(3);
         let busy = limiter.take().await.unwrap();
         let _call = busy.calls().begin();
-        let (idle, late) = (quiet(&limiter).await, quiet(&limiter).await);
+        let idle = quiet(&limiter).await;
+        // Longer than the clock's steps, so that the two differ.
+        idle_for(RETRY_INTERVAL, &idle).await;
+        let late = quiet(&limiter).await;
         idle_for(IDLE_TIME_MIN, &late).await;
         let make_way = async {
             idle.calls().asked_to_end().await;
