@@ -6,6 +6,7 @@
 //!   updates
 //! * `serving/` - one inference: admission, response cache, features, the run, the count
 //! * `runtimes.rs`, `runtimes/` - `[runtimes]`, and findings about the libraries of the runtimes
+//! * `digest.rs` - values of a call in a hash, for the response cache and for inputs that ended a process
 //! * `status.rs` - the HTTP status of each error of a call; MQTT answers carry the same numbers
 //! * `part.rs`, `metrics.rs` - the models as a part of the daemon, and their metrics
 //!
@@ -17,6 +18,7 @@
 //! * `scheduling` knows nothing of `repository`, and `repository` nothing of `serving`.
 #![forbid(unsafe_code)]
 
+mod digest;
 mod metrics;
 mod part;
 pub mod repository;

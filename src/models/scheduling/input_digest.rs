@@ -5,6 +5,7 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::work::{ContentForm, WorkHead, WorkInput};
 
 use super::queue::JobInputs;
+use crate::digest::{add, add_tensor, number};
 
 /// The digest of an input among those of one model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,12 +24,7 @@ impl InputDigest {
     pub fn of_tensors(inputs: &[Tensor], outputs: &[usize]) -> Self {
         let mut hasher = hasher("tensors", outputs);
         for tensor in inputs {
-            add(&mut hasher, tensor.datatype().as_str().as_bytes());
-            number(&mut hasher, tensor.shape().len());
-            for &dim in tensor.shape() {
-                number(&mut hasher, dim);
-            }
-            add(&mut hasher, tensor.data());
+            add_tensor(&mut hasher, tensor);
         }
         Self(*hasher.finalize().as_bytes())
     }
@@ -60,15 +56,6 @@ fn hasher(kind: &str, outputs: &[usize]) -> Hasher {
         number(&mut hasher, output);
     }
     hasher
-}
-
-fn number(hasher: &mut Hasher, number: usize) {
-    hasher.update(&(number as u64).to_le_bytes());
-}
-
-fn add(hasher: &mut Hasher, bytes: &[u8]) {
-    number(hasher, bytes.len());
-    hasher.update(bytes);
 }
 
 #[cfg(test)]

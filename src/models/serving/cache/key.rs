@@ -14,6 +14,7 @@ use ledge_engine::backend::Port;
 use ledge_engine::pipeline::content::Content;
 use ledge_service::off_thread::blocking;
 
+use crate::digest::{add, add_tensor, number};
 use crate::scheduling::terms::Priority;
 use crate::serving::inputs::Fitted;
 
@@ -97,12 +98,7 @@ impl KeyMaker {
         number(&mut hasher, inputs.len());
         for (name, tensor) in self.inputs.iter().zip(inputs) {
             add(&mut hasher, name.as_bytes());
-            add(&mut hasher, tensor.datatype().as_str().as_bytes());
-            number(&mut hasher, tensor.shape().len());
-            for &dim in tensor.shape() {
-                number(&mut hasher, dim);
-            }
-            add(&mut hasher, tensor.data());
+            add_tensor(&mut hasher, tensor);
         }
         Key(*hasher.finalize().as_bytes())
     }
@@ -125,15 +121,6 @@ impl KeyMaker {
         add(&mut hasher, kind.as_bytes());
         hasher
     }
-}
-
-fn number(hasher: &mut Hasher, number: usize) {
-    hasher.update(&(number as u64).to_le_bytes());
-}
-
-fn add(hasher: &mut Hasher, bytes: &[u8]) {
-    number(hasher, bytes.len());
-    hasher.update(bytes);
 }
 
 #[cfg(test)]
