@@ -29,8 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # the packages `budget
 
 from budget import ledge, processes, provenance, stage  # noqa: E402
 from budget.figures import Spread, digits, percentile  # noqa: E402
-from budget.lanes import Lane, Round, ServedLane, interleave, ratio  # noqa: E402
-from budget.load import closed_loop  # noqa: E402
+from budget.lanes import LoadedLane, ServedLane, interleave, ratio  # noqa: E402
 from budget.rows.footprint import FIVE_MODELS  # noqa: E402
 from budget.rows.lifecycle import reload_under_load  # noqa: E402
 from budget.wire import binary_call, json_call, request  # noqa: E402
@@ -51,27 +50,6 @@ def requests_daemon(isolation, runtime):
     made = daemon("requests", isolation)
     made.add("wine_mlp", "models/wine_mlp", f'runtime = "{runtime}"\n{ledge.ONE_THREAD}')
     return made.add("network", "models/efficientnet_lite0", ledge.pipeline_config(runtime))
-
-
-class LoadedLane(Lane):
-    """A server and many callers at a time, each of which sends its next request after its last answer."""
-
-    def __init__(self, name, server, data, clients=CLIENTS):
-        super().__init__(name)
-        self.server, self.data, self.clients = server, data, clients
-
-    def measure(self, seconds):
-        pids = processes.tree(self.server.pid)
-        before = processes.cpu_ns(pids)
-        samples = closed_loop(self.server.port, self.data, self.clients, seconds)
-        if processes.tree(self.server.pid) != pids:
-            raise RuntimeError(f"{self.name}: its processes started or ended under load")
-        spent = processes.cpu_ns(pids) - before
-        refused = [sample.status for sample in samples if sample.status != 200]
-        if refused:
-            raise RuntimeError(f"{self.name}: {len(refused)} of {len(samples)} calls failed, one with status {refused[0]}")
-        us = [sample.latency_ms * 1e3 for sample in samples]
-        return Round(len(samples), spent / len(samples) / 1e3, percentile(us, 0.5), percentile(us, 0.99), {})
 
 
 class Table:

@@ -71,6 +71,7 @@ use ledge_isolation::ChildSettings;
 use ledge_models::repository::load_records::file::LoadRecordFile;
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Refresh, Repository, Sources};
+use ledge_models::scheduling::brief;
 use ledge_models::scheduling::engine::Engine;
 use ledge_models::serving::{Serving, ServingLimits};
 use ledge_mqtt::bindings;
@@ -122,6 +123,7 @@ pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSe
         .worker_threads(config.control.threads)
         // For reading files and decompressing bodies. These threads end after ten idle seconds.
         .max_blocking_threads(process::usable_cores() + 4)
+        .on_thread_park(brief::thread_sleeps)
         .thread_name("control");
     let runtime = builder.build().context("the async runtime cannot be started")?;
 

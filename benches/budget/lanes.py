@@ -9,6 +9,7 @@ from typing import Dict, List, Tuple
 
 from . import processes
 from .figures import Spread, digits, percentile
+from .load import closed_loop
 from .wire import Connection, in_turn
 
 
@@ -41,6 +42,10 @@ class Lane:
 
     def p99_us(self):
         return Spread.of(each.p99_us for each in self.rounds)
+
+    def rate(self, seconds):
+        """Calls a second, of rounds that took SECONDS each."""
+        return Spread.of(each.calls / seconds for each in self.rounds)
 
     def show(self):
         """`p50 83 [80-91] us, p99 ..., CPU 61 [60-64] us`."""
@@ -106,6 +111,27 @@ class ServedLane(Lane):
             if self.inspect:
                 self.inspect(self.connection)
         return latencies
+
+
+class LoadedLane(Lane):
+    """A server and many callers at a time, each of which sends its next request after its last answer."""
+
+    def __init__(self, name, server, data, clients=16):
+        super().__init__(name)
+        self.server, self.data, self.clients = server, data, clients
+
+    def measure(self, seconds):
+        pids = processes.tree(self.server.pid)
+        before = processes.cpu_ns(pids)
+        samples = closed_loop(self.server.port, self.data, self.clients, seconds)
+        if processes.tree(self.server.pid) != pids:
+            raise RuntimeError(f"{self.name}: its processes started or ended under load")
+        spent = processes.cpu_ns(pids) - before
+        refused = [sample.status for sample in samples if sample.status != 200]
+        if refused:
+            raise RuntimeError(f"{self.name}: {len(refused)} of {len(samples)} calls failed, one with status {refused[0]}")
+        us = [sample.latency_ms * 1e3 for sample in samples]
+        return Round(len(samples), spent / len(samples) / 1e3, percentile(us, 0.5), percentile(us, 0.99), {})
 
 
 def interleave(lanes, rounds, seconds, warm_up=0.3):

@@ -363,6 +363,12 @@ pub trait Backend: Send {
     /// tensors come back in that order.
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError>;
 
+    /// Runs the model for several callers, one run after the other, with a result for each. In another process they share one
+    /// hand-over: when one of them is [`RunError::InProgress`], those behind it are [`RunError::Interrupted`].
+    fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunPlace) -> Vec<Result<RunResult, RunError>> {
+        runs.iter().map(|run| self.run(run.inputs, run.outputs, place)).collect()
+    }
+
     /// Waits `patience` for the end of the run that is [`RunError::InProgress`]. The result is that of a run with or
     /// without a pipeline, or that it is still in progress.
     fn finish(&mut self, _patience: Duration) -> FinishedWork {
@@ -388,6 +394,13 @@ pub trait Backend: Send {
     fn canceller(&self) -> Option<Arc<dyn CancelRun>> {
         None
     }
+}
+
+/// The arguments of one run; see [`Backend::run`].
+#[derive(Debug, Clone, Copy)]
+pub struct RunInputs<'r> {
+    pub inputs: &'r [Tensor],
+    pub outputs: &'r [usize],
 }
 
 /// Cancels the run of one loaded model.

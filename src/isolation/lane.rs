@@ -1,12 +1,15 @@
-//! A lane: the shared memory of one core, through which the daemon gives the child one job at a time.
+//! A lane: the shared memory of one core, through which the daemon gives the child jobs: one, or a few brief ones in one
+//! hand-over, which the child does one after the other.
 //!
 //! ```text
 //! words   REQUEST  the number of the last job asked for; the child sleeps until it changes
+//!         TAKEN    the number of the last job that the child has begun
 //!         ANSWER   the number of the last job answered; the daemon sleeps until it is that of its job
-//!         HEADS    where the heads of the job and of the answer lie
+//!         AWAITED  the number of the job for whose answer the daemon wants to be woken
 //!         THREAD   the thread of the child behind the lane, by the kernel's number
-//! inputs  head and large bytes of the job       written by the daemon
-//! outputs large bytes and head of the answer    written by the child
+//!         HEADS    for each job of a hand-over where its head lies, and where that of its answer lies
+//! inputs  large bytes and heads of the jobs       written by the daemon
+//! outputs large bytes and heads of the answers    written by the child
 //! ```
 //!
 //! The daemon believes nothing of what the child left: lengths and places are checked against the memory, and everything
@@ -28,9 +31,17 @@ use crate::shared_memory::SharedMemory;
 /// Places of the words, each in a cache line of its own where both sides use it at a time.
 const REQUEST: usize = 0;
 const ANSWER: usize = 64;
-const REQUEST_HEAD: usize = 128;
-const ANSWER_HEAD: usize = 192;
+const TAKEN: usize = 128;
+const AWAITED: usize = 192;
 const THREAD: usize = 256;
+/// For each job of a hand-over: offset and length of a head, and the position of the job in the hand-over.
+const REQUEST_HEADS: usize = 512;
+const ANSWER_HEADS: usize = REQUEST_HEADS + JOBS_MAX * HEAD_WORDS_BYTES;
+const HEAD_WORDS_BYTES: usize = 12;
+/// The most jobs of one hand-over.
+pub const JOBS_MAX: usize = 16;
+/// What the daemon changes in [`TAKEN`] so that the child begins no further job.
+const WITHDRAWN: u32 = 1 << 31;
 /// Where the inputs begin.
 const INPUTS: usize = 4096;
 /// The most bytes of inputs of one job, and of the outputs: eight times the largest body that is allowed by default.
@@ -102,14 +113,15 @@ impl Writer<'_> {
         self.used
     }
 
-    /// Writes the head behind them, and notes its place in the words at `words`.
-    fn finish(mut self, head: &impl Serialize, words: usize) -> Result<usize, LaneError> {
+    /// Writes a head behind them, and notes its place and the position of its job in the words at `words`.
+    fn put_head(&mut self, head: &impl Serialize, words: usize, position: usize) -> Result<(), LaneError> {
         let head = postcard::to_allocvec(head).map_err(|_| LaneError::Head)?;
         let Place { offset, length } = self.put(&head)?;
-        let word = |number: usize| u32::try_from(number).map_err(|_| LaneError::TooLarge);
-        self.lane.memory.word(words).store(word(offset)?, Ordering::Relaxed);
-        self.lane.memory.word(words + 4).store(word(length)?, Ordering::Relaxed);
-        Ok(self.used)
+        for (at, number) in [offset, length, position].into_iter().enumerate() {
+            let number = u32::try_from(number).map_err(|_| LaneError::TooLarge)?;
+            self.lane.memory.word(words + 4 * at).store(number, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 
@@ -121,45 +133,74 @@ impl Lane {
         Self { memory: Arc::new(memory) }
     }
 
-    /// Of the daemon: the writer of a job's large bytes.
-    pub fn job(&self) -> Writer<'_> {
+    /// Of the daemon: the writer of the large bytes of a hand-over.
+    pub fn jobs(&self) -> Writer<'_> {
         Writer { lane: self, start: INPUTS, used: 0 }
     }
 
-    /// Of the daemon: gives the job to the child. Returns its number.
-    pub fn ask(&self, writer: Writer<'_>, head: &impl Serialize) -> Result<u32, LaneError> {
-        writer.finish(head, REQUEST_HEAD)?;
+    /// Of the daemon: adds the next job of a hand-over, behind its large bytes. Returns its number. There may be
+    /// [`JOBS_MAX`] of them; the child gets them with [`Self::ask`].
+    pub fn add(&self, area: &mut Writer<'_>, position: usize, head: &impl Serialize) -> Result<u32, LaneError> {
+        let behind = u32::try_from(position).ok().filter(|_| position < JOBS_MAX).ok_or(LaneError::TooLarge)?;
         // Only the daemon writes this word; what a child made of it makes no difference but to the child.
-        let number = self.memory.word(REQUEST).load(Ordering::Relaxed).wrapping_add(1);
-        self.memory.word(REQUEST).store(number, Ordering::Release);
-        wake(self.memory.word(REQUEST));
+        let number = self.memory.word(REQUEST).load(Ordering::Relaxed).wrapping_add(behind + 1);
+        area.put_head(head, head_words(REQUEST_HEADS, number), position)?;
         Ok(number)
     }
 
-    /// Of the daemon: waits until the answer to the job is there, `until` at most.
-    pub fn wait(&self, number: u32, until: Instant, is_closed: impl Fn() -> bool) -> Result<(), NoAnswer> {
+    /// Of the daemon: gives the child the jobs that were added, the last of which has this number.
+    pub fn ask(&self, last: u32) {
+        let before = self.memory.word(REQUEST).load(Ordering::Relaxed);
+        // It differs after a withdrawal.
+        self.memory.word(TAKEN).store(before, Ordering::Release);
+        self.memory.word(REQUEST).store(last, Ordering::Release);
+        wake(self.memory.word(REQUEST));
+    }
+
+    /// Of the daemon: waits until the answer to the job `number` is there, `until` at most. `last` is the last job of its
+    /// hand-over.
+    pub fn wait(&self, number: u32, last: u32, until: Instant, is_closed: impl Fn() -> bool) -> Result<(), NoAnswer> {
         let answer = self.memory.word(ANSWER);
         loop {
             // Read before the state of the child: when it ends, the word is changed after the state.
-            let seen = answer.load(Ordering::Acquire);
+            let seen = answer.load(Ordering::SeqCst);
             if is_closed() {
                 return Err(NoAnswer::Closed);
             }
-            if seen == number {
+            if is_at_or_behind(seen, number, last) {
                 return Ok(());
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(NoAnswer::Late);
             }
-            sleep(answer, seen, Some(left));
+            // Before the last look at the answer, which the kernel takes: one side at least sees what the other has written.
+            self.memory.word(AWAITED).store(number, Ordering::SeqCst);
+            if answer.load(Ordering::SeqCst) == seen {
+                sleep(answer, seen, Some(left));
+            }
         }
     }
 
-    /// Of the daemon: the number of the job that has no answer yet.
+    /// Of the daemon: takes back the jobs that the child has not begun, of a hand-over of `count` jobs that ends with
+    /// `last`. Returns the number of the last one that it keeps, perhaps that of the job before the hand-over.
+    pub fn withdraw(&self, last: u32, count: u32) -> u32 {
+        // From here on the child cannot take another one, until the next hand-over sets the word again.
+        let taken = self.memory.word(TAKEN).fetch_xor(WITHDRAWN, Ordering::AcqRel);
+        let kept = if last.wrapping_sub(taken) <= count { taken } else { last };
+        self.memory.word(REQUEST).store(kept, Ordering::Release);
+        // It may sleep until this word changes.
+        wake(self.memory.word(REQUEST));
+        kept
+    }
+
+    /// Of the daemon: the number of the job that the child is at, or is to begin.
     pub fn pending(&self) -> Option<u32> {
         let asked = self.memory.word(REQUEST).load(Ordering::Relaxed);
-        (self.memory.word(ANSWER).load(Ordering::Relaxed) != asked).then_some(asked)
+        let answered = self.memory.word(ANSWER).load(Ordering::Relaxed);
+        // A lane that is closed has no such number.
+        let is_number = usize::try_from(asked.wrapping_sub(answered)).is_ok_and(|behind| behind <= JOBS_MAX);
+        (answered != asked).then(|| if is_number { answered.wrapping_add(1) } else { asked })
     }
 
     /// Of the daemon: wakes whoever waits for an answer, after the child was marked as closed.
@@ -178,9 +219,9 @@ impl Lane {
         self.memory.word(THREAD).store(thread, Ordering::Relaxed);
     }
 
-    /// Of the daemon: the head of the answer.
-    pub fn answer_head<T: DeserializeOwned>(&self) -> Result<T, LaneError> {
-        let place = self.place(ANSWER_HEAD);
+    /// Of the daemon: the head of the answer to this job.
+    pub fn answer_head<T: DeserializeOwned>(&self, number: u32) -> Result<T, LaneError> {
+        let place = self.place(head_words(ANSWER_HEADS, number));
         if place.length > HEAD_BYTES_MAX {
             return Err(LaneError::Head);
         }
@@ -205,23 +246,28 @@ impl Lane {
         }
     }
 
-    /// Of the child: sleeps until there is a job with another number than `last`, and returns its number.
+    /// Of the child: sleeps until there is a job behind the job `last`, takes it, and returns its number.
     pub fn next(&self, last: u32) -> u32 {
-        let request = self.memory.word(REQUEST);
+        let (request, taken) = (self.memory.word(REQUEST), self.memory.word(TAKEN));
+        let next = last.wrapping_add(1);
         loop {
             let seen = request.load(Ordering::Acquire);
-            if seen != last {
-                return seen;
+            let is_there = seen != last;
+            if is_there && taken.compare_exchange(last, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return next;
             }
+            // For a job that was withdrawn the daemon is about to change the word.
             sleep(request, seen, None);
         }
     }
 
-    /// Of the child: the head of the job.
-    pub fn job_head<T: DeserializeOwned>(&self) -> Result<T, LaneError> {
-        let Place { offset, length } = self.place(REQUEST_HEAD);
+    /// Of the child: the head of this job, and if it is the first of its hand-over.
+    pub fn job_head<T: DeserializeOwned>(&self, number: u32) -> Result<(T, bool), LaneError> {
+        let words = head_words(REQUEST_HEADS, number);
+        let Place { offset, length } = self.place(words);
+        let is_first = self.memory.word(words + 8).load(Ordering::Relaxed) == 0;
         let head = self.memory.read(INPUTS + offset, length).ok_or(LaneError::Outside)?;
-        postcard::from_bytes(&head).map_err(|_| LaneError::Head)
+        Ok((postcard::from_bytes(&head).map_err(|_| LaneError::Head)?, is_first))
     }
 
     /// Of the child: large bytes of the job in place. They must be dropped before the answer is given.
@@ -229,17 +275,20 @@ impl Lane {
         self.memory.view(INPUTS + offset, length).ok_or(LaneError::Outside)
     }
 
-    /// Of the child: the writer of an answer's large bytes.
-    pub fn answer(&self) -> Writer<'_> {
-        Writer { lane: self, start: OUTPUTS, used: 0 }
+    /// Of the child: the writer of an answer's large bytes, behind the bytes that the answers before it in its hand-over use.
+    pub fn answer(&self, used: usize) -> Writer<'_> {
+        Writer { lane: self, start: OUTPUTS, used }
     }
 
-    /// Of the child: gives the answer to the job of this number.
-    pub fn reply(&self, number: u32, writer: Writer<'_>, head: &impl Serialize) -> Result<(), LaneError> {
-        writer.finish(head, ANSWER_HEAD)?;
-        self.memory.word(ANSWER).store(number, Ordering::Release);
-        wake(self.memory.word(ANSWER));
-        Ok(())
+    /// Of the child: gives the answer to the job of this number. Returns the bytes of the area that are in use.
+    pub fn reply(&self, number: u32, mut writer: Writer<'_>, head: &impl Serialize) -> Result<usize, LaneError> {
+        writer.put_head(head, head_words(ANSWER_HEADS, number), 0)?;
+        self.memory.word(ANSWER).store(number, Ordering::SeqCst);
+        // The daemon wants nothing of the other answers of a hand-over before the last is there.
+        if self.memory.word(AWAITED).load(Ordering::SeqCst) == number {
+            wake(self.memory.word(ANSWER));
+        }
+        Ok(writer.used)
     }
 
     fn place(&self, words: usize) -> Place {
@@ -254,6 +303,16 @@ impl Lane {
         let _ = self.memory.write(INPUTS, &vec![byte; KEPT_BYTES]);
         let _ = self.memory.write(OUTPUTS, &vec![byte; KEPT_BYTES]);
     }
+}
+
+/// The words for the head of this job at `heads`.
+fn head_words(heads: usize, number: u32) -> usize {
+    heads + number as usize % JOBS_MAX * HEAD_WORDS_BYTES
+}
+
+/// True when the job `number` is not behind the job `seen`, in a hand-over that ends with the job `last`.
+fn is_at_or_behind(seen: u32, number: u32, last: u32) -> bool {
+    last.wrapping_sub(seen) <= last.wrapping_sub(number)
 }
 
 /// Sleeps until the word is woken, if it is still `seen`.

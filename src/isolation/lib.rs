@@ -64,6 +64,7 @@ mod wire;
 
 pub use child::crash::Work;
 pub use doctor::seal_report;
+pub use lane::JOBS_MAX as HAND_OVER_MAX;
 pub use pool::{ChildSettings, ChildUsage, Children, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
 pub use process::{ChildId, Ended, OnEnd, ReadError};
 pub use remote::RemoteBackend;

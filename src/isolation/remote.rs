@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_base::sys;
 use ledge_base::telemetry::process::{self, ThreadActivity};
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, RunActivity, RunError, RunPlace, RunResult, Runtime, Signature};
+use ledge_engine::backend::{Backend, RunActivity, RunError, RunInputs, RunPlace, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::work::{FinishedWork, Work, WorkError, WorkInput, WorkTimes};
 
@@ -55,7 +55,9 @@ struct InProgress {
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     number: u32,
-    /// The bytes of its inputs.
+    /// The last job of its hand-over.
+    last: u32,
+    /// The bytes of the inputs of the hand-over.
     bytes: usize,
     /// The time after which it counts as one that never ends, if nobody watches it.
     until: Instant,
@@ -105,22 +107,13 @@ impl RemoteBackend {
     ) -> Result<T, WorkError> {
         self.core = place.core;
         let home = self.home.clone();
-        let reason = || format!("the process has no lane {}", place.core);
-        let no_lane = || RunError::Interrupted { reason: reason(), is_explained: false };
-        let lane = home.child.lane(place.core).ok_or_else(no_lane)?;
-        let mut area = lane.job();
-        let too_large =
-            |error: LaneError| RunError::Input { name: "of this call".to_owned(), reason: error.to_string() };
+        let lane = home.child.lane(place.core).ok_or_else(|| no_lane(place.core))?;
+        let mut area = lane.jobs();
         let head = make(&mut area).map_err(too_large)?;
-        let bytes = area.used();
-        let number = lane.ask(area, &head).map_err(too_large)?;
-        self.last_job = number;
-
-        let now = Instant::now();
-        let until = place.deadline.max(now + self.time_limit) + UNWATCHED_GRACE;
-        let job = Sent { number, bytes, until };
+        let number = lane.add(&mut area, 0, &head).map_err(too_large)?;
+        let job = self.sent(&lane, number, area.used(), place);
         if let Some(patience) = place.patience
-            && lane.wait(number, until.min(now + patience), || home.child.is_closed()) == Err(NoAnswer::Late)
+            && job.wait(&lane, &home, patience) == Err(NoAnswer::Late)
         {
             let (outputs, is_wide) = (Vec::new(), place.is_wide);
             self.in_progress = Some(InProgress { job, outputs, others: 0, is_of_tensors: true, is_wide });
@@ -129,16 +122,67 @@ impl RemoteBackend {
         self.receive(&home, &lane, job, read, times)
     }
 
+    /// Gives the child the jobs that end with `last`, with so many `bytes` of inputs. Returns the last one.
+    fn sent(&mut self, lane: &Lane, last: u32, bytes: usize, place: RunPlace) -> Sent {
+        lane.ask(last);
+        self.last_job = last;
+        let until = place.deadline.max(Instant::now() + self.time_limit) + UNWATCHED_GRACE;
+        Sent { number: last, last, bytes, until }
+    }
+
+    /// Gives the child all `runs` in one hand-over, and waits for their answers. Those that it has not begun when the time
+    /// for brief runs is over are taken back.
+    fn hand_over(
+        &mut self,
+        runs: &[RunInputs<'_>],
+        place: RunPlace,
+    ) -> Result<Vec<Result<RunResult, RunError>>, RunError> {
+        self.core = place.core;
+        let home = self.home.clone();
+        let lane = home.child.lane(place.core).ok_or_else(|| no_lane(place.core))?;
+        let (mut area, mut numbers) = (lane.jobs(), Vec::with_capacity(runs.len()));
+        for (position, run) in runs.iter().enumerate() {
+            let head = run_head(self.model, *run, false, &mut area).map_err(too_large)?;
+            numbers.push(lane.add(&mut area, position, &head).map_err(too_large)?);
+        }
+        let (Some(&last), Ok(count)) = (numbers.last(), u32::try_from(runs.len())) else { return Ok(Vec::new()) };
+        let mut job = self.sent(&lane, last, area.used(), place);
+        let patience = place.patience.unwrap_or(self.time_limit);
+        if job.wait(&lane, &home, patience) == Err(NoAnswer::Late) {
+            job.last = lane.withdraw(last, count);
+            self.last_job = job.last;
+        }
+
+        let mut results = Vec::with_capacity(runs.len());
+        for (run, number) in runs.iter().zip(numbers) {
+            job.number = number;
+            results.push(if last.wrapping_sub(number) < last.wrapping_sub(job.last) {
+                let reason = "a run before it in its hand-over took long".to_owned();
+                Err(RunError::Interrupted { reason, is_explained: true })
+            } else if job.wait(&lane, &home, Duration::ZERO) == Err(NoAnswer::Late) {
+                let outputs = run.outputs.to_vec();
+                self.in_progress = Some(InProgress { job, outputs, others: 0, is_of_tensors: true, is_wide: false });
+                Err(RunError::InProgress)
+            } else {
+                let mut times = WorkTimes::default();
+                let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, run.outputs, 0);
+                let result = self.receive(&home, &lane, job, read, &mut times);
+                self.of_tensors(result, times)
+            });
+        }
+        Ok(results)
+    }
+
     /// Waits for the answer to a job.
     fn receive<T>(
         &mut self,
         home: &Home,
         lane: &Lane,
-        Sent { number, bytes, until }: Sent,
+        Sent { number, last, bytes, until }: Sent,
         read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
         times: &mut WorkTimes,
     ) -> Result<T, WorkError> {
-        match lane.wait(number, until, || home.child.is_closed()) {
+        match lane.wait(number, last, until, || home.child.is_closed()) {
             Ok(()) => {}
             Err(NoAnswer::Closed) => return Err(ended(home, self.core, number).into()),
             Err(NoAnswer::Late) => {
@@ -147,7 +191,7 @@ impl RemoteBackend {
             }
         }
 
-        let answer = lane.answer_head::<AnswerHead>();
+        let answer = lane.answer_head::<AnswerHead>(number);
         let received = answer.as_ref().map_or(0, |answer| answer.result.as_ref().map_or(0, RunHead::end));
         let answer = answer.map_err(|error| format!("gave an answer that is none: {error}"));
         let answer = answer.and_then(|answer| {
@@ -162,7 +206,9 @@ impl RemoteBackend {
                 Ok(head) => read(&self.signature, lane, head).map(Ok),
             }
         });
-        lane.release(bytes, received);
+        if number == last {
+            lane.release(bytes, received);
+        }
         let lie = |reason| end(home, self.core, number, format!("the process of the runtimes {reason}")).into();
         answer.unwrap_or_else(|reason: String| Err(lie(reason)))
     }
@@ -173,8 +219,7 @@ impl RemoteBackend {
         let run = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
         let home = self.home.clone();
         let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such lane"))?;
-        let until = Instant::now() + patience;
-        if lane.wait(run.job.number, until, || home.child.is_closed()) == Err(NoAnswer::Late) {
+        if run.job.wait(&lane, &home, patience) == Err(NoAnswer::Late) {
             self.in_progress = Some(run);
             return Err(RunError::InProgress.into());
         }
@@ -195,6 +240,33 @@ impl RemoteBackend {
             }
         }
     }
+}
+
+impl Sent {
+    /// Waits `patience` for the answer.
+    fn wait(&self, lane: &Lane, home: &Home, patience: Duration) -> Result<(), NoAnswer> {
+        lane.wait(self.number, self.last, self.until.min(Instant::now() + patience), || home.child.is_closed())
+    }
+}
+
+fn no_lane(core: usize) -> RunError {
+    RunError::Interrupted { reason: format!("the process has no lane {core}"), is_explained: false }
+}
+
+/// The error of inputs that a lane has no room for.
+fn too_large(error: LaneError) -> RunError {
+    RunError::Input { name: "of this call".to_owned(), reason: error.to_string() }
+}
+
+/// Writes the inputs of a run into the area of its job.
+fn run_head(
+    model: ModelId,
+    RunInputs { inputs, outputs }: RunInputs<'_>,
+    is_wide: bool,
+    area: &mut Writer<'_>,
+) -> Result<JobHead, LaneError> {
+    let inputs = inputs.iter().map(|tensor| TensorHead::write(tensor, area)).collect::<Result<_, _>>()?;
+    Ok(JobHead::Run { model, inputs, outputs: outputs.to_vec(), is_wide })
 }
 
 /// Ends the child because of a job on the core.
@@ -272,16 +344,17 @@ impl Backend for RemoteBackend {
 
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
         let model = self.model;
-        let make = |area: &mut Writer<'_>| {
-            let inputs = inputs.iter().map(|tensor| TensorHead::write(tensor, area)).collect::<Result<_, _>>()?;
-            Ok(JobHead::Run { model, inputs, outputs: outputs.to_vec(), is_wide: place.is_wide })
-        };
+        let make = |area: &mut Writer<'_>| run_head(model, RunInputs { inputs, outputs }, place.is_wide, area);
         let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, outputs, 0);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
             run.outputs = outputs.to_vec();
         }
         self.of_tensors(result, times)
+    }
+
+    fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunPlace) -> Vec<Result<RunResult, RunError>> {
+        self.hand_over(runs, place).unwrap_or_else(|error| vec![Err(error); runs.len()])
     }
 
     fn finish(&mut self, patience: Duration) -> FinishedWork {

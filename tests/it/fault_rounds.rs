@@ -98,13 +98,13 @@ impl Fault {
 }
 
 /// The root of the rounds: two healthy models for photographs, a tiny one, and the faulty one, all in one child.
-pub fn root() -> TestRoot {
+pub fn root(isolation: &str) -> TestRoot {
     let root =
         TestRoot::new().models(&["efficientnet_lite0", "coco_detector", "wine_mlp"]).model_as("wine_mlp", FAULTY);
     let config = root.model(FAULTY).join("model.toml");
     let text = read_to_string(&config).unwrap();
     write(&config, format!("{text}\n[queue]\ndefault_timeout_ms = {}\n", TIMEOUT.as_millis()).as_bytes());
-    let root = root.set("runtimes.isolation=process").set("runtimes.threads=2").set("log.level=\"info\"");
+    let root = root.set(&format!("runtimes.isolation={isolation}")).set("runtimes.threads=2").set("log.level=\"info\"");
     root.set(&format!("serving.default_timeout_ms={}", DEADLINE.as_millis())).runner(&["prlimit", CHILD_DATA])
 }
 
@@ -227,7 +227,12 @@ impl Call {
     }
 
     fn tiny(name: &'static str, model: &str) -> Self {
-        let numbers = [13.2, 1.78, 2.14, 11.2, 100.0, 2.65, 2.76, 0.26, 1.28, 4.38, 1.05, 3.4, 1050.0];
+        Self::tiny_of(name, model, 13.2)
+    }
+
+    /// With this as its first number.
+    fn tiny_of(name: &'static str, model: &str, alcohol: f64) -> Self {
+        let numbers = [alcohol, 1.78, 2.14, 11.2, 100.0, 2.65, 2.76, 0.26, 1.28, 4.38, 1.05, 3.4, 1050.0];
         let input = json!({"name": "features", "datatype": "FP32", "shape": [1, 13], "data": numbers});
         Self::new(name, model, Vec::new(), json!({"inputs": [input]}).to_string().into_bytes())
     }
@@ -271,11 +276,15 @@ pub fn send_fault(client: &mut Client, model: &str, letter: u8) -> Response {
 
 /// Sends a fault with an API key.
 pub fn send_fault_with(client: &mut Client, model: &str, letter: u8, key: Option<&str>) -> Response {
+    send_fault_as(client, model, letter, key.map(|key| ("x-api-key", key.to_owned())))
+}
+
+fn send_fault_as(client: &mut Client, model: &str, letter: u8, header: Option<(&'static str, String)>) -> Response {
     let mut bytes = [0; 13 * 4];
     bytes[..7].copy_from_slice(b"!FAULT:");
     bytes[7] = letter;
     let (mut headers, body) = binary("features", &[1, 13], &bytes);
-    headers.extend(key.map(|key| ("x-api-key", key.to_owned())));
+    headers.extend(header);
     Call::new("fault", model, headers, body).send(client)
 }
 
@@ -364,6 +373,105 @@ struct Rounds<'d> {
     slowed: usize,
 }
 
+/// What happens to the processes of the models while they are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disturbance {
+    Kill,
+    Freeze,
+    FreezeSpawner,
+    Reload,
+    /// A run of another model uses up the memory.
+    Memory,
+    /// One caller of many of the same model, ready at the same time, ends its process.
+    CrashAmongOthers,
+    /// One caller of many of the same model has a run that never ends.
+    LoopAmongOthers,
+}
+
+impl Disturbance {
+    const ALL: [Self; 7] = [
+        Self::Kill,
+        Self::CrashAmongOthers,
+        Self::Freeze,
+        Self::Reload,
+        Self::LoopAmongOthers,
+        Self::FreezeSpawner,
+        Self::Memory,
+    ];
+
+    fn happen(self, rounds: &mut Rounds<'_>, round: usize) {
+        let signal = |name: &str, pids: Vec<u32>| pids.into_iter().for_each(|pid| send_signal(pid, name));
+        let daemon = rounds.daemon;
+        match self {
+            Self::Kill => signal("KILL", runtime_processes(daemon)),
+            Self::Freeze => signal("STOP", runtime_processes(daemon)),
+            Self::FreezeSpawner => signal("STOP", processes(daemon.pid(), "spawner")),
+            Self::Reload => ["wine_mlp", "efficientnet_lite0"].iter().for_each(|model| rounds.load_anew(model, round)),
+            Self::Memory => {
+                rounds.load_anew(FAULTY, round);
+                send_fault(&mut rounds.client, FAULTY, b'm');
+            }
+            Self::CrashAmongOthers | Self::LoopAmongOthers => {
+                // None of its earlier faults counts any more, so nobody is slowed down.
+                rounds.load_anew("wine_mlp", round);
+                let letter = if self == Self::CrashAmongOthers { b's' } else { b'l' };
+                let timeout = ("x-ledge-timeout-ms", "1000".to_owned());
+                let answer = send_fault_as(&mut rounds.client, "wine_mlp", letter, Some(timeout));
+                assert!(matches!(answer.status, 502 | 504), "{self:?}: {answer:?}");
+            }
+        }
+    }
+}
+
+/// Disturbs the processes of the models until so many `answers` of the same calls were compared with the first ones, and
+/// returns a report.
+pub fn disturb(isolation: &str, answers: usize) -> String {
+    let answers =
+        std::env::var("FAULT_ANSWERS").map_or(answers, |text| text.parse().expect("FAULT_ANSWERS is a number"));
+    let daemon = root(isolation).start();
+    let client = &mut daemon.client();
+    let mut calls = vec![
+        Call::photo("photograph to label", "efficientnet_lite0", "photos/chelsea.jpg"),
+        Call::photo("photograph to boxes", "coco_detector", "photos/cows.jpg"),
+        Call::tensor("tensor", "efficientnet_lite0"),
+    ];
+    // Each of these has other numbers in its answer.
+    calls.extend((0..12_u8).map(|at| Call::tiny_of("one of many", "wine_mlp", 11.0 + f64::from(at) / 4.0)));
+    let calls: Vec<_> = calls.into_iter().map(|call| call.known(client)).collect();
+    let mut different: Vec<_> = calls.iter().map(|call| &call.expected).collect();
+    different.sort();
+    different.dedup();
+    assert_eq!(different.len(), calls.len(), "each call has an answer of its own");
+
+    let mut rounds = Rounds {
+        daemon: &daemon,
+        healthy: &calls,
+        client: daemon.client(),
+        usual: Call::tiny("usual", FAULTY).known(client),
+        recovered: BTreeMap::new(),
+        slowed: 0,
+    };
+    let (count, seen) = under_load(&daemon, &calls, |seen| {
+        let mut round = 0;
+        while round < Disturbance::ALL.len() || seen.lock().unwrap().milliseconds.len() < answers {
+            let kind = Disturbance::ALL[round % Disturbance::ALL.len()];
+            kind.happen(&mut rounds, round);
+            // Until each call was answered again, and some more: a model that is interrupted twice is suspected itself.
+            for call in &calls {
+                let answer = call.send(&mut rounds.client);
+                assert!(call.is_right(&answer), "{kind:?}, round {round}: {}: {answer:?}", call.name);
+            }
+            let before = seen.lock().unwrap().milliseconds.len();
+            wait_until("more answers", DEADLINE, || seen.lock().unwrap().milliseconds.len() >= before + 200);
+            assert_eq!(seen.lock().unwrap().wrong, [""; 0], "{kind:?}, round {round}");
+            round += 1;
+        }
+        round
+    });
+    assert_eq!(seen.wrong, [""; 0]);
+    format!("isolation {isolation}: {count} disturbances; {}", seen.show())
+}
+
 impl Rounds<'_> {
     fn load(&mut self, model: &str) {
         let loaded = self.client.post(&format!("/v2/repository/models/{model}/load"), &[], b"");
@@ -440,7 +548,7 @@ impl Rounds<'_> {
 /// report.
 pub fn run(count: usize) -> String {
     let count = std::env::var("FAULT_ROUNDS").map_or(count, |text| text.parse().expect("FAULT_ROUNDS is a number"));
-    let daemon = root().start();
+    let daemon = root("process").start();
     let client = &mut daemon.client();
     let calls = [
         Call::photo("photograph to label", "efficientnet_lite0", "photos/chelsea.jpg"),

@@ -6,13 +6,18 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, model_folder, send_signal};
-use crate::fault_rounds::{FAULTY, instance_folders, root, run, runtime_processes, send_fault, wait_until};
+use crate::fault_rounds::{FAULTY, disturb, instance_folders, root, run, runtime_processes, send_fault, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
 #[test]
 fn nobody_else_notices_twenty_faults_of_a_model() {
     println!("{}", run(20));
+}
+
+#[test]
+fn callers_that_share_a_hand_over_get_their_own_answers_whatever_happens_to_the_process() {
+    println!("{}", disturb("process", 1000));
 }
 
 /// The CPU time of a process in clock ticks.
@@ -78,7 +83,7 @@ fn a_child_ends_with_a_daemon_that_is_killed_and_the_next_start_cleans_up() {
 
 #[test]
 fn so_does_a_child_in_a_run_that_never_ends() {
-    let daemon = root().start();
+    let daemon = root("process").start();
     // A process that tried a model ends soon after the model is ready.
     wait_until("one process", LIMIT, || runtime_processes(&daemon).len() == 1);
     let [child] = runtime_processes(&daemon)[..] else { panic!("not one process") };

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::input::{ContentForm, PartsError, WorkHead, WorkInput};
 use super::kind::{AnswerError, InputError, Pipeline, Postprocess, Prepared};
-use crate::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult};
+use crate::backend::{Backend, ComputeTime, RunError, RunInputs, RunPlace, RunResult};
 
 /// One run of a model with its pipeline.
 #[derive(Debug, Clone, Copy)]
@@ -111,19 +111,33 @@ fn run_measured(
     Ok(RunResult { outputs: results?, time, ..RunResult::default() })
 }
 
-/// Runs the model on tensors; returns the CPU time of this thread too. A panic is an error of this run only.
+/// Runs the model on tensors; returns the CPU time of this thread too, of a model in this process. A panic is an error of
+/// this run only.
 pub fn run_tensors(
     backend: &mut dyn Backend,
     inputs: &[Tensor],
     outputs: &[usize],
     place: RunPlace,
 ) -> (Result<RunResult, RunError>, Duration) {
-    let cpu = thread_cpu_time();
-    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs, place))).unwrap_or_else(|panic| {
-        let reason = format!("panicked: {}", panic_message(&*panic));
-        Err(RunError::Runtime { runtime: backend.runtime(), reason })
-    });
-    (result, thread_cpu_time().saturating_sub(cpu))
+    // Another process measures its own. The clock is a system call.
+    let before = backend.process().is_none().then(thread_cpu_time);
+    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs, place)))
+        .unwrap_or_else(|panic| Err(panicked(backend, &*panic)));
+    (result, before.map_or(Duration::ZERO, |before| thread_cpu_time().saturating_sub(before)))
+}
+
+/// Runs the model for several callers. A panic is an error of all these runs.
+pub fn run_each(
+    backend: &mut dyn Backend,
+    runs: &[RunInputs<'_>],
+    place: RunPlace,
+) -> Vec<Result<RunResult, RunError>> {
+    catch_unwind(AssertUnwindSafe(|| backend.run_each(runs, place)))
+        .unwrap_or_else(|panic| vec![Err(panicked(backend, &*panic)); runs.len()])
+}
+
+fn panicked(backend: &dyn Backend, panic: &(dyn Any + Send)) -> RunError {
+    RunError::Runtime { runtime: backend.runtime(), reason: format!("panicked: {}", panic_message(panic)) }
 }
 
 /// Leaves the first `own` outputs as they are, and makes results of the others.

@@ -217,7 +217,9 @@ impl Fault {
                 attack_log();
                 return Ok(());
             }
-            Self::Nonsense => lane.reply(number, lane.answer(), &vec![255_u8; 64])?,
+            Self::Nonsense => {
+                lane.reply(number, lane.answer(0), &vec![255_u8; 64])?;
+            }
             fault => fault.happen_anywhere(),
         }
         // The end is on its way, or the answer is there: this thread is of no use any more.

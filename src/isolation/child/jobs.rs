@@ -22,15 +22,18 @@ pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Mod
     let _end = super::EndOnPanic;
     let is_pinned = cores::pin(&[core]).is_ok();
     lane.serve_on(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-    let mut last = 0;
+    let (mut last, mut used) = (0, 0);
     loop {
         last = lane.next(last);
         crash::works_at(Work::Lane { index, job: last });
         let job = Job { lane, number: last, index, core: is_pinned.then_some(core), all, models, running };
-        if let Err(error) = job.answer() {
-            // The daemon ends a child that does not answer, and says what happened.
-            super::complain(format_args!("invalid job on channel {index}: {error}"));
-            return;
+        match job.answer(used) {
+            Ok(now) => used = now,
+            Err(error) => {
+                // The daemon ends a child that does not answer, and says what happened.
+                super::complain(format_args!("invalid job on channel {index}: {error}"));
+                return;
+            }
         }
     }
 }
@@ -47,13 +50,17 @@ struct Job<'l> {
 }
 
 impl Job<'_> {
-    fn answer(&self) -> Result<(), LaneError> {
-        match self.lane.job_head()? {
+    /// Does the job. `used` bytes of the area belong to the answers before it, unless it is the first of its hand-over.
+    /// Returns the bytes that are in use afterwards.
+    fn answer(&self, used: usize) -> Result<usize, LaneError> {
+        let (head, is_first) = self.lane.job_head(self.number)?;
+        let used = if is_first { 0 } else { used };
+        match head {
             JobHead::Run { model, inputs, outputs, is_wide } => {
                 let inputs = inputs.into_iter().map(|head| self.tensor(head)).collect::<Result<Vec<_>, _>>()?;
                 #[cfg(feature = "fault-injection")]
                 self.fault(inputs.iter().map(Tensor::data))?;
-                self.run(model, is_wide, |backend, place| {
+                self.run(used, model, is_wide, |backend, place| {
                     let (result, run_cpu) = work::run_tensors(backend, &inputs, &outputs, place);
                     let times = WorkTimes { run_cpu, ..WorkTimes::default() };
                     // Before the answer, after which the daemon may write there.
@@ -63,8 +70,8 @@ impl Job<'_> {
             }
             JobHead::Work { model, pipeline, input, places, outputs, own, is_wide } => {
                 let input = self.input(input, places)?;
-                let Some(pipeline) = self.models.pipeline(pipeline) else { return self.refuse("the pipeline") };
-                self.run(model, is_wide, |backend, place| {
+                let Some(pipeline) = self.models.pipeline(pipeline) else { return self.refuse(used, "the pipeline") };
+                self.run(used, model, is_wide, |backend, place| {
                     let account = &self.models.account();
                     let work = PipelineWork { input: &input, outputs: &outputs, own, account };
                     let finished = work::run(backend, &*pipeline, work, place);
@@ -72,7 +79,7 @@ impl Job<'_> {
                     finished
                 })
             }
-            JobHead::Repair(model) => self.run(model, false, |backend, _| {
+            JobHead::Repair(model) => self.run(used, model, false, |backend, _| {
                 backend::repair(backend);
                 FinishedWork { result: Ok(RunResult::default()), times: WorkTimes::default() }
             }),
@@ -81,11 +88,12 @@ impl Job<'_> {
 
     fn run(
         &self,
+        used: usize,
         model: ModelId,
         is_wide: bool,
         run: impl FnOnce(&mut dyn Backend, RunPlace) -> FinishedWork,
-    ) -> Result<(), LaneError> {
-        let Some(Model { backend, canceller }) = self.models.get(model) else { return self.refuse("the model") };
+    ) -> Result<usize, LaneError> {
+        let Some(Model { backend, canceller }) = self.models.get(model) else { return self.refuse(used, "the model") };
         let mut backend = backend.lock().unwrap_or_else(PoisonError::into_inner);
         // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow every
         // core. The threads settle on the cores that the daemon reserved.
@@ -104,7 +112,7 @@ impl Job<'_> {
         }
         let is_sound = backend.is_sound();
         drop(backend);
-        self.reply(result, is_sound, times)
+        self.reply(used, result, is_sound, times)
     }
 
     fn tensor(&self, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, LaneError> {
@@ -129,16 +137,23 @@ impl Job<'_> {
         WorkInput::from_parts(head, bytes).map_err(|_| LaneError::Head)
     }
 
-    fn reply(&self, result: Result<RunResult, WorkError>, is_sound: bool, times: WorkTimes) -> Result<(), LaneError> {
-        let mut area = self.lane.answer();
+    fn reply(
+        &self,
+        used: usize,
+        result: Result<RunResult, WorkError>,
+        is_sound: bool,
+        times: WorkTimes,
+    ) -> Result<usize, LaneError> {
+        let mut area = self.lane.answer(used);
         let result = result.and_then(|run| written(&run, &mut area).map_err(WorkError::Run));
         self.lane.reply(self.number, area, &AnswerHead { result, is_sound, times })
     }
 
     /// Answers a job of a model or a pipeline that is not here.
-    fn refuse(&self, what: &str) -> Result<(), LaneError> {
+    fn refuse(&self, used: usize, what: &str) -> Result<usize, LaneError> {
         let reason = format!("{what} is not in this process");
         self.reply(
+            used,
             Err(WorkError::Run(RunError::Interrupted { reason, is_explained: false })),
             true,
             WorkTimes::default(),

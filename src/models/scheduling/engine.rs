@@ -8,17 +8,16 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, RunError, RunPlace, RunResult, Runtime};
+use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, Runtime};
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
 use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::brief::{BriefRun, Groups, Lead};
 use super::faults::{Cause, Consequences, Culprit};
-use super::input_digest::InputDigest;
-use super::instance::{FinishedRun, InferError, InstanceSpec};
+use super::instance::{InferError, InstanceSpec};
 use super::load_terms::LoadTurns;
-use super::long_run::{self, LONG_RUN, LongRun};
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
 use super::terms::Terms;
@@ -31,10 +30,6 @@ const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The most times that an instance is loaded whose process ended meanwhile, unless it is known what else was the cause.
 const LOAD_TRIES_MAX: usize = 4;
-
-/// The longest wait of a caller's own thread, which other calls need too, for a run in another process that was thought
-/// to be brief. A busy machine delays such a run by some milliseconds.
-const BRIEF_RUN_PATIENCE: Duration = Duration::from_millis(10);
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -67,27 +62,12 @@ pub(super) struct EngineInner {
     children: Children,
     /// The turns of runs in other processes.
     pub turns: Turns,
+    /// Calls that are about to run together.
+    pub groups: Groups,
     /// Told each fault of a model.
     faults: Notify,
     /// The turns of loads where there is a memory budget.
     loading: LoadTurns,
-}
-
-/// A run that began on its caller's own thread.
-pub(super) enum BriefRun {
-    Ended(Result<RunResult, RunError>),
-    /// It was not brief, and ends on another thread.
-    InProgress(oneshot::Receiver<Result<FinishedRun, InferError>>),
-}
-
-/// The place of a run on its caller's own thread.
-#[derive(Debug, Clone, Copy)]
-struct TakenBriefly {
-    id: u64,
-    worker: usize,
-    /// Bytes of its inputs.
-    bytes: usize,
-    start: Instant,
 }
 
 impl std::fmt::Debug for EngineInner {
@@ -120,6 +100,7 @@ impl Engine {
                 instances: watch::Sender::default(),
                 children,
                 turns: Turns::default(),
+                groups: Groups::default(),
                 faults: Notify::new(),
                 loading: LoadTurns::default(),
             }
@@ -219,8 +200,7 @@ impl Engine {
         self.handle.shared.lock().model(id).map(work)
     }
 
-    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. A run
-    /// in another process (`is_elsewhere`) that turns out not to be brief ends on a thread of its own.
+    /// See [`EngineInner::run_brief`].
     pub(super) fn run_brief(
         &self,
         id: u64,
@@ -230,65 +210,17 @@ impl Engine {
         rows: usize,
         terms: &Terms,
     ) -> Option<BriefRun> {
-        let shared = &self.handle.shared;
-        if self.children().is_yielding() {
-            // It would keep the caller's thread waiting for the time that requests leave.
-            return None;
-        }
-        let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
-        // Not held by a run that is not brief in the end: at worst a cause is not found.
-        let _turn = if is_elsewhere { Some(shared.turns.try_shared()?) } else { None };
-        let here = is_elsewhere.then(rustix::thread::sched_getcpu);
-        let here = here.and_then(|here| shared.cpus.iter().position(|cpu| *cpu == here));
-        let (mut instance, worker) = shared.lock().take_brief(id, bytes, here)?;
-        let start = Instant::now();
-        let deadline = terms.deadline;
-        let place = RunPlace { core: worker, is_wide: false, deadline, patience: Some(BRIEF_RUN_PATIENCE) };
-        let result = worker::run_once(&mut instance, inputs, outputs, rows, place);
-        let taken = TakenBriefly { id, worker, bytes, start };
-        if !matches!(result, Err(RunError::InProgress)) {
-            shared.end_brief_run(taken, instance, &result, || culprit(terms, inputs, outputs));
-            return Some(BriefRun::Ended(result));
-        }
-
-        let (reply, answer) = oneshot::channel();
-        let own = shared.clone();
-        let (terms, inputs, outputs) = (terms.clone(), inputs.to_vec(), outputs.to_vec());
-        let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
-            let result = own.finish_brief_run(taken, &mut instance, rows, deadline);
-            own.end_brief_run(taken, instance, &result, || culprit(&terms, &inputs, &outputs));
-            let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
-            let _ = reply.send(finished.map_err(InferError::Run));
-        });
-        // Given when the thread has started: a thread that cannot be started drops what it was to do.
-        let (give, take) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        let started = on_own_thread("late-run", move || take.into_iter().for_each(|finish| finish()));
-        let left = match started {
-            Ok(()) => give.send(finish).err().map(|unsent| unsent.0),
-            Err(_) => Some(finish),
-        };
-        // The caller's thread has to wait then.
-        if let Some(finish) = left {
-            finish();
-        }
-        Some(BriefRun::InProgress(answer))
+        self.handle.shared.run_brief(id, is_elsewhere, inputs, outputs, rows, terms)
     }
 
-    /// Queues a job, and loads another instance in the background when the model needs one.
+    /// See [`EngineInner::join`].
+    pub(super) fn join(&self, id: u64, job: Job) -> Option<Lead<'_>> {
+        self.handle.shared.join(id, job)
+    }
+
+    /// See [`EngineInner::offer`].
     pub(super) fn offer(&self, id: u64, job: Job) {
-        let shared = &self.handle.shared;
-        let now = job.queued;
-        let mut state = shared.lock();
-        let wake = state.offer(id, job);
-        let grow = wake.is_none() && state.wants_instance(id, now);
-        let source = grow.then(|| state.model(id)?.source.clone()).flatten();
-        let dropped = state.take_dropped();
-        drop(state);
-        drop(dropped);
-        shared.wake(wake);
-        if let Some(source) = source {
-            shared.grow_in_background(id, source);
-        }
+        self.handle.shared.offer(id, job);
     }
 
     /// Unloads the instances of a model that do not run now. The next call loads one again.
@@ -441,48 +373,19 @@ impl EngineInner {
         }
     }
 
-    /// Waits for the end of a run that began on its caller's own thread, and was not brief.
-    fn finish_brief_run(
-        &self,
-        taken: TakenBriefly,
-        instance: &mut Instance,
-        rows: usize,
-        deadline: Instant,
-    ) -> Result<RunResult, RunError> {
-        let finished = instance.backend.finish(LONG_RUN);
-        if long_run::is_in_progress(&finished) {
-            let run = LongRun { model: taken.id, cores: 1, deadline };
-            return long_run::see_out_tensors(self, instance, rows, run);
-        }
-        let result = long_run::of_tensors(finished);
-        if let Ok(result) = &result {
-            instance.observer.executed(rows, result.time, result.cpu_elsewhere);
-        }
-        result
-    }
-
-    /// Gives back the instance of a run that began on its caller's own thread.
-    fn end_brief_run(
-        self: &Arc<Self>,
-        taken: TakenBriefly,
-        instance: Instance,
-        result: &Result<RunResult, RunError>,
-        culprit: impl FnOnce() -> Culprit,
-    ) {
-        let TakenBriefly { id, worker, bytes, start } = taken;
-        let now = Instant::now();
-        if let Err(RunError::Crashed { reason }) = result {
-            self.model_crashed(id, reason, Some(&culprit()));
-        }
+    /// Queues a job, and loads another instance in the background when the model needs one.
+    pub(super) fn offer(self: &Arc<Self>, id: u64, job: Job) {
+        let now = job.queued;
         let mut state = self.lock();
-        if let Ok(run) = result {
-            state.record_run(id, bytes, run.time.total());
-        }
-        let orphan = state.finish_brief_run(worker, id, instance, now.duration_since(start), now);
-        self.unlock_and_wake(state, now);
-        if orphan.is_some() {
-            unload_in_background(orphan.into_iter().collect());
-            self.load_missing();
+        let wake = state.offer(id, job);
+        let grow = wake.is_none() && state.wants_instance(id, now);
+        let source = grow.then(|| state.model(id)?.source.clone()).flatten();
+        let dropped = state.take_dropped();
+        drop(state);
+        drop(dropped);
+        self.wake(wake);
+        if let Some(source) = source {
+            self.grow_in_background(id, source);
         }
     }
 
@@ -525,7 +428,7 @@ impl EngineInner {
         }
     }
 
-    fn is_yielding(&self) -> bool {
+    pub(super) fn is_yielding(&self) -> bool {
         self.children.is_yielding()
     }
 
@@ -594,10 +497,6 @@ impl EngineInner {
             };
         }
     }
-}
-
-fn culprit(terms: &Terms, inputs: &[Tensor], outputs: &[usize]) -> Culprit {
-    Culprit { principal: terms.principal.clone(), input: Some(InputDigest::of_tensors(inputs, outputs)) }
 }
 
 /// Loads an instance on the calling thread, and runs its warm-up. A load whose process ended for another reason is tried
@@ -684,7 +583,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
 }
 
 /// Drops instances on a separate thread: a runtime may take long to tear a model down.
-fn unload_in_background(instances: Vec<Instance>) {
+pub(super) fn unload_in_background(instances: Vec<Instance>) {
     if instances.is_empty() {
         return;
     }
@@ -696,7 +595,7 @@ fn unload_in_background(instances: Vec<Instance>) {
     let _ = on_own_thread("unload", work);
 }
 
-fn on_own_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+pub(super) fn on_own_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     // Linux shows 15 bytes of it; the runtime's own threads inherit it.
     let thread = std::thread::Builder::new().name(format!("infer-{name}")).spawn(work);
     thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))

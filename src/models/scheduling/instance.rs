@@ -19,7 +19,8 @@ use ledge_service::off_thread::blocking;
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
-use super::engine::{BriefRun, Engine};
+use super::brief::{self, BriefRun};
+use super::engine::Engine;
 use super::faults::{Blamed, Faults};
 use super::input_digest::InputDigest;
 use super::load_terms::LoadTerms;
@@ -315,21 +316,40 @@ impl Instances {
             let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
             Box::pin(self.admit(&terms.principal, bytes, digest)).await?;
         }
+        if self.is_elsewhere() && brief::has_company() {
+            return self.run_grouped(inputs, outputs, rows, terms).await;
+        }
         let begun = Instant::now();
-        let finished = match self.engine.run_brief(self.id, self.is_elsewhere(), &inputs, &outputs, rows, &terms) {
-            None => None,
-            Some(BriefRun::Ended(result)) => {
-                let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
-                Some(finished.map_err(InferError::Run))
-            }
-            Some(BriefRun::InProgress(answer)) => Some(answer_within(begun, terms.deadline, answer).await),
-        };
-        let unexplained_ends = match finished {
-            None => 0,
-            Some(Err(InferError::Run(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
-            Some(finished) => return finished,
-        };
+        let unexplained_ends =
+            match self.engine.run_brief(self.id, self.is_elsewhere(), &inputs, &outputs, rows, &terms) {
+                None => 0,
+                Some(BriefRun::Ended(Err(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
+                Some(BriefRun::Ended(result)) => {
+                    let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+                    return finished.map_err(InferError::Run);
+                }
+                Some(BriefRun::InProgress(answer)) => return answer_within(begun, terms.deadline, answer).await,
+            };
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms, unexplained_ends).await
+    }
+
+    /// Runs the model together with other calls that are ready now.
+    async fn run_grouped(
+        &self,
+        inputs: Vec<Tensor>,
+        outputs: Vec<usize>,
+        rows: usize,
+        terms: Terms,
+    ) -> Result<FinishedRun, InferError> {
+        let (deadline, (reply, answer)) = (terms.deadline, oneshot::channel());
+        let job = Job::new(JobInputs::Tensors(inputs), outputs, rows, terms, reply);
+        let queued = job.queued;
+        if let Some(lead) = self.engine.join(self.id, job) {
+            // The others that are ready join meanwhile.
+            tokio::task::yield_now().await;
+            drop(lead);
+        }
+        answer_within(queued, deadline, answer).await
     }
 
     /// Makes inputs on a worker, and runs the model on them.
@@ -375,9 +395,9 @@ impl Instances {
         terms: Terms,
         unexplained_ends: u8,
     ) -> Result<FinishedRun, InferError> {
-        let (queued, deadline) = (Instant::now(), terms.deadline);
-        let (reply, answer) = oneshot::channel();
-        let job = Job { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends, reply };
+        let (deadline, (reply, answer)) = (terms.deadline, oneshot::channel());
+        let job = Job { unexplained_ends, ..Job::new(inputs, outputs, rows, terms, reply) };
+        let queued = job.queued;
         self.engine.offer(self.id, job);
         answer_within(queued, deadline, answer).await
     }

@@ -6,7 +6,8 @@
 //! * `batcher.rs`, `batcher/` - requests joined into one run, and its output split for their callers
 //! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
 //! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
-//! * `engine.rs` - the state behind its one lock; loads, brief runs, and unloading of idle instances
+//! * `brief.rs` - brief runs on the thread of their callers, several in one hand-over
+//! * `engine.rs` - the state behind its one lock; loads, and unloading of idle instances
 //! * `long_run.rs` - runs that take long: their deadline, their cancellation, and the end of their process
 //! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for them
 //! * `input_digest.rs` - the digest by which such an input is recognized
@@ -39,6 +40,7 @@
 //! * No socket is opened, and no file written except OpenVINO's cache of compiled models.
 
 pub mod batcher;
+pub mod brief;
 pub mod engine;
 pub mod faults;
 #[cfg(feature = "in-process")]

@@ -9,9 +9,12 @@ use std::time::Instant;
 
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
+use ledge_engine::backend::RunInputs;
 use tokio::sync::oneshot;
 
 use super::batcher::{BatchPolicy, batch_together};
+use super::faults::Culprit;
+use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, RawInputs};
 use super::terms::{Priority, Terms};
 
@@ -32,8 +35,11 @@ pub struct Job {
     /// The number of times that its process ended in its run without a cause that is known. Nothing else runs beside such
     /// a job, so that the cause is found.
     pub unexplained_ends: u8,
-    pub reply: oneshot::Sender<Result<FinishedRun, InferError>>,
+    pub reply: Reply,
 }
+
+/// The way an answer takes to its caller.
+pub type Reply = oneshot::Sender<Result<FinishedRun, InferError>>;
 
 /// The inputs of a job. A run leaves them as they are, so that a job whose run failed can be run again.
 #[derive(Debug)]
@@ -45,12 +51,34 @@ pub enum JobInputs {
 }
 
 impl Job {
+    /// A call that is made now.
+    pub fn new(inputs: JobInputs, outputs: Vec<usize>, rows: usize, terms: Terms, reply: Reply) -> Self {
+        let queued = Instant::now();
+        Self { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends: 0, reply }
+    }
+
+    /// Notes that its process ended in its run, for another reason.
+    pub fn was_interrupted(&mut self, is_explained: bool) {
+        self.is_second_try = true;
+        self.unexplained_ends += u8::from(!is_explained);
+    }
+
+    /// The cause of a fault, if this job is.
+    pub fn culprit(&self) -> Culprit {
+        Culprit { principal: self.terms.principal.clone(), input: InputDigest::of(&self.inputs, &self.outputs) }
+    }
+
     /// Its tensors; `None` while they are not made yet.
     pub fn tensors(&self) -> Option<&[Tensor]> {
         match &self.inputs {
             JobInputs::Tensors(tensors) => Some(tensors),
             JobInputs::Raw(_) => None,
         }
+    }
+
+    /// The arguments of its run; without tensors while they are not made yet.
+    pub fn run_inputs(&self) -> RunInputs<'_> {
+        RunInputs { inputs: self.tensors().unwrap_or_default(), outputs: &self.outputs }
     }
 
     fn can_batch_with(&self, other: &Self) -> bool {

@@ -15,7 +15,7 @@ use super::faults::Culprit;
 use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, RawInputs};
 use super::long_run::{self, LONG_RUN, LongRun};
-use super::queue::{Job, JobInputs};
+use super::queue::{Job, JobInputs, Reply};
 use super::scheduler::{Instance, NextAction, Task};
 
 pub(super) use ledge_engine::pipeline::work::panic_message;
@@ -23,8 +23,6 @@ pub(super) use ledge_engine::pipeline::work::panic_message;
 /// The ends of processes without a known cause after which a run that was in all of them is to blame. After the first it
 /// ran while nothing else ran, and after the second in a process of its own.
 const UNEXPLAINED_ENDS_MAX: u8 = 3;
-
-type Sender = tokio::sync::oneshot::Sender<Result<FinishedRun, InferError>>;
 
 /// Runs jobs as worker `index` until the engine is closed. The one behind those of the cores is the spare worker, which
 /// shares the first core.
@@ -199,8 +197,7 @@ fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
             Ok(Err(Interruption { crashed, is_explained })) => {
                 let crashed = crashed.map(|reason| Crash { reason, culprit: None });
                 for job in &mut jobs {
-                    job.is_second_try = true;
-                    job.unexplained_ends += u8::from(!is_explained);
+                    job.was_interrupted(is_explained);
                 }
                 return Ran { went_well: Ok(false), crashed, again: jobs, ..ran };
             }
@@ -280,8 +277,7 @@ fn run_alone(task: &Running<'_>, instance: &mut Instance, mut job: Job) -> Alone
         }
     };
     if let Err(InferError::Run(RunError::Interrupted { reason, is_explained })) = &mut result {
-        job.is_second_try = true;
-        job.unexplained_ends += u8::from(!*is_explained);
+        job.was_interrupted(*is_explained);
         if job.unexplained_ends < UNEXPLAINED_ENDS_MAX {
             return Alone::Interrupted(Box::new(job));
         }
@@ -290,8 +286,7 @@ fn run_alone(task: &Running<'_>, instance: &mut Instance, mut job: Job) -> Alone
     }
     let end = match &result {
         Err(InferError::Run(RunError::Crashed { reason })) => {
-            let (principal, input) = (job.terms.principal.clone(), InputDigest::of(&job.inputs, &job.outputs));
-            Alone::Crashed(Crash { reason: reason.clone(), culprit: Some(Culprit { principal, input }) })
+            Alone::Crashed(Crash { reason: reason.clone(), culprit: Some(job.culprit()) })
         }
         Ok(run) => Alone::Succeeded(run.time.total()),
         Err(_) => Alone::Failed,
@@ -378,7 +373,7 @@ struct Times {
     postprocess: Duration,
 }
 
-fn answer(reply: Sender, result: Result<RunResult, InferError>, times: Times) {
+fn answer(reply: Reply, result: Result<RunResult, InferError>, times: Times) {
     let Times { queue, prepare, postprocess } = times;
     // The caller may have left meanwhile.
     let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess, stages: Vec::new() }));

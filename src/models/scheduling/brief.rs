@@ -1,0 +1,267 @@
+//! Brief runs: on the thread of their callers, since waking a worker costs as much as the run.
+//!
+//! A run in another process costs two switches, to it and back. Callers that are ready at the same time share one
+//! hand-over, and so the switches. A single caller never waits for others: a group begins only when the thread had other
+//! work since its last brief run.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::{RunError, RunPlace, RunResult};
+use ledge_engine::pipeline::work;
+use ledge_isolation::HAND_OVER_MAX;
+use tokio::sync::oneshot;
+
+use super::engine::{EngineInner, on_own_thread, unload_in_background};
+use super::faults::Culprit;
+use super::input_digest::InputDigest;
+use super::instance::{FinishedRun, InferError, Observer};
+use super::long_run::{self, LONG_RUN, LongRun};
+use super::queue::{Job, JobInputs};
+use super::scheduler::Instance;
+use super::terms::Terms;
+use super::turns::Turn;
+use super::worker;
+
+/// The longest wait of a caller's own thread, which other calls need too, for runs in another process that were thought
+/// to be brief. A busy machine delays such a run by some milliseconds.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Set while the thread that serves callers had nothing to do since the last brief run.
+static SLEPT: AtomicBool = AtomicBool::new(true);
+
+/// Says that the thread that serves callers has nothing to do now: to be called whenever the async runtime parks it.
+pub fn thread_sleeps() {
+    SLEPT.store(true, Ordering::Relaxed);
+}
+
+/// True when further callers are likely to be ready now.
+pub(super) fn has_company() -> bool {
+    !SLEPT.load(Ordering::Relaxed)
+}
+
+/// A run that began on its caller's own thread.
+pub(super) enum BriefRun {
+    Ended(Result<RunResult, RunError>),
+    /// It was not brief, and ends on another thread.
+    InProgress(oneshot::Receiver<Result<FinishedRun, InferError>>),
+}
+
+/// Jobs that wait for the others of their group, by model.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Mutex<HashMap<u64, Vec<Job>>>);
+
+impl Groups {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Job>>> {
+        // Nothing panics under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs the group of a model when it is dropped: also when the first of its callers hangs up.
+pub(super) struct Lead<'e> {
+    shared: &'e Arc<EngineInner>,
+    model: u64,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let jobs = self.shared.groups.lock().remove(&self.model);
+        self.shared.run_group(self.model, jobs.unwrap_or_default());
+    }
+}
+
+/// An instance that brief runs use, and the core that they hold.
+struct Taken {
+    model: u64,
+    worker: usize,
+    instance: Instance,
+    start: Instant,
+}
+
+impl Taken {
+    fn place(&self, deadline: Instant) -> RunPlace {
+        RunPlace { core: self.worker, is_wide: false, deadline, patience: Some(PATIENCE) }
+    }
+}
+
+impl EngineInner {
+    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. A run
+    /// in another process (`is_elsewhere`) that turns out not to be brief ends on a thread of its own.
+    pub(super) fn run_brief(
+        self: &Arc<Self>,
+        model: u64,
+        is_elsewhere: bool,
+        inputs: &[Tensor],
+        outputs: &[usize],
+        rows: usize,
+        terms: &Terms,
+    ) -> Option<BriefRun> {
+        let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
+        let (mut taken, _turn) = self.take_brief(model, is_elsewhere, bytes)?;
+        let place = taken.place(terms.deadline);
+        let result = worker::run_once(&mut taken.instance, inputs, outputs, rows, place);
+        SLEPT.store(false, Ordering::Relaxed);
+        match &result {
+            Err(RunError::InProgress) => {
+                let (reply, answer) = oneshot::channel();
+                let inputs = JobInputs::Tensors(inputs.to_vec());
+                self.finish_later(taken, Job::new(inputs, outputs.to_vec(), rows, terms.clone(), reply));
+                return Some(BriefRun::InProgress(answer));
+            }
+            Err(RunError::Crashed { reason }) => {
+                let input = Some(InputDigest::of_tensors(inputs, outputs));
+                self.model_crashed(model, reason, Some(&Culprit { principal: terms.principal.clone(), input }));
+            }
+            _ => {}
+        }
+        let time = result.as_ref().ok().map(|run| (bytes, run.time.total()));
+        self.give_back(model, Some(taken), time, Vec::new());
+        Some(BriefRun::Ended(result))
+    }
+
+    /// Adds a job to the group of its model. The first one leads the group; the one that fills it runs it.
+    pub(super) fn join(self: &Arc<Self>, model: u64, job: Job) -> Option<Lead<'_>> {
+        let mut groups = self.groups.lock();
+        let group = groups.entry(model).or_default();
+        group.push(job);
+        if group.len() == 1 {
+            return Some(Lead { shared: self, model });
+        }
+        let full = if group.len() == HAND_OVER_MAX { groups.remove(&model) } else { None };
+        drop(groups);
+        self.run_group(model, full.unwrap_or_default());
+        None
+    }
+
+    /// Runs jobs in one hand-over on the calling thread, or queues them where that is not possible now.
+    fn run_group(self: &Arc<Self>, model: u64, mut jobs: Vec<Job>) {
+        jobs.retain(|job| !job.reply.is_closed());
+        let Some(bytes) = jobs.iter().map(Job::bytes).max() else { return };
+        let Some((mut taken, turn)) = self.take_brief(model, true, bytes) else {
+            for job in jobs {
+                self.offer(model, job);
+            }
+            return;
+        };
+        let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(taken.start);
+        let runs: Vec<_> = jobs.iter().map(Job::run_inputs).collect();
+        let place = taken.place(deadline);
+        let results = work::run_each(&mut *taken.instance.backend, &runs, place);
+        drop((runs, turn));
+        SLEPT.store(false, Ordering::Relaxed);
+
+        let is_late = |(_, result): &(Job, _)| matches!(result, Err(RunError::InProgress));
+        let (late, ended): (Vec<_>, Vec<_>) = jobs.into_iter().zip(results).partition(is_late);
+        let observer = taken.instance.observer.clone();
+        match late.into_iter().next() {
+            None => self.end_brief(model, &*observer, Some(taken), ended),
+            Some((job, _)) => {
+                self.end_brief(model, &*observer, None, ended);
+                self.finish_later(taken, job);
+            }
+        }
+    }
+
+    /// Takes an instance and a core for brief runs over this many bytes of inputs.
+    fn take_brief(&self, model: u64, is_elsewhere: bool, bytes: usize) -> Option<(Taken, Option<Turn<'_>>)> {
+        if self.is_yielding() {
+            // It would keep the caller's thread waiting for the time that requests leave.
+            return None;
+        }
+        // Not held by a run that is not brief in the end: at worst a cause is not found.
+        let turn = if is_elsewhere { Some(self.turns.try_shared()?) } else { None };
+        let here = is_elsewhere.then(rustix::thread::sched_getcpu);
+        let here = here.and_then(|here| self.cpus.iter().position(|cpu| *cpu == here));
+        let (instance, worker) = self.lock().take_brief(model, bytes, here)?;
+        Some((Taken { model, worker, instance, start: Instant::now() }, turn))
+    }
+
+    /// Waits on another thread for a run that was not brief.
+    fn finish_later(self: &Arc<Self>, mut taken: Taken, job: Job) {
+        let own = self.clone();
+        let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
+            let mut finished = taken.instance.backend.finish(LONG_RUN);
+            if long_run::is_in_progress(&finished) {
+                let run = LongRun { model: taken.model, cores: 1, deadline: job.terms.deadline };
+                finished = long_run::see_out(&own, &mut taken.instance, run);
+            }
+            let (model, observer) = (taken.model, taken.instance.observer.clone());
+            let ended = vec![(job, long_run::of_tensors(finished))];
+            own.end_brief(model, &*observer, Some(taken), ended);
+        });
+        // Given when the thread has started: a thread that cannot be started drops what it was to do.
+        let (give, take) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let started = on_own_thread("late-run", move || take.into_iter().for_each(|finish| finish()));
+        let left = match started {
+            Ok(()) => give.send(finish).err().map(|unsent| unsent.0),
+            Err(_) => Some(finish),
+        };
+        // The caller's thread has to wait then.
+        if let Some(finish) = left {
+            finish();
+        }
+    }
+
+    /// Answers jobs. Those whose process ended for another reason run again.
+    fn end_brief(
+        self: &Arc<Self>,
+        model: u64,
+        observer: &dyn Observer,
+        taken: Option<Taken>,
+        ended: Vec<(Job, Result<RunResult, RunError>)>,
+    ) {
+        let (mut answers, mut times, mut again) = (Vec::with_capacity(ended.len()), Vec::new(), Vec::new());
+        for (mut job, result) in ended {
+            match &result {
+                Ok(run) => {
+                    observer.executed(job.rows, run.time, run.cpu_elsewhere);
+                    times.push((job.bytes(), run.time.total()));
+                }
+                Err(RunError::Crashed { reason }) => self.model_crashed(model, reason, Some(&job.culprit())),
+                Err(RunError::Interrupted { is_explained, .. }) => {
+                    job.was_interrupted(*is_explained);
+                    again.push(job);
+                    continue;
+                }
+                Err(_) => {}
+            }
+            answers.push((job, result));
+        }
+        self.give_back(model, taken, times, again);
+        for (Job { inputs, reply, .. }, result) in answers {
+            // The memory of the input is free when its caller has the answer.
+            drop(inputs);
+            let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+            // The caller may have left meanwhile.
+            let _ = reply.send(finished.map_err(InferError::Run));
+        }
+    }
+
+    /// Gives back an instance after runs over so many bytes that took these times, and queues jobs that run again.
+    fn give_back(
+        self: &Arc<Self>,
+        model: u64,
+        taken: Option<Taken>,
+        times: impl IntoIterator<Item = (usize, Duration)>,
+        again: Vec<Job>,
+    ) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        for (bytes, time) in times {
+            state.record_run(model, bytes, time);
+        }
+        let orphan = taken.and_then(|Taken { model, worker, instance, start }| {
+            state.finish_brief_run(worker, model, instance, now.duration_since(start), now)
+        });
+        state.requeue(model, again);
+        self.unlock_and_wake(state, now);
+        if orphan.is_some() {
+            unload_in_background(orphan.into_iter().collect());
+            self.load_missing();
+        }
+    }
+}
