@@ -21,8 +21,8 @@
 //! # One run
 //!
 //! The worker of a core, or the caller's thread for a brief run, writes the tensors into the lane of that core, wakes the
-//! child's thread there, and sleeps until the answer. So there is one thread awake for each core, whichever process it is
-//! in, and the scheduler decides about all of them.
+//! child's thread there, and sleeps until the answer. Brief runs of several callers go there together. So there is one
+//! thread awake for each core, whichever process it is in, and the scheduler decides about all of them.
 //!
 //! # The end of a child
 //!

@@ -36,6 +36,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, retry_on_intr};
 use rustix::net::Shutdown;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +117,11 @@ impl SpawnerProcess {
 
     /// Begins to speak to it: an error is a spawner that does not answer. The children of a previous program end.
     pub fn connect(self) -> io::Result<Spawner> {
+        self.connect_within(START_TIMEOUT)
+    }
+
+    fn connect_within(self, timeout: Duration) -> io::Result<Spawner> {
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(timeout))?;
         // An error here is that of a socket whose other end is closed.
         let mut answer = packets::send(&self.socket, &Request::Reset, &[]).ok();
         // Reports about those children come first.
@@ -123,9 +129,17 @@ impl SpawnerProcess {
             match packets::receive(&self.socket) {
                 Ok(Some((Report::Reset, _))) => break,
                 Ok(Some(_)) => {}
-                Ok(None) | Err(_) => answer = None,
+                Ok(None) => answer = None,
+                Err(error) => {
+                    answer = None;
+                    if error.kind() == io::ErrorKind::WouldBlock {
+                        // It would never end, and the start would wait for that.
+                        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+                    }
+                }
             }
         }
+        set_socket_timeout(&self.socket, Timeout::Recv, None)?;
         if answer.is_none() {
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
             return Err(gone(&end_of(self.pid)));
