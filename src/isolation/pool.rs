@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use ledge_base::sys;
-use ledge_base::telemetry::process;
+use ledge_base::telemetry::process::{self, ResidentMemory};
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{CompiledCache, Format, LoadError, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::files::FileFacts;
@@ -73,6 +73,8 @@ pub struct ChildUsage {
     pub name: Option<String>,
     pub pid: u32,
     pub resident_bytes: u64,
+    /// The most resident memory that it ever had.
+    pub peak_bytes: u64,
     /// CPU time since its start.
     pub cpu: Duration,
 }
@@ -289,13 +291,9 @@ impl Children {
     /// The resources of each child that runs.
     pub fn usage(&self) -> Vec<ChildUsage> {
         let usage = |(name, home): (Option<String>, Arc<Home>)| {
-            let pid = home.child.pid();
-            Some(ChildUsage {
-                name,
-                pid,
-                resident_bytes: process::resident_bytes_of(pid)?,
-                cpu: sys::process_cpu_time(pid).unwrap_or_default(),
-            })
+            let ResidentMemory { bytes, peak_bytes } = home.child.memory()?;
+            let cpu = sys::process_cpu_time(home.child.pid()).unwrap_or_default();
+            Some(ChildUsage { name, pid: home.child.pid(), resident_bytes: bytes, peak_bytes, cpu })
         };
         self.running().into_iter().filter_map(usage).collect()
     }

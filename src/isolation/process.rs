@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mp
 use std::time::Duration;
 
 use ledge_base::sys;
+use ledge_base::telemetry::process::{MemoryReader, ResidentMemory};
 use ledge_engine::backend::{Format, LoadError, Runtime};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::document_reading::step::PageId;
@@ -102,6 +103,7 @@ struct Inner {
     id: ChildId,
     pid: u32,
     process: OwnedFd,
+    memory: Option<MemoryReader>,
     lanes: Vec<LaneSlot>,
     report: SharedMemory,
     /// Its first message.
@@ -161,6 +163,8 @@ impl Child {
     fn set_up(id: ChildId, process: &Process, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
         let (number, process) = (process.id(), process.as_fd().try_clone_to_owned()?);
         socket.set_write_timeout(Some(ORDER_TIMEOUT))?;
+        // It seals itself when it has its first message, and is hidden then.
+        let memory = MemoryReader::open(number).ok();
         channel::send(socket, setup)?;
         let (report, file) = SharedMemory::create("ledge-crash-report", crash::LENGTH)?;
         channel::send_file(socket, &file)?;
@@ -175,6 +179,7 @@ impl Child {
             id,
             pid: number,
             process,
+            memory,
             lanes,
             report,
             seal: OnceLock::new(),
@@ -194,6 +199,11 @@ impl Child {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.inner.pid
+    }
+
+    /// Its memory; `None` when it has ended.
+    pub fn memory(&self) -> Option<ResidentMemory> {
+        self.inner.memory.as_ref()?.read()
     }
 
     /// The report about its seal; `None` until it has come.

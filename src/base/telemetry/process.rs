@@ -1,6 +1,9 @@
 //! The resources that this process uses, and the cores that it may use.
 
+use std::fs::File;
+use std::io;
 use std::num::NonZero;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -73,12 +76,39 @@ pub fn resident_bytes_of(pid: u32) -> Option<u64> {
     resident(&pid.to_string())
 }
 
-/// The most resident memory that another process ever had, in bytes; `None` when it has ended.
-pub fn peak_resident_bytes_of(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kibibytes = line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?;
-    Some(kibibytes.saturating_mul(1024))
+/// The resident memory of another process, now and at most, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResidentMemory {
+    pub bytes: u64,
+    pub peak_bytes: u64,
+}
+
+/// Reads the memory of another process. It can do so after the process has made itself unreadable for debuggers, which hides
+/// its folder in /proc from a service with `ProtectProc=invisible`.
+#[derive(Debug)]
+pub struct MemoryReader {
+    /// See `/proc/pid/status` in proc(5).
+    status: File,
+}
+
+impl MemoryReader {
+    /// Of a process that is readable now.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        Ok(Self { status: File::open(format!("/proc/{pid}/status"))? })
+    }
+
+    /// `None` when the process has ended.
+    pub fn read(&self) -> Option<ResidentMemory> {
+        let mut text = [0; 4096];
+        let length = self.status.read_at(&mut text, 0).ok()?;
+        let text = String::from_utf8_lossy(text.get(..length)?);
+        let bytes = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            let kibibytes = line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?;
+            Some(kibibytes.saturating_mul(1024))
+        };
+        Some(ResidentMemory { bytes: bytes("VmRSS:")?, peak_bytes: bytes("VmHWM:")? })
+    }
 }
 
 /// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
@@ -133,12 +163,20 @@ mod tests {
         let now = crate::clock::unix_millis() / 1000;
         assert!(usage.started_at > now - 24 * 3600 && usage.started_at <= now + 1, "{usage:?}");
         assert!(usable_cores() >= 1);
-        let peak = peak_resident_bytes_of(std::process::id());
-        assert!(
-            peak >= Some(1 << 20) && resident_bytes_of(std::process::id()).is_some_and(|now| now > 1 << 20),
-            "{peak:?}"
-        );
+        assert!(resident_bytes_of(std::process::id()).is_some_and(|now| now > 1 << 20));
         assert_eq!(resident_bytes_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn the_memory_of_a_process_is_read_until_its_end() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let memory = MemoryReader::open(child.id()).unwrap();
+        let seen = memory.read().unwrap();
+        assert!(seen.bytes > 0 && seen.peak_bytes >= seen.bytes, "{seen:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(memory.read(), None);
+        assert!(MemoryReader::open(u32::MAX).is_err());
     }
 
     #[test]

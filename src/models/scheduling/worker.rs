@@ -11,7 +11,6 @@ use ledge_engine::pipeline::work::{self, FinishedWork, Work, WorkTimes};
 
 use super::batcher::{NotBatched, concat, split};
 use super::engine::EngineInner;
-use super::faults::Culprit;
 use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, RawInputs};
 use super::long_run::{self, LONG_RUN, LongRun};
@@ -65,14 +64,11 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 // The spare worker holds no core of its own.
                 let cores = if index < shared.cpus.len() { reserved.len() + 1 } else { 0 };
                 let task = Running { shared, model, cores, core: index, is_wide: !reserved.is_empty(), taken };
-                let Ran { went_well, compute, crashed, is_suspect, again } = run(&task, &mut instance, jobs);
+                let Ran { went_well, compute, is_suspect, again } = run(&task, &mut instance, jobs);
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
                 long_run::repair(shared, &mut instance, model, cores);
-                if let Some(Crash { reason, culprit }) = crashed {
-                    shared.model_crashed(model, &reason, culprit.as_ref());
-                }
                 if is_suspect {
                     shared.suspect_model(model);
                 }
@@ -148,13 +144,6 @@ impl Running<'_> {
     }
 }
 
-/// A run that ended its process.
-struct Crash {
-    reason: String,
-    /// `None` for a run of several callers.
-    culprit: Option<Culprit>,
-}
-
 /// The end of a task.
 struct Ran {
     /// True when all jobs succeeded. `Err` reports that the model mixes the elements of a batch; the jobs were answered
@@ -162,8 +151,6 @@ struct Ran {
     went_well: Result<bool, NotBatched>,
     /// The time that the model took.
     compute: Duration,
-    /// The run that is to blame if its process ended.
-    crashed: Option<Crash>,
     /// True when its process ended again without a cause that is known, in a run beside which nothing else ran.
     is_suspect: bool,
     /// Jobs that run again, because their process ended and they are not known to be the cause.
@@ -179,7 +166,7 @@ fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
         jobs = admitted(instance, jobs);
         went_well = Ok(jobs.len() == before);
     }
-    let mut ran = Ran { went_well, compute: Duration::ZERO, crashed: None, is_suspect: false, again: Vec::new() };
+    let mut ran = Ran { went_well, compute: Duration::ZERO, is_suspect: false, again: Vec::new() };
     let is_elsewhere = instance.backend.process().is_some();
     let is_exclusive = jobs.iter().any(|job| job.unexplained_ends > 0);
     let _turn = is_elsewhere.then(|| if is_exclusive { shared.turns.exclusive() } else { shared.turns.shared() });
@@ -195,11 +182,13 @@ fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
             }
             // One of the jobs is to blame, or none: each runs by itself, when the model is loaded again.
             Ok(Err(Interruption { crashed, is_explained })) => {
-                let crashed = crashed.map(|reason| Crash { reason, culprit: None });
+                if let Some(reason) = crashed {
+                    shared.model_crashed(task.model, &reason, None);
+                }
                 for job in &mut jobs {
                     job.was_interrupted(is_explained);
                 }
-                return Ran { went_well: Ok(false), crashed, again: jobs, ..ran };
+                return Ran { went_well: Ok(false), again: jobs, ..ran };
             }
             // A failure caused by one request must not fail the others: run each by itself.
             Ok(Ok(None)) => ran.went_well = Ok(false),
@@ -219,10 +208,6 @@ fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
         match run_alone(task, instance, job) {
             Alone::Succeeded(time) => ran.compute += time,
             Alone::Failed => ran.went_well = ran.went_well.map(|_| false),
-            Alone::Crashed(crash) => {
-                ran.crashed = Some(crash);
-                ran.went_well = ran.went_well.map(|_| false);
-            }
             Alone::Interrupted(job) => {
                 ran.is_suspect |= job.unexplained_ends > 1;
                 ran.again.push(*job);
@@ -256,9 +241,8 @@ fn admitted(instance: &Instance, jobs: Vec<Job>) -> Vec<Job> {
 enum Alone {
     /// With the time that the model took.
     Succeeded(Duration),
+    /// Perhaps its process ended because of it.
     Failed,
-    /// Its process ended because of it.
-    Crashed(Crash),
     /// Its process ended for another reason.
     Interrupted(Box<Job>),
 }
@@ -286,7 +270,9 @@ fn run_alone(task: &Running<'_>, instance: &mut Instance, mut job: Job) -> Alone
     }
     let end = match &result {
         Err(InferError::Run(RunError::Crashed { reason })) => {
-            Alone::Crashed(Crash { reason: reason.clone(), culprit: Some(job.culprit()) })
+            // Before its caller knows of it: the next call is judged by it.
+            task.shared.model_crashed(task.model, reason, Some(&job.culprit()));
+            Alone::Failed
         }
         Ok(run) => Alone::Succeeded(run.time.total()),
         Err(_) => Alone::Failed,

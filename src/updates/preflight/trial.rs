@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::Memory;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime};
@@ -245,8 +244,7 @@ impl Trial {
 
     /// The most resident memory that a process of the trial ever had.
     fn peak_bytes(&self) -> u64 {
-        let processes = self.repository.engine().processes();
-        processes.iter().filter_map(|usage| process::peak_resident_bytes_of(usage.pid)).max().unwrap_or(0)
+        self.repository.engine().processes().iter().map(|usage| usage.peak_bytes).max().unwrap_or(0)
     }
 
     fn cpu_time(&self) -> Duration {
