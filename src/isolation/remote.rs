@@ -156,18 +156,21 @@ impl RemoteBackend {
         let mut results = Vec::with_capacity(runs.len());
         for (run, number) in runs.iter().zip(numbers) {
             job.number = number;
-            results.push(if last.wrapping_sub(number) < last.wrapping_sub(job.last) {
+            let is_taken_back = last.wrapping_sub(number) < last.wrapping_sub(job.last);
+            results.push(if is_taken_back {
                 let reason = "a run before it in its hand-over took long".to_owned();
                 Err(RunError::Interrupted { reason, is_explained: true })
-            } else if job.wait(&lane, &home, Duration::ZERO) == Err(NoAnswer::Late) {
-                let outputs = run.outputs.to_vec();
-                self.in_progress = Some(InProgress { job, outputs, others: 0, is_of_tensors: true, is_wide: false });
-                Err(RunError::InProgress)
-            } else {
+            } else if job.wait(&lane, &home, Duration::ZERO) != Err(NoAnswer::Late) {
                 let mut times = WorkTimes::default();
                 let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, run.outputs, 0);
                 let result = self.receive(&home, &lane, job, read, &mut times);
                 self.of_tensors(result, times)
+            } else if number == job.last {
+                let outputs = run.outputs.to_vec();
+                self.in_progress = Some(InProgress { job, outputs, others: 0, is_of_tensors: true, is_wide: false });
+                Err(RunError::InProgress)
+            } else {
+                Err(end(&home, self.core, number, "the process of the runtimes left out a run".to_owned()))
             });
         }
         Ok(results)
@@ -354,7 +357,9 @@ impl Backend for RemoteBackend {
     }
 
     fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunPlace) -> Vec<Result<RunResult, RunError>> {
-        self.hand_over(runs, place).unwrap_or_else(|error| vec![Err(error); runs.len()])
+        // Each by itself gets its own error.
+        let alone = |error: RunError| RunError::Interrupted { reason: error.to_string(), is_explained: true };
+        self.hand_over(runs, place).unwrap_or_else(|error| vec![Err(alone(error)); runs.len()])
     }
 
     fn finish(&mut self, patience: Duration) -> FinishedWork {
