@@ -90,18 +90,17 @@ impl Taken {
 
 impl EngineInner {
     /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. A run
-    /// in another process (`is_elsewhere`) that turns out not to be brief ends on a thread of its own.
+    /// in another process that turns out not to be brief ends on a thread of its own.
     pub(super) fn run_brief(
         self: &Arc<Self>,
         model: u64,
-        is_elsewhere: bool,
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
         terms: &Terms,
     ) -> Option<BriefRun> {
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
-        let (mut taken, _turn) = self.take_brief(model, is_elsewhere, bytes)?;
+        let (mut taken, _turn) = self.take_brief(model, bytes)?;
         let place = taken.place(terms.deadline);
         let result = worker::run_once(&mut taken.instance, inputs, outputs, rows, place);
         SLEPT.store(false, Ordering::Relaxed);
@@ -141,7 +140,7 @@ impl EngineInner {
     fn run_group(self: &Arc<Self>, model: u64, mut jobs: Vec<Job>) {
         jobs.retain(|job| !job.reply.is_closed());
         let Some(bytes) = jobs.iter().map(Job::bytes).max() else { return };
-        let Some((mut taken, turn)) = self.take_brief(model, true, bytes) else {
+        let Some((mut taken, turn)) = self.take_brief(model, bytes) else {
             for job in jobs {
                 self.offer(model, job);
             }
@@ -167,11 +166,12 @@ impl EngineInner {
     }
 
     /// Takes an instance and a core for brief runs over this many bytes of inputs.
-    fn take_brief(&self, model: u64, is_elsewhere: bool, bytes: usize) -> Option<(Taken, Option<Turn<'_>>)> {
+    fn take_brief(&self, model: u64, bytes: usize) -> Option<(Taken, Option<Turn<'_>>)> {
         if self.is_yielding() {
             // It would keep the caller's thread waiting for the time that requests leave.
             return None;
         }
+        let is_elsewhere = !self.is_in_process();
         // Not held by a run that is not brief in the end: at worst a cause is not found.
         let turn = if is_elsewhere { Some(self.turns.try_shared()?) } else { None };
         let here = is_elsewhere.then(rustix::thread::sched_getcpu);

@@ -7,20 +7,18 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ledge_base::sys;
-use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, Runtime};
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
 use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::brief::{BriefRun, Groups, Lead};
+use super::brief::Groups;
 use super::faults::{Cause, Consequences, Culprit};
 use super::instance::{InferError, InstanceSpec};
 use super::load_terms::LoadTurns;
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
-use super::terms::Terms;
 use super::turns::Turns;
 use super::worker;
 
@@ -200,27 +198,9 @@ impl Engine {
         self.handle.shared.lock().model(id).map(work)
     }
 
-    /// See [`EngineInner::run_brief`].
-    pub(super) fn run_brief(
-        &self,
-        id: u64,
-        is_elsewhere: bool,
-        inputs: &[Tensor],
-        outputs: &[usize],
-        rows: usize,
-        terms: &Terms,
-    ) -> Option<BriefRun> {
-        self.handle.shared.run_brief(id, is_elsewhere, inputs, outputs, rows, terms)
-    }
-
-    /// See [`EngineInner::join`].
-    pub(super) fn join(&self, id: u64, job: Job) -> Option<Lead<'_>> {
-        self.handle.shared.join(id, job)
-    }
-
-    /// See [`EngineInner::offer`].
-    pub(super) fn offer(&self, id: u64, job: Job) {
-        self.handle.shared.offer(id, job);
+    /// The state that the engine's threads share: for runs.
+    pub(super) fn shared(&self) -> &Arc<EngineInner> {
+        &self.handle.shared
     }
 
     /// Unloads the instances of a model that do not run now. The next call loads one again.
@@ -273,12 +253,12 @@ impl Drop for Handle {
 impl EngineInner {
     #[cfg(not(feature = "in-process"))]
     #[expect(clippy::unused_self, reason = "with the feature for tests it depends on the engine")]
-    fn is_in_process(&self) -> bool {
+    pub(super) fn is_in_process(&self) -> bool {
         false
     }
 
     #[cfg(feature = "in-process")]
-    fn is_in_process(&self) -> bool {
+    pub(super) fn is_in_process(&self) -> bool {
         super::in_process::is_asked_for() && !self.children.is_trial()
     }
 

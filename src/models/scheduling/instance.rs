@@ -320,16 +320,15 @@ impl Instances {
             return self.run_grouped(inputs, outputs, rows, terms).await;
         }
         let begun = Instant::now();
-        let unexplained_ends =
-            match self.engine.run_brief(self.id, self.is_elsewhere(), &inputs, &outputs, rows, &terms) {
-                None => 0,
-                Some(BriefRun::Ended(Err(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
-                Some(BriefRun::Ended(result)) => {
-                    let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
-                    return finished.map_err(InferError::Run);
-                }
-                Some(BriefRun::InProgress(answer)) => return answer_within(begun, terms.deadline, answer).await,
-            };
+        let unexplained_ends = match self.engine.shared().run_brief(self.id, &inputs, &outputs, rows, &terms) {
+            None => 0,
+            Some(BriefRun::Ended(Err(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
+            Some(BriefRun::Ended(result)) => {
+                let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+                return finished.map_err(InferError::Run);
+            }
+            Some(BriefRun::InProgress(answer)) => return answer_within(begun, terms.deadline, answer).await,
+        };
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms, unexplained_ends).await
     }
 
@@ -344,7 +343,7 @@ impl Instances {
         let (deadline, (reply, answer)) = (terms.deadline, oneshot::channel());
         let job = Job::new(JobInputs::Tensors(inputs), outputs, rows, terms, reply);
         let queued = job.queued;
-        if let Some(lead) = self.engine.join(self.id, job) {
+        if let Some(lead) = self.engine.shared().join(self.id, job) {
             // The others that are ready join meanwhile.
             tokio::task::yield_now().await;
             drop(lead);
@@ -398,7 +397,7 @@ impl Instances {
         let (deadline, (reply, answer)) = (terms.deadline, oneshot::channel());
         let job = Job { unexplained_ends, ..Job::new(inputs, outputs, rows, terms, reply) };
         let queued = job.queued;
-        self.engine.offer(self.id, job);
+        self.engine.shared().offer(self.id, job);
         answer_within(queued, deadline, answer).await
     }
 }
