@@ -47,7 +47,7 @@ struct Count {
     nesting: usize,
 }
 
-/// What is set while operators are read, and decides what others cost.
+/// The settings that operators make, which decide what others cost.
 #[derive(Clone, Default)]
 struct State<'a> {
     fill: Option<Pattern<'a>>,

@@ -380,7 +380,7 @@ pub trait Backend: Send {
     /// cancel what it does now.
     fn cancel(&mut self) {}
 
-    /// What the run that is [`RunError::InProgress`] does; `None` when that is not known.
+    /// The activity of the run that is [`RunError::InProgress`]; `None` when that is not known.
     fn activity(&self) -> Option<RunActivity> {
         None
     }
@@ -413,7 +413,7 @@ pub trait CancelRun: Send + Sync {
     fn reset(&self) {}
 }
 
-/// What a run in another process does at a moment.
+/// The activity of a run in another process at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunActivity {
     /// The CPU time of its thread so far. A wide run has the share of one core in that of its process.

@@ -67,7 +67,7 @@ enum ChunkPlace {
     Length(u64),
     /// Behind the digits of a length, in the same line.
     Extension(u64),
-    /// So many bytes before the next length.
+    /// This many bytes before the next length.
     Data(u64),
     /// In the lines behind the last chunk; the length of this one until here.
     Trailer(usize),

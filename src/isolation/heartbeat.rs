@@ -30,7 +30,7 @@ pub trait Beating: Send + Sync + std::fmt::Debug {
     fn beat(&self);
 }
 
-/// What to do about a process.
+/// The remedy for a process that is stopped or silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {
     /// Nothing: it lives, or there is no need yet.

@@ -40,7 +40,7 @@ const ANSWER_HEADS: usize = REQUEST_HEADS + JOBS_MAX * HEAD_WORDS_BYTES;
 const HEAD_WORDS_BYTES: usize = 12;
 /// The most jobs of one hand-over.
 pub const JOBS_MAX: usize = 16;
-/// What the daemon changes in [`TAKEN`] so that the child begins no further job.
+/// The bit that the daemon changes in [`TAKEN`] so that the child begins no further job.
 const WITHDRAWN: u32 = 1 << 31;
 /// Where the inputs begin.
 const INPUTS: usize = 4096;

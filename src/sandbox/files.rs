@@ -13,7 +13,7 @@ use crate::report::State;
 /// The newest interface of Landlock whose rights are all denied, where the kernel has them.
 const NEWEST: ABI = ABI::V10;
 
-/// What Landlock has no right for, in words for people.
+/// The access that Landlock has no right for, in words for people.
 const LEFT_OPEN: &str = "that a path exists, its size and its times are not hidden (stat)";
 
 /// Files of the system that a runtime reads, measured with both: libraries, the time zone of its log, and the facts about

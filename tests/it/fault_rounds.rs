@@ -373,7 +373,7 @@ struct Rounds<'d> {
     slowed: usize,
 }
 
-/// What happens to the processes of the models while they are called.
+/// An event in the processes of the models while they are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disturbance {
     Kill,

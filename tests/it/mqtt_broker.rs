@@ -108,7 +108,7 @@ impl Shared {
                     state.stream = Some(stream.try_clone().unwrap());
                     vec![0x20, 3, 0, 0, 0]
                 }
-                // What is published with QoS 1 is acknowledged.
+                // A message of QoS 1 is acknowledged.
                 3 => {
                     let length = usize::from(u16::from_be_bytes([packet[0], packet[1]]));
                     let topic = String::from_utf8_lossy(&packet[2..2 + length]).into_owned();

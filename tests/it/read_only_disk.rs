@@ -57,7 +57,7 @@ fn models_serve_at_a_start_on_a_read_only_disk_and_the_rest_recovers_by_itself()
     infer(client);
     assert_eq!(client.get("/v2/models/ir_add/ready").status, 200);
     assert_eq!(client.get("/v2/health/ready").status, 200);
-    // What needs the disk is refused, and says why.
+    // Calls that need the disk are refused, and say why.
     for refused in [push(client), client.get("/features/backup")] {
         let reason = String::from_utf8_lossy(&refused.body);
         assert!(refused.status == 503 && reason.contains("Read-only file system"), "{reason}");

@@ -34,7 +34,7 @@ DAMAGED = 99
 COLUMNS = ("cases", "answered", "errors", "crashes", "foreign", "endless")
 
 
-# What these move is among their inputs, and nothing else: they fill no place with zeros.
+# All numbers that these move are among their inputs: they fill no place with zeros.
 NEVER_ZERO = {
     "Slice", "StridedSlice", "Reshape", "Roll", "Split", "VariadicSplit", "TopK", "Tile", "Transpose", "Squeeze", "Unsqueeze",
     "SLICE", "STRIDED_SLICE", "RESHAPE", "SPLIT", "SPLIT_V", "TOPK_V2", "TILE", "TRANSPOSE"}

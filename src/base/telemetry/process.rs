@@ -124,7 +124,7 @@ fn resident(process: &str) -> Option<u64> {
     Some(pages.saturating_mul(rustix::param::page_size() as u64))
 }
 
-/// What a thread of a process does, and the CPU time that it has used.
+/// The state of a thread of a process, and the CPU time that it has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadActivity {
     /// The letter of proc(5): `R` runs or waits for a core, `S` waits for something else, `T` is stopped.

@@ -256,7 +256,7 @@ impl Files {
         self.write_checked("clean", clean)
     }
 
-    /// What the last snapshots had; nothing where that was never written, or is damaged.
+    /// The contents of the last snapshots; nothing where that was never written, or is damaged.
     pub fn manifest(&self) -> Manifest {
         self.read_checked(MANIFEST_FILE).ok().flatten().unwrap_or_default()
     }

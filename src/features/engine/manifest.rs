@@ -1,4 +1,4 @@
-//! What the last snapshots had, in a small file of its own: when they are gone, or older ones are in their place, it
+//! The contents of the last snapshots, in a small file of its own: when they are gone, or older ones are in their place, it
 //! proves what is lost.
 //!
 //! It is written when a snapshot is complete, before the files that the snapshot replaces are removed. It is never ahead

@@ -79,7 +79,7 @@ fn attack_log() {
     let _ = rustix::fs::ftruncate(std::io::stderr(), 0);
     let line = [b"x".repeat(4000), b"\n".to_vec()].concat();
     for _ in 0..LINES_OF_ATTACK {
-        // What finds no room is lost.
+        // Words without room are lost.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), &line);
     }
 }

@@ -39,7 +39,7 @@ fn ask_each(lane: &Lane, jobs: &[&[&[u8]]]) -> Vec<u32> {
     numbers
 }
 
-/// What came back for a job.
+/// The answer to a job.
 fn answer(lane: &Lane, number: u32) -> Vec<Vec<u8>> {
     let places: Vec<Place> = lane.answer_head(number).unwrap();
     places.iter().map(|place| lane.answer_bytes(*place).unwrap()).collect()

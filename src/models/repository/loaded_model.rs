@@ -230,7 +230,7 @@ impl LoadedModel {
         self.faults().unloaded()
     }
 
-    /// What is reported about it while it runs: calls end its process again and again.
+    /// The report about it while it runs: calls end its process again and again.
     pub fn crashing(&self) -> Option<String> {
         if self.fault().is_some() { None } else { self.faults().crashing(Instant::now()) }
     }

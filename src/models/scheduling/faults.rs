@@ -357,7 +357,7 @@ impl Faults {
         state.unloaded.clone().filter(|_| !state.trial.is_in_progress)
     }
 
-    /// What is reported about the model: calls end its process again and again, and it goes on.
+    /// The report about the model: calls end its process again and again, and it goes on.
     pub fn crashing(&self, now: Instant) -> Option<String> {
         if !self.has_any() {
             return None;

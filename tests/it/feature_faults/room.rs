@@ -103,7 +103,7 @@ fn what_a_killed_snapshot_left_takes_no_room_from_the_next_start() {
         found.filter(|path| path.metadata().unwrap().len() > 0)
     });
     let left = left.expect("no snapshot of 200 was killed before its end");
-    // What is left of the disk is not even enough for a push.
+    // The rest of the disk is not even enough for a push.
     budget.set(0);
     let daemon = start(root).daemon;
     assert!(!left.exists());
