@@ -97,6 +97,7 @@ catalogue: setup setup-platform ## sign the models of the set-up as a catalogue 
 test-platform: setup-peers setup-axe ## test ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server and Chromium
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --test
+	cargo build --workspace --all-features --locked --bin ledge
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
 
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)

@@ -605,7 +605,7 @@ class InChromium(Shown):
         self.take("box-1")
         self.write()
         self.go("#boxes?q=nonesuch")
-        self.assertIn("No box fits.", self.browser.text("#view-boxes"))
+        self.browser.wait_for("document.querySelector('#view-boxes').innerText.includes('No box fits.')")
         self.go("#box/nonesuch")
         self.assertIn("No box of this name is known.", self.browser.text("#view-box"))
         self.go("#box/%E0%A4%A")
