@@ -291,8 +291,9 @@ pub struct RunResult {
     pub outputs: Vec<Tensor>,
     /// The time of each phase.
     pub time: ComputeTime,
-    /// The CPU time of a thread of another process.
-    pub cpu_elsewhere: Duration,
+    /// The CPU time of the thread that ran it, as far as it was measured, without a runtime's own threads; of a run with a
+    /// pipeline, with that of the pipeline.
+    pub cpu: Duration,
 }
 
 /// The phases of one run.

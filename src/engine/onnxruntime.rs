@@ -266,7 +266,7 @@ impl Backend for OnnxRuntimeBackend {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let time = ComputeTime::between(start, staged, inferred, Instant::now());
-        Ok(RunResult { outputs, time, cpu_elsewhere: Duration::ZERO })
+        Ok(RunResult { outputs, time, cpu: Duration::ZERO })
     }
 }
 

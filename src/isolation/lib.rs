@@ -71,4 +71,4 @@ pub use remote::RemoteBackend;
 pub use setting::{Isolation, IsolationFinding, IsolationSetting};
 pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
 pub use starter::{Starter, User};
-pub use wire::fuzz_child_message;
+pub use wire::{LanePlace, fuzz_child_message};

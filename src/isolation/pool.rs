@@ -27,7 +27,7 @@ use crate::remote::RemoteBackend;
 use crate::setting::Isolation;
 use crate::stage::{self, Stage, StageFolders};
 use crate::starter::{Starter, User};
-use crate::wire::{LoadOrder, Setup};
+use crate::wire::{LanePlace, LoadOrder, Setup};
 
 /// The folder within that of a child which it may read.
 const FILES: &str = "files";
@@ -106,8 +106,7 @@ pub struct ModelOrder<'m> {
 /// The children of this process. Each is started when the first model needs it, and ends with its last model.
 pub struct Children {
     settings: ChildSettings,
-    /// The cores that models run on.
-    cores: Vec<usize>,
+    lanes: Vec<LanePlace>,
     on_end: OnEnd,
     homes: Mutex<Vec<KnownHome>>,
     trial_end: Arc<OnceLock<TrialEnd>>,
@@ -157,7 +156,7 @@ struct OwnFolders {
 
 impl Children {
     /// No child is started yet. `on_end` is told of each that ends before its models.
-    pub fn new(settings: ChildSettings, cores: Vec<usize>, on_end: OnEnd) -> Self {
+    pub fn new(settings: ChildSettings, lanes: Vec<LanePlace>, on_end: OnEnd) -> Self {
         let trial_end = Arc::<OnceLock<TrialEnd>>::default();
         let on_end: OnEnd = if settings.is_trial {
             let end = trial_end.clone();
@@ -169,7 +168,7 @@ impl Children {
             on_end
         };
         let (homes, pipelines, unreadable) = (Mutex::default(), Arc::default(), Mutex::default());
-        Self { settings, cores, on_end, homes, trial_end, pipelines, unreadable }
+        Self { settings, lanes, on_end, homes, trial_end, pipelines, unreadable }
     }
 
     /// True for the trial of a version.
@@ -341,7 +340,7 @@ impl Children {
     fn start(&self, runtimes: &Runtimes) -> io::Result<Home> {
         let folders = OwnFolders::create(&self.settings)?;
         let setup = Setup {
-            cores: self.cores.clone(),
+            lanes: self.lanes.clone(),
             runtimes: runtimes.folder().to_owned(),
             own_folders: runtimes.own_folders(),
             readable: folders.all().map(|folder| folder.join(FILES)).collect(),

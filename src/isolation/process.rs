@@ -1,6 +1,6 @@
 //! One child, from the daemon: its start, its orders, and its end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -105,6 +105,8 @@ struct Inner {
     process: OwnedFd,
     memory: Option<MemoryReader>,
     lanes: Vec<LaneSlot>,
+    /// The number of cores of all lanes.
+    cores: usize,
     report: SharedMemory,
     /// Its first message.
     seal: OnceLock<SealReport>,
@@ -168,19 +170,21 @@ impl Child {
         channel::send(socket, setup)?;
         let (report, file) = SharedMemory::create("ledge-crash-report", crash::LENGTH)?;
         channel::send_file(socket, &file)?;
-        let mut lanes = Vec::with_capacity(setup.cores.len());
-        for _ in &setup.cores {
+        let mut lanes = Vec::with_capacity(setup.lanes.len());
+        for _ in &setup.lanes {
             let (memory, file) = SharedMemory::create("ledge-lane", Lane::LENGTH)?;
             channel::send_file(socket, &file)?;
             let lane = Lane::new(memory);
             lanes.push(LaneSlot { shared: lane.clone(), taken: Mutex::new(lane) });
         }
+        let cores = setup.lanes.iter().map(|place| place.core).collect::<HashSet<_>>().len();
         Ok(Inner {
             id,
             pid: number,
             process,
             memory,
             lanes,
+            cores,
             report,
             seal: OnceLock::new(),
             socket: Mutex::new(socket.try_clone()?),
@@ -216,14 +220,14 @@ impl Child {
         self.inner.is_closed.load(Ordering::Acquire)
     }
 
-    /// The lane of a core, for one job.
-    pub fn lane(&self, core: usize) -> Option<MutexGuard<'_, Lane>> {
-        Some(self.inner.lanes.get(core)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
+    /// A lane, for one job.
+    pub fn lane(&self, index: usize) -> Option<MutexGuard<'_, Lane>> {
+        Some(self.inner.lanes.get(index)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The number of its lanes.
-    pub fn lanes(&self) -> usize {
-        self.inner.lanes.len()
+    /// The number of cores that its lanes use.
+    pub fn cores(&self) -> usize {
+        self.inner.cores
     }
 
     /// Loads a model within `limit`. Blocks until that is done.

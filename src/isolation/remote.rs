@@ -236,7 +236,7 @@ impl RemoteBackend {
     /// The result of a run without a pipeline.
     fn of_tensors(&self, result: Result<RunResult, WorkError>, times: WorkTimes) -> Result<RunResult, RunError> {
         match result {
-            Ok(run) => Ok(RunResult { cpu_elsewhere: times.run_cpu, ..run }),
+            Ok(run) => Ok(RunResult { cpu: times.run_cpu, ..run }),
             Err(WorkError::Run(error)) => Err(error),
             Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
                 Err(end(&self.home, self.core, self.last_job, "the process of the runtimes confuses jobs".to_owned()))
@@ -315,7 +315,7 @@ fn outputs(
         }
         outputs.push(tensor(lane, head)?);
     }
-    Ok(RunResult { outputs, time, cpu_elsewhere: Duration::ZERO })
+    Ok(RunResult { outputs, time, cpu: Duration::ZERO })
 }
 
 /// A tensor that a child left, copied and then checked.
@@ -383,7 +383,7 @@ impl Backend for RemoteBackend {
         }
         // Threads of the runtime do the work, or the child does not tell the truth about its own.
         let cpu = sys::process_cpu_time(child.pid())?;
-        let cores = u32::try_from(child.lanes()).unwrap_or(u32::MAX).max(1);
+        let cores = u32::try_from(child.cores()).unwrap_or(u32::MAX).max(1);
         Some(RunActivity { cpu: cpu / cores, is_waiting: true })
     }
 

@@ -30,9 +30,8 @@ pub type ReadId = u64;
 /// The first message to a child. The default is for one that runs no models.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// The cores that models run on. A file with the shared memory of a lane follows for each, after that of the crash
-    /// report.
-    pub cores: Vec<usize>,
+    /// The lanes. A file with the shared memory of each follows, after that of the crash report.
+    pub lanes: Vec<LanePlace>,
     /// The folder of the runtimes' libraries.
     pub runtimes: PathBuf,
     /// The folders of runtimes that have their own, by their names.
@@ -49,6 +48,21 @@ pub struct Setup {
     pub is_trial: bool,
     /// Set for one that ends before all others when memory is short.
     pub ends_first: bool,
+}
+
+/// The place of the thread behind a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LanePlace {
+    pub core: usize,
+    /// True for a thread that gives way to the others of its core.
+    pub is_background: bool,
+}
+
+impl LanePlace {
+    /// The place of a thread that gives way to none.
+    pub fn foreground(core: usize) -> Self {
+        Self { core, is_background: false }
+    }
 }
 
 /// An order of the daemon.

@@ -1,7 +1,7 @@
 //! Models as they are served: on disk and loaded, scheduled on the cores, and one inference for every protocol.
 //!
 //! Folders and files, in reading order; the `mod.rs` of each has its map:
-//! * `scheduling/` - all models on one budget of cores: queues, batches, one worker a core
+//! * `scheduling/` - all models on one budget of cores: queues, batches, two workers a core
 //! * `repository/` - the model repository on disk and loaded: versions, golden answers, statistics, candidates of
 //!   updates
 //! * `serving/` - one inference: admission, response cache, features, the run, the count

@@ -50,4 +50,5 @@ pub mod probe;
 pub use files::SYSTEM_FILES;
 pub use report::{Finding, Mechanism, SealReport, State};
 pub use seal::{Limits, Seal};
+pub use system_calls::BACKGROUND_NICENESS;
 pub use writable_code::deny_writable_code;

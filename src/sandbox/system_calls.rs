@@ -5,6 +5,10 @@
 
 use crate::filter::{Argument, Is, Rules, Size};
 
+/// The one niceness that a thread of the process may give itself. It then gets a tenth of the CPU time of the other threads,
+/// where they want the same core, and they do not wait for it.
+pub const BACKGROUND_NICENESS: i32 = 10;
+
 /// Allowed with any arguments, besides the calls that open files.
 const ALWAYS: &[i64] = &[
     // Memory. OpenVINO generates code, so PROT_EXEC is allowed; `mbind` places it on a node of this machine.
@@ -194,6 +198,10 @@ pub(crate) fn allowed(own: u32, opens_files: bool) -> Rules {
     rules.insert(libc::SYS_tgkill, vec![vec![argument(0, Is::Equal(own))]]);
     // Pinning of the calling thread. Any other id could be a thread of Ledge.
     rules.insert(libc::SYS_sched_setaffinity, vec![vec![argument(0, Is::Equal(0))]]);
+    // The calling thread may give way to the others of its process.
+    let niceness = argument(2, Is::Equal(bits(BACKGROUND_NICENESS)));
+    let own_thread = [0, 1].map(|index| argument(index, Is::Equal(0)));
+    rules.insert(libc::SYS_setpriority, vec![own_thread.into_iter().chain([niceness]).collect()]);
     // Limits may be read, not set.
     let no_new_limit = Argument { index: 2, size: Size::Bits64, is: Is::Equal(0) };
     let own_limits = [0, own].map(|process| vec![argument(0, Is::Equal(process)), no_new_limit]);
@@ -275,7 +283,6 @@ mod tests {
         libc::SYS_rt_tgsigqueueinfo,
         libc::SYS_move_pages,
         libc::SYS_migrate_pages,
-        libc::SYS_setpriority,
         libc::SYS_sched_setscheduler,
         libc::SYS_sched_setattr,
         libc::SYS_ioprio_set,
@@ -417,6 +424,10 @@ mod tests {
         }
         assert!(allows(false, libc::SYS_sched_setaffinity, &[0, 8, 1]));
         assert!(!allows(false, libc::SYS_sched_setaffinity, &[1, 8, 1]));
+        assert!(allows(false, libc::SYS_setpriority, &[0, 0, bits(BACKGROUND_NICENESS)]));
+        for other in [[0, 1, 10], [1, 0, 10], [0, 0, 0], [0, 0, 9], [0, 0, bits(-20)]] {
+            assert!(!allows(false, libc::SYS_setpriority, &other), "{other:?}");
+        }
 
         assert!(allows(false, libc::SYS_prlimit64, &[0, 3, 0, 0x7fff_0000_0000]));
         assert!(allows(false, libc::SYS_prlimit64, &[own, 3, 0, 1]));

@@ -10,7 +10,7 @@ use ledge::engine::Runtimes;
 use ledge::engine::backend::{
     Backend, CompiledCache, Dangers, Format, LoadError, LoadOptions, ModelFiles, RunError, RunPlace, Runtime,
 };
-use ledge::isolation::{Children, Isolation, ModelOrder, RemoteBackend};
+use ledge::isolation::{Children, Isolation, LanePlace, ModelOrder, RemoteBackend};
 use ledge::tensor::{DataType, Tensor};
 use serde_json::{Value, json};
 
@@ -26,7 +26,8 @@ const LIMIT: Duration = Duration::from_mins(1);
 fn a_process_that_could_not_be_started_is_started_the_next_time() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
-    let children = Children::new(children(folder.path(), program.clone()), vec![0], Arc::new(|_, _| {}));
+    let children =
+        Children::new(children(folder.path(), program.clone()), vec![LanePlace::foreground(0)], Arc::new(|_, _| {}));
     let version = || children.version(&Runtimes::new(setup_root().join("runtimes")), Runtime::OnnxRuntime);
     let reason = version().unwrap_err();
     assert!(reason.contains("No such file"), "{reason}");
@@ -38,7 +39,7 @@ fn a_process_that_could_not_be_started_is_started_the_next_time() {
 fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_ledge").into();
-    let children = Children::new(children(folder.path(), program), vec![0], Arc::new(|_, _| {}));
+    let children = Children::new(children(folder.path(), program), vec![LanePlace::foreground(0)], Arc::new(|_, _| {}));
     let files = ModelFiles {
         format: Format::Onnx,
         model: setup_root().join("models/wine_mlp/1/model.onnx"),
@@ -496,8 +497,11 @@ fn files_have_the_same_digests_names_and_reasons_whoever_reads_them() {
 #[test]
 fn a_load_over_its_limit_ends_its_process_and_is_blamed() {
     let folder = tempfile::tempdir().unwrap();
-    let children =
-        Children::new(children(folder.path(), env!("CARGO_BIN_EXE_ledge").into()), vec![0], Arc::new(|_, _| {}));
+    let children = Children::new(
+        children(folder.path(), env!("CARGO_BIN_EXE_ledge").into()),
+        vec![LanePlace::foreground(0)],
+        Arc::new(|_, _| {}),
+    );
     let model = folder.path().join("model.onnx");
     write(&model, &endless::model());
     let files = ModelFiles {

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use ledge_base::sys;
 use ledge_engine::backend::Runtime;
 use ledge_engine::{Runtimes, cores};
-use ledge_sandbox::{Limits, Seal};
+use ledge_sandbox::{BACKGROUND_NICENESS, Limits, Seal};
 use ledge_service::limited_process::{self, FIRST_WITHOUT_MEMORY, TRIAL_NICENESS};
-use rustix::process::Signal;
+use rustix::process::{Signal, setpriority_process};
 
 use self::crash::Work;
 use self::models::Models;
@@ -72,21 +72,26 @@ pub fn run() -> Result<(), ChildError> {
     let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
     crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?, statm);
     let _prepared = crash::prepare();
-    let mut lanes = Vec::with_capacity(setup.cores.len());
-    for _ in &setup.cores {
+    let mut lanes = Vec::with_capacity(setup.lanes.len());
+    for _ in &setup.lanes {
         let file = channel::receive_file(&socket).map_err(ChildError::Socket)?;
         lanes.push(Lane::new(SharedMemory::map(&file, Lane::LENGTH).map_err(ChildError::Memory)?));
     }
 
     let models = Arc::new(Models::new(runtimes, setup.content_bytes));
     let running = Arc::new(Running::new(lanes.len()));
-    for (index, (lane, core)) in lanes.into_iter().zip(setup.cores.clone()).enumerate() {
-        let (models, running, cores) = (models.clone(), running.clone(), setup.cores.clone());
+    let cores: Vec<usize> = setup.lanes.iter().map(|place| place.core).collect();
+    for (index, (lane, place)) in lanes.into_iter().zip(setup.lanes.clone()).enumerate() {
+        let (models, running, cores) = (models.clone(), running.clone(), cores.clone());
         let serve = move || {
             let _prepared = crash::prepare();
-            jobs::serve(&lane, index, core, &cores, &models, &running);
+            if place.is_background {
+                let _ = setpriority_process(None, BACKGROUND_NICENESS);
+            }
+            jobs::serve(&lane, index, place.core, &cores, &models, &running);
         };
-        let thread = std::thread::Builder::new().name(format!("infer-core-{core}"));
+        let tier = if place.is_background { "back" } else { "core" };
+        let thread = std::thread::Builder::new().name(format!("infer-{tier}-{}", place.core));
         thread.spawn(serve).map_err(ChildError::Thread)?;
     }
     if let Some(report) = crash::report() {
@@ -119,7 +124,7 @@ fn seal(setup: &Setup, runtimes: &Runtimes) -> Seal {
             data_bytes: setup.memory_bytes.unwrap_or(u64::MAX),
             open_files: OPEN_FILES_MAX,
             file_bytes: COMPILED_BYTES_MAX,
-            threads: THREADS_MAX + THREADS_PER_CORE * setup.cores.len() as u64,
+            threads: THREADS_MAX + THREADS_PER_CORE * setup.lanes.len() as u64,
         },
     }
 }

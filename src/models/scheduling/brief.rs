@@ -186,7 +186,7 @@ impl EngineInner {
         let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
             let mut finished = taken.instance.backend.finish(LONG_RUN);
             if long_run::is_in_progress(&finished) {
-                let run = LongRun { model: taken.model, cores: 1, deadline: job.terms.deadline };
+                let run = LongRun { model: taken.model, worker: taken.worker, cores: 1, deadline: job.terms.deadline };
                 finished = long_run::see_out(&own, &mut taken.instance, run);
             }
             let (model, observer) = (taken.model, taken.instance.observer.clone());
@@ -218,7 +218,7 @@ impl EngineInner {
         for (mut job, result) in ended {
             match &result {
                 Ok(run) => {
-                    observer.executed(job.rows, run.time, run.cpu_elsewhere);
+                    observer.executed(job.rows, run.time, run.cpu);
                     times.push((job.bytes(), run.time.total()));
                 }
                 Err(RunError::Crashed { reason }) => self.model_crashed(model, reason, Some(&job.culprit())),

@@ -10,7 +10,7 @@ use ledge_base::sys;
 use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, Runtime};
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
-use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, ModelOrder};
+use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, LanePlace, ModelOrder};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::brief::Groups;
@@ -44,11 +44,11 @@ struct Handle {
 /// State that the engine's threads share.
 pub(super) struct EngineInner {
     state: Mutex<SchedulerState>,
-    /// One for each worker, the spare last.
+    /// One for each worker: those of the foreground, those of the background, the spare.
     wakers: Vec<Condvar>,
     /// Wakes the thread that unloads idle instances, when one may expire sooner than that thread knew.
     keeper: Condvar,
-    /// The core of each worker.
+    /// The cores of the budget.
     pub cpus: Vec<usize>,
     /// Those that models are loaded into from now on.
     runtimes: ArcSwap<Runtimes>,
@@ -86,7 +86,8 @@ impl Engine {
                 }
             });
             // The spare worker has a lane too, and shares the first core.
-            let lanes: Vec<usize> = cpus.iter().chain(cpus.first()).copied().collect();
+            let places = |is_background| cpus.iter().map(move |&core| LanePlace { core, is_background });
+            let lanes: Vec<LanePlace> = places(false).chain(places(true)).chain(places(false).take(1)).collect();
             let children = Children::new(children, lanes.clone(), on_end);
             EngineInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
@@ -178,8 +179,8 @@ impl Engine {
     pub(super) fn add(&self, spec: &Arc<InstanceSpec>, alive: &Arc<watch::Sender<()>>, first: Instance) -> u64 {
         self.start();
         let all = 0..self.cores().len();
-        let workers = if spec.workers.is_empty() { all.collect() } else { spec.workers.clone() };
-        let mut entry = ModelEntry::new(Queue::new(spec.limits), spec.scale, None, workers, Instant::now());
+        let cores = if spec.workers.is_empty() { all.collect() } else { spec.workers.clone() };
+        let mut entry = ModelEntry::new(Queue::new(spec.limits), spec.scale, None, cores, Instant::now());
         let fixed = |port: &Port| port.shape.iter().skip(1).all(|&dim| dim >= 0);
         entry.source = Some(InstanceSource { spec: spec.clone(), alive: alive.clone() });
         entry.steady = first.backend.signature().outputs.iter().all(fixed);
@@ -226,7 +227,9 @@ impl Engine {
         self.handle.started.get_or_init(|| {
             let shared = &self.handle.shared;
             let mut threads: Vec<(String, Box<dyn FnOnce() + Send>)> = Vec::new();
-            let names = shared.cpus.iter().map(|cpu| format!("infer-core-{cpu}")).chain(["infer-spare".to_owned()]);
+            let foreground = shared.cpus.iter().map(|cpu| format!("infer-core-{cpu}"));
+            let background = shared.cpus.iter().map(|cpu| format!("infer-back-{cpu}"));
+            let names = foreground.chain(background).chain(["infer-spare".to_owned()]);
             for (index, name) in names.enumerate() {
                 let own = shared.clone();
                 threads.push((name, Box::new(move || worker::serve(&own, index))));
@@ -491,7 +494,7 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
         match load_once(shared, spec) {
             Ok((backend, bytes)) => {
                 let (observer, faults, last_used) = (spec.observer.clone(), spec.faults.clone(), Instant::now());
-                return Ok(Instance { backend, last_worker: usize::MAX, last_used, bytes, observer, faults, alive });
+                return Ok(Instance { backend, last_core: usize::MAX, last_used, bytes, observer, faults, alive });
             }
             // The first load of a version that ended its process would do so again. One whose process was killed is tried twice.
             Err(error @ LoadError::Crashed { .. }) if shared.is_yielding() => return Err(error),

@@ -33,7 +33,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Copy)]
 pub struct LongRun {
     pub model: u64,
-    /// The cores that it holds.
+    /// The worker that it holds, and the number of cores.
+    pub worker: usize,
     pub cores: usize,
     pub deadline: Instant,
 }
@@ -47,23 +48,23 @@ struct Held<'e> {
 
 impl<'e> Held<'e> {
     fn new(shared: &'e EngineInner, run: LongRun) -> Self {
-        let wake = shared.lock().begin_long_run(run.model, run.cores);
+        let wake = shared.lock().begin_long_run(run.model, run.worker, run.cores);
         shared.wake(wake);
         Self { shared, run, is_overdue: false }
     }
 
     fn set_overdue(&mut self) {
         self.is_overdue = true;
-        self.shared.lock().begin_overdue_run(self.run.cores);
+        self.shared.lock().begin_overdue_run(self.run.worker, self.run.cores);
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.end_long_run(self.run.model, self.run.cores);
+        state.end_long_run(self.run.model, self.run.worker, self.run.cores);
         if self.is_overdue {
-            state.end_overdue_run(self.run.cores);
+            state.end_overdue_run(self.run.worker, self.run.cores);
         }
     }
 }
@@ -86,7 +87,7 @@ pub fn see_out(shared: &EngineInner, instance: &mut Instance, run: LongRun) -> F
         if !is_in_progress(&finished) {
             return cancelled(finished);
         }
-        let is_last = shared.lock().is_overdue_everywhere();
+        let is_last = shared.lock().is_overdue_everywhere(run.worker);
         let grace = if is_last { LAST_CORE_GRACE } else { CANCEL_GRACE };
         if let Some(reason) = watch.look(instance.backend.activity(), grace) {
             let error = instance.backend.end_process(reason.to_owned());
@@ -97,9 +98,9 @@ pub fn see_out(shared: &EngineInner, instance: &mut Instance, run: LongRun) -> F
 
 /// Repairs a model after a failed run, so that its next caller does not wait. It may take as long as a load, so meanwhile
 /// the cores count as held by a long run.
-pub fn repair(shared: &EngineInner, instance: &mut Instance, model: u64, cores: usize) {
+pub fn repair(shared: &EngineInner, instance: &mut Instance, run: LongRun) {
     if !instance.backend.is_sound() {
-        let _held = Held::new(shared, LongRun { model, cores, deadline: Instant::now() });
+        let _held = Held::new(shared, run);
         backend::repair(&mut *instance.backend);
     }
 }
@@ -113,7 +114,7 @@ pub fn see_out_tensors(
 ) -> Result<RunResult, RunError> {
     let result = of_tensors(see_out(shared, instance, run));
     if let Ok(result) = &result {
-        instance.observer.executed(rows, result.time, result.cpu_elsewhere);
+        instance.observer.executed(rows, result.time, result.cpu);
     }
     result
 }

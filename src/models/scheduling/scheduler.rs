@@ -1,12 +1,16 @@
 //! The choice of the next job and its core: the state that all workers share, and its rules. Pure: no thread, no clock.
 //!
-//! There is one worker a core of the budget, so models can never have more runnable threads than cores. The rules, in
-//! order: interactive before batch; among the models that could run, the one that has had the least core time; within a
-//! model callers in turn (`queue.rs`). A run that needs several cores waits until enough are free, and nothing
-//! overtakes it meanwhile.
+//! Each core of the budget has two workers. The foreground worker takes the interactive calls of models whose runs are
+//! short. The background worker takes all other jobs, and its thread in the process of the models gives way to the
+//! foreground's: a page of a document does not delay a call of a small model, and still gets all the time that is left.
+//! Within a tier models can never have more runnable threads than cores.
 //!
-//! Besides them there is a spare worker, without a core of its own. It runs jobs only while long runs hold every core, and
-//! only of models that have no long run themselves, so that no model can keep the others from running.
+//! The rules within a tier, in order: interactive before batch; among the models that could run, the one that has had the
+//! least core time; within a model callers in turn (`queue.rs`). A run that needs several cores waits until enough are free,
+//! and nothing of its tier overtakes it meanwhile.
+//!
+//! Besides them there is a spare worker, without a core of its own. It runs jobs only while long runs hold every worker of
+//! a tier, and only of models that have no long run themselves, so that no model can keep the others from running.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,8 +29,8 @@ use super::terms::Priority;
 pub struct Instance {
     /// The model in its runtime.
     pub backend: Box<dyn Backend>,
-    /// The worker that ran it last: its caches may still hold the weights.
-    pub last_worker: usize,
+    /// The core that ran it last: its caches may still hold the weights.
+    pub last_core: usize,
     /// When it was last used.
     pub last_used: Instant,
     /// Its memory in bytes, as far as it could be measured when it was loaded.
@@ -70,10 +74,25 @@ const SURPLUS_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// JSON.
 const BRIEF_RUN_MAX: Duration = Duration::from_micros(60);
 
+/// A model whose runs on average take more CPU time than this is run in the background. A call in the foreground waits for
+/// the run before it, and `benches/README.md` has 20 ms as the goal for a small model beside documents.
+const FOREGROUND_RUN_MAX: Duration = Duration::from_millis(10);
+
 /// A model whose keep-alive time has passed while it is in use is checked again after a quarter of that time, but not
 /// sooner than this.
 const EXPIRY_RECHECK_MIN: Duration = Duration::from_millis(10);
 const EXPIRY_RECHECK_MAX: Duration = Duration::from_hours(1);
+
+/// A kind of workers: see the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    Foreground,
+    Background,
+}
+
+impl Tier {
+    const ALL: [Self; 2] = [Self::Foreground, Self::Background];
+}
 
 /// A model as the scheduler sees it.
 pub struct ModelEntry {
@@ -92,14 +111,17 @@ pub struct ModelEntry {
     pub scale: Scale,
     /// Rule for joining requests into one run; `None` runs each by itself.
     pub batching: Option<BatchPolicy>,
-    /// The workers that may run it.
-    pub workers: Vec<usize>,
+    /// The cores that it may run on: indices into those of the engine.
+    pub cores: Vec<usize>,
     /// The means to load another instance; `None` only in tests.
     pub source: Option<InstanceSource>,
     /// Memory of one instance, in bytes.
     pub bytes_each: u64,
     /// Average time of a run; each new run counts for an eighth.
     average_run: Duration,
+    /// Average CPU time of a run, with making its inputs and reading its outputs; `None` before the first. Each new run
+    /// counts for an eighth.
+    average_cpu: Option<Duration>,
     /// Largest inputs, in bytes, of a run that was brief: larger ones are tried on a worker first.
     brief_bytes: usize,
     /// True when the time of a run follows from the size of its inputs; false for a model whose outputs grow with their
@@ -117,7 +139,7 @@ pub struct ModelEntry {
 
 impl ModelEntry {
     /// A model without instances yet.
-    pub fn new(queue: Queue, scale: Scale, batching: Option<BatchPolicy>, workers: Vec<usize>, now: Instant) -> Self {
+    pub fn new(queue: Queue, scale: Scale, batching: Option<BatchPolicy>, cores: Vec<usize>, now: Instant) -> Self {
         Self {
             queue,
             idle: Vec::new(),
@@ -127,10 +149,11 @@ impl ModelEntry {
             long_runs: 0,
             scale,
             batching,
-            workers,
+            cores,
             source: None,
             bytes_each: 0,
             average_run: Duration::MAX,
+            average_cpu: None,
             brief_bytes: 0,
             steady: false,
             growth_failed: false,
@@ -153,6 +176,23 @@ impl ModelEntry {
     /// True when a job waits that an idle instance could take.
     fn has_work(&self) -> bool {
         !self.idle.is_empty() && !self.queue.is_empty()
+    }
+
+    /// The workers that run its jobs of a priority. Those of a model without a measured run are in the background.
+    fn tier(&self, priority: Priority) -> Tier {
+        let is_short = self.average_cpu.is_some_and(|time| time <= FOREGROUND_RUN_MAX);
+        if priority == Priority::Interactive && is_short && self.scale.threads == 1 {
+            Tier::Foreground
+        } else {
+            Tier::Background
+        }
+    }
+
+    /// True when a job waits for the foreground that an idle instance could take.
+    fn has_foreground_work(&self) -> bool {
+        self.has_work()
+            && self.tier(Priority::Interactive) == Tier::Foreground
+            && self.queue.oldest(Priority::Interactive).is_some()
     }
 
     fn is_unused(&self) -> bool {
@@ -190,10 +230,10 @@ pub struct Task {
 #[derive(Default)]
 pub struct SchedulerState {
     models: BTreeMap<u64, ModelEntry>,
+    /// The foreground worker of each core, then the background worker of each.
     workers: Vec<Worker>,
-    /// The cores that long runs hold, and those of them that runs beyond their deadlines hold.
-    long: usize,
-    overdue: usize,
+    foreground: HeldWorkers,
+    background: HeldWorkers,
     /// The core time of the model that ran last, in nanoseconds: the starting point of a model that returns from
     /// idleness.
     clock: u64,
@@ -206,6 +246,14 @@ pub struct SchedulerState {
     pub closed: bool,
 }
 
+/// The workers of a tier that runs hold for long.
+#[derive(Debug, Default)]
+struct HeldWorkers {
+    by_long_runs: usize,
+    /// Those of them that are held beyond the deadline of the run.
+    by_overdue_runs: usize,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Worker {
     Busy,
@@ -214,9 +262,32 @@ enum Worker {
 }
 
 impl SchedulerState {
-    /// A scheduler with `workers` workers, all busy: each reports itself when it is idle.
-    pub fn new(workers: usize, memory_budget: Option<u64>) -> Self {
-        Self { workers: vec![Worker::Busy; workers], memory_budget, ..Self::default() }
+    /// A scheduler for so many cores, with all workers busy: each reports itself when it is idle.
+    pub fn new(cores: usize, memory_budget: Option<u64>) -> Self {
+        Self { workers: vec![Worker::Busy; 2 * cores], memory_budget, ..Self::default() }
+    }
+
+    fn cores(&self) -> usize {
+        self.workers.len() / 2
+    }
+
+    /// The worker of a core; `None` beyond the last core.
+    fn worker(&self, tier: Tier, core: usize) -> Option<usize> {
+        let cores = self.cores();
+        (core < cores).then_some(core + tier as usize * cores)
+    }
+
+    /// The tier and the core of a worker; `None` for the spare.
+    fn place(&self, worker: usize) -> Option<(Tier, usize)> {
+        let cores = self.cores();
+        let core = worker.checked_rem(cores)?;
+        Some((*Tier::ALL.get(worker / cores)?, core))
+    }
+
+    /// The idle workers of a tier that may run a model on these cores.
+    fn idle<'a>(&'a self, tier: Tier, cores: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+        let workers = cores.iter().filter_map(move |&core| self.worker(tier, core));
+        workers.filter(|&worker| self.workers.get(worker) == Some(&Worker::Idle))
     }
 
     /// Adds a model; the number is its handle.
@@ -238,7 +309,7 @@ impl SchedulerState {
 
     /// Queues a job. Returns a worker to wake, if one could take it.
     pub fn offer(&mut self, id: u64, job: Job) -> Option<usize> {
-        let (now, clock) = (job.queued, self.clock);
+        let (now, clock, priority) = (job.queued, self.clock, job.terms.priority);
         let entry = self.models.get_mut(&id)?;
         if entry.is_unused() {
             // Idle time is not saved up: the model would be owed the whole machine.
@@ -251,58 +322,84 @@ impl SchedulerState {
         if can_run {
             entry.starved_since = None;
         }
-        let workers = &self.workers;
-        let idle = entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle));
+        if !can_run {
+            return None;
+        }
+        let Some(entry) = self.models.get(&id) else { return None };
+        let tier = entry.tier(priority);
         // The core that ran it last may still have the weights in its cache.
-        let warm = entry.idle.last().map(|instance| instance.last_worker);
-        let warm = warm.filter(|&worker| workers.get(worker) == Some(&Worker::Idle) && entry.workers.contains(&worker));
-        if can_run { warm.or(idle).or_else(|| self.spare_if_held_up()) } else { None }
+        let warm = entry.idle.last().map(|instance| instance.last_core).filter(|core| entry.cores.contains(core));
+        let warm = warm.and_then(|core| self.idle(tier, &[core]).next());
+        warm.or_else(|| self.idle(tier, &entry.cores).next()).or_else(|| self.spare_if_held_up(tier))
     }
 
-    /// Notes that a run of the model goes on for long, and holds this many cores. Returns a worker to wake.
-    pub fn begin_long_run(&mut self, model: u64, cores: usize) -> Option<usize> {
-        self.long += cores;
+    /// Notes that a run of the model goes on for long on this many cores, one of them that of `worker`. Returns a worker
+    /// to wake.
+    pub fn begin_long_run(&mut self, model: u64, worker: usize, cores: usize) -> Option<usize> {
         if let Some(entry) = self.models.get_mut(&model) {
             entry.long_runs += 1;
         }
-        self.spare_if_held_up()
+        let (tier, _) = self.place(worker)?;
+        self.held_mut(tier).by_long_runs += cores;
+        self.spare_if_held_up(tier)
     }
 
     /// Notes the end of a long run.
-    pub fn end_long_run(&mut self, model: u64, cores: usize) {
-        self.long = self.long.saturating_sub(cores);
+    pub fn end_long_run(&mut self, model: u64, worker: usize, cores: usize) {
         if let Some(entry) = self.models.get_mut(&model) {
             entry.long_runs = entry.long_runs.saturating_sub(1);
+        }
+        if let Some((tier, _)) = self.place(worker) {
+            let held = self.held_mut(tier);
+            held.by_long_runs = held.by_long_runs.saturating_sub(cores);
         }
     }
 
     /// Notes that a run beyond its deadline holds this many cores.
-    pub fn begin_overdue_run(&mut self, cores: usize) {
-        self.overdue += cores;
+    pub fn begin_overdue_run(&mut self, worker: usize, cores: usize) {
+        if let Some((tier, _)) = self.place(worker) {
+            self.held_mut(tier).by_overdue_runs += cores;
+        }
     }
 
     /// Notes the end of a run beyond its deadline.
-    pub fn end_overdue_run(&mut self, cores: usize) {
-        self.overdue = self.overdue.saturating_sub(cores);
+    pub fn end_overdue_run(&mut self, worker: usize, cores: usize) {
+        if let Some((tier, _)) = self.place(worker) {
+            let held = self.held_mut(tier);
+            held.by_overdue_runs = held.by_overdue_runs.saturating_sub(cores);
+        }
     }
 
-    /// True while runs beyond their deadlines hold every core.
-    pub fn is_overdue_everywhere(&self) -> bool {
-        self.overdue >= self.workers.len()
+    /// True while runs beyond their deadlines hold all workers of the tier of `worker`. The spare worker has none.
+    pub fn is_overdue_everywhere(&self, worker: usize) -> bool {
+        self.place(worker).is_some_and(|(tier, _)| self.held(tier).by_overdue_runs >= self.cores())
     }
 
-    /// The spare worker, while long runs hold every core.
-    fn spare_if_held_up(&self) -> Option<usize> {
-        let spare = self.workers.len();
-        (self.long >= spare).then_some(spare)
+    /// The spare worker, while long runs hold every worker of the tier.
+    fn spare_if_held_up(&self, tier: Tier) -> Option<usize> {
+        (self.held(tier).by_long_runs >= self.cores()).then_some(self.workers.len())
+    }
+
+    fn held(&self, tier: Tier) -> &HeldWorkers {
+        match tier {
+            Tier::Foreground => &self.foreground,
+            Tier::Background => &self.background,
+        }
+    }
+
+    fn held_mut(&mut self, tier: Tier) -> &mut HeldWorkers {
+        match tier {
+            Tier::Foreground => &mut self.foreground,
+            Tier::Background => &mut self.background,
+        }
     }
 
     /// Takes an instance for a run on the caller's own thread, and the worker whose core it uses meanwhile. Gives one
-    /// only when nothing waits, a core is free, and runs over this many bytes of inputs are known to be brief. `here` is the
+    /// only when nothing waits for the foreground, a worker is free there, and runs over this many bytes of inputs are known to be brief. `here` is the
     /// worker of the core that the caller is on: there another process takes over without another core being woken.
     pub fn take_brief(&mut self, id: u64, bytes: usize, here: Option<usize>) -> Option<(Instance, usize)> {
-        // A sleeping worker may be waiting for other cores, for a run that nothing may overtake.
-        if self.models.values().any(ModelEntry::has_work) {
+        // A worker that was woken for it finds its core taken again and again.
+        if self.models.values().any(ModelEntry::has_foreground_work) {
             return None;
         }
         let workers = &self.workers;
@@ -317,8 +414,9 @@ impl SchedulerState {
             return None;
         }
         let is_idle = |worker: &usize| workers.get(*worker) == Some(&Worker::Idle);
-        let own = here.filter(|worker| entry.workers.contains(worker) && is_idle(worker));
-        let worker = own.or_else(|| entry.workers.iter().copied().find(is_idle))?;
+        // The foreground worker of a core has the number of the core.
+        let own = here.filter(|core| entry.cores.contains(core) && is_idle(core));
+        let worker = own.or_else(|| entry.cores.iter().copied().find(is_idle))?;
         let sound = entry.idle.iter().rposition(|instance| instance.backend.is_sound())?;
         let instance = entry.idle.remove(sound);
         if entry.instances == entry.idle.len() + 1 {
@@ -339,13 +437,18 @@ impl SchedulerState {
         }
     }
 
+    /// Records the CPU time of a run, with making its inputs and reading its outputs.
+    pub fn record_cpu(&mut self, id: u64, cpu: Duration) {
+        if let Some(entry) = self.models.get_mut(&id) {
+            entry.average_cpu = Some(entry.average_cpu.map_or(cpu, |before| before / 8 * 7 + cpu / 8));
+        }
+    }
+
     /// Returns the next action of `worker`.
     pub fn next(&mut self, worker: usize, now: Instant) -> NextAction {
-        if worker >= self.workers.len() {
-            return self.next_of_spare(worker, now);
-        }
+        let Some((tier, core)) = self.place(worker) else { return self.next_of_spare(worker, now) };
         loop {
-            let (best, wake) = self.best(worker, now);
+            let (best, wake) = self.best(tier, core, now);
             let Some((id, priority)) = best else {
                 self.set(worker, Worker::Idle);
                 return NextAction::Sleep(wake);
@@ -364,26 +467,32 @@ impl SchedulerState {
 
     /// Returns the next action of the worker `spare`, which is not one of the cores.
     fn next_of_spare(&mut self, spare: usize, now: Instant) -> NextAction {
+        let mut next_look: Option<Instant> = None;
         loop {
-            if self.spare_if_held_up().is_none() {
-                return NextAction::Sleep(None);
+            let held_up = Tier::ALL.into_iter().filter(|tier| self.spare_if_held_up(*tier).is_some());
+            let mut found = None;
+            for tier in held_up.collect::<Vec<_>>() {
+                let (best, wake) = self.best_of(tier, now, |entry| entry.long_runs == 0);
+                next_look = [next_look, wake].into_iter().flatten().min();
+                found = found.or(best);
             }
-            let (best, wake) = self.best_of(now, |entry| entry.long_runs == 0);
-            let Some((id, priority)) = best else { return NextAction::Sleep(wake) };
+            let Some((id, priority)) = found else { return NextAction::Sleep(next_look) };
             if let Some(task) = self.take(id, priority, spare, Vec::new(), now) {
                 return NextAction::Run(task);
             }
         }
     }
 
-    /// Returns the model and the priority that `worker` should run now, and the time at which a batch will be due.
-    fn best(&mut self, worker: usize, now: Instant) -> (Option<(u64, Priority)>, Option<Instant>) {
-        self.best_of(now, |entry| entry.workers.contains(&worker))
+    /// Returns the model and the priority that the worker of a core should run now, and the time at which a batch will be
+    /// due.
+    fn best(&mut self, tier: Tier, core: usize, now: Instant) -> (Option<(u64, Priority)>, Option<Instant>) {
+        self.best_of(tier, now, |entry| entry.cores.contains(&core))
     }
 
     /// Returns the same among the models that `may_run`.
     fn best_of(
         &mut self,
+        tier: Tier,
         now: Instant,
         may_run: impl Fn(&ModelEntry) -> bool,
     ) -> (Option<(u64, Priority)>, Option<Instant>) {
@@ -391,7 +500,7 @@ impl SchedulerState {
         for priority in Priority::ALL {
             let mut best: Option<(u64, u64)> = None;
             for (&id, entry) in &mut self.models {
-                if !entry.has_work() || !may_run(entry) {
+                if !entry.has_work() || entry.tier(priority) != tier || !may_run(entry) {
                     continue;
                 }
                 let due = entry.queue.due(priority, entry.batching.as_ref(), now);
@@ -418,13 +527,14 @@ impl SchedulerState {
             return None;
         }
         let of_a_core = (0..self.workers.len()).find(|&worker| {
+            let Some((tier, core)) = self.place(worker) else { return false };
             if self.workers.get(worker) != Some(&Worker::Idle) {
                 return false;
             }
-            let (best, wake) = self.best(worker, now);
+            let (best, wake) = self.best(tier, core, now);
             best.map_or(wake.is_some(), |(id, _)| self.reserve(id, worker).is_some())
         });
-        of_a_core.or_else(|| self.spare_if_held_up())
+        of_a_core.or_else(|| Tier::ALL.into_iter().find_map(|tier| self.spare_if_held_up(tier)))
     }
 
     /// Takes the inputs that must be dropped outside of the lock.
@@ -445,7 +555,8 @@ impl SchedulerState {
         for &other in reserved {
             self.set(other, Worker::Idle);
         }
-        instance.last_worker = worker;
+        // The spare worker shares the first core.
+        instance.last_core = self.place(worker).map_or(0, |(_, core)| core);
         self.give_back(model, instance, reserved.len() + 1, spent, now)
     }
 
@@ -539,10 +650,13 @@ impl SchedulerState {
     pub fn wants_instance(&mut self, id: u64, now: Instant) -> bool {
         let fits = |more: u64| self.memory_budget.is_none_or(|budget| self.bytes().saturating_add(more) <= budget);
         let fits = self.models.get(&id).is_some_and(|entry| fits(entry.bytes_each));
-        let workers = &self.workers;
+        let free = self.models.get(&id).map_or(0, |entry| {
+            let is_interactive = entry.queue.oldest(Priority::Interactive).is_some();
+            let first = if is_interactive { Priority::Interactive } else { Priority::Batch };
+            self.idle(entry.tier(first), &entry.cores).count()
+        });
         let Some(entry) = self.models.get_mut(&id) else { return false };
         let waits = !entry.queue.is_empty() && entry.idle.is_empty() && entry.loading == 0;
-        let free = entry.workers.iter().filter(|&&worker| workers.get(worker) == Some(&Worker::Idle)).count();
         if !waits || (entry.instances > 0 && free < entry.scale.threads) {
             entry.starved_since = None;
             return false;
@@ -629,13 +743,14 @@ impl SchedulerState {
     /// Returns the idle workers whose cores a run of the model takes besides `worker`; `None` when too few are idle.
     fn reserve(&self, id: u64, worker: usize) -> Option<Vec<usize>> {
         let entry = self.models.get(&id)?;
-        let others = entry.workers.iter().copied().filter(|&other| other != worker);
-        let idle = others.filter(|&other| self.workers.get(other) == Some(&Worker::Idle));
-        let reserved: Vec<usize> = idle.take(entry.scale.threads - 1).collect();
-        (reserved.len() + 1 >= entry.scale.threads.min(entry.workers.len())).then_some(reserved)
+        let (tier, _) = self.place(worker)?;
+        let others = self.idle(tier, &entry.cores).filter(|&other| other != worker);
+        let reserved: Vec<usize> = others.take(entry.scale.threads - 1).collect();
+        (reserved.len() + 1 >= entry.scale.threads.min(entry.cores.len())).then_some(reserved)
     }
 
     fn take(&mut self, id: u64, priority: Priority, worker: usize, reserved: Vec<usize>, now: Instant) -> Option<Task> {
+        let core = self.place(worker).map(|(_, core)| core);
         let entry = self.models.get_mut(&id)?;
         let jobs = entry.queue.take(priority, entry.batching.as_ref(), now);
         self.dropped.append(&mut entry.queue.take_dropped());
@@ -646,7 +761,7 @@ impl SchedulerState {
         if jobs.is_empty() {
             return None;
         }
-        let warm = entry.idle.iter().rposition(|instance| instance.last_worker == worker);
+        let warm = entry.idle.iter().rposition(|instance| Some(instance.last_core) == core);
         let instance = warm.map(|index| entry.idle.remove(index)).or_else(|| entry.idle.pop())?;
         self.clock = entry.core_time;
         for &other in &reserved {

@@ -23,10 +23,10 @@ pub(super) use ledge_engine::pipeline::work::panic_message;
 /// ran while nothing else ran, and after the second in a process of its own.
 const UNEXPLAINED_ENDS_MAX: u8 = 3;
 
-/// Runs jobs as worker `index` until the engine is closed. The one behind those of the cores is the spare worker, which
+/// Runs jobs as worker `index` until the engine is closed. The one behind those of both tiers is the spare worker, which
 /// shares the first core.
 pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
-    let own: Vec<usize> = shared.cpus.get(index).or(shared.cpus.first()).copied().into_iter().collect();
+    let own: Vec<usize> = shared.cpus.iter().cycle().nth(index).copied().into_iter().collect();
     let pinned = cores::pin(&own);
     if let Err(error) = &pinned {
         tracing::warn!(%error, core = ?own, "cannot pin a worker to its core; it may run on any core");
@@ -62,13 +62,13 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 // The spare worker holds no core of its own.
-                let cores = if index < shared.cpus.len() { reserved.len() + 1 } else { 0 };
+                let cores = if index < 2 * shared.cpus.len() { reserved.len() + 1 } else { 0 };
                 let task = Running { shared, model, cores, core: index, is_wide: !reserved.is_empty(), taken };
-                let Ran { went_well, compute, is_suspect, again } = run(&task, &mut instance, jobs);
+                let Ran { went_well, compute, cpu, is_suspect, again } = run(&task, &mut instance, jobs);
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
-                long_run::repair(shared, &mut instance, model, cores);
+                long_run::repair(shared, &mut instance, task.long(Instant::now()));
                 if is_suspect {
                     shared.suspect_model(model);
                 }
@@ -78,6 +78,9 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
 
                 let now = Instant::now();
                 state = shared.lock();
+                if let Some(cpu) = cpu {
+                    state.record_cpu(model, cpu);
+                }
                 match went_well {
                     Ok(true) if tensors => state.record_run(model, bytes, compute),
                     Ok(_) => {}
@@ -125,7 +128,7 @@ impl Running<'_> {
     }
 
     fn long(&self, deadline: Instant) -> LongRun {
-        LongRun { model: self.model, cores: self.cores, deadline }
+        LongRun { model: self.model, worker: self.core, cores: self.cores, deadline }
     }
 
     /// Runs the model on tensors, to the end of the run.
@@ -151,6 +154,8 @@ struct Ran {
     went_well: Result<bool, NotBatched>,
     /// The time that the model took.
     compute: Duration,
+    /// The CPU time of all runs, with making their inputs and reading their outputs; `None` when none ended.
+    cpu: Option<Duration>,
     /// True when its process ended again without a cause that is known, in a run beside which nothing else ran.
     is_suspect: bool,
     /// Jobs that run again, because their process ended and they are not known to be the cause.
@@ -166,19 +171,19 @@ fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
         jobs = admitted(instance, jobs);
         went_well = Ok(jobs.len() == before);
     }
-    let mut ran = Ran { went_well, compute: Duration::ZERO, is_suspect: false, again: Vec::new() };
+    let mut ran = Ran { went_well, compute: Duration::ZERO, cpu: None, is_suspect: false, again: Vec::new() };
     let is_elsewhere = instance.backend.process().is_some();
     let is_exclusive = jobs.iter().any(|job| job.unexplained_ends > 0);
     let _turn = is_elsewhere.then(|| if is_exclusive { shared.turns.exclusive() } else { shared.turns.shared() });
     if jobs.len() > 1 {
         match run_together(task, instance, &jobs) {
-            Ok(Ok(Some((answers, time)))) => {
+            Ok(Ok(Some(Joint { answers, time, cpu }))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     let queue = taken.saturating_duration_since(job.queued);
                     let run = RunResult { outputs, time, ..RunResult::default() };
                     answer(job.reply, Ok(run), Times { queue, ..Times::default() });
                 }
-                return Ran { compute: time.total(), ..ran };
+                return Ran { compute: time.total(), cpu: Some(cpu), ..ran };
             }
             // One of the jobs is to blame, or none: each runs by itself, when the model is loaded again.
             Ok(Err(Interruption { crashed, is_explained })) => {
@@ -206,7 +211,10 @@ fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
             continue;
         }
         match run_alone(task, instance, job) {
-            Alone::Succeeded(time) => ran.compute += time,
+            Alone::Succeeded { compute, cpu } => {
+                ran.compute += compute;
+                ran.cpu = Some(ran.cpu.unwrap_or_default() + cpu);
+            }
             Alone::Failed => ran.went_well = ran.went_well.map(|_| false),
             Alone::Interrupted(job) => {
                 ran.is_suspect |= job.unexplained_ends > 1;
@@ -239,8 +247,8 @@ fn admitted(instance: &Instance, jobs: Vec<Job>) -> Vec<Job> {
 
 /// The end of a job that ran by itself. All but an interrupted one are answered.
 enum Alone {
-    /// With the time that the model took.
-    Succeeded(Duration),
+    /// With the time that the model took, and the CPU time of the run with making its inputs and reading its outputs.
+    Succeeded { compute: Duration, cpu: Duration },
     /// Perhaps its process ended because of it.
     Failed,
     /// Its process ended for another reason.
@@ -274,7 +282,7 @@ fn run_alone(task: &Running<'_>, instance: &mut Instance, mut job: Job) -> Alone
             task.shared.model_crashed(task.model, reason, Some(&job.culprit()));
             Alone::Failed
         }
-        Ok(run) => Alone::Succeeded(run.time.total()),
+        Ok(run) => Alone::Succeeded { compute: run.time.total(), cpu: run.cpu },
         Err(_) => Alone::Failed,
     };
     let Job { inputs, reply, .. } = job;
@@ -300,6 +308,9 @@ fn run_raw(
         finished = long_run::see_out(task.shared, instance, task.long(deadline));
     }
     let WorkTimes { compute, run_cpu, pipeline_cpu, .. } = finished.times;
+    if let Ok(run) = &mut finished.result {
+        run.cpu = run_cpu + pipeline_cpu;
+    }
     if let Some(compute) = compute {
         instance.observer.executed(rows, compute, run_cpu);
     }
@@ -307,8 +318,13 @@ fn run_raw(
     finished
 }
 
-/// The answers of a joint run, each as the outputs of its job, and the time of the run.
-type Joint = (Vec<Vec<Tensor>>, ComputeTime);
+/// A joint run that succeeded.
+struct Joint {
+    /// The outputs of each job.
+    answers: Vec<Vec<Tensor>>,
+    time: ComputeTime,
+    cpu: Duration,
+}
 
 /// The end of the process of a joint run.
 struct Interruption {
@@ -330,7 +346,7 @@ fn run_together(
     // Until then somebody waits for the answer.
     let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(task.taken);
     Ok(match task.tensors(instance, &inputs, &first.outputs, rows.iter().sum(), deadline) {
-        Ok(RunResult { outputs, time, .. }) => Ok(Some((split(&outputs, &rows)?, time))),
+        Ok(RunResult { outputs, time, cpu }) => Ok(Some(Joint { answers: split(&outputs, &rows)?, time, cpu })),
         Err(RunError::Crashed { reason }) => Err(Interruption { crashed: Some(reason), is_explained: true }),
         Err(RunError::Interrupted { is_explained, .. }) => Err(Interruption { crashed: None, is_explained }),
         Err(_) => Ok(None),
@@ -344,9 +360,10 @@ pub(super) fn run_once(
     rows: usize,
     place: RunPlace,
 ) -> Result<RunResult, RunError> {
-    let (result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
-    if let Ok(result) = &result {
-        instance.observer.executed(rows, result.time, cpu + result.cpu_elsewhere);
+    let (mut result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
+    if let Ok(result) = &mut result {
+        result.cpu += cpu;
+        instance.observer.executed(rows, result.time, result.cpu);
     }
     result
 }

@@ -52,12 +52,15 @@ struct Machine {
 
 const MS: Duration = Duration::from_millis(1);
 
+/// The background worker of a machine with one core.
+const BACK: usize = 1;
+
 impl Machine {
-    /// A machine with all its workers asleep.
-    fn new(workers: usize) -> Self {
+    /// A machine of so many cores, with all its workers asleep.
+    fn new(cores: usize) -> Self {
         let (alive, start) = (watch::Sender::new(()), Instant::now());
-        let mut state = SchedulerState::new(workers, None);
-        for worker in 0..workers {
+        let mut state = SchedulerState::new(cores, None);
+        for worker in 0..2 * cores {
             assert!(matches!(state.next(worker, start), NextAction::Sleep(None)));
         }
         Self { state, start, alive, kept: Vec::new() }
@@ -66,7 +69,7 @@ impl Machine {
     fn instance(&self) -> Instance {
         Instance {
             backend: Box::new(Unrun(Signature::default())),
-            last_worker: 0,
+            last_core: 0,
             last_used: self.start,
             bytes: 100,
             observer: Arc::new(Silent),
@@ -75,15 +78,17 @@ impl Machine {
         }
     }
 
+    /// A model whose runs are known to be short.
     fn model(&mut self, instances: usize, threads: usize, max: usize) -> u64 {
         let keep_alive = Some(Duration::from_secs(10));
         let scale = Scale { min: 1, max, threads, target_queue_time: 10 * MS, keep_alive };
-        let workers = (0..self.state.workers.len()).collect();
+        let cores = (0..self.state.cores()).collect();
         let queue = Queue::new(QueueLimits { jobs: 100, bytes: 1 << 20 });
-        let mut entry = ModelEntry::new(queue, scale, None, workers, self.start);
+        let mut entry = ModelEntry::new(queue, scale, None, cores, self.start);
         entry.instances = instances;
         entry.bytes_each = 100;
         entry.steady = true;
+        entry.average_cpu = Some(MS);
         entry.idle = (0..instances).map(|_| self.instance()).collect();
         self.state.add(entry)
     }
@@ -141,12 +146,65 @@ fn a_job_wakes_a_sleeping_worker_that_takes_it() {
 fn interactive_goes_before_batch_whatever_came_first() {
     let mut machine = Machine::new(1);
     let (a, b) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
+    machine.state.record_cpu(b, 10_000 * MS);
     machine.offer(a, Priority::Batch, MS);
     machine.offer(b, Priority::Interactive, 2 * MS);
-    let first = machine.wake(0, 3 * MS).unwrap();
+    let first = machine.wake(BACK, 3 * MS).unwrap();
     assert_eq!(first.model, b);
-    machine.done(0, first, MS);
-    assert_eq!(machine.wake(0, 4 * MS).unwrap().model, a);
+    machine.done(BACK, first, MS);
+    assert_eq!(machine.wake(BACK, 4 * MS).unwrap().model, a);
+}
+
+#[test]
+fn a_core_runs_a_short_interactive_job_beside_a_job_of_the_background() {
+    let mut machine = Machine::new(1);
+    let (short, long, new) = (machine.model(2, 1, 2), machine.model(1, 1, 1), machine.model(1, 1, 1));
+    machine.state.record_cpu(long, 10_000 * MS);
+    machine.state.model(new).unwrap().average_cpu = None;
+    assert_eq!(machine.offer(long, Priority::Interactive, MS), Some(BACK));
+    assert!(machine.wake(0, MS).is_none(), "the foreground is for short runs");
+    let first = machine.wake(BACK, MS).unwrap();
+    assert_eq!(machine.offer(short, Priority::Interactive, 2 * MS), Some(0));
+    let beside = machine.wake(0, 2 * MS).unwrap();
+    assert_eq!((first.model, beside.model), (long, short));
+
+    // A batch job of a short model waits for the background, and so does a model without a measured run.
+    assert_eq!(machine.offer(short, Priority::Batch, 3 * MS), None);
+    assert_eq!(machine.offer(new, Priority::Interactive, 3 * MS), None);
+    machine.done(0, beside, MS);
+    assert!(machine.wake(0, 4 * MS).is_none());
+    machine.done(BACK, first, 100 * MS);
+    let next = machine.wake(BACK, 101 * MS).unwrap();
+    assert_eq!(next.model, new);
+    machine.done(BACK, next, MS);
+    assert_eq!(machine.wake(BACK, 102 * MS).unwrap().model, short);
+}
+
+#[test]
+fn a_model_changes_its_tier_with_the_average_of_its_runs() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    machine.state.record_cpu(model, 50 * MS);
+    assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(0), "one slow run is not the rule");
+    let task = machine.wake(0, MS).unwrap();
+    machine.done(0, task, MS);
+    for _ in 0..4 {
+        machine.state.record_cpu(model, 50 * MS);
+    }
+    assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(BACK));
+}
+
+#[test]
+fn a_short_run_needs_no_worker_while_the_background_is_busy() {
+    let mut machine = Machine::new(1);
+    let (brief, long) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
+    machine.state.record_run(brief, 100, Duration::from_micros(20));
+    machine.state.record_cpu(long, 10_000 * MS);
+    machine.offer(long, Priority::Interactive, MS);
+    let _running = machine.wake(BACK, MS).unwrap();
+    machine.offer(long, Priority::Interactive, MS);
+    let (_, worker) = machine.state.take_brief(brief, 100, None).unwrap();
+    assert_eq!(worker, 0);
 }
 
 #[test]
@@ -190,19 +248,20 @@ fn idleness_is_not_saved_up() {
 #[test]
 fn a_run_on_two_cores_waits_for_both_and_is_not_overtaken() {
     let mut machine = Machine::new(2);
-    let (small, wide) = (machine.model(2, 1, 2), machine.model(1, 2, 1));
-    machine.offer(small, Priority::Interactive, MS);
-    let running = machine.wake(0, MS).unwrap();
+    let (long, wide) = (machine.model(2, 1, 2), machine.model(1, 2, 1));
+    machine.state.record_cpu(long, 10_000 * MS);
+    machine.offer(long, Priority::Interactive, MS);
+    let running = machine.wake(2, MS).unwrap();
     machine.offer(wide, Priority::Interactive, MS);
-    assert!(machine.wake(1, MS).is_none(), "one core is busy");
-    machine.offer(small, Priority::Interactive, MS);
-    machine.done(0, running, MS);
-    let task = machine.wake(0, 2 * MS).unwrap();
-    assert_eq!((task.model, task.reserved.as_slice()), (wide, &[1][..]));
-    assert!(machine.state.is_reserved(1));
-    machine.done(0, task, MS);
-    assert!(!machine.state.is_reserved(1));
-    assert_eq!(machine.state.worker_to_wake(machine.start + 3 * MS), Some(1));
+    assert!(machine.wake(3, MS).is_none(), "one core is busy");
+    machine.offer(long, Priority::Interactive, MS);
+    machine.done(2, running, MS);
+    let task = machine.wake(2, 2 * MS).unwrap();
+    assert_eq!((task.model, task.reserved.as_slice()), (wide, &[3][..]));
+    assert!(machine.state.is_reserved(3) && !machine.state.is_reserved(1));
+    machine.done(2, task, MS);
+    assert!(!machine.state.is_reserved(3));
+    assert_eq!(machine.state.worker_to_wake(machine.start + 3 * MS), Some(3));
 }
 
 #[test]
@@ -355,6 +414,9 @@ fn runs_that_became_long_go_to_a_worker_again() {
     assert!(machine.state.take_brief(model, 100, None).is_some());
 }
 
+/// The spare worker of a machine with two cores.
+const SPARE: usize = 4;
+
 #[test]
 fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
     let mut machine = Machine::new(2);
@@ -363,20 +425,22 @@ fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
     machine.offer(endless, Priority::Interactive, MS);
     let held = [0, 1].map(|worker| machine.wake(worker, MS).unwrap());
     assert_eq!(machine.offer(other, Priority::Interactive, MS), None);
-    assert!(machine.wake(2, MS).is_none(), "the runs may end soon");
-    assert_eq!(machine.state.begin_long_run(endless, 1), None);
-    assert_eq!(machine.state.begin_long_run(endless, 1), Some(2));
+    assert!(machine.wake(SPARE, MS).is_none(), "the runs may end soon");
+    assert_eq!(machine.state.begin_long_run(endless, 0, 1), None);
+    assert_eq!(machine.state.begin_long_run(endless, 1, 1), Some(SPARE));
 
     // The model whose runs are long waits, also with an instance of its own.
     machine.offer(endless, Priority::Interactive, 2 * MS);
-    let task = machine.wake(2, 2 * MS).unwrap();
+    let task = machine.wake(SPARE, 2 * MS).unwrap();
     assert_eq!((task.model, task.reserved.len()), (other, 0));
-    assert!(machine.wake(2, 2 * MS).is_none());
-    machine.done(2, task, MS);
-    assert_eq!(machine.offer(other, Priority::Interactive, 3 * MS), Some(2));
+    assert!(machine.wake(SPARE, 2 * MS).is_none());
+    machine.done(SPARE, task, MS);
+    assert_eq!(machine.offer(other, Priority::Interactive, 3 * MS), Some(SPARE));
+    // The background is not held up.
+    assert_eq!(machine.offer(other, Priority::Batch, 3 * MS), Some(2));
 
-    machine.state.end_long_run(endless, 1);
-    assert!(machine.wake(2, 4 * MS).is_none(), "a core will be free");
+    machine.state.end_long_run(endless, 1, 1);
+    assert!(machine.wake(SPARE, 4 * MS).is_none(), "a core will be free");
     let [first, _second] = held;
     machine.done(0, first, 10 * MS);
     assert_eq!(machine.wake(0, 5 * MS).unwrap().model, other);
@@ -386,24 +450,26 @@ fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
 fn a_long_run_on_all_cores_leaves_the_spare_worker_to_others() {
     let mut machine = Machine::new(2);
     let (wide, other) = (machine.model(1, 2, 1), machine.model(1, 1, 1));
+    machine.state.record_cpu(other, 10_000 * MS);
     machine.offer(wide, Priority::Interactive, MS);
-    let task = machine.wake(0, MS).unwrap();
+    let task = machine.wake(2, MS).unwrap();
     let cores = task.reserved.len() + 1;
     machine.offer(other, Priority::Interactive, MS);
-    assert_eq!(machine.state.begin_long_run(wide, cores), Some(2));
-    assert_eq!(machine.wake(2, MS).unwrap().model, other);
+    assert_eq!(machine.state.begin_long_run(wide, 2, cores), Some(SPARE));
+    assert_eq!(machine.wake(SPARE, MS).unwrap().model, other);
 }
 
 #[test]
 fn the_last_core_is_told_from_the_others() {
     let mut machine = Machine::new(2);
-    machine.state.begin_overdue_run(1);
-    assert!(!machine.state.is_overdue_everywhere());
-    // That of the spare worker holds none.
-    machine.state.begin_overdue_run(0);
-    assert!(!machine.state.is_overdue_everywhere());
-    machine.state.begin_overdue_run(1);
-    assert!(machine.state.is_overdue_everywhere());
-    machine.state.end_overdue_run(1);
-    assert!(!machine.state.is_overdue_everywhere());
+    machine.state.begin_overdue_run(0, 1);
+    assert!(!machine.state.is_overdue_everywhere(0));
+    // That of the spare worker holds none, and those of the background are others.
+    machine.state.begin_overdue_run(SPARE, 0);
+    machine.state.begin_overdue_run(2, 1);
+    assert!(!machine.state.is_overdue_everywhere(0));
+    machine.state.begin_overdue_run(1, 1);
+    assert!(machine.state.is_overdue_everywhere(0) && !machine.state.is_overdue_everywhere(2));
+    machine.state.end_overdue_run(1, 1);
+    assert!(!machine.state.is_overdue_everywhere(0));
 }
