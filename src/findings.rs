@@ -3,7 +3,7 @@
 //! Files of `findings/`:
 //! * `machine.rs` - the CPU, the limits on this process, memory and disk
 //! * `access.rs` - a way in for at least one caller, and the store of API keys
-//! * `cameras.rs` - the models that cameras need
+//! * `cameras.rs` - the states of cameras, and the models that they need
 //!
 //! The findings of a part are in its own crate.
 
@@ -46,5 +46,9 @@ pub fn findings(config: &Config, seeker: Seeker, ask_daemon: &dyn Fn(&str) -> Op
     checks.push(access::check(config));
     checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
     checks.extend(cameras::checks(config, ask_daemon));
+    if seeker == Seeker::Command {
+        // The daemon adds the states of its cameras itself.
+        cameras::add_states(&mut checks, ask_daemon);
+    }
     checks
 }

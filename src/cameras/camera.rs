@@ -6,16 +6,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use ledge_base::clock;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::ZoneOutline;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_service::audit_event::AuditSink;
 
 use crate::change::{GrayPicture, Mask};
+use crate::clock::Moment;
 use crate::config::{CameraConfig, WHOLE_PICTURE, ZoneConfig};
+use crate::health::{CameraState, Health};
 use crate::messages::{
-    CameraCounts, CameraEvent, CameraMessage, CameraTopics, EventObject, MessageKind, OFFLINE, ONLINE, Publish,
+    CameraCounts, CameraEvent, CameraMessage, CameraStatus, CameraTopics, EventObject, MessageKind, OFFLINE, ONLINE,
+    Publish,
 };
 use crate::metrics::CameraCounters;
 use crate::pictures_audit::{PublishedPictures, SeenPictures};
@@ -27,25 +29,9 @@ use crate::zones::Point;
 /// little is found, too.
 const REFRESH_MS: u64 = 60_000;
 
-/// Failures in a row after which a camera, or its model, is away. A single one says little: a packet was lost, a queue
-/// was full.
-pub const FAILURES_UNTIL_AWAY: u32 = 2;
-
-/// A time, by both clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// Milliseconds of a clock that never jumps.
-    pub steady_ms: u64,
-    /// Milliseconds since the Unix epoch.
-    pub unix_ms: u64,
-}
-
-impl Moment {
-    /// For people, in RFC 3339 with milliseconds.
-    fn text(self) -> String {
-        clock::rfc3339_micros(i64::try_from(self.unix_ms.saturating_mul(1000)).unwrap_or(i64::MAX))
-    }
-}
+/// The time in milliseconds after which the status is published again while new pictures come: the time of the last one
+/// in it is not older than this.
+const STATUS_MS: u64 = 60_000;
 
 /// A camera with what it has seen.
 #[derive(Debug)]
@@ -67,17 +53,14 @@ struct State {
     shown: Shown,
     /// That picture, to compare others with it. `None`: the model is asked about the next one.
     reference: Option<Reference>,
-    /// `None` until the first picture or failure.
-    is_online: Option<bool>,
+    health: Health,
+    /// The steady time at which the status was published last.
+    status_ms: Option<u64>,
     /// The counts that were published last.
     counts: Option<BTreeMap<Subject, usize>>,
     /// The number of looks since the start.
     looks: u32,
-    /// The pictures in a row that the model did not answer.
-    unanswered: u32,
     last_picture_ms: Option<u64>,
-    /// The time of the last picture that came with a call.
-    last_seen_ms: u64,
     published: PublishedPictures,
     seen: SeenPictures,
 }
@@ -133,12 +116,11 @@ impl Camera {
             presence: Presence::new(config.rules()),
             shown: Shown::default(),
             reference: None,
-            is_online: None,
+            health: Health::default(),
+            status_ms: None,
             counts: None,
             looks: 0,
-            unanswered: 0,
             last_picture_ms: None,
-            last_seen_ms: 0,
             published: PublishedPictures::default(),
             seen: SeenPictures::default(),
         };
@@ -219,51 +201,58 @@ impl Camera {
         self.look(&mut state, now)
     }
 
-    /// Notes that the camera answers. True if it did not before.
-    pub fn answers(&self, now: Moment) -> bool {
-        let mut state = self.lock();
-        state.last_seen_ms = now.steady_ms;
-        self.set_online(&mut state, true)
+    /// Notes that no picture came. `is_certain`: another try would not help. True if the state changed, as in all that
+    /// follow.
+    pub fn missed(&self, reason: String, is_certain: bool, now: Moment) -> bool {
+        self.observe(now, |health| health.missed(reason, is_certain, now))
     }
 
-    /// Notes that the camera does not answer. True if it did before.
-    pub fn is_away(&self) -> bool {
-        let mut state = self.lock();
-        state.presence.away();
-        self.set_online(&mut state, false)
+    /// Notes that a picture came and could not be decoded, or had no answer.
+    pub fn failed(&self, reason: String, now: Moment) -> bool {
+        self.observe(now, |health| health.failed(reason, now))
     }
 
-    /// Notes that the model did not answer. Nothing is gone because it is away, as with the camera itself. True if it is
-    /// away.
-    pub fn unanswered(&self) -> bool {
+    /// Notes a picture that has had the same bytes for too long. `None` if it is not one: it is to be looked at.
+    pub fn froze(&self, hash: &blake3::Hash, now: Moment) -> Option<bool> {
+        let is_frozen = self.lock().health.is_frozen_by(hash, self.config.frozen_after_ms, now);
+        is_frozen.then(|| self.observe(now, |health| health.froze(now)))
+    }
+
+    /// Notes that a picture was looked at: it shows nothing new, or the model answered it.
+    pub fn looked_at(&self, hash: blake3::Hash, now: Moment) -> bool {
+        self.observe(now, |health| health.looked_at(hash, now))
+    }
+
+    /// The state of the camera now.
+    pub fn health(&self) -> Health {
+        self.lock().health.clone()
+    }
+
+    /// Applies an observation to the state of the camera, and publishes what follows.
+    fn observe(&self, now: Moment, observe: impl FnOnce(&mut Health) -> bool) -> bool {
         let mut state = self.lock();
-        state.unanswered = state.unanswered.saturating_add(1);
-        let is_away = state.unanswered >= FAILURES_UNTIL_AWAY;
-        if is_away {
+        let (before, known) = (availability(state.health.state), state.health.new_picture());
+        let has_changed = observe(&mut state.health);
+
+        if has_changed && state.health.state != CameraState::Online {
+            // Nothing is gone because nobody looks.
             state.presence.away();
+            if state.health.state == CameraState::Failing {
+                // The camera is online again when the model answers, not when a picture is like the last one.
+                state.reference = None;
+            }
         }
-        is_away
-    }
-
-    /// Notes that the time of a camera without an address has passed without a picture.
-    pub fn miss(&self, now: Moment, patience_ms: u64) -> bool {
-        let is_late = now.steady_ms.saturating_sub(self.lock().last_seen_ms) > patience_ms;
-        is_late && self.is_away()
-    }
-
-    /// True if it answered last time; `None` before the first picture or failure.
-    pub fn is_online(&self) -> Option<bool> {
-        self.lock().is_online
-    }
-
-    fn set_online(&self, state: &mut State, is_online: bool) -> bool {
-        if state.is_online.replace(is_online) == Some(is_online) {
-            return false;
+        if let Some(word) = availability(state.health.state).filter(|word| before != Some(*word)) {
+            let (topic, payload) = (self.topics.state(), Bytes::from_static(word.as_bytes()));
+            self.publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Presence });
         }
-        let payload = Bytes::from_static(if is_online { ONLINE } else { OFFLINE }.as_bytes());
-        let topic = self.topics.state();
-        self.publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Presence });
-        true
+        let is_due = state.status_ms.is_none_or(|last| now.steady_ms.saturating_sub(last) >= STATUS_MS);
+        if has_changed || is_due && state.health.new_picture() != known {
+            state.status_ms = Some(now.steady_ms);
+            let status = CameraStatus::of(self.config.name.as_str(), &state.health);
+            self.publisher.publish(CameraMessage::json(self.topics.status(), &status, true));
+        }
+        has_changed
     }
 
     /// Publishes a picture that the box may show.
@@ -322,7 +311,6 @@ impl Camera {
     }
 
     fn look(&self, state: &mut State, now: Moment) -> Seen {
-        state.unanswered = 0;
         let look = self.look_of(&state.shown);
         let changes = state.presence.look(&look, now.steady_ms);
         for change in &changes {
@@ -422,6 +410,16 @@ impl Camera {
             zones.entry(self.zone_name(subject.zone)).or_default().insert(subject.label.to_string(), *count);
         }
         zones
+    }
+}
+
+/// The word for a state on the topic by which Home Assistant knows whether the counts are to be believed; `None` before
+/// anything is known.
+fn availability(state: CameraState) -> Option<&'static str> {
+    match state {
+        CameraState::Waiting => None,
+        CameraState::Online => Some(ONLINE),
+        CameraState::Failing | CameraState::Frozen | CameraState::Away => Some(OFFLINE),
     }
 }
 

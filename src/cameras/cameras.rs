@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::names::{CameraName, DeviceName, ModelName};
@@ -26,10 +25,12 @@ use prometheus_client::encoding::DescriptorEncoder;
 use tokio::sync::mpsc;
 
 use crate::camera::{Camera, Found};
+use crate::clock::Clock;
 use crate::config::{CamerasConfig, HomeAssistantConfig};
 use crate::discovery::{self, Announcements, Site};
 use crate::doctor;
 use crate::fetch::Fetcher;
+use crate::health::CameraState;
 use crate::http::ROUTES;
 use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
 use crate::metrics;
@@ -40,6 +41,9 @@ use crate::watch::{GivenPicture, Watcher, Watching};
 
 /// The most pictures of one camera that came with calls and wait. Further ones are dropped: a newer one follows.
 const GIVEN_PICTURES_MAX: usize = 2;
+
+/// The most time in milliseconds over which the first pictures of all cameras are spread.
+const SPREAD_MS: u64 = 10_000;
 
 /// The most cameras that `systemctl status` names.
 const NAMED_MAX: usize = 5;
@@ -61,6 +65,7 @@ pub struct CameraServices {
     pub cameras_topic: String,
     /// The topic that says whether this box is online.
     pub online_topic: String,
+    pub clock: Arc<dyn Clock>,
 }
 
 /// A handle to all cameras. Clones share them.
@@ -134,7 +139,7 @@ impl Cameras {
         let watching = Watching {
             renderer: Renderer::new(services.serving.clone(), services.faces.clone()),
             kept: PictureMemory::new(KEPT_BYTES_MAX),
-            started: Instant::now(),
+            clock: services.clock.clone(),
         };
         let (publisher, cameras_topic) = (services.publisher.clone(), services.cameras_topic.clone());
         let state = CamerasState { cameras, given: senders, watching, publisher, cameras_topic, announcements };
@@ -161,7 +166,7 @@ impl Cameras {
         let of_camera = |camera: &Arc<Camera>| {
             let topics = CameraTopics::new(cameras_topic, &camera.config.name);
             let picture = camera.config.publish_pictures.then(|| topics.picture());
-            [topics.counts(), topics.state()].into_iter().chain(picture)
+            [topics.counts(), topics.state(), topics.status()].into_iter().chain(picture)
         };
         cameras.iter().flat_map(of_camera).chain(announcements.keys().cloned()).collect()
     }
@@ -208,12 +213,12 @@ impl CameraTasks {
             spawn(Box::pin(Watcher::new(camera, watching.clone()).take(given)));
         }
         let memory = PictureMemory::new(PICTURES_BYTES_MAX);
-        let count = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
-        for (camera, number) in all.iter().zip(0_u32..) {
+        let count = u64::try_from(all.len()).unwrap_or(u64::MAX).max(1);
+        for (camera, number) in all.iter().zip(0_u64..) {
             if let Some(fetcher) = Fetcher::new(&camera.config, &services.egress, &memory) {
                 // Not all at once: the cores are busy evenly.
-                let delay = camera.config.interval().min(Duration::from_secs(10)) * number / count;
-                spawn(Box::pin(Watcher::new(camera.clone(), watching.clone()).run(fetcher, delay)));
+                let delay_ms = camera.config.interval_ms.min(SPREAD_MS) * number / count;
+                spawn(Box::pin(Watcher::new(camera.clone(), watching.clone()).run(fetcher, delay_ms)));
             }
         }
 
@@ -265,17 +270,21 @@ impl Part for Cameras {
     }
 
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
-        metrics::encode(encoder, &self.0.cameras)
+        metrics::encode(encoder, &self.0.cameras, self.0.watching.now())
     }
 
     fn problem(&self, is_starting: bool) -> Option<String> {
-        let away = self.0.cameras.iter().filter(|camera| camera.is_online() == Some(false));
-        let away: Vec<_> = away.map(|camera| camera.config.name.as_str()).collect();
-        if is_starting || away.is_empty() {
+        if is_starting {
             return None;
         }
-        let named = away.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
-        let more = if away.len() > NAMED_MAX { ", ..." } else { "" };
-        Some(format!("no pictures of {} of {} cameras ({named}{more})", away.len(), self.0.cameras.len()))
+        let down = |camera: &Arc<Camera>| match camera.health().state {
+            CameraState::Waiting | CameraState::Online => None,
+            state => Some(format!("{} is {}", camera.config.name, state.as_str())),
+        };
+        let down: Vec<_> = self.0.cameras.iter().filter_map(down).collect();
+        let named = down.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+        let more = if down.len() > NAMED_MAX { ", ..." } else { "" };
+        let (count, all) = (down.len(), self.0.cameras.len());
+        (count > 0).then(|| format!("{count} of {all} cameras are not online ({named}{more})"))
     }
 }

@@ -86,6 +86,10 @@ pub struct CameraConfig {
     /// The time in milliseconds after which something that was not seen again is gone.
     #[serde(default = "hold_ms", deserialize_with = "in_range::<0, 3_600_000, _, _>")]
     pub hold_ms: u64,
+    /// The time in milliseconds after which a camera whose pictures all have the same bytes is frozen; 0 for one that
+    /// serves a picture that stays.
+    #[serde(default = "frozen_after_ms", deserialize_with = "in_range::<0, 86_400_000, _, _>")]
+    pub frozen_after_ms: u64,
     /// Publishes annotated pictures over MQTT.
     #[serde(default)]
     pub publish_pictures: bool,
@@ -180,6 +184,12 @@ fn appear_after() -> u32 {
 
 fn hold_ms() -> u64 {
     5000
+}
+
+/// Two pictures of a live sensor never have the same bytes, but a camera may serve one for some time before it takes the
+/// next one.
+fn frozen_after_ms() -> u64 {
+    120_000
 }
 
 fn picture_interval_ms() -> u64 {

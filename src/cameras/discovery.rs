@@ -10,6 +10,7 @@ use ledge_base::names::DeviceName;
 use serde_json::{Value, json};
 
 use crate::config::{CameraConfig, CamerasConfig, WHOLE_PICTURE};
+use crate::health::CameraState;
 use crate::messages::CameraTopics;
 
 /// The messages of this box for Home Assistant: the content of each topic.
@@ -65,6 +66,26 @@ impl Announcer<'_> {
             "availability_topic": self.site.online,
         });
         self.entity("binary_sensor", &["connection"], connected);
+        let state = json!({
+            "name": "State",
+            "state_topic": self.topics.status(),
+            "value_template": "{{ value_json.state }}",
+            "device_class": "enum",
+            "options": CameraState::ALL.map(CameraState::as_str),
+            "entity_category": "diagnostic",
+            "availability_topic": self.site.online,
+        });
+        self.entity("sensor", &["state"], state);
+        // Home Assistant shows it as an age. Without a picture the template says None, which is an unknown time.
+        let new_picture = json!({
+            "name": "Last new picture",
+            "state_topic": self.topics.status(),
+            "value_template": "{{ value_json.new_picture_at }}",
+            "device_class": "timestamp",
+            "entity_category": "diagnostic",
+            "availability_topic": self.site.online,
+        });
+        self.entity("sensor", &["new-picture"], new_picture);
         if camera.publish_pictures {
             let picture = json!({
                 "name": "Picture",
@@ -202,6 +223,8 @@ mod tests {
             format!("homeassistant/sensor/{node}/yard--count--everywhere--person/config"),
             format!("homeassistant/sensor/{node}/yard--count--everywhere--traffic-20light/config"),
             format!("homeassistant/sensor/{node}/yard--count--gate--person/config"),
+            format!("homeassistant/sensor/{node}/yard--new-2dpicture/config"),
+            format!("homeassistant/sensor/{node}/yard--state/config"),
         ];
         assert_eq!(topics, expected);
 
@@ -214,6 +237,14 @@ mod tests {
             connection.get("availability").is_none() && connection["availability_topic"] == "ledge/v1/box.7/online"
         );
         assert_eq!(found[&expected[3]]["name"], "Gate person");
+        // Both say why the others are unavailable, so they stay while the camera is not online.
+        for (diagnostic, value) in [(&expected[8], "new_picture_at"), (&expected[9], "state")] {
+            let entity = &found[diagnostic];
+            assert_eq!(entity["state_topic"], "ledge/v1/box.7/cameras/yard/status");
+            assert_eq!(entity["value_template"], format!("{{{{ value_json.{value} }}}}"));
+            assert!(entity.get("availability").is_none() && entity["availability_topic"] == "ledge/v1/box.7/online");
+        }
+        assert_eq!(found[&expected[9]]["options"], json!(["waiting", "online", "failing", "frozen", "away"]));
         let ids: BTreeSet<_> = found.values().map(|entity| entity["unique_id"].to_string()).collect();
         assert_eq!(ids.len(), found.len());
         let devices: BTreeSet<_> = found.values().map(|entity| entity["device"].to_string()).collect();
@@ -221,8 +252,8 @@ mod tests {
     }
 
     #[test]
-    fn without_labels_there_is_the_connection_alone() {
-        assert_eq!(announced("[[camera]]\nname = 'yard'").len(), 1);
+    fn without_labels_there_are_the_diagnostics_alone() {
+        assert_eq!(announced("[[camera]]\nname = 'yard'").len(), 3);
     }
 
     proptest! {

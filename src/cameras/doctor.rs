@@ -1,35 +1,51 @@
 //! The findings about cameras: each one is asked for a picture.
 
 use futures_util::future::join_all;
+use ledge_base::memory_budget::Account;
 use ledge_egress::Egress;
-use ledge_engine::pipeline::picture_size::picture_size;
+use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_part::check::{Check, size};
 use ledge_part::section::DoctorContext;
 use ledge_service::audit_event::AuditSink;
-use ledge_service::off_thread::block_on;
+use ledge_service::off_thread::{block_on, blocking};
+use tokio::sync::Semaphore;
 
 use crate::address::SnapshotUrl;
 use crate::camera::Camera;
+use crate::change::gray_thumbnail;
 use crate::config::{CameraConfig, CamerasConfig};
-use crate::fetch::{FetchError, Fetcher};
+use crate::fetch::Fetcher;
+use crate::health::{CameraState, Health};
 use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
 
-/// The findings about cameras that are watched: those that gave a picture, or none, at the last try.
+/// The findings about cameras that are watched, by their state now.
 pub fn watched<'a>(cameras: impl Iterator<Item = &'a Camera>) -> Vec<Check> {
     let check = |camera: &Camera| {
-        let name = format!("camera {}", camera.config.name);
-        if camera.is_online()? {
-            return Some(Check::ok(&name, "it gives pictures"));
-        }
-        let advice = match camera.config.url {
-            Some(_) => {
-                "`ledge doctor` asks it for a picture and says why there is none: check the camera, its url and its login"
-            }
-            None => "check the software that sends its pictures",
-        };
-        Some(Check::fail(&name, "it gives no picture", advice))
+        let Health { state, reason, .. } = camera.health();
+        finding(camera.config.name.as_str(), camera.config.url.is_some(), state, &reason.unwrap_or_default())
     };
     cameras.filter_map(check).collect()
+}
+
+/// The finding about a camera in a state; `None` before its first picture.
+pub fn finding(camera: &str, has_address: bool, state: CameraState, reason: &str) -> Option<Check> {
+    let name = format!("camera {camera}");
+    let (detail, advice) = match state {
+        CameraState::Waiting => return None,
+        CameraState::Online => return Some(Check::ok(&name, "it gives pictures")),
+        CameraState::Failing => (
+            "is failing: its pictures come and cannot be used",
+            "check that its url is that of a JPEG, PNG or WebP picture, and that its model is loaded and has time",
+        ),
+        CameraState::Frozen => (
+            "is frozen",
+            "restart the camera, or the software that makes its pictures; where a picture may stay the same, set \
+             camera.frozen_after_ms to a longer time or 0",
+        ),
+        CameraState::Away if has_address => ("gives no picture", "check the camera, its url and its login"),
+        CameraState::Away => ("gives no picture", "check the software that sends its pictures"),
+    };
+    Some(Check::fail(&name, format!("it {detail}: {reason}"), advice))
 }
 
 /// The result of asking a camera for a picture.
@@ -48,24 +64,29 @@ pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check>
     let egress = Egress::new(context.egress, AuditSink::to_nowhere());
     let memory = PictureMemory::new(PICTURES_BYTES_MAX);
     let with_address = config.iter().filter_map(|camera| Some((camera, Fetcher::new(camera, &egress, &memory)?)));
-    let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher).await))));
+    let turns = Semaphore::new(1);
+    let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher, &turns).await))));
     match asked {
         Ok(asked) => asked.iter().map(|(camera, asked)| check(camera, asked)).collect(),
         Err(error) => vec![Check::fail("cameras", error.to_string(), "see the message")],
     }
 }
 
-async fn ask(mut fetcher: Fetcher) -> Asked {
-    let picture = fetcher.picture().await.map_err(|error| reason(&error));
-    let picture = picture.and_then(|picture| {
-        let size = picture_size(&picture).map_err(|error| error.to_string())?;
-        Ok((picture.len(), size))
-    });
+/// Asks for a picture, and decodes it when it is its turn: only the memory of one is taken at a time.
+async fn ask(mut fetcher: Fetcher, turns: &Semaphore) -> Asked {
+    let picture = match fetcher.picture().await {
+        Ok(picture) => {
+            // Decoded as the daemon does it: a whole header says nothing about the rest.
+            let decode = move || {
+                let gray = gray_thumbnail(&picture, DecodeLimits::default(), &Account::unlimited())?;
+                Ok::<_, ImageError>((picture.len(), gray.size))
+            };
+            let _turn = turns.acquire().await;
+            blocking(decode).await.map_err(|error| format!("its picture cannot be used: {error}"))
+        }
+        Err(error) => Err(format!("it gives no picture: {error}")),
+    };
     Asked { picture, sends_password: fetcher.sends_password() }
-}
-
-fn reason(error: &FetchError) -> String {
-    format!("it gives no picture: {error}")
 }
 
 fn check(camera: &CameraConfig, asked: &Asked) -> Check {

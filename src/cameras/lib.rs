@@ -1,5 +1,5 @@
 //! Cameras without other software: this box fetches their pictures, finds objects in those that changed, and publishes
-//! events. Who may, sees the last ones.
+//! events. Authorized callers can view the latest pictures.
 //!
 //! Files, in reading order:
 //! * `config.rs`, `address.rs` - `[[camera]]` and `[home_assistant]`
@@ -7,12 +7,15 @@
 //! * `presence.rs` - counts that do not flicker
 //! * `change.rs` - tells whether a picture shows something new
 //! * `messages.rs` - topics and contents of the messages, and the way out of the box
+//! * `clock.rs` - the time, which tests pass in
+//! * `health.rs` - online, failing, frozen or away, and why
 //! * `camera.rs` - one camera: from pictures and detections to messages
 //! * `login.rs`, `fetch.rs` - pictures from a camera, with basic and digest authentication
 //! * `picture_memory.rs` - the bound of the pictures of all cameras
 //! * `render.rs` - the questions to models, and pictures as they may be shown
-//! * `recent.rs` - the condition, the last picture and the last events of a camera
-//! * `watch.rs` - the task of a camera: fetch, compare, ask the model, back off
+//! * `recent.rs` - the last picture and the last events of a camera
+//! * `retry.rs` - the pauses before a camera that gave no picture is asked again
+//! * `watch.rs` - the task of a camera: fetch, compare, ask the model
 //! * `discovery.rs`, `retained.rs` - entities in Home Assistant, and the memory of what the broker keeps
 //! * `pictures_audit.rs` - the audit records of pictures that were published or seen
 //! * `http.rs` - `ROUTES`, the table of the routes of this crate; `status.rs` the documents about cameras and events
@@ -21,8 +24,10 @@
 //! Invariants:
 //! * The crate does not know MQTT: messages leave through `Publish`, pictures come through `egress` or with a call. Only
 //!   `http.rs` knows HTTP.
-//! * `zones.rs`, `presence.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are passed in.
-//! * A camera that is away, or whose model is, makes no event. A picture that showed nothing new counts as another look at the last one.
+//! * `zones.rs`, `presence.rs`, `health.rs`, `retry.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are
+//!   passed in.
+//! * A camera that is not online makes no event. It is online while its last picture was looked at. A picture that showed
+//!   nothing new counts as another look at the last one.
 //! * No picture leaves the box, and none is shown to anybody, without its blurred places: `render.rs` is the only way.
 //! * A camera has one picture in progress at most, and the fetched pictures of all cameras share one bound. So do those
 //!   that are kept to be shown, of each camera the last one. None is written to a disk.
@@ -32,9 +37,11 @@ pub mod address;
 pub mod camera;
 pub mod cameras;
 pub mod change;
+pub mod clock;
 pub mod config;
 pub mod discovery;
-mod doctor;
+pub mod doctor;
+pub mod health;
 pub mod http;
 pub mod login;
 pub mod messages;
@@ -46,6 +53,7 @@ pub mod presence;
 mod recent;
 mod render;
 mod retained;
+mod retry;
 mod status;
 mod watch;
 pub mod zones;

@@ -9,6 +9,9 @@ use ledge_engine::pipeline::detection::DetectionBox;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::clock::Moment;
+use crate::health::Health;
+
 /// Payloads of the state of a camera, as Home Assistant expects them by default.
 pub const ONLINE: &str = "online";
 pub const OFFLINE: &str = "offline";
@@ -26,7 +29,7 @@ pub struct CameraMessage {
 /// The kind of content, for the egress policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Events, counts and the description of entities, in JSON.
+    /// Events, counts, the status and the description of entities, in JSON.
     Data,
     /// Online or offline.
     Presence,
@@ -60,6 +63,10 @@ impl CameraTopics {
 
     pub fn state(&self) -> String {
         format!("{}/state", self.0)
+    }
+
+    pub fn status(&self) -> String {
+        format!("{}/status", self.0)
     }
 
     pub fn picture(&self) -> String {
@@ -102,6 +109,26 @@ pub struct CameraCounts<'a> {
     pub at: String,
     /// By zone and label.
     pub zones: BTreeMap<&'a str, BTreeMap<String, usize>>,
+}
+
+/// The state of a camera. The reason stays on the box: it may have addresses of the network in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct CameraStatus<'a> {
+    pub camera: &'a str,
+    /// `waiting`, `online`, `failing`, `frozen` or `away`.
+    pub state: &'static str,
+    /// The time since when it is so, in RFC 3339.
+    pub since: Option<String>,
+    /// The time of the last picture with other bytes than the one before, in RFC 3339.
+    pub new_picture_at: Option<String>,
+}
+
+impl<'a> CameraStatus<'a> {
+    pub fn of(camera: &'a str, health: &Health) -> Self {
+        let text = |moment: Option<Moment>| moment.map(Moment::text);
+        let (since, new_picture_at) = (text(health.since), text(health.new_picture()));
+        Self { camera, state: health.state.as_str(), since, new_picture_at }
+    }
 }
 
 impl CameraMessage {

@@ -11,6 +11,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::camera::Camera;
+use crate::clock::Moment;
+use crate::health::CameraState;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -56,12 +58,28 @@ impl CameraCounters {
     }
 }
 
-/// Writes the metrics of all cameras.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, cameras: &[Arc<Camera>]) -> Result<(), Error> {
+/// Writes the metrics of all cameras, at `now`.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, cameras: &[Arc<Camera>], now: Moment) -> Result<(), Error> {
     let of = |camera: &Camera| label("camera", camera.config.name.as_str());
-    let online =
-        cameras.iter().map(|camera| (of(camera), ConstGauge::new(i64::from(camera.is_online() == Some(true)))));
-    family(encoder, "camera_online", "1 while the camera answers, else 0", online)?;
+    let all: Vec<_> = cameras.iter().map(|camera| (camera, camera.health())).collect();
+    let is = |is_so: bool| ConstGauge::new(i64::from(is_so));
+
+    let online = all.iter().map(|(camera, health)| (of(camera), is(health.state == CameraState::Online)));
+    family(encoder, "camera_online", "1 while the camera is online, else 0", online)?;
+    let states = all.iter().flat_map(|(camera, health)| {
+        CameraState::ALL.map(|state| {
+            let mut labels = of(camera);
+            labels.push(("state", state.as_str().to_owned()));
+            (labels, is(health.state == state))
+        })
+    });
+    family(encoder, "camera_state", "1 for the state of the camera, else 0", states)?;
+    let ages = all.iter().filter_map(|(camera, health)| {
+        let age = Duration::from_millis(now.since_ms(health.new_picture()?));
+        Some((of(camera), ConstGauge::new(age.as_secs_f64())))
+    });
+    let help = "Time since the last picture that was looked at and had other bytes than the one before";
+    family(encoder, "camera_picture_age_seconds", help, ages)?;
 
     let pictures = cameras.iter().flat_map(|camera| {
         let counters = &camera.counters;

@@ -1,12 +1,10 @@
-//! The things that a camera showed lately, for people who look at it: its condition, its last picture, its last events.
-//! They are in memory only, and bounded.
+//! The things that a camera showed lately, for people who look at it: its last picture and its last events. They are in memory only, and bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use ledge_base::names::ModelName;
-use serde::Serialize;
 
 use crate::picture_memory::PictureMemory;
 use crate::presence::{Change, Subject};
@@ -25,34 +23,8 @@ pub struct Recent {
 
 #[derive(Debug, Default)]
 struct RecentState {
-    condition: ConditionSince,
-    /// The time of the last picture that came, new or not.
-    looked_ms: Option<u64>,
     picture: Option<Arc<LastPicture>>,
     events: VecDeque<PastEvent>,
-}
-
-/// The condition of a camera.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Condition {
-    /// No picture came yet.
-    #[default]
-    Waiting,
-    Online,
-    /// It gives no pictures.
-    Away,
-    /// Its pictures come, and its model does not answer.
-    Unanswered,
-}
-
-/// A condition, with its beginning and its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ConditionSince {
-    pub condition: Condition,
-    /// Milliseconds since the Unix epoch; `None` before the first picture or failure.
-    pub since_ms: Option<u64>,
-    pub reason: Option<String>,
 }
 
 /// The last picture that the model was asked about, as it came: nobody sees it before it is drawn.
@@ -107,37 +79,6 @@ impl Recent {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a picture came.
-    pub fn came(&self, now_ms: u64) {
-        let mut state = self.lock();
-        state.looked_ms = Some(now_ms);
-        if matches!(state.condition.condition, Condition::Waiting | Condition::Away) {
-            state.condition.set(Condition::Online, None, now_ms);
-        }
-    }
-
-    /// Notes that no picture came. One failure says little, unless there never was a picture.
-    pub fn missed(&self, reason: String, is_away: bool, now_ms: u64) {
-        let condition = &mut self.lock().condition;
-        if is_away {
-            condition.set(Condition::Away, Some(reason), now_ms);
-        } else if condition.condition == Condition::Waiting {
-            condition.reason = Some(reason);
-        }
-    }
-
-    /// Notes that the model did not answer.
-    pub fn unanswered(&self, reason: String, is_away: bool, now_ms: u64) {
-        if is_away {
-            self.lock().condition.set(Condition::Unanswered, Some(reason), now_ms);
-        }
-    }
-
-    /// Notes that the model answered.
-    pub fn answered(&self, now_ms: u64) {
-        self.lock().condition.set(Condition::Online, None, now_ms);
-    }
-
     /// Keeps a picture in place of the last one, as far as `memory` has room.
     pub fn keep(&self, examined: Examined, model: &ModelName, now_ms: u64, memory: &PictureMemory) {
         let mut state = self.lock();
@@ -157,12 +98,6 @@ impl Recent {
         self.lock().picture.clone()
     }
 
-    /// Its condition, and the time of the last picture that came.
-    pub fn condition(&self) -> (ConditionSince, Option<u64>) {
-        let state = self.lock();
-        (state.condition.clone(), state.looked_ms)
-    }
-
     pub fn note(&self, event: PastEvent) {
         let events = &mut self.lock().events;
         events.truncate(EVENTS_MAX - 1);
@@ -175,46 +110,10 @@ impl Recent {
     }
 }
 
-impl ConditionSince {
-    fn set(&mut self, condition: Condition, reason: Option<String>, now_ms: u64) {
-        if self.condition != condition {
-            self.since_ms = Some(now_ms);
-        }
-        (self.condition, self.reason) = (condition, reason);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::camera::Found;
-
-    #[test]
-    fn a_condition_lasts_since_it_began_with_its_last_reason() {
-        let recent = Recent::default();
-        let is = |condition, since_ms: Option<u64>, reason: Option<&str>| {
-            let reason = reason.map(str::to_owned);
-            assert_eq!(recent.condition().0, ConditionSince { condition, since_ms, reason });
-        };
-        is(Condition::Waiting, None, None);
-        recent.missed("late".into(), false, 1);
-        is(Condition::Waiting, None, Some("late"));
-        recent.missed("late".into(), true, 2);
-        recent.missed("gone".into(), true, 3);
-        is(Condition::Away, Some(2), Some("gone"));
-        recent.came(4);
-        recent.missed("once".into(), false, 5);
-        is(Condition::Online, Some(4), None);
-        // Pictures come, and the model does not answer them.
-        recent.unanswered("full".into(), false, 6);
-        is(Condition::Online, Some(4), None);
-        recent.unanswered("full".into(), true, 7);
-        recent.came(8);
-        is(Condition::Unanswered, Some(7), Some("full"));
-        recent.answered(9);
-        is(Condition::Online, Some(9), None);
-        assert_eq!(recent.condition().1, Some(8));
-    }
 
     #[test]
     fn only_so_many_events_are_kept_and_the_newest_is_first() {

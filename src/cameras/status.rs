@@ -1,13 +1,14 @@
 //! The documents about cameras and their events.
 
-use ledge_base::clock::rfc3339_micros;
 use ledge_base::names::ModelName;
 use serde::Serialize;
 
 use crate::camera::{Camera, CountsByZone};
 use crate::cameras::Cameras;
+use crate::clock::{Moment, text};
 use crate::config::ZoneConfig;
-use crate::recent::{Condition, ConditionSince, LastPicture};
+use crate::health::{CameraState, Health};
+use crate::recent::LastPicture;
 use crate::render::Renderer;
 
 /// The most events of all cameras in an answer.
@@ -22,10 +23,10 @@ pub struct CamerasDocument<'a> {
 #[derive(Debug, Serialize)]
 struct CameraDocument<'a> {
     name: &'a str,
-    state: Condition,
+    state: CameraState,
     /// The time since when it is so.
     since: Option<String>,
-    /// The reason why no pictures come, or none is answered.
+    /// The reason for which it is not online.
     reason: Option<String>,
     /// The address of its pictures, with `<hidden>` in place of a password; `None` if they come with calls.
     url: Option<String>,
@@ -41,6 +42,8 @@ struct CameraDocument<'a> {
     counts: Option<CountsByZone<'a>>,
     /// The time of the last picture that came, new or not.
     looked_at: Option<String>,
+    /// The time of the last picture that was looked at and had other bytes than the one before.
+    new_picture_at: Option<String>,
     /// The last picture that showed something new.
     picture: Option<PictureDocument>,
 }
@@ -85,7 +88,9 @@ impl<'a> CamerasDocument<'a> {
 impl<'a> CameraDocument<'a> {
     fn of(camera: &'a Camera, renderer: &Renderer) -> Self {
         let config = &camera.config;
-        let (ConditionSince { condition, since_ms, reason }, looked_ms) = camera.recent.condition();
+        let health = camera.health();
+        let new_picture_at = health.new_picture().map(Moment::text);
+        let Health { state, since, reason, came, .. } = health;
         let picture = camera.recent.picture().map(|last| PictureDocument {
             at: text(last.at_ms),
             model: last.model.as_str().to_owned(),
@@ -96,8 +101,8 @@ impl<'a> CameraDocument<'a> {
         });
         Self {
             name: config.name.as_str(),
-            state: condition,
-            since: since_ms.map(text),
+            state,
+            since: since.map(Moment::text),
             reason,
             url: config.url.as_ref().map(ToString::to_string),
             interval_ms: config.interval_ms,
@@ -106,15 +111,11 @@ impl<'a> CameraDocument<'a> {
             blur: &config.blur,
             zones: &config.zones,
             counts: camera.counts(),
-            looked_at: looked_ms.map(text),
+            looked_at: came.map(Moment::text),
+            new_picture_at,
             picture,
         }
     }
-}
-
-/// A time for people, in RFC 3339 with milliseconds.
-fn text(unix_ms: u64) -> String {
-    rfc3339_micros(i64::try_from(unix_ms.saturating_mul(1000)).unwrap_or(i64::MAX))
 }
 
 /// The reason why a picture cannot be shown to anybody now.

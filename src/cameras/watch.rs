@@ -1,28 +1,25 @@
 //! The task of one camera: fetch, compare, ask the model, and back off while the camera does not answer.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use ledge_base::backoff::{Backoff, random};
-use ledge_base::clock;
+use ledge_base::backoff::random;
 use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelName;
 use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_engine::pipeline::picture_size::picture_size;
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
 
-use crate::camera::{Camera, FAILURES_UNTIL_AWAY, Found, Moment, Verdict};
+use crate::camera::{Camera, Found, Verdict};
 use crate::change::{GrayPicture, gray_thumbnail};
+use crate::clock::{Clock, Moment};
 use crate::fetch::{FetchError, Fetcher};
+use crate::health::{CameraState, Health};
 use crate::metrics::CameraCounters;
 use crate::picture_memory::PictureMemory;
 use crate::render::{AskError, Examined, RenderError, Renderer};
-
-/// The first and the longest pause after a camera did not answer.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+use crate::retry::Retries;
 
 /// A camera without an address is away after so many of its intervals, and after a minute at the earliest.
 const MISSED_INTERVALS: u64 = 3;
@@ -34,13 +31,12 @@ pub struct Watching {
     pub renderer: Renderer,
     /// The memory of the pictures that are kept to be shown.
     pub kept: PictureMemory,
-    pub started: Instant,
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Watching {
     pub fn now(&self) -> Moment {
-        let steady_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Moment { steady_ms, unix_ms: clock::unix_millis() }
+        self.clock.now()
     }
 }
 
@@ -56,8 +52,14 @@ pub struct GivenPicture {
 /// The result of a first look at a picture.
 #[derive(Debug)]
 enum FirstLook {
-    Unchanged,
-    New { hash: blake3::Hash, gray: Option<GrayPicture>, size: (u32, u32) },
+    /// It has had the same bytes for too long; true if that is news.
+    Frozen(bool),
+    Unchanged(blake3::Hash),
+    New {
+        hash: blake3::Hash,
+        gray: Option<GrayPicture>,
+        size: (u32, u32),
+    },
 }
 
 /// The task of a camera.
@@ -65,48 +67,42 @@ enum FirstLook {
 pub struct Watcher {
     camera: Arc<Camera>,
     watching: Watching,
-    /// Set while the model does not answer, to log it once.
-    is_unanswered: bool,
-    /// The same while no picture is published because something cannot be blurred.
+    /// Set while no picture is published because something cannot be blurred, to log it once.
     cannot_blur: bool,
 }
 
 impl Watcher {
     pub fn new(camera: Arc<Camera>, watching: Watching) -> Self {
-        Self { camera, watching, is_unanswered: false, cannot_blur: false }
+        Self { camera, watching, cannot_blur: false }
     }
 
-    /// Watches a camera with an address, from `delay` on. It never ends.
-    pub async fn run(mut self, mut fetcher: Fetcher, delay: Duration) {
-        let interval = self.camera.config.interval();
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + delay, interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut failures = 0;
+    /// Watches a camera with an address, from `delay_ms` on. It never ends.
+    pub async fn run(mut self, mut fetcher: Fetcher, delay_ms: u64) {
+        let interval_ms = self.camera.config.interval_ms;
+        let mut due_ms = self.now().steady_ms + delay_ms;
+        let mut retries = Retries::default();
         loop {
-            ticks.tick().await;
-            let began = Instant::now();
+            self.watching.clock.sleep_until(due_ms).await;
+            let (began, asked) = (Instant::now(), self.now());
             let answer = fetcher.picture().await;
             CameraCounters::spend(&self.camera.counters.fetching_us, began.elapsed());
             match answer {
                 Ok(picture) => {
-                    (failures, backoff) = (0, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
-                    self.is_back();
+                    retries = Retries::default();
                     match self.account().take(picture.len()) {
                         Ok(held) => self.look_at(held.keep(picture)).await,
-                        Err(no_room) => self.unanswered(&AskError::Picture(no_room.into())),
+                        Err(no_room) => self.failed(&AskError::Picture(no_room.into())),
                     }
+                    // The next one in step; those whose time has passed are left out.
+                    let late_ms = self.now().steady_ms.saturating_sub(due_ms);
+                    due_ms += interval_ms * (late_ms / interval_ms + 1);
                 }
                 Err(error) => {
-                    self.camera.counters.missing.inc();
-                    failures += 1;
-                    // A camera locks the user out after some wrong passwords.
                     let is_login = matches!(error, FetchError::LoginRefused | FetchError::Login(_));
-                    if is_login {
-                        backoff.give_way();
-                    }
-                    self.failed(&error, is_login || failures >= FAILURES_UNTIL_AWAY);
-                    tokio::time::sleep(backoff.pause(random())).await;
+                    self.missed(&error, is_login);
+                    // From the beginning of this try on: one that ran into a timeout has waited already.
+                    let pause = retries.pause(asked, is_login, random());
+                    due_ms = asked.steady_ms + u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
                 }
             }
         }
@@ -115,24 +111,22 @@ impl Watcher {
     /// Takes the pictures of a camera without an address. It never ends.
     pub async fn take(mut self, mut given: mpsc::Receiver<GivenPicture>) {
         let patience_ms = (self.camera.config.interval_ms * MISSED_INTERVALS).max(SHORTEST_PATIENCE_MS);
-        let mut ticks = tokio::time::interval(Duration::from_millis(patience_ms / 4));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let clock = self.watching.clock.clone();
+        let mut late_ms = self.now().steady_ms + patience_ms;
         loop {
             tokio::select! {
                 picture = given.recv() => match picture {
                     Some(picture) => {
-                        self.is_back();
                         self.take_one(picture).await;
+                        late_ms = self.now().steady_ms + patience_ms;
                     }
                     None => return std::future::pending().await,
                 },
-                _ = ticks.tick() => {
-                    if self.camera.miss(self.now(), patience_ms) {
-                        let camera = self.camera.config.name.as_str();
-                        let reason = format!("no picture came with a call for {} s", patience_ms / 1000);
-                        tracing::warn!(camera, reason, "no pictures of the camera");
-                        self.camera.recent.missed(reason, true, self.now().unix_ms);
-                    }
+                () = clock.sleep_until(late_ms) => {
+                    let reason = format!("no picture came with a call for {} s", patience_ms / 1000);
+                    let has_changed = self.camera.missed(reason, true, self.now());
+                    self.report(has_changed);
+                    late_ms = self.now().steady_ms + patience_ms;
                 }
             }
         }
@@ -147,25 +141,39 @@ impl Watcher {
         self.watching.renderer.account(&self.camera.config)
     }
 
-    fn is_back(&self) {
-        self.camera.recent.came(self.now().unix_ms);
-        let was_known = self.camera.is_online().is_some();
-        if self.camera.answers(self.now()) {
-            let camera = self.camera.config.name.as_str();
-            let message = if was_known { "the camera answers again" } else { "the camera answers" };
-            tracing::info!(camera, message);
+    /// Logs the state of the camera, if it is another one now: a camera that is away for a night must not fill the log.
+    fn report(&self, has_changed: bool) {
+        if !has_changed {
+            return;
+        }
+        let Health { state, reason, .. } = self.camera.health();
+        let (camera, reason) = (self.camera.config.name.as_str(), reason.unwrap_or_default());
+        match state {
+            CameraState::Waiting => {}
+            CameraState::Online => tracing::info!(camera, "the camera is online"),
+            CameraState::Failing => tracing::warn!(camera, reason, "the pictures of the camera cannot be used"),
+            CameraState::Frozen => tracing::warn!(camera, reason, "the camera is frozen"),
+            CameraState::Away => tracing::warn!(camera, reason, "the camera gives no picture"),
         }
     }
 
-    fn failed(&self, error: &FetchError, is_away: bool) {
-        self.camera.recent.missed(error.to_string(), is_away, self.now().unix_ms);
-        let camera = self.camera.config.name.as_str();
-        // A warning once: a camera that is away for a night would fill the log.
-        if is_away && self.camera.is_away() {
-            tracing::warn!(camera, %error, "the camera gives no picture");
-        } else {
-            tracing::debug!(camera, %error, "the camera gives no picture");
-        }
+    fn missed(&self, error: &FetchError, is_certain: bool) {
+        self.camera.counters.missing.inc();
+        tracing::debug!(camera = self.camera.config.name.as_str(), %error, "no picture came");
+        let has_changed = self.camera.missed(error.to_string(), is_certain, self.now());
+        self.report(has_changed);
+    }
+
+    fn failed(&self, error: &AskError) {
+        self.camera.counters.failed.inc();
+        tracing::debug!(camera = self.camera.config.name.as_str(), %error, "a picture cannot be used");
+        let has_changed = self.camera.failed(error.to_string(), self.now());
+        self.report(has_changed);
+    }
+
+    fn looked_at(&self, hash: blake3::Hash, now: Moment) {
+        let has_changed = self.camera.looked_at(hash, now);
+        self.report(has_changed);
     }
 
     /// Finds the objects on a picture, unless it shows nothing new.
@@ -173,27 +181,30 @@ impl Watcher {
         let now = self.now();
         let examined = match self.examine(picture.clone(), now).await {
             Ok(examined) => examined,
-            Err(error) => return self.unanswered(&error.into()),
+            Err(error) => return self.failed(&error.into()),
         };
         let to_publish = match examined {
-            FirstLook::Unchanged => {
+            FirstLook::Frozen(has_changed) => {
                 self.camera.counters.unchanged.inc();
+                return self.report(has_changed);
+            }
+            FirstLook::Unchanged(hash) => {
+                self.camera.counters.unchanged.inc();
+                self.looked_at(hash, now);
                 self.camera.unchanged(now)
             }
             FirstLook::New { hash, gray, size } => {
                 let config = &self.camera.config;
                 match self.watching.renderer.find(config, picture.clone()).await {
                     Ok(found) => {
-                        if std::mem::take(&mut self.is_unanswered) {
-                            tracing::info!(camera = config.name.as_str(), "the model answers again");
-                        }
                         self.camera.counters.inferred.inc();
+                        self.looked_at(hash, now);
                         let seen = self.camera.found(hash, gray, size, found.clone(), now);
                         let examined = Examined { photograph: picture.clone(), size, found };
                         self.keep(&config.model, examined.clone(), now);
                         seen.wants_picture.then_some((examined.found, size))
                     }
-                    Err(error) => return self.unanswered(&error),
+                    Err(error) => return self.failed(&error),
                 }
             }
         };
@@ -219,21 +230,7 @@ impl Watcher {
 
     /// Keeps a picture that `model` has just answered, for who asks to see it.
     fn keep(&self, model: &ModelName, examined: Examined, now: Moment) {
-        let recent = &self.camera.recent;
-        recent.answered(now.unix_ms);
-        recent.keep(examined, model, now.unix_ms, &self.watching.kept);
-    }
-
-    fn unanswered(&mut self, error: &AskError) {
-        self.camera.counters.failed.inc();
-        let is_away = self.camera.unanswered();
-        self.camera.recent.unanswered(error.to_string(), is_away, self.now().unix_ms);
-        let (camera, model) = (self.camera.config.name.as_str(), self.camera.config.model.as_str());
-        if std::mem::replace(&mut self.is_unanswered, true) {
-            tracing::debug!(camera, model, %error, "a picture of the camera has no answer");
-        } else {
-            tracing::warn!(camera, model, %error, "a picture of the camera has no answer");
-        }
+        self.camera.recent.keep(examined, model, now.unix_ms, &self.watching.kept);
     }
 
     async fn take_one(&mut self, GivenPicture { model, photograph, found }: GivenPicture) {
@@ -247,10 +244,14 @@ impl Watcher {
         };
         let (size, hash, photograph) = match self.watching.renderer.on_a_core(read).await {
             Ok(read) => read,
-            Err(error) => return self.unanswered(&AskError::Picture(error)),
+            Err(error) => return self.failed(&AskError::Picture(error)),
         };
-        self.is_unanswered = false;
+        if let Some(has_changed) = self.camera.froze(&hash, now) {
+            self.camera.counters.unchanged.inc();
+            return self.report(has_changed);
+        }
         self.camera.counters.inferred.inc();
+        self.looked_at(hash, now);
         let seen = self.camera.found(hash, None, size, found.clone(), now);
         let examined = Examined { photograph, size, found };
         self.keep(&model, examined.clone(), now);
@@ -287,16 +288,19 @@ fn examine(
     now: Moment,
 ) -> Result<FirstLook, ImageError> {
     let hash = blake3::hash(picture);
+    if let Some(has_changed) = camera.froze(&hash, now) {
+        return Ok(FirstLook::Frozen(has_changed));
+    }
     let verdict = camera.judge_bytes(&hash, now);
     if verdict == Verdict::Unchanged {
-        return Ok(FirstLook::Unchanged);
+        return Ok(FirstLook::Unchanged(hash));
     }
     if !camera.compares() {
         return Ok(FirstLook::New { hash, gray: None, size: picture_size(picture)? });
     }
     let gray = gray_thumbnail(picture, limits, account)?;
     if verdict == Verdict::Compare && camera.judge_picture(&gray) == Verdict::Unchanged {
-        return Ok(FirstLook::Unchanged);
+        return Ok(FirstLook::Unchanged(hash));
     }
     Ok(FirstLook::New { hash, size: gray.size, gray: Some(gray) })
 }

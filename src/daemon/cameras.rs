@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ledge_base::log_limiter::LogLimiter;
 use ledge_cameras::cameras::{CameraServices, CameraTasks, Cameras};
+use ledge_cameras::clock::SystemClock;
 use ledge_cameras::messages::{CameraMessage, MessageKind, Publish};
 use ledge_egress::Content;
 use ledge_models::serving::Serving;
@@ -83,6 +84,7 @@ impl WatchedCameras {
             publisher: config.mqtt.broker.is_some().then(|| to_broker(publisher)),
             cameras_topic: topics.cameras().as_str().to_owned(),
             online_topic: topics.online().as_str().to_owned(),
+            clock: Arc::new(SystemClock::default()),
         };
         let (cameras, tasks) = Cameras::new(&config.camera, &config.home_assistant, services, receiver);
         serving.report_sightings_to(Arc::new(cameras.clone()));

@@ -85,7 +85,7 @@ impl LookedAt {
     /// * it opens no connections to find something ([`Seeker::Daemon`]), and reports its own connection to the broker;
     /// * it has loaded the models, so it reports those that do not serve, that calls
     ///   crash or whose queues are full, and tries none again;
-    /// * it watches the cameras, so it reports those that are away;
+    /// * it watches the cameras, so it reports those that are not online;
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Check> {
         let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));

@@ -6,6 +6,7 @@ use ledge_alerts::message as alert_message;
 use ledge_audit::config::AuditConfig;
 use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
+use ledge_cameras::messages::{CameraCounts, CameraEvent, CameraStatus};
 use ledge_egress::{ALERT_HEADERS, Content, REQUEST_HEADERS, SNAPSHOT_HEADERS};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
@@ -31,8 +32,10 @@ pub fn what(content: Content) -> &'static str {
             "the connection itself: handshakes, subscriptions, acknowledgements; no data of callers; every destination \
              may receive it"
         }
-        Content::Answer => "results of inference, for callers over MQTT and for bindings of a topic to a model",
-        Content::Presence => "the state of this box, online or offline",
+        Content::Answer => {
+            "results of inference, for callers over MQTT, for bindings of a topic to a model, and of cameras"
+        }
+        Content::Presence => "the state of this box and of each camera, online or offline",
         Content::Report => "the software, models and health of this box, for the platform",
         Content::Call => "inference calls to another box; only `ledge bench` sends them, the server never does",
         Content::Request => {
@@ -83,6 +86,13 @@ pub fn messages(content: Content) -> Vec<Message> {
                 &[("*", "mqtt.bindings.select: one value of the answer")],
             ),
             constant("properties of each answer (MQTT 5)", &answer::ANSWER_PROPERTIES),
+            typed("an event of a camera (JSON)", schemars::schema_for!(CameraEvent<'static>)),
+            typed("the counts of a camera (JSON)", schemars::schema_for!(CameraCounts<'static>)),
+            typed("the state of a camera (JSON)", schemars::schema_for!(CameraStatus<'static>)),
+            constant(
+                "an entity of Home Assistant (JSON)",
+                &[("*", "the names of this box, of a camera, its zones and labels, and the topics of their values")],
+            ),
         ],
         Content::Presence => vec![constant("presence", &[("*", "the word online or offline, nothing else")])],
         Content::Report => vec![typed("the reported document (JSON)", report::schema())],

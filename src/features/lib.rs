@@ -90,7 +90,7 @@
 //! * `merge.rs` and `window.rs` are pure. The clock is read once for each push and each read.
 //! * Without a declared view there is no file and no thread.
 //! * Only `layer.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
-//! * The crate knows no model and no transport.
+//! * The crate knows no model. Of HTTP it knows its own routes (`http.rs`) and the status of each error (`status.rs`).
 //!
 //! # One push
 //!

@@ -1,16 +1,34 @@
-//! The check of the models that cameras need: those that find objects, and the one that finds faces to blur.
+//! The checks of what the daemon knows of cameras: their state, and the models that they need: those that find objects,
+//! and the one that finds faces to blur.
 
 use std::collections::BTreeMap;
 
 use ledge_base::names::ModelName;
 use ledge_cameras::config::CameraConfig;
+use ledge_cameras::doctor::finding;
+use ledge_cameras::health::CameraState;
 use ledge_engine::pipeline::KINDS;
 use ledge_engine::pipeline::annotation::blurs_faces;
 use ledge_engine::pipeline::detection::Detection;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::Config;
-use ledge_part::check::Check;
+use ledge_part::check::{Check, Status};
+
+/// The answer of the daemon at `/cameras`, as far as it matters here.
+#[derive(Debug, Deserialize)]
+struct Watched {
+    cameras: Vec<WatchedCamera>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WatchedCamera {
+    name: String,
+    state: CameraState,
+    reason: Option<String>,
+    url: Option<String>,
+}
 
 /// The use of a model by cameras.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +79,26 @@ pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Ve
     models.iter().filter_map(check).collect()
 }
 
+/// Adds what the daemon knows of the state of cameras to `checks`, which have those of a picture of each: one picture does
+/// not show that a camera is frozen, or that its model does not answer.
+pub fn add_states(checks: &mut Vec<Check>, ask_daemon: &dyn Fn(&str) -> Option<Value>) {
+    let Some(Ok(Watched { cameras })) = ask_daemon("/cameras").map(serde_json::from_value) else { return };
+    for WatchedCamera { name, state, reason, url } in cameras {
+        // That a camera gives no picture now is better known from having asked it.
+        if state == CameraState::Away && url.is_some() {
+            continue;
+        }
+        let found = finding(&name, url.is_some(), state, &reason.unwrap_or_default());
+        let Some(found) = found.filter(|found| found.status != Status::Ok) else { continue };
+        match checks.iter_mut().find(|check| check.name == found.name) {
+            Some(asked) if asked.status == Status::Ok => *asked = found,
+            // It says in other words that its pictures cannot be used.
+            Some(asked) if asked.status == Status::Fail => {}
+            _ => checks.push(found),
+        }
+    }
+}
+
 fn uses(camera: &CameraConfig) -> impl Iterator<Item = Use> {
     // Pictures that come with calls come with the model's answer.
     let objects = camera.url.is_some().then_some(Use::Objects);
@@ -79,6 +117,41 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_state_that_the_daemon_knows_is_added_to_what_one_picture_shows() {
+        let states =
+            [("yard", "frozen"), ("gate", "failing"), ("shed", "failing"), ("barn", "away"), ("roof", "online")];
+        let of = |(name, state): &(&str, &str)| json!({"name": name, "state": state, "reason": "so it is", "url": "http://c/", "interval_ms": 1000});
+        let mut cameras: Vec<_> = states.iter().map(of).collect();
+        cameras.push(json!({"name": "till", "state": "away", "reason": "no call", "url": null}));
+        let document = json!({ "cameras": cameras });
+        let picture = |name: &str| Check::ok(&format!("camera {name}"), "a picture");
+        let mut checks = vec![
+            picture("yard"),
+            Check::warn("camera gate", "plain text", "use https"),
+            Check::fail("camera shed", "cut off", "check it"),
+            picture("barn"),
+            picture("roof"),
+        ];
+        add_states(&mut checks, &|path| (path == "/cameras").then(|| document.clone()));
+        let told: Vec<_> = checks.iter().map(|check| format!("{} {}", check.name, check.detail)).collect();
+        assert_eq!(
+            told,
+            [
+                "camera yard it is frozen: so it is",
+                "camera gate plain text",
+                "camera shed cut off",
+                "camera barn a picture",
+                "camera roof a picture",
+                "camera gate it is failing: its pictures come and cannot be used: so it is",
+                "camera till it gives no picture: no call",
+            ]
+        );
+        let before = checks.clone();
+        add_states(&mut checks, &|_| None);
+        assert_eq!(checks, before, "without a daemon");
+    }
 
     #[test]
     fn a_model_that_is_missing_or_finds_nothing_is_a_failure() {

@@ -1,5 +1,5 @@
-//! HTTP: listeners, limits and routes, with one handler file for each noun. The only code that knows axum and hyper's
-//! server. The protocols themselves are in the crate `protocol`.
+//! HTTP: listeners, limits and routes, with one handler file for each noun. The only code that knows hyper's server; parts
+//! write their own routes with axum, too. The protocols themselves are in the crate `protocol`.
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[http]`

@@ -44,7 +44,7 @@
 //! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need. Its errors go
 //!   into a pipe that the daemon reads and bounds; what was left open when Ledge was started is closed there.
 //! * A child ends with the daemon, and with its last model.
-//! * Unsafe code is in `shared_memory.rs` and `child/crash.rs` alone.
+//! * Unsafe code is in `shared_memory.rs` only.
 
 pub mod child;
 mod channel;

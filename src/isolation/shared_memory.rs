@@ -1,4 +1,4 @@
-//! Memory that the daemon and one child have in common. The only unsafe code of the crate besides `child/crash.rs`.
+//! Memory that the daemon and one child have in common. The only unsafe code of the crate.
 //!
 //! Either side may write at any time, also while the other reads: a child that runs foreign code may do anything to it.
 //! Nothing here gives a reference to bytes that the other side may not be trusted with: bytes are copied in and out,

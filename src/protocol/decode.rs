@@ -58,7 +58,7 @@ pub fn parse_header_length(value: &[u8]) -> Result<usize, ProtocolError> {
     number.ok_or_else(|| ProtocolError::HeaderLength { value: excerpt(&String::from_utf8_lossy(value)) })
 }
 
-/// Decodes an inference request (oip.md sections 2 to 6).
+/// Decodes an inference request.
 ///
 /// `header_length` is the length of the JSON in bytes: `None` when the whole body is JSON, `Some(0)` for a raw binary
 /// request, whose whole body is the only input and whose outputs are all binary. The parameter "timeout" (microseconds)

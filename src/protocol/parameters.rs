@@ -94,7 +94,7 @@ impl<'de, K: KnownParameters> Fields<'de> for Parameters<'_, K> {
     }
 }
 
-/// Parameters of a whole request (oip.md section 6).
+/// Parameters of a whole request.
 #[derive(Debug, Default)]
 pub(super) struct RequestParameters {
     /// True when outputs are binary unless they choose otherwise.

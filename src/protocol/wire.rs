@@ -1,4 +1,4 @@
-//! The JSON of an inference request, read entry by entry in one pass (oip.md section 2).
+//! The JSON of an inference request, read entry by entry in one pass.
 
 use std::mem::replace;
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ledge::audit_event::AuditSink;
 use ledge::cameras::cameras::{CameraServices, Cameras};
+use ledge::cameras::clock::SystemClock;
 use ledge::cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge::cameras::messages::{CameraMessage, MessageKind, Publish};
 use ledge::egress::{Egress, EgressConfig};
@@ -23,24 +24,24 @@ use crate::camera_server::{CameraServer, Login, PASSWORD, USER, picture};
 use crate::client::Response;
 use crate::daemon::{TestDaemon, TestRoot, copy, data, model_folder, write};
 
-const SIZE: (u32, u32) = (560, 560);
+pub const SIZE: (u32, u32) = (560, 560);
 
 /// The model.toml of the detector of coloured quarters.
-fn model_toml() -> String {
+pub fn model_toml() -> String {
     let golden: toml::Table =
         toml::from_str(&String::from_utf8(data("pipelines/object_detection.toml")).unwrap()).unwrap();
     golden["config"].as_str().unwrap().to_owned()
 }
 
 /// A box with a detector of coloured quarters, and these cameras.
-fn root(cameras: &str) -> TestRoot {
+pub fn root(cameras: &str) -> TestRoot {
     let root = TestRoot::new().model_as("colour_detector", "colours").file("colours/model.toml", model_toml());
     write(&root.folder.path().join("password"), PASSWORD.as_bytes());
     write(&root.folder.path().join("ledge.toml"), cameras.as_bytes());
     root
 }
 
-fn camera(name: &str, server: &CameraServer, more: &str) -> String {
+pub fn camera(name: &str, server: &CameraServer, more: &str) -> String {
     let url = server.url(name);
     format!(
         "[[camera]]\nname = {name:?}\nurl = {url:?}\nmodel = \"colours\"\nmin_score = 0.6\ninterval_ms = 100\n{more}\n"
@@ -48,7 +49,7 @@ fn camera(name: &str, server: &CameraServer, more: &str) -> String {
 }
 
 /// The document about a camera.
-fn of_camera(daemon: &TestDaemon, name: &str) -> Value {
+pub fn of_camera(daemon: &TestDaemon, name: &str) -> Value {
     let document = daemon.client().get("/cameras").json();
     let found = document["cameras"].as_array().unwrap().iter().find(|camera| camera["name"] == name).cloned();
     found.unwrap_or_else(|| panic!("{document}"))
@@ -56,7 +57,7 @@ fn of_camera(daemon: &TestDaemon, name: &str) -> Value {
 
 /// Waits until the document about a camera is so.
 #[track_caller]
-fn wait_for(daemon: &TestDaemon, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+pub fn wait_for(daemon: &TestDaemon, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let camera = of_camera(daemon, name);
@@ -169,8 +170,8 @@ fn a_picture_whose_blurred_places_cannot_be_found_is_shown_to_nobody() {
     assert_eq!(look(&daemon, "persons", &admin).status, 503);
     assert_eq!(look(&daemon, "open", &admin).status, 200, "nothing is to be blurred");
     server.show("open", [picture(["", "green", "", ""], SIZE, 1)]);
-    let unanswered = wait_for(&daemon, "open", |camera| camera["state"] == "unanswered");
-    assert!(unanswered["reason"].as_str().unwrap().contains("colours"), "{unanswered}");
+    let failing = wait_for(&daemon, "open", |camera| camera["state"] == "failing");
+    assert!(failing["reason"].as_str().unwrap().contains("colours"), "{failing}");
 }
 
 /// Calls what is red in pictures by another name in the folder of a model.
@@ -261,6 +262,7 @@ async fn no_picture_is_published_that_a_candidate_without_the_label_to_blur_has_
         publisher: Some(published.clone()),
         cameras_topic: "cameras".to_owned(),
         online_topic: "online".to_owned(),
+        clock: Arc::new(SystemClock::default()),
     };
     let (_home_assistant, messages) = mpsc::channel(1);
     let cameras = CamerasConfig(vec![toml::from_str(&config).unwrap()]);

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use image::codecs::jpeg::JpegEncoder;
-use image::{ExtendedColorType, ImageEncoder};
+use image::{ImageFormat, RgbImage};
 use md5::{Digest, Md5};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -45,9 +45,9 @@ struct State {
     is_away: bool,
 }
 
-/// The pictures of a camera, one after the other; the last one stays.
 struct Script {
-    pictures: Vec<Arc<[u8]>>,
+    /// What the next request gets; `None` closes its connection without an answer.
+    next: Box<dyn FnMut() -> Option<Arc<[u8]>> + Send>,
     served: usize,
 }
 
@@ -84,9 +84,20 @@ impl CameraServer {
         Self { port, scheme, state }
     }
 
-    /// Sets the pictures of a camera.
+    /// Sets the pictures of a camera, which come one after the other; the last one stays.
     pub fn show(&self, name: &str, pictures: impl IntoIterator<Item = Arc<[u8]>>) {
-        let script = Script { pictures: pictures.into_iter().collect(), served: 0 };
+        let pictures: Vec<_> = pictures.into_iter().collect();
+        let mut place = 0;
+        self.answer(name, move || {
+            let picture = pictures.get(place).or(pictures.last()).cloned();
+            place += 1;
+            picture
+        });
+    }
+
+    /// Answers each request for a picture of a camera with what this returns. `None` closes the connection.
+    pub fn answer(&self, name: &str, next: impl FnMut() -> Option<Arc<[u8]>> + Send + 'static) {
+        let script = Script { next: Box::new(next), served: 0 };
         self.state.lock().unwrap().cameras.insert(name.to_owned(), script);
     }
 
@@ -154,17 +165,25 @@ fn converse(stream: impl Read + Write, login: Login, state: &Mutex<State>) {
         }
 
         let name = path.trim_start_matches('/').trim_end_matches(".jpg");
-        let picture = state.cameras.get_mut(name).map(|script| {
-            let picture = script.pictures[script.served.min(script.pictures.len() - 1)].clone();
-            script.served += 1;
-            picture
-        });
+        let picture = match state.cameras.get_mut(name) {
+            Some(script) => {
+                let Some(picture) = (script.next)() else { return };
+                script.served += 1;
+                Some(picture)
+            }
+            None => None,
+        };
         drop(state);
         let (status, body) = match &picture {
             Some(picture) => ("200 OK", &picture[..]),
             None => ("404 Not Found", &b"no such camera"[..]),
         };
-        let head = format!("HTTP/1.1 {status}\r\nContent-Type: image/jpeg\r\nContent-Length: {}\r\n\r\n", body.len());
+        let content_type = match image::guess_format(body) {
+            Ok(format) => format.to_mime_type(),
+            Err(_) => "text/html",
+        };
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n");
         if send(stream.get_mut(), &[head.as_bytes(), body]).is_err() {
             return;
         }
@@ -194,7 +213,12 @@ fn is_right(answer: &str, path: &str, nonce: &str) -> bool {
 
 /// A grey picture with coloured quarters, as `colour_detector` finds them: red, green or blue, from the upper left one in
 /// rows. `noise` makes its bytes different from those of other pictures that show the same.
-pub fn picture(quarters: [&str; 4], (width, height): (u32, u32), noise: u32) -> Arc<[u8]> {
+pub fn picture(quarters: [&str; 4], size: (u32, u32), noise: u32) -> Arc<[u8]> {
+    picture_as(ImageFormat::Jpeg, quarters, size, noise)
+}
+
+/// The same in any format.
+pub fn picture_as(format: ImageFormat, quarters: [&str; 4], (width, height): (u32, u32), noise: u32) -> Arc<[u8]> {
     let pixel = |x: u32, y: u32| {
         let quarter = quarters[usize::from(y >= height / 2) * 2 + usize::from(x >= width / 2)];
         // Some texture, as pictures have.
@@ -210,7 +234,11 @@ pub fn picture(quarters: [&str; 4], (width, height): (u32, u32), noise: u32) -> 
         }
     };
     let pixels: Vec<u8> = (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(x, y))).collect();
-    let mut jpeg = Cursor::new(Vec::new());
-    JpegEncoder::new_with_quality(&mut jpeg, 85).write_image(&pixels, width, height, ExtendedColorType::Rgb8).unwrap();
-    jpeg.into_inner().into()
+    let picture = RgbImage::from_raw(width, height, pixels).unwrap();
+    let mut encoded = Cursor::new(Vec::new());
+    match format {
+        ImageFormat::Jpeg => picture.write_with_encoder(JpegEncoder::new_with_quality(&mut encoded, 85)).unwrap(),
+        format => picture.write_to(&mut encoded, format).unwrap(),
+    }
+    encoded.into_inner().into()
 }

@@ -19,6 +19,7 @@ mod cache;
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
 mod camera_server;
 mod camera_pictures;
+mod camera_states;
 mod cameras;
 mod candidates;
 #[path = "../peers/certificates.rs"]

@@ -66,7 +66,8 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("UnixStream as", EGRESS),
 ];
 
-fn sources() -> Vec<(String, String)> {
+/// The Rust files below a folder of the checkout, by their paths from there.
+fn rust_files(folder: &str) -> Vec<String> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -77,15 +78,20 @@ fn sources() -> Vec<(String, String)> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut found = Vec::new();
     walk(&root, &mut found);
     found.sort();
-    let read = |path: PathBuf| {
-        let text = std::fs::read_to_string(&path).unwrap();
-        (path.strip_prefix(&root).unwrap().display().to_string(), text)
-    };
-    found.into_iter().map(read).collect()
+    found.into_iter().map(|path| path.strip_prefix(&root).unwrap().display().to_string()).collect()
+}
+
+fn sources() -> Vec<(String, String)> {
+    rust_files("src").into_iter().map(|file| (file.clone(), read(&format!("src/{file}")))).collect()
+}
+
+/// A text file of the checkout.
+fn read(file: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
 /// The lines of a source without comments, and without its inline tests.
@@ -106,6 +112,60 @@ fn architecture_md_has_a_row_for_each_crate() {
     assert!(crates.len() > 5, "{crates:?}");
     for name in crates {
         assert!(text.lines().any(|line| line.starts_with(&format!("| `{name}/` |"))), "{name} has no row");
+    }
+}
+
+#[test]
+fn maps_name_only_files_that_exist() {
+    let below =
+        |folder: &str| rust_files(folder).into_iter().map(|file| format!("{folder}/{file}")).collect::<Vec<_>>();
+    let files = ["src", "tests", "benches", "fuzz"].map(below).concat();
+    let exists = |name: &str| files.iter().any(|file| file.ends_with(&format!("/{name}")) || file == name);
+    let documents = ["ARCHITECTURE.md", "SECURITY.md", "tests/README.md"].map(|file| (file.to_owned(), read(file)));
+    // The map of a crate is the comment on top. Code has backticks of its own.
+    let comment = |text: &str| text.lines().take_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join("\n");
+    let is_map = |file: &&String| file.starts_with("src/") && file.ends_with("lib.rs");
+    let crates = files.iter().filter(is_map).map(|file| (file.clone(), comment(&read(file))));
+
+    let (mut named, mut missing) = (0, Vec::new());
+    for (map, text) in documents.into_iter().chain(crates) {
+        let is_path = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_/.".contains(&byte));
+        let names = text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs") && is_path(name));
+        for name in names {
+            named += 1;
+            if !exists(name) {
+                missing.push(format!("{map} names {name}"));
+            }
+        }
+    }
+    assert_eq!(missing, [""; 0]);
+    assert!(named > 500, "{named}");
+}
+
+#[test]
+fn documents_name_each_file_with_unsafe_code() {
+    let has_unsafe = |(_, text): &(String, String)| text.contains("#![expect(unsafe_code");
+    let files: Vec<_> = sources().into_iter().filter(has_unsafe).map(|(file, _)| file).collect();
+    assert!(files.len() > 2, "{files:?}");
+    for document in ["ARCHITECTURE.md", "SECURITY.md", "Cargo.toml"] {
+        let text = read(document);
+        assert!(files.iter().all(|file| text.contains(file.as_str())), "{document} does not name all of {files:?}");
+    }
+}
+
+#[test]
+fn documents_count_the_models_of_the_package() {
+    let list = read("packaging/models.list");
+    let count = list.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).count();
+    let words = ["one model", "two models", "three models", "four models", "five models", "six models", "seven models"];
+    for (file, before) in [
+        ("README.md", "both runtimes, "),
+        ("docs/install.md", "both runtimes, "),
+        ("Cargo.toml", "ONNX Runtime, OpenVINO and "),
+        ("CHANGELOG.md", "both runtimes and "),
+    ] {
+        let text = format!("{before}{}", words[count - 1]);
+        assert!(read(file).contains(&text), "{file} does not say {text:?}");
     }
 }
 

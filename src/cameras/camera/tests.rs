@@ -18,8 +18,13 @@ impl Publish for Published {
 }
 
 impl Published {
+    /// The events, counts and pictures since the last call, each with the last level of its topic.
+    fn take(&self) -> Vec<(String, Value)> {
+        self.take_all().into_iter().filter(|(level, _)| !["state", "status"].contains(&level.as_str())).collect()
+    }
+
     /// The messages since the last call, each with the last level of its topic.
-    pub(crate) fn take(&self) -> Vec<(String, Value)> {
+    fn take_all(&self) -> Vec<(String, Value)> {
         let all = std::mem::take(&mut *self.0.lock().unwrap());
         let read = |message: CameraMessage| {
             let level = message.topic.rsplit('/').next().unwrap().to_owned();
@@ -50,6 +55,7 @@ fn found(detections: &[Detection]) -> Found {
 }
 
 fn see(camera: &Camera, second: u64, detections: &[Detection]) -> Seen {
+    camera.looked_at(blake3::hash(&second.to_le_bytes()), at(second));
     camera.found(blake3::hash(&second.to_le_bytes()), None, (100, 100), found(detections), at(second))
 }
 
@@ -149,8 +155,8 @@ fn nothing_is_gone_because_the_model_is_away() {
         see(&camera, 0, &[object("person", 0.9, 10.0)]);
         // Missed once, and then nobody answers for an hour.
         see(&camera, 1, &[]);
-        let told = (1..=unanswered).map(|_| camera.unanswered());
-        assert!(told.enumerate().all(|(earlier, is_away)| is_away == (earlier >= 1)));
+        let told = (1..=unanswered).map(|_| camera.failed("no answer".into(), at(2)));
+        assert!(told.enumerate().all(|(earlier, has_changed)| has_changed == (earlier == 1)));
         published.take();
         let is_gone = |second: &u64| {
             see(&camera, *second, &[]);
@@ -165,19 +171,55 @@ fn nothing_is_gone_because_the_model_is_away() {
     let (camera, published) = camera("");
     for second in 0..2 {
         see(&camera, second, &[object("person", 0.9, 10.0)]);
-        camera.unanswered();
+        camera.failed("no answer".into(), at(second));
     }
     assert!(published.take().iter().any(|(_, message)| message["event"] == "appeared"));
 }
 
 #[test]
-fn the_state_is_published_when_it_changes() {
-    let (camera, published) = camera("");
-    assert_eq!(camera.is_online(), None);
-    assert!(camera.answers(at(0)) && !camera.answers(at(1)));
-    assert!(!camera.miss(at(60), 60_000) && camera.miss(at(62), 60_000) && !camera.is_away());
-    let states: Vec<_> = published.take().into_iter().map(|(_, state)| state).collect();
-    assert_eq!(states, ["online", "offline"]);
+fn the_state_is_published_when_it_changes_and_the_time_of_the_last_new_picture_once_a_minute() {
+    let (camera, published) = camera("frozen_after_ms = 300000");
+    let hash = |text: &str| blake3::hash(text.as_bytes());
+    let told = || -> Vec<String> {
+        let tell = |(level, message): (String, Value)| match level.as_str() {
+            "state" => message.as_str().unwrap().to_owned(),
+            _ => format!("{} {}", message["state"], message["new_picture_at"]).replace('"', ""),
+        };
+        published.take_all().into_iter().map(tell).collect()
+    };
+    assert!(!camera.missed("late".into(), false, at(0)));
+    assert_eq!(told(), [""; 0], "one failure says nothing");
+    assert!(camera.missed("gone".into(), false, at(1)));
+    assert_eq!(told(), ["offline", "away null"]);
+    for second in 2..=120 {
+        assert_eq!(camera.looked_at(hash(&second.to_string()), at(second)), second == 2);
+    }
+    let time = |second: u64| at(second).text();
+    assert_eq!(told(), ["online".to_owned(), format!("online {}", time(2)), format!("online {}", time(62))]);
+
+    // The same bytes: nothing is told until they are too old.
+    let same = hash("120");
+    assert!((121..420).all(|second| camera.froze(&same, at(second)).is_none() && !camera.looked_at(same, at(second))));
+    assert_eq!((camera.froze(&same, at(420)), camera.froze(&same, at(421))), (Some(true), Some(false)));
+    assert_eq!(told(), ["offline".to_owned(), format!("frozen {}", time(120))]);
+    // Both are unavailable for Home Assistant: the word stays, the status is another one.
+    assert!(camera.failed("cut off".into(), at(422)) && camera.missed("gone".into(), true, at(423)));
+    assert_eq!(told(), [format!("failing {}", time(120)), format!("away {}", time(120))]);
+    assert!(camera.looked_at(hash("a"), at(424)));
+    assert_eq!(told(), ["online".to_owned(), format!("online {}", time(424))]);
+}
+
+#[test]
+fn a_camera_that_is_failing_is_online_again_when_the_model_answers() {
+    let (camera, _) = camera("");
+    let (hash, size) = (blake3::hash(b"a"), (100, 100));
+    camera.looked_at(hash, at(0));
+    camera.found(hash, None, size, found(&[]), at(0));
+    assert_eq!(camera.judge_bytes(&hash, at(1)), Verdict::Unchanged);
+    camera.failed("full".into(), at(1));
+    assert_eq!(camera.judge_bytes(&hash, at(2)), Verdict::Unchanged, "one failure says nothing");
+    camera.failed("full".into(), at(2));
+    assert_eq!(camera.judge_bytes(&hash, at(3)), Verdict::AskModel);
 }
 
 #[test]

@@ -9,7 +9,8 @@ import { editor } from './zones.js';
 
 const EVENTS_SHOWN = 25;
 const WHOLE = 'everywhere';
-const STATES = { waiting: ['off', 'no picture yet'], online: ['ok', 'online'], away: ['fail', 'away'], unanswered: ['warn', 'its model does not answer'] };
+const STATES = { waiting: ['off', 'no picture yet'], online: ['ok', 'online'], failing: ['fail', 'failing'],
+  frozen: ['fail', 'frozen'], away: ['fail', 'away'] };
 const EVENTS = { appeared: 'appeared', gone: 'is gone', count: 'more or fewer' };
 const LINES = `[[camera]]
 name = "yard"

@@ -29,7 +29,8 @@
 //!   fields such as the total of a receipt
 //!
 //! Invariants:
-//! * Only `mod.rs` names the modules of kinds; they are private to this folder.
+//! * A kind exists because `mod.rs` lists it in `KINDS`. Other crates use of its module only its types, such as documents
+//!   and embeddings.
 //! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection. Between
 //!   two runs it keeps nothing but the pages of a document that is being read, until their lease is dropped.
 //! * The data of a run, and its results, could pass through a process boundary (`work.rs`).

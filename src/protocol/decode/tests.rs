@@ -1,4 +1,4 @@
-//! The rows of oip.md sections 2 to 6 that can be decided without the model.
+//! Requests of the Open Inference Protocol that are right or wrong whatever the model: JSON, binary data, parameters.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ pub struct ServerMetadata {
     /// The name of the server.
     pub name: String,
     pub version: String,
-    /// The extensions it speaks (oip.md section 1).
+    /// The extensions it speaks.
     pub extensions: Vec<String>,
     /// The cores that run inferences: twice as many calls in flight keep the server busy. A member of Ledge's own.
     pub inference_cores: usize,

@@ -1,7 +1,7 @@
 //! `GET /v2/models/{model}[/versions/{version}]/config`: the model config as Triton writes it in JSON.
 //!
 //! `perf_analyzer` stops without it. It reads `max_batch_size`, each input's `optional` and `is_shape_tensor`, each
-//! output's `is_shape_tensor`, `response_cache.enable`, and the kind of batching (oip.md section 8).
+//! output's `is_shape_tensor`, `response_cache.enable`, and the kind of batching.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The model repository extension: index, load and unload (oip.md section 8).
+//! The model repository extension: index, load and unload.
 
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::serde_messages::in_json;

@@ -1,4 +1,4 @@
-//! `GET /v2/models/[{model}[/versions/{version}]/]stats` (oip.md section 7).
+//! `GET /v2/models/[{model}[/versions/{version}]/]stats`: the statistics extension of Triton.
 
 use std::collections::BTreeMap;
 

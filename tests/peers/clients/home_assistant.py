@@ -7,8 +7,11 @@ import json
 import sys
 
 from homeassistant.components.mqtt import discovery
-from homeassistant.components.mqtt.const import CONF_ORIGIN
+from homeassistant.components.mqtt.const import CONF_ORIGIN, PAYLOAD_NONE
 from homeassistant.helpers.template import TemplateEnvironment
+from homeassistant.util import dt as dt_util
+
+STATUS = {"camera": "yard", "state": "frozen", "since": "2026-01-01T09:12:05.500Z", "new_picture_at": "2026-01-01T09:10:05.125Z"}
 
 
 def main(entities, counts):
@@ -27,7 +30,14 @@ def main(entities, counts):
         assert set(content) <= set(checked), (topic, set(content) - set(checked))
         assert checked["unique_id"] not in ids, topic
         ids.add(checked["unique_id"])
-        if "value_template" in content:
+        if content.get("state_topic", "").endswith("/status"):
+            value = render(content["value_template"], STATUS)
+            if content["device_class"] == "enum":
+                assert value in content["options"], (topic, value)
+            else:
+                assert dt_util.parse_datetime(value, raise_on_error=True).tzinfo, (topic, value)
+                assert render(content["value_template"], {**STATUS, "new_picture_at": None}) == PAYLOAD_NONE, topic
+        elif "value_template" in content:
             values = {render(content["value_template"], found) for found in (counts, {**counts, "zones": filled(counts, 1)},
                                                                               {**counts, "zones": filled(counts, None)})}
             assert values == ({"0", "1"} if component == "sensor" else {"ON", "OFF"}), (topic, values)
@@ -40,10 +50,10 @@ def filled(counts, value):
     return {zone: {} if value is None else dict.fromkeys(labels, value) for zone, labels in zones}
 
 
-def render(template, counts):
+def render(template, message):
     """The value of a template, in the environment of Home Assistant's templates."""
     environment = TemplateEnvironment(None, False, False, None)
-    return environment.from_string(template).render(value_json=counts).strip()
+    return environment.from_string(template).render(value_json=message).strip()
 
 
 if __name__ == "__main__":
