@@ -80,7 +80,7 @@ use ledge_mqtt::publisher::Publisher;
 use ledge_part::{Environment, Part};
 use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
-use ledge_service::readiness::Latch;
+use ledge_service::readiness::{Latch, Readiness};
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::runtime_dirs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -397,6 +397,8 @@ impl App {
         listeners.announce();
         shutdown.spawn(counts.run(shutdown.clone()));
         let models_loaded = readiness.latch();
+        let models_listed = Arc::<Readiness>::default();
+        let model_latches = ModelLatches { listed: models_listed.latch(), loaded: models_loaded };
         let audit_writer = AuditWriter::spawn(&config.audit, audit_queue, audit_state.clone(), &environment)?;
         let rekeying = rekey::RekeyTask {
             config: config.encryption.clone(),
@@ -442,8 +444,9 @@ impl App {
                 listeners,
                 updates: handle,
                 audit: audit_state,
+                former: changes.former_bindings(),
             };
-            messaging.spawn(readiness, shutdown);
+            messaging.spawn(&models_listed, readiness, shutdown);
         }
 
         let repository = serving.repository().clone();
@@ -463,7 +466,7 @@ impl App {
         let hangup = signal(SignalKind::hangup()).context("the handler of SIGHUP cannot be installed")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
-            async move { run_model_repository(&serving, &config, models_loaded, hangup, &shutdown).await }
+            async move { run_model_repository(&serving, &config, model_latches, hangup, &shutdown).await }
         });
 
         let (waiting, ready) = (shutdown.clone(), readiness.clone());
@@ -576,20 +579,29 @@ fn serving(
     Serving::new(repository, features, audit, &limits)
 }
 
+/// Held while the models are being found and loaded.
+struct ModelLatches {
+    /// Until every model is known by its name.
+    listed: Latch,
+    loaded: Latch,
+}
+
 /// Loads every model; then, at each SIGHUP, the changed feature views and models. No load holds up the end of the start, or
 /// the next SIGHUP.
 async fn run_model_repository(
     serving: &Serving,
     config: &Config,
-    latch: Latch,
+    latches: ModelLatches,
     mut hangup: tokio::signal::unix::Signal,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let mut latch = Some(latch);
+    let ModelLatches { listed, loaded } = latches;
+    let (mut listed, mut loaded) = (Some(listed), Some(loaded));
     let mut loading = FuturesUnordered::new();
     loop {
         match serving.repository().begin_refresh(&Principal::Local) {
             Ok(Refresh { loads, settled }) => {
+                drop(listed.take());
                 loading.push(async {
                     loads.await;
                     serving.warn_of_undeclared_features(None);
@@ -601,16 +613,16 @@ async fn run_model_repository(
                 }
             }
             // At a start this ends the daemon. Later the loaded models stay.
-            Err(error) if latch.is_some() => {
-                // Kept alive on purpose: dropping it would report ready during the shutdown.
-                std::mem::forget(latch);
+            Err(error) if loaded.is_some() => {
+                // Kept alive on purpose: dropping them would report ready during the shutdown.
+                std::mem::forget((listed, loaded));
                 anyhow::bail!("the model repository cannot be read: {error}");
             }
             Err(error) => {
                 tracing::error!(%error, "the model repository cannot be read; the loaded models stay");
             }
         }
-        if latch.take().is_none() {
+        if loaded.take().is_none() {
             notify::ready();
         }
 

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
+use ledge_mqtt::bindings::{BindingConfig, Bindings};
+use ledge_mqtt::gateway::FormerBindings;
+use serde::Deserialize;
 
 use crate::config::Config;
 
@@ -15,8 +18,30 @@ pub struct ConfigurationChanges {
     /// The keys, such as `http.listen`.
     pub keys: Vec<String>,
     folder: PathBuf,
+    /// All settings of the last start, as TOML.
+    before: String,
     /// All settings of this start, as TOML.
     now: String,
+}
+
+/// The settings of the last start that decided about sessions with the broker. A mistake in them counts as none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FormerSettings {
+    device: FormerDevice,
+    mqtt: FormerMqtt,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FormerDevice {
+    group: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FormerMqtt {
+    bindings: Vec<toml::Value>,
 }
 
 impl ConfigurationChanges {
@@ -26,7 +51,15 @@ impl ConfigurationChanges {
         let now = text(config);
         let before =
             std::fs::read_to_string(folder.join(LAST_SETTINGS_FILE)).unwrap_or_else(|_| text(&Config::default()));
-        Self { keys: differences(&before, &now), folder: folder.to_owned(), now }
+        Self { keys: differences(&before, &now), folder: folder.to_owned(), before, now }
+    }
+
+    /// The bindings of the last start, of which the broker may still have subscriptions.
+    pub fn former_bindings(&self) -> FormerBindings {
+        let FormerSettings { device, mqtt } = toml::from_str(&self.before).unwrap_or_default();
+        let configs = mqtt.bindings.into_iter().filter_map(|value| value.try_into::<BindingConfig>().ok());
+        let bindings = Bindings::new(&configs.collect::<Vec<_>>());
+        FormerBindings { bindings, group: device.group.parse().ok() }
     }
 
     /// Stores the settings for the next start. Call this once the changes are recorded: until then they are found
@@ -69,6 +102,25 @@ fn values(text: &str) -> BTreeMap<String, toml::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bindings_of_the_last_start_are_known_until_those_of_this_one_are_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let filters = |group: &str, text: &str| {
+            let mut config = Config::with_root(folder.path());
+            config.device.group = group.parse().ok();
+            config.mqtt = toml::from_str(text).unwrap();
+            let changes = ConfigurationChanges::find(&config, folder.path());
+            let FormerBindings { bindings, group } = changes.former_bindings();
+            changes.store().unwrap();
+            bindings.iter().map(|binding| binding.subscription(group.as_ref()).to_string()).collect::<Vec<_>>()
+        };
+        let binding = |more: &str| format!("[[bindings]]\ntopic = 'tele/#'\nfeature_view = 'v'\n{more}");
+        assert_eq!(filters("shop", &binding("shared = true\nvalue = 'x'\n")), [""; 0]);
+        assert_eq!(filters("", &binding("")), ["$share/shop/tele/#"]);
+        assert_eq!(filters("", ""), ["tele/#"]);
+        assert_eq!(filters("", ""), [""; 0]);
+    }
 
     #[test]
     fn a_change_is_reported_by_its_key_until_it_is_stored() {

@@ -119,11 +119,15 @@ impl LookedAt {
 
     fn broker(&self) -> Option<Check> {
         let (broker, messages) = (self.config.mqtt.broker.as_ref()?, self.messages.as_ref()?);
-        Some(if messages.snapshot().connected {
-            Check::ok("mqtt", format!("connected to {broker}"))
-        } else {
+        let refused = messages.refused_sessions();
+        Some(if !messages.snapshot().connected {
             let advice = "run `ledge mqtt check` for details; calls over HTTP do not need the broker";
             Check::fail("mqtt", format!("no connection to {broker}"), advice)
+        } else if refused.is_empty() {
+            Check::ok("mqtt", format!("connected to {broker}"))
+        } else {
+            let advice = "calls and all other bindings do not need it; see \"Bindings that take the same topics\" in docs/mqtt.md";
+            Check::fail("mqtt", refused.join("\n"), advice)
         })
     }
 

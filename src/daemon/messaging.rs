@@ -13,7 +13,7 @@ use ledge_identity::authentication::Authenticator;
 use ledge_identity::device::DeviceIdentity;
 use ledge_models::serving::Serving;
 use ledge_mqtt::config::MqttConfig;
-use ledge_mqtt::gateway::Gateway;
+use ledge_mqtt::gateway::{FormerBindings, Gateway};
 use ledge_mqtt::publisher::{Listener, Publisher};
 use ledge_mqtt::topics::DeviceTopics;
 use ledge_service::readiness::Readiness;
@@ -39,13 +39,16 @@ pub struct Messaging {
     /// Signed updates, if a platform manages this box.
     pub updates: Option<Updates>,
     pub audit: AuditState,
+    /// The bindings of the last start.
+    pub former: FormerBindings,
 }
 
 impl Messaging {
-    /// Answers over MQTT once the models are loaded. Until then the broker keeps the requests.
-    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
-        let Self { config, device, egress, serving, authenticator, statistics, publisher, listeners, updates, audit } =
-            self;
+    /// Answers over MQTT once it is known which models there are: calls wait for those that are being loaded, and rows
+    /// for none. The first report follows when the box is ready.
+    pub fn spawn(self, models_listed: &Arc<Readiness>, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+        let Self { config, device, egress, serving, authenticator, statistics, publisher, listeners, .. } = self;
+        let Self { updates, audit, former, .. } = self;
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, has_platform: updates.is_some() };
@@ -69,11 +72,12 @@ impl Messaging {
             publisher,
             listeners,
             updates,
+            former,
         };
-        let (ready, stop) = (readiness.clone(), shutdown.clone());
+        let (listed, stop) = (models_listed.clone(), shutdown.clone());
         shutdown.spawn_essential("mqtt", async move {
             tokio::select! {
-                () = ready.wait() => gateway.run(stop).await,
+                () = listed.wait() => gateway.run(stop).await,
                 () = stop.requested() => Ok(()),
             }
         });

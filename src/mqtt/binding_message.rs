@@ -24,6 +24,7 @@ use super::bindings::{
 use super::client::packet::{Message, Qos};
 use super::client::session::Delivery;
 use super::held_bytes::HeldBytesGuard;
+use super::model_wait::ModelWait;
 use super::push::{self, PushError, Pusher};
 use super::request::{UnansweredReason, principal};
 use super::topics::TopicName;
@@ -42,6 +43,8 @@ pub struct BindingMessage {
     /// Its MIME type.
     pub content_type: Option<String>,
     pub arrived: Instant,
+    /// The start of the time that its answer may take.
+    pub runs_from: Instant,
     /// The delivery to settle when the broker has accepted the answer; `None` when there is nothing to settle.
     pub delivery: Option<Delivery>,
     /// The QoS of the answer.
@@ -127,6 +130,7 @@ impl BindingMessage {
             payload: message.payload.clone(),
             content_type: message.properties.content_type.clone(),
             arrived: now,
+            runs_from: now,
             delivery: None,
             qos: Qos::AtMostOnce,
             duplicate: false,
@@ -134,8 +138,23 @@ impl BindingMessage {
         })
     }
 
-    /// Pushes its rows, then calls the model, and makes the message to publish.
-    pub async fn run(self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> BindingOutcome {
+    /// Waits for its model, if it has one. Then pushes its rows, calls the model, and makes the message to publish.
+    pub async fn run(
+        mut self,
+        serving: &Serving,
+        device: &DeviceName,
+        pusher: &Pusher,
+        model_wait: &ModelWait,
+    ) -> BindingOutcome {
+        let binding = self.binding.clone();
+        if let Some((model, _)) = binding.model()
+            && model_wait.is_needed(model, binding.config().version)
+        {
+            if !model_wait.wait(model, binding.config().version, self.payload.len()).await {
+                return BindingOutcome { unsettled: true, ..self.outcome(Ok(None), device) };
+            }
+            self.runs_from = Instant::now();
+        }
         if self.is_large() && self.unmet_off_thread(device).await {
             return BindingOutcome { skipped: true, ..self.outcome(Ok(None), device) };
         }
@@ -364,7 +383,7 @@ impl BindingMessage {
             body,
             form,
             priority: Some(config.priority),
-            deadline: self.binding.timeout().and_then(|timeout| self.arrived.checked_add(timeout)),
+            deadline: self.binding.timeout().and_then(|timeout| self.runs_from.checked_add(timeout)),
             arrived: self.arrived,
             account: self.account(serving),
             views: ViewScope::ALL,

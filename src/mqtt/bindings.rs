@@ -9,7 +9,6 @@ mod extract;
 mod rows;
 mod when;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +23,6 @@ pub use self::config::{BindingConfig, problems};
 pub use self::extract::{BindingError, Extracted, request_of_rows, request_of_value};
 pub use self::rows::{KeySource, Origin, PushRows, entities, join_keys, push_rows};
 pub use self::when::{Subject, When};
-use super::client::packet::Qos;
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
 
 /// A valid binding.
@@ -45,16 +43,6 @@ impl Bindings {
 
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.0.iter()
-    }
-
-    /// The filters to subscribe to, each once with the highest QoS that a binding wants for it.
-    pub fn subscriptions(&self, group: Option<&DeviceName>) -> BTreeMap<TopicFilter, Qos> {
-        let mut subscriptions = BTreeMap::new();
-        for binding in &self.0 {
-            let qos: &mut Qos = subscriptions.entry(binding.subscription(group)).or_default();
-            *qos = binding.config.qos.max(*qos);
-        }
-        subscriptions
     }
 
     /// The bindings whose filters match `topic`, and the parts of it that the wildcards match.
@@ -110,6 +98,11 @@ impl Binding {
     /// Returns `true` if it pushes into the feature store.
     pub fn pushes(&self) -> bool {
         self.config.target().is_some()
+    }
+
+    /// Returns `true` if it pushes, and asks no model.
+    pub fn only_pushes(&self) -> bool {
+        self.config.model.is_none()
     }
 
     /// Its model, and the topic for answers.

@@ -12,6 +12,7 @@ use ledge_part::section::Section;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
+use super::client::packet::Version;
 use super::topics::TopicFilter;
 
 /// The largest content of a packet, in bytes (MQTT 5.0, section 1.5.5).
@@ -103,6 +104,15 @@ pub enum Protocol {
     V5,
     #[serde(rename = "3.1.1")]
     V311,
+}
+
+impl From<Version> for Protocol {
+    fn from(version: Version) -> Self {
+        match version {
+            Version::V5 => Self::V5,
+            Version::V311 => Self::V311,
+        }
+    }
 }
 
 impl MqttConfig {

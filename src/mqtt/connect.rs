@@ -1,13 +1,26 @@
 //! Connecting to the broker and disconnecting from it: the same for the daemon and for `ledge mqtt check`.
 
+use std::time::{Duration, Instant};
+
 use ledge_base::secret::{SecretError, SecretFile};
 use ledge_egress::{Content, Destination, Egress};
 
 use super::client::connection::{Connection, ConnectionError, Writer};
 use super::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
 use super::config::{MqttConfig, Protocol};
+use super::plan::SessionName;
 use super::request::MESSAGE_HEAD_BYTES;
 use super::topics::{DeviceTopics, TopicName};
+
+/// Time for the broker to answer CONNECT.
+pub const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for the broker to answer a CONNECT in MQTT 5 where 3.1.1 is allowed, too. Short enough for `ledge mqtt check`, which
+/// has 10 s for everything.
+const AUTO_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A broker that answers 3.1.1 has this multiple of the time to answer MQTT 5.
+const SLOW_FACTOR: u32 = 3;
 
 /// The payloads of [`DeviceTopics::online`].
 pub const ONLINE: &str = "online";
@@ -50,8 +63,18 @@ pub fn destination(config: &MqttConfig) -> Destination {
     Destination { host, port, tls: tls.then(|| config.tls.settings()) }
 }
 
-/// The CONNECT packet of this box. The password is read each time, so that it can be changed without a restart.
-pub fn connect_packet(config: &MqttConfig, topics: &DeviceTopics) -> Result<Connect, SecretError> {
+/// The client id of a session of this box.
+pub fn client_id(config: &MqttConfig, topics: &DeviceTopics, session: SessionName) -> String {
+    session.client_id(config.client_id.as_deref().unwrap_or(topics.device.as_str()))
+}
+
+/// The CONNECT packet of a session of this box. The password is read each time, so that it can be changed without a
+/// restart.
+pub fn connect_packet(
+    config: &MqttConfig,
+    topics: &DeviceTopics,
+    session: SessionName,
+) -> Result<Connect, SecretError> {
     let login = if config.user.is_empty() {
         None
     } else {
@@ -59,61 +82,102 @@ pub fn connect_packet(config: &MqttConfig, topics: &DeviceTopics) -> Result<Conn
         Some((config.user.clone(), password))
     };
     Ok(Connect {
-        client_id: config.client_id.clone().unwrap_or_else(|| topics.device.to_string()),
+        client_id: client_id(config, topics, session),
         clean_start: false,
         keep_alive_s: config.keep_alive_s,
         session_expiry_s: config.session_expiry_s,
         receive_maximum: config.max_in_flight,
         login,
-        will: Some(presence(topics.online(), OFFLINE)),
+        // One session tells whether the box is there.
+        will: (session == SessionName::Main).then(|| presence(topics.online(), OFFLINE)),
     })
 }
 
-/// Connects with MQTT 5, or with 3.1.1 where the broker or the configuration asks for it.
+/// Connects with the version of `protocol`; with any, MQTT 5 unless the broker does not support it.
 ///
 /// The last will is left out where the destination may not get presence, and is reduced to what the broker supports.
-pub async fn open(egress: &Egress, config: &MqttConfig, mut connect: Connect) -> Result<Connection, ConnectionError> {
-    let versions: &[Version] = match config.protocol {
-        Protocol::Auto => &[Version::V5, Version::V311],
-        Protocol::V5 => &[Version::V5],
-        Protocol::V311 => &[Version::V311],
-    };
-    let destination = destination(config);
-    let max_packet = config.max_payload_bytes.saturating_add(MESSAGE_HEAD_BYTES);
-    if !egress.permits(&destination, Content::Presence) {
+pub async fn open(
+    egress: &Egress,
+    config: &MqttConfig,
+    protocol: Protocol,
+    mut connect: Connect,
+) -> Result<Connection, ConnectionError> {
+    let to = destination(config);
+    if !egress.permits(&to, Content::Presence) {
         connect.will = None;
     }
-    let mut last = ConnectionError::Ended;
-    for version in versions {
+    let max_packet = config.max_payload_bytes.saturating_add(MESSAGE_HEAD_BYTES);
+    let mut opening = Opening { egress, to, connect, max_packet };
+    match protocol {
+        Protocol::V5 => opening.open(Version::V5, CONNACK_TIMEOUT).await,
+        Protocol::V311 => opening.open(Version::V311, CONNACK_TIMEOUT).await,
+        Protocol::Auto => opening.open_any().await,
+    }
+}
+
+/// A connection to be opened.
+struct Opening<'a> {
+    egress: &'a Egress,
+    to: Destination,
+    connect: Connect,
+    max_packet: usize,
+}
+
+impl Opening<'_> {
+    async fn open_any(&mut self) -> Result<Connection, ConnectionError> {
+        match self.open(Version::V5, AUTO_TIMEOUT).await {
+            Err(ConnectionError::Refused { reason: Reason::UNSUPPORTED_VERSION, .. }) => {
+                self.open(Version::V311, CONNACK_TIMEOUT).await
+            }
+            // A broker of 3.1.1 should answer that it does not support MQTT 5, but some only close the connection.
+            Err(ConnectionError::Ended) => Err(ConnectionError::EndedBeforeAccepted),
+            Err(ConnectionError::Silent(_)) => self.open_silent().await,
+            other => other,
+        }
+    }
+
+    /// Connects to a broker that did not answer a CONNECT in MQTT 5. One that is only slow, or was for a moment, is told
+    /// apart by a second attempt in MQTT 5, after it has answered one in 3.1.1: a box that speaks 3.1.1 gets no response
+    /// topics.
+    async fn open_silent(&mut self) -> Result<Connection, ConnectionError> {
+        let began = Instant::now();
+        let older = self.open(Version::V311, CONNACK_TIMEOUT).await?;
+        let patience = AUTO_TIMEOUT.max(began.elapsed() * SLOW_FACTOR);
+        // The same session: its broker would close the connection at the next CONNECT.
+        disconnect(older.writer).await?;
+
+        match self.open(Version::V5, patience).await {
+            Err(ConnectionError::Silent(_)) => {
+                tracing::warn!(
+                    host = self.to.host,
+                    port = self.to.port,
+                    "the broker does not answer MQTT 5: connecting with MQTT 3.1.1. Set mqtt.protocol = \"3.1.1\" to \
+                     connect faster"
+                );
+                self.open(Version::V311, CONNACK_TIMEOUT).await
+            }
+            other => other,
+        }
+    }
+
+    /// Connects with one version, with as much of the last will as the broker supports.
+    async fn open(&mut self, version: Version, timeout: Duration) -> Result<Connection, ConnectionError> {
         loop {
-            let opened = Connection::open(egress, &destination, *version, connect.clone(), max_packet).await;
-            let refused = match opened {
-                Err(ConnectionError::Refused { reason, text }) => (reason, text),
-                // A broker of 3.1.1 should answer that it does not support MQTT 5, but some only close the connection.
-                Err(ConnectionError::Ended) if config.protocol == Protocol::Auto && *version == Version::V5 => {
-                    return Err(ConnectionError::EndedBeforeAccepted);
-                }
-                other => return other,
-            };
-            let again = match (refused.0, &mut connect.will) {
+            let (connect, max_packet) = (self.connect.clone(), self.max_packet);
+            let opened = Connection::open(self.egress, &self.to, version, connect, max_packet, timeout).await;
+            let Err(ConnectionError::Refused { reason, .. }) = &opened else { return opened };
+            let again = match (*reason, &mut self.connect.will) {
                 (Reason::RETAIN_NOT_SUPPORTED, Some(will)) => std::mem::replace(&mut will.retain, false),
                 (Reason::QOS_NOT_SUPPORTED, Some(will)) => {
                     std::mem::replace(&mut will.qos, Qos::AtMostOnce) != Qos::AtMostOnce
                 }
                 _ => false,
             };
-            if again {
-                continue;
+            if !again {
+                return opened;
             }
-            let (reason, text) = refused;
-            last = ConnectionError::Refused { reason, text };
-            if reason == Reason::UNSUPPORTED_VERSION {
-                break;
-            }
-            return Err(last);
         }
     }
-    Err(last)
 }
 
 /// Ends a connection in order: the last will is withheld.
@@ -139,7 +203,7 @@ mod tests {
     fn what_a_broker_is_told_has_its_fields() {
         let device = "box".parse().unwrap();
         let topics = DeviceTopics { device, group: None, has_platform: false };
-        let connect = connect_packet(&MqttConfig::default(), &topics).unwrap();
+        let connect = connect_packet(&MqttConfig::default(), &topics, SessionName::Main).unwrap();
         // A new field does not compile here: it has to be added to the list.
         let Connect { client_id, clean_start, keep_alive_s, session_expiry_s, receive_maximum, login, will } = connect;
         let named = [

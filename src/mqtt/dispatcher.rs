@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ledge_base::log_limiter::LogLimiter;
 use ledge_base::names::DeviceName;
-use ledge_base::telemetry::messages::{self, MessageKind, MessageStatistics};
+use ledge_base::telemetry::messages::{self, MessageKind, MessageStatistics, Outbox};
 use ledge_egress::Content;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
@@ -21,10 +21,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::binding_messages::LimitedBinding;
 use super::answer::{self, ReturnPath};
 use super::bindings::{Binding, Bindings};
+use super::check;
 use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, ReceivedMessage};
 use super::client::session::{Delivery, Event, NextPacket, Outbound, Session};
 use super::config::MqttConfig;
 use super::held_bytes::{HeldBytes, HeldBytesGuard};
+use super::model_wait::ModelWait;
+use super::plan::{Plan, SessionName};
 use super::publisher::Listener;
 use super::push::Pusher;
 use super::request::{Request, UnansweredReason, overload, too_large};
@@ -62,6 +65,8 @@ pub struct DispatcherParts {
     pub updates: Option<Updates>,
     /// The topics that other parts hear.
     pub listeners: Vec<Listener>,
+    /// The bytes of the messages of all sessions.
+    pub held: HeldBytes,
     pub shutdown: Shutdown,
 }
 
@@ -69,7 +74,11 @@ pub struct DispatcherParts {
 #[derive(Debug)]
 pub struct Dispatcher {
     topics: DeviceTopics,
+    /// The session of this dispatcher, and all subscriptions of this box.
+    name: SessionName,
+    plan: Arc<Plan>,
     subscriptions: Subscriptions,
+    /// All bindings of this box.
     bindings: Vec<LimitedBinding>,
     /// The response topics that are allowed besides the result topics; any topic when this is empty.
     response_topics: Vec<TopicFilter>,
@@ -86,11 +95,16 @@ pub struct Dispatcher {
     results: UnboundedSender<FinishedMessage>,
     finished: UnboundedReceiver<FinishedMessage>,
     in_progress: usize,
-    /// The bytes of requests until they are answered, and of messages that rate limits keep.
+    /// The bytes of requests until they are answered, and of messages that rate limits keep, of all sessions.
     held: HeldBytes,
+    model_wait: ModelWait,
+    /// The outbox as counted in the statistics.
+    counted_outbox: Outbox,
     log_limiter: LogLimiter,
     /// The topics of cameras whose pictures were too large for the broker.
     large_pictures: BTreeSet<TopicName>,
+    /// The broker supports shared subscriptions.
+    knows_shared: bool,
     /// Set once new messages are no longer accepted.
     closing: bool,
 }
@@ -117,6 +131,16 @@ struct FinishGuard {
     path: Option<(ReturnPath, DeviceName)>,
 }
 
+impl FinishGuard {
+    /// Ends without an answer, and leaves the message to the broker, which delivers it again.
+    fn leave_unsettled(mut self) {
+        self.path = None;
+        if let Some(finished) = &mut self.finished {
+            finished.delivery = None;
+        }
+    }
+}
+
 impl Drop for FinishGuard {
     fn drop(&mut self) {
         let Some(mut finished) = self.finished.take() else { return };
@@ -130,14 +154,22 @@ impl Drop for FinishGuard {
 }
 
 impl Dispatcher {
-    /// A dispatcher without a connection.
-    pub fn new(topics: DeviceTopics, bindings: &Bindings, config: &MqttConfig, parts: DispatcherParts) -> Self {
-        let DispatcherParts { serving, authenticator, statistics, updates, listeners, shutdown } = parts;
-        let heard: Vec<_> = listeners.iter().map(|listener| listener.filter.clone()).collect();
+    /// A dispatcher of a session, without a connection.
+    pub fn new(
+        topics: DeviceTopics,
+        bindings: &Bindings,
+        config: &MqttConfig,
+        (name, plan): (SessionName, Arc<Plan>),
+        parts: DispatcherParts,
+    ) -> Self {
+        let DispatcherParts { serving, authenticator, statistics, updates, listeners, held, shutdown } = parts;
         let (results, finished) = unbounded_channel();
         Self {
-            subscriptions: Subscriptions::new(&topics, bindings, &heard),
+            subscriptions: Subscriptions::new(&plan, name),
             topics,
+            name,
+            plan,
+            model_wait: ModelWait::new(serving.repository().clone(), shutdown.clone()),
             bindings: bindings.iter().map(LimitedBinding::new).collect(),
             serving,
             authenticator,
@@ -152,15 +184,19 @@ impl Dispatcher {
             results,
             finished,
             in_progress: 0,
-            held: HeldBytes::default(),
+            held,
+            counted_outbox: Outbox::default(),
             log_limiter: LogLimiter::default(),
             large_pictures: BTreeSet::new(),
+            knows_shared: true,
             closing: false,
         }
     }
 
     /// Starts a connection that the broker has accepted, by subscribing.
     pub fn connected(&mut self, broker: &ConnAck, now: Instant) {
+        // A session that its plan had ended may be needed again.
+        self.closing = false;
         if let Some(given_up) = self.session.connected(broker) {
             self.statistics.answer_refused();
             if let Some(suppressed) = self.log_limiter.take(("given up", 0), now) {
@@ -172,7 +208,11 @@ impl Dispatcher {
                 );
             }
         }
-        self.subscriptions.ask(&mut self.session, broker.shared_subscriptions);
+        if broker.session_present {
+            self.subscriptions.leave_others(&mut self.session);
+        }
+        self.knows_shared = broker.shared_subscriptions;
+        self.subscriptions.ask(&mut self.session, self.knows_shared);
         if !broker.shared_subscriptions && self.subscriptions.shared().next().is_some() {
             tracing::error!(
                 "the broker does not support shared subscriptions: calls to the group of this box will not arrive"
@@ -185,14 +225,46 @@ impl Dispatcher {
         self.session.disconnected();
     }
 
-    /// Returns `true` if another packet may be read.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Takes another plan on this connection.
+    pub fn replan(&mut self, plan: &Arc<Plan>) {
+        self.set_plan(plan);
+        self.subscriptions.leave_others(&mut self.session);
+        self.subscriptions.ask(&mut self.session, self.knows_shared);
+    }
+
+    /// Takes another plan, from the next connection on.
+    pub fn set_plan(&mut self, plan: &Arc<Plan>) {
+        if self.plan != *plan {
+            self.subscriptions = Subscriptions::new(plan, self.name);
+            self.plan = plan.clone();
+        }
+    }
+
+    /// Returns `true` once this session has none of the subscriptions of others.
+    pub fn has_left_others(&self) -> bool {
+        self.session.is_unsubscribed()
+    }
+
+    /// Returns `true` once the broker has answered each subscription of this connection.
+    pub fn is_subscribed(&self) -> bool {
+        self.subscriptions.is_answered()
+    }
+
+    /// Returns `true` if another packet may be read. Messages that wait for models leave half of the memory to others.
     pub fn may_read(&self) -> bool {
-        self.in_progress < MESSAGES_IN_PROGRESS_MAX
+        self.in_progress < MESSAGES_IN_PROGRESS_MAX && self.model_wait.bytes() <= self.limits.memory_bytes / 2
     }
 
     /// The memory in bytes that is left for messages. The payload of a larger packet is skipped.
     pub fn free_memory(&self) -> usize {
-        self.limits.memory_bytes.saturating_sub(self.held.get() + self.session.outbox_bytes())
+        // The outboxes of other sessions as they were counted last.
+        let counted = usize::try_from(self.statistics.outbox_bytes()).unwrap_or(usize::MAX);
+        let of_others = counted.saturating_sub(self.counted_outbox.bytes);
+        self.limits.memory_bytes.saturating_sub(self.held.get() + self.session.outbox_bytes() + of_others)
     }
 
     /// Returns `true` if no message is in progress and no answer waits.
@@ -273,7 +345,6 @@ impl Dispatcher {
                 tracing::error!(%filter, %reason, suppressed, "subscription refused");
             }
         }
-        tracing::debug!(filters = filters.len(), "subscribed");
     }
 
     fn message(&mut self, received: ReceivedMessage, delivery: Option<Delivery>, now: Instant) {
@@ -287,28 +358,28 @@ impl Dispatcher {
         if self.topics.is_desired(&received.message.topic) {
             return self.hint(&received, delivery, now);
         }
-        if self.is_heard(&received.message) && !self.has_binding(&received.message.topic) {
+        if let Some(route) = self.topics.route(&received.message.topic) {
+            if check::is_probe(&received.message) {
+                return self.settle(delivery, Reason::SUCCESS);
+            }
+            return self.request(route, received, delivery, now);
+        }
+
+        let plan = self.plan.clone();
+        let takers = plan.takers(self.name, &received);
+        for listener in &self.listeners {
+            if takers.iter().any(|planned| planned.subscription.filter == listener.filter) {
+                // A part that has not read the earlier messages learns nothing from another one.
+                let _ = listener.messages.try_send(received.message.payload.clone());
+            }
+        }
+        let bindings: BTreeSet<usize> = takers.iter().flat_map(|planned| &planned.bindings).copied().collect();
+        if bindings.is_empty() {
+            // A part hears it, or the broker still has a subscription of an earlier configuration.
+            tracing::debug!(topic = %received.message.topic, "message settled: no binding takes it");
             return self.settle(delivery, Reason::SUCCESS);
         }
-        match self.topics.route(&received.message.topic) {
-            Some(route) => self.request(route, received, delivery, now),
-            None => self.binding_message(received, delivery, now),
-        }
-    }
-
-    /// Passes a message on to the parts that hear its topic. Returns `true` if there are any.
-    fn is_heard(&self, message: &Message) -> bool {
-        let mut is_heard = false;
-        for listener in self.listeners.iter().filter(|listener| listener.filter.matches(&message.topic)) {
-            // A part that has not read the earlier messages learns nothing from another one.
-            let _ = listener.messages.try_send(message.payload.clone());
-            is_heard = true;
-        }
-        is_heard
-    }
-
-    fn has_binding(&self, topic: &TopicName) -> bool {
-        self.bindings.iter().any(|limited| limited.binding.config().topic.matches(topic))
+        self.binding_message(received, &bindings, delivery, now);
     }
 
     /// Handles the platform's hint that there is something new. Its content has no authority and is not read.
@@ -378,7 +449,11 @@ impl Dispatcher {
         let mut end = self.begin(delivery, Some((request.path().clone(), device.clone())));
         let memory = request.counted(self.serving.memory());
         let (serving, held) = (self.serving.clone(), self.held.hold(request.held_bytes(), memory));
+        let model_wait = self.model_wait.clone();
         self.shutdown.spawn(async move {
+            if !request.wait_for_model(model_wait).await {
+                return end.leave_unsettled();
+            }
             let answer = request.run(&serving, &device).await.0;
             if let Some(finished) = &mut end.finished {
                 (finished.answer, finished.held) = (Some(answer), Some(held));
@@ -539,8 +614,10 @@ impl Dispatcher {
     }
 
     /// Writes the memory in use and the length of the outbox to the statistics.
-    pub fn update_statistics(&self) {
-        self.statistics.set_held(self.held.get(), self.session.outbox_messages(), self.session.outbox_bytes());
+    pub fn update_statistics(&mut self) {
+        let outbox = Outbox { messages: self.session.outbox_messages(), bytes: self.session.outbox_bytes() };
+        self.statistics.set_in_flight(self.held.get());
+        self.statistics.move_outbox(std::mem::replace(&mut self.counted_outbox, outbox), outbox);
     }
 }
 

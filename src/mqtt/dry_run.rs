@@ -72,7 +72,13 @@ impl DryRun<'_> {
     /// Handles a message to `topic` that is published with QoS 1. An empty result: it has no recipient.
     pub async fn run(&self, topic: TopicName, payload: Bytes, properties: Properties) -> Vec<DryRunResult> {
         let message = Message { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
-        let received = ReceivedMessage { message, packet_id: Some(PacketId::MIN), duplicate: false, oversized: None };
+        let received = ReceivedMessage {
+            message,
+            packet_id: Some(PacketId::MIN),
+            duplicate: false,
+            oversized: None,
+            subscription_ids: Vec::new(),
+        };
         match self.topics.route(&received.message.topic) {
             Some(route) => vec![self.call(route, received).await],
             None => self.binding_message(received).await,

@@ -1,5 +1,5 @@
-//! The connection to the broker: opens it, keeps it, and reconnects. One task owns it, the session and all messages in
-//! progress.
+//! The connection of each session to the broker: opens it, keeps it, and reconnects. One task owns it, the session and its
+//! messages in progress.
 //!
 //! The task never waits for an inference: those run in tasks of their own and report back.
 
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::backoff::{Backoff, random};
+use ledge_base::names::DeviceName;
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_egress::{Content, Egress};
 use ledge_identity::authentication::Authenticator;
@@ -19,13 +20,16 @@ use tokio::sync::watch;
 
 use super::bindings::Bindings;
 use super::client::connection::{Connection, ConnectionError, Reader, Writer};
-use super::client::packet::{Incoming, Message, Properties, Qos};
+use super::client::packet::{ConnAck, Incoming, Message, Properties, Qos, Version};
 use super::config::MqttConfig;
 use super::connect::{self, ConnectError, OFFLINE, ONLINE, presence};
 use super::dispatcher::{Dispatcher, DispatcherParts};
-use super::keep_alive::{ByteCounts, KeepAlive, KeepAliveAction};
+use super::held_bytes::HeldBytes;
+use super::keep_alive::{ByteCounts, KeepAlive, KeepAliveAction, PING_TIMEOUT};
+use super::plan::{Plan, SessionName};
 use super::publisher::{Listener, Publisher};
 use super::request::MESSAGE_HEAD_BYTES;
+use super::sessions::{Plans, Refusal, SessionEnd};
 use super::topics::DeviceTopics;
 
 /// Bytes in the writer above which no more packets are put into it.
@@ -40,7 +44,7 @@ const PACKETS_PER_TURN: usize = 32;
 const TCP_ACK_DELAY: Duration = Duration::from_millis(1);
 
 /// Upper bound of the first pause between attempts to connect.
-const FIRST_RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const FIRST_RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Age from which a connection counts as stable: the pause after it is short again.
 const STABLE_CONNECTION_AGE: Duration = Duration::from_secs(10);
@@ -52,7 +56,7 @@ const RESUBSCRIBE_INTERVAL: Duration = Duration::from_mins(1);
 const DISCONNECT_REASON_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The parts that MQTT needs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Gateway {
     /// The section `[mqtt]`.
     pub config: MqttConfig,
@@ -70,6 +74,14 @@ pub struct Gateway {
     pub listeners: Vec<Listener>,
     /// Receives the platform's hints; `None` where no platform manages this box.
     pub updates: Option<Updates>,
+    pub former: FormerBindings,
+}
+
+/// The bindings of the last start, of which the broker may still have subscriptions.
+#[derive(Debug, Clone, Default)]
+pub struct FormerBindings {
+    pub bindings: Bindings,
+    pub group: Option<DeviceName>,
 }
 
 /// The phases of a connection, from open to closed.
@@ -85,42 +97,104 @@ enum Phase {
 impl Gateway {
     /// Answers messages until the shutdown is requested and the messages in progress have ended.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), Infallible> {
-        let Some(broker) = self.config.broker.clone() else { return Ok(()) };
-
+        if self.config.broker.is_none() {
+            return Ok(());
+        }
         let bindings = Bindings::new(&self.config.bindings);
-        let parts = DispatcherParts {
-            serving: self.serving.clone(),
-            authenticator: self.authenticator.clone(),
-            statistics: self.statistics.clone(),
-            updates: self.updates.clone(),
-            listeners: std::mem::take(&mut self.listeners),
-            shutdown: shutdown.clone(),
+        let listeners = std::mem::take(&mut self.listeners);
+        let heard = listeners.iter().map(|listener| listener.filter.clone()).collect();
+        let plans = Plans::new(self.topics.clone(), bindings.clone(), heard, self.former.clone());
+        let held = HeldBytes::default();
+        let dispatcher = |name| {
+            let parts = DispatcherParts {
+                serving: self.serving.clone(),
+                authenticator: self.authenticator.clone(),
+                statistics: self.statistics.clone(),
+                updates: self.updates.clone(),
+                listeners: listeners.clone(),
+                held: held.clone(),
+                shutdown: shutdown.clone(),
+            };
+            Dispatcher::new(
+                self.topics.clone(),
+                &bindings,
+                &self.config,
+                (name, plans.plan(Version::V5, &ConnAck::accepting())),
+                parts,
+            )
         };
-        let mut dispatcher = Dispatcher::new(self.topics.clone(), &bindings, &self.config, parts);
-        let mut backoff = Backoff::new(FIRST_RECONNECT_PAUSE, self.config.reconnect_max());
-        let mut last_reason = String::new();
+
+        for name in plans.others() {
+            let gateway = Self {
+                reported: watch::Sender::new(Bytes::new()).subscribe(),
+                publisher: Publisher::default(),
+                ..self.clone()
+            };
+            let task = SessionTask { gateway, name, plans: plans.clone() };
+            shutdown.spawn_essential("mqtt session", task.run_other(dispatcher(name), shutdown.clone()));
+        }
+        let mut dispatcher = dispatcher(SessionName::Main);
+        let mut main = SessionTask { gateway: self, name: SessionName::Main, plans };
+        main.gateway.statistics.expect_session(&main.client_id());
+        main.serve(&mut dispatcher, &SessionEnd::of_daemon(shutdown)).await;
+        Ok(())
+    }
+}
+
+/// One session with the broker: connects, and reconnects.
+#[derive(Debug)]
+pub struct SessionTask {
+    pub(super) gateway: Gateway,
+    pub(super) name: SessionName,
+    pub(super) plans: Plans,
+}
+
+impl SessionTask {
+    pub(super) fn client_id(&self) -> String {
+        connect::client_id(&self.gateway.config, &self.gateway.topics, self.name)
+    }
+
+    /// Exchanges messages until the end is requested and the messages in progress have ended.
+    pub(super) async fn serve(&mut self, dispatcher: &mut Dispatcher, end: &SessionEnd) {
+        let Some(broker) = self.gateway.config.broker.clone() else { return };
+        let (client_id, statistics) = (self.client_id(), self.gateway.statistics.clone());
+        let mut backoff = Backoff::new(FIRST_RECONNECT_PAUSE, self.gateway.config.reconnect_max());
+        let (mut last_reason, mut ended_early, mut problem) = (String::new(), 0, None);
 
         loop {
+            let plan = dispatcher.plan().clone();
             let connected = tokio::select! {
-                connected = finishing_messages(&mut dispatcher, self.connect()) => connected,
-                () = shutdown.requested() => return Ok(()),
+                connected = finishing_messages(dispatcher, self.connect(&plan)) => connected,
+                () = end.requested() => return,
             };
 
             let began = Instant::now();
             let ended = match connected {
                 Ok(connection) => {
                     let (version, session_present) = (connection.version, connection.accepted.session_present);
-                    tracing::info!(%broker, %version, session_present, "connected to the broker");
+                    tracing::info!(%broker, %version, client_id, session_present, "connected to the broker");
                     last_reason.clear();
-                    self.statistics.connected();
-                    let ended = self.exchange(connection, &mut dispatcher, &shutdown).await;
-                    self.statistics.disconnected();
+                    ended_early = 0;
+                    statistics.connected(&client_id);
+                    let ended = self.exchange(connection, dispatcher, end).await;
+                    statistics.disconnected(&client_id);
+                    self.plans.note_subscribed(self.name, false);
                     dispatcher.disconnected();
                     ended.map_err(ConnectError::from)
                 }
-                Err(failed) => Err(failed),
+                Err(failed) => {
+                    match self.refusal(&plan, &failed, &mut ended_early) {
+                        Some(Refusal::SharesMain) => return,
+                        Some(Refusal::Problem(told)) => {
+                            statistics.session_refused(&client_id, &told);
+                            problem = Some(told);
+                        }
+                        None => {}
+                    }
+                    Err(failed)
+                }
             };
-            let Err(failed) = ended else { return Ok(()) };
+            let Err(failed) = ended else { return };
 
             if began.elapsed() >= STABLE_CONNECTION_AGE {
                 backoff.reset();
@@ -131,26 +205,33 @@ impl Gateway {
             }
 
             let pause = backoff.pause(random());
-            let reason = failed.to_string();
+            let reason = problem.take().unwrap_or_else(|| failed.to_string());
             let retry_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
             // A warning once for each reason: a broker that is away for a night would fill the log.
             if last_reason == reason {
-                tracing::debug!(%broker, reason, retry_in_ms, "the broker is not connected");
+                tracing::debug!(%broker, client_id, reason, retry_in_ms, "the broker is not connected");
             } else {
-                tracing::warn!(%broker, reason, retry_in_ms, "the broker is not connected");
+                tracing::warn!(%broker, client_id, reason, retry_in_ms, "the broker is not connected");
                 last_reason = reason;
             }
 
             tokio::select! {
-                () = finishing_messages(&mut dispatcher, tokio::time::sleep(pause)) => {}
-                () = shutdown.requested() => return Ok(()),
+                () = finishing_messages(dispatcher, tokio::time::sleep(pause)) => {}
+                () = end.requested() => return,
             }
         }
     }
 
-    async fn connect(&self) -> Result<Connection, ConnectError> {
-        let connect = connect::connect_packet(&self.config, &self.topics)?;
-        Ok(connect::open(&self.egress, &self.config, connect).await?)
+    async fn connect(&self, plan: &Plan) -> Result<Connection, ConnectError> {
+        let Gateway { config, topics, egress, .. } = &self.gateway;
+        let connect = connect::connect_packet(config, topics, self.name)?;
+        // All sessions speak the version that the broker accepted for the main one.
+        let protocol = if self.is_main() { config.protocol } else { plan.rules.version.into() };
+        Ok(connect::open(egress, config, protocol, connect).await?)
+    }
+
+    fn is_main(&self) -> bool {
+        self.name == SessionName::Main
     }
 
     /// Exchanges packets until the connection breaks, or is closed at the end.
@@ -158,23 +239,39 @@ impl Gateway {
         &mut self,
         connection: Connection,
         dispatcher: &mut Dispatcher,
-        shutdown: &Shutdown,
+        end: &SessionEnd,
     ) -> Result<(), ConnectionError> {
-        let Connection { mut reader, mut writer, accepted, .. } = connection;
-        let keep_alive_s = accepted.server_keep_alive_s.unwrap_or(self.config.keep_alive_s);
+        let Connection { mut reader, mut writer, version, accepted } = connection;
+        let keep_alive_s = accepted.server_keep_alive_s.unwrap_or(self.gateway.config.keep_alive_s);
         let mut keep_alive = KeepAlive::new(Duration::from_secs(keep_alive_s.into()), Instant::now());
+        let resubscribe_interval = RESUBSCRIBE_INTERVAL.min(self.gateway.config.reconnect_max());
 
+        let mut splits_rows = self.plans.splits_rows();
+        if self.is_main() {
+            dispatcher.set_plan(&self.plans.plan(version, &accepted));
+        }
         dispatcher.connected(&accepted, Instant::now());
-        dispatcher.publish(presence(self.topics.online(), ONLINE), Content::Presence);
+        if self.is_main() {
+            dispatcher.publish(presence(self.gateway.topics.online(), ONLINE), Content::Presence);
+        }
         self.report(dispatcher);
-        self.publisher.send_again();
+        self.gateway.publisher.send_again();
 
-        let mut resubscribe = Instant::now() + RESUBSCRIBE_INTERVAL.min(self.config.reconnect_max());
+        let mut resubscribe = Instant::now() + resubscribe_interval;
         let mut phase = Phase::Open;
         let (mut reporting, mut unacknowledged) = (true, None);
+        let (mut is_announced, mut is_subscribed) = (!self.is_main(), false);
 
         loop {
-            phase = self.next_phase(phase, dispatcher, shutdown);
+            phase = self.next_phase(phase, dispatcher, end);
+            if !is_announced && dispatcher.has_left_others() {
+                is_announced = true;
+                self.plans.announce(dispatcher.plan());
+            }
+            if is_announced && !is_subscribed && dispatcher.is_subscribed() {
+                is_subscribed = true;
+                self.plans.note_subscribed(self.name, true);
+            }
             self.publish(dispatcher);
             send(&mut writer, dispatcher)?;
             if phase == Phase::Leaving && dispatcher.is_idle() && writer.queued() == 0 {
@@ -184,7 +281,7 @@ impl Gateway {
             let now = Instant::now();
             dispatcher.start_due(now);
             if dispatcher.lacks_subscription() && now >= resubscribe {
-                resubscribe = now + RESUBSCRIBE_INTERVAL.min(self.config.reconnect_max());
+                resubscribe = now + resubscribe_interval;
                 dispatcher.subscribe_again();
                 continue;
             }
@@ -194,7 +291,7 @@ impl Gateway {
             }
             match keep_alive.check(ByteCounts { received: reader.received(), sent: writer.sent() }, now) {
                 KeepAliveAction::Wait => {}
-                KeepAliveAction::Dead => return Err(ConnectionError::Silent),
+                KeepAliveAction::Dead => return Err(ConnectionError::Silent(PING_TIMEOUT)),
                 KeepAliveAction::Ping => {
                     dispatcher.ping();
                     continue;
@@ -214,7 +311,7 @@ impl Gateway {
             tokio::select! {
                 // Send before reading: an answer frees memory, a request takes it.
                 biased;
-                () = shutdown.requested(), if phase == Phase::Open => {}
+                () = end.requested(), if phase == Phase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
                     if let Err(broke) = sent {
                         return Err(read_disconnect_reason(&mut reader).await.unwrap_or(broke));
@@ -223,11 +320,15 @@ impl Gateway {
                     unacknowledged = None;
                 }
                 finished = dispatcher.finished() => dispatcher.finish(finished, Instant::now()),
-                changed = self.reported.changed(), if reporting => {
+                changed = self.gateway.reported.changed(), if reporting => {
                     reporting = changed.is_ok();
                     self.report(dispatcher);
                 }
-                () = self.publisher.changed(), if dispatcher.takes_publications() => {}
+                () = self.gateway.publisher.changed(), if dispatcher.takes_publications() => {}
+                Ok(()) = splits_rows.changed(), if self.is_main() && phase == Phase::Open => {
+                    dispatcher.replan(&self.plans.plan(version, &accepted));
+                    (is_announced, is_subscribed) = (false, false);
+                }
                 packet = reader.next(), if dispatcher.may_read() => {
                     unacknowledged.get_or_insert_with(Instant::now);
                     self.receive(packet?, &mut reader, dispatcher)?;
@@ -261,17 +362,19 @@ impl Gateway {
 
     /// The size in bytes above which the payload of a packet is skipped now.
     fn packet_size_max(&self, dispatcher: &Dispatcher) -> usize {
-        dispatcher.free_memory().min(self.config.max_payload_bytes.saturating_add(MESSAGE_HEAD_BYTES))
+        dispatcher.free_memory().min(self.gateway.config.max_payload_bytes.saturating_add(MESSAGE_HEAD_BYTES))
     }
 
     /// Moves on to the next phase where it is time, with the steps that belong to the change.
-    fn next_phase(&self, mut phase: Phase, dispatcher: &mut Dispatcher, shutdown: &Shutdown) -> Phase {
-        if phase == Phase::Open && shutdown.is_requested() {
+    fn next_phase(&self, mut phase: Phase, dispatcher: &mut Dispatcher, end: &SessionEnd) -> Phase {
+        if phase == Phase::Open && end.is_requested() {
             dispatcher.close();
             phase = Phase::Draining;
         }
         if phase == Phase::Draining && dispatcher.is_idle() {
-            dispatcher.publish(presence(self.topics.online(), OFFLINE), Content::Presence);
+            if self.is_main() {
+                dispatcher.publish(presence(self.gateway.topics.online(), OFFLINE), Content::Presence);
+            }
             phase = Phase::Leaving;
         }
         phase
@@ -280,7 +383,7 @@ impl Gateway {
     /// Publishes messages of other parts, as many as there is room for.
     fn publish(&self, dispatcher: &mut Dispatcher) {
         while dispatcher.takes_publications()
-            && let Some((message, content)) = self.publisher.next()
+            && let Some((message, content)) = self.gateway.publisher.next()
         {
             dispatcher.publish(message, content);
         }
@@ -288,10 +391,10 @@ impl Gateway {
 
     /// Publishes the report of this box.
     fn report(&mut self, dispatcher: &mut Dispatcher) {
-        let payload = self.reported.borrow_and_update().clone();
+        let payload = self.gateway.reported.borrow_and_update().clone();
         if !payload.is_empty() {
             let properties = Properties { content_type: Some("application/json".to_owned()), ..Properties::default() };
-            let topic = self.topics.reported();
+            let topic = self.gateway.topics.reported();
             let message = Message { topic, payload, qos: Qos::AtLeastOnce, retain: true, properties };
             dispatcher.publish(message, Content::Report);
         }

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 /// Time without a byte in either direction after a ping, from which on the broker counts as gone.
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
+pub const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The bytes that a connection has carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

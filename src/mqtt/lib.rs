@@ -1,4 +1,4 @@
-//! MQTT: answers calls and bindings over one connection to a broker. Of rumqttc it uses only the codec.
+//! MQTT: answers calls and bindings over a broker. Of rumqttc it uses only the codec.
 //!
 //! Files, in reading order:
 //! * `client/` - an MQTT client that knows nothing of inference; its `mod.rs` has the map:
@@ -23,14 +23,17 @@
 //! * `publisher.rs` - messages of other parts of the daemon: what they publish, and the topics that they hear
 //! * `push.rs` - pushes of bindings into the feature store, retried while the store cannot take them
 //! * `held_bytes.rs` - counts the bytes of messages in memory
-//! * `subscriptions.rs` - subscriptions of this box, and those that the broker refused
+//! * `plan.rs` - which session has which subscription, and which bindings a delivery is for
+//! * `subscriptions.rs` - subscriptions of one session, and those that the broker refused
+//! * `model_wait.rs` - messages that wait until their model is loaded
 //! * `dispatcher.rs` - between session and serving: starts calls, settles deliveries, refuses when memory is full
 //! * `dispatcher/` - `binding_messages.rs` does the same for bindings, through their rate limits
 //! * `connect.rs` - connecting and disconnecting: password, version, last will
 //! * `keep_alive.rs` - pings, and the time after which the broker counts as gone
-//! * `gateway.rs` - the one task: connects, reads, writes, reports, disconnects in order
+//! * `gateway.rs` - the task of one session: connects, reads, writes, reports, disconnects in order
+//! * `sessions.rs` - the sessions besides the main one: when they are there, and what happens where the broker refuses them
 //! * `dry_run.rs` - one message without a broker: `ledge mqtt try`
-//! * `check.rs` - the permissions that the broker grants: `ledge mqtt check`
+//! * `check.rs` - what the broker grants, and whether messages come: `ledge mqtt check`
 //! * `config.rs`, `config/` - `[mqtt]`
 //! * `part.rs`, `metrics.rs` - MQTT as a part of the daemon, and its metrics
 //! * `fuzz.rs` - properties that hold for any topic and any message
@@ -38,16 +41,19 @@
 //! Folders without a named file hold tests.
 //!
 //! Invariants:
-//! * The task never waits for an inference. It owns connection, session and dispatcher, so none has a lock.
+//! * The task of a session never waits for an inference. It owns connection, session and dispatcher, so none has a lock.
+//! * A message comes once to each binding that takes it, whatever subscriptions overlap (`plan.rs`). No filter is wider than
+//!   a configured one.
+//! * Bindings that only push rows wait for the feature store and for no model. Every other message waits for its model.
 //! * The session is pure. A QoS 1 message stays in it until the broker acknowledged or refused it, except one that is
 //!   too large, replaced unsent by a newer retained one, or given up.
 //! * Acknowledgements are sent in the order of the deliveries, each after its message is settled.
 //! * Every message is settled, also an unreadable one: the broker delivers an unsettled one again on each connection.
 //! * Memory is bounded: requests being answered, kept messages and waiting answers count against `max_memory_bytes`.
 //!   With memory full the reading goes on, and a call is answered 429. Reading stops only while 4096 messages are being
-//!   answered.
+//!   answered, or messages that wait for models take half of the memory.
 //! * Nothing is sent except under a `Content`. No connection is opened past `egress`.
-//! * `rate_limit.rs`, `keep_alive.rs`, `client/session.rs` and `bindings/` are pure, but for the time zones of the
+//! * `rate_limit.rs`, `keep_alive.rs`, `plan.rs`, `client/session.rs` and `bindings/` are pure, but for the time zones of the
 //!   configuration. The time is passed in.
 //! * Only `client/codec.rs` and `client/codec/` know rumqttc.
 //!
@@ -60,14 +66,15 @@
 //!    and only topic and properties are handed on.
 //! 2. `Session::receive` notes the packet id as a pending acknowledgement and hands out a `Delivery`. A message
 //!    delivered again while the first delivery is in progress ends here: one end settles both.
-//! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else it is for the
-//!    bindings whose filters match, each through its rate limit. The delivery then needs as many settlements as there
-//!    are bindings; a rate limit settles its part at once.
+//! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else `Plan::takers` says
+//!    which bindings it is for, each through its rate limit. The delivery then needs as many settlements as there are
+//!    bindings; a rate limit settles its part at once.
 //! 4. `Request::read` makes an `InferenceCall`: target from the topic, deadline from the message expiry, form from
 //!    content type or first bytes. A message that could loop or pass for something else gets no answer
 //!    (`UnansweredReason`): it is settled, counted and logged. One that is too large or finds no memory is answered
 //!    here, with 413 or 429.
-//! 5. A task of its own runs `protocol::call::answer`, as HTTP does; from there it is one request. Its end, a panic
+//! 5. A task of its own waits for the model (`ModelWait`) and runs `protocol::call::answer`, as HTTP does; from there it is one
+//!    request. Its end, a panic
 //!    included, comes back over a channel when `FinishGuard` is dropped.
 //! 6. `Dispatcher::finish` gives the answer, or the error as an answer, to `Session::publish` with the delivery that it
 //!    settles.
@@ -99,10 +106,13 @@ pub mod gateway;
 pub mod held_bytes;
 pub mod keep_alive;
 mod metrics;
+mod model_wait;
 pub mod part;
+pub mod plan;
 pub mod publisher;
 pub mod push;
 pub mod rate_limit;
 pub mod request;
+mod sessions;
 pub mod subscriptions;
 pub mod topics;

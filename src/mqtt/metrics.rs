@@ -11,7 +11,11 @@ use prometheus_client::metrics::gauge::ConstGauge;
 /// Writes the metrics of the connection to the broker.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MessageFigures) -> Result<(), Error> {
     let mut gauge = |name, help, value| single(encoder, name, help, &ConstGauge::new(value));
-    gauge("mqtt_connected", "1 while there is a connection to the broker, else 0", i64::from(figures.connected))?;
+    gauge(
+        "mqtt_connected",
+        "1 while each session that the broker accepts is connected, else 0",
+        i64::from(figures.connected),
+    )?;
     gauge("mqtt_in_flight_bytes", "Bytes of the messages being worked on", gauge_value(figures.in_flight_bytes))?;
     gauge(
         "mqtt_outbox_messages",

@@ -27,7 +27,11 @@ impl Part for MqttPart {
     }
 
     fn problem(&self, is_starting: bool) -> Option<String> {
-        let is_away = self.statistics.as_ref().is_some_and(|statistics| !statistics.snapshot().connected);
-        (is_away && !is_starting).then(|| "no connection to the broker".to_owned())
+        let statistics = self.statistics.as_ref().filter(|_| !is_starting)?;
+        if !statistics.snapshot().connected {
+            return Some("no connection to the broker".to_owned());
+        }
+        let refused = statistics.refused_sessions();
+        (!refused.is_empty()).then(|| refused.join("; "))
     }
 }

@@ -20,6 +20,7 @@ use super::answer::{ReturnPath, STATUS_PROPERTY};
 use super::bindings::Binding;
 use super::caller::{self, PresentedKey};
 use super::client::packet::{Message, Properties, ReceivedMessage};
+use super::model_wait::ModelWait;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TOPIC_ROOT, TopicFilter, TopicName};
 
 /// Allowance for the topic and the properties of a message besides its payload, in bytes.
@@ -157,6 +158,19 @@ impl Request {
         if known && !loops { Ok(self) } else { Err(UnansweredReason::ForbiddenResponseTopic) }
     }
 
+    /// Waits until its model is loaded or says why not; a request that is refused anyway does not wait. Returns `false`
+    /// if the daemon stops before.
+    pub fn wait_for_model(&self, model_wait: ModelWait) -> impl Future<Output = bool> + use<> {
+        let target = self.call.as_ref().ok().map(|call| (call.target.model.clone(), call.target.version));
+        let bytes = self.held_bytes();
+        async move {
+            match target {
+                Some((model, version)) => model_wait.wait(&model, version, bytes).await,
+                None => true,
+            }
+        }
+    }
+
     /// Runs the call. Returns the answer and its status.
     pub async fn run(self, serving: &Serving, device: &DeviceName) -> (Message, u16) {
         let _place = self.place;
@@ -242,7 +256,13 @@ mod tests {
     fn read(topic: &str, message: Message) -> Result<Request, UnansweredReason> {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
         let route = topics.route(&topic.parse().unwrap()).unwrap();
-        let received = ReceivedMessage { message, packet_id: None, duplicate: false, oversized: None };
+        let received = ReceivedMessage {
+            message,
+            packet_id: None,
+            duplicate: false,
+            oversized: None,
+            subscription_ids: Vec::new(),
+        };
         Request::read(route, received, Instant::now(), None)
     }
 

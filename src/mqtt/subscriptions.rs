@@ -1,47 +1,29 @@
-//! The subscriptions of this box, and those that the broker refused.
+//! The subscriptions of one session, and those that the broker refused.
 
-use super::bindings::Bindings;
-use super::client::packet::{Qos, Reason, RetainHandling, Subscription};
+use super::client::packet::{Reason, Subscription};
 use super::client::session::Session;
-use super::topics::{DeviceTopics, TopicFilter};
+use super::plan::{Plan, SessionName};
+use super::topics::TopicFilter;
 
-/// Filters in one SUBSCRIBE: some brokers, that of AWS among them, accept no more.
+/// Filters in one packet: some brokers, that of AWS among them, accept no more.
 pub const FILTERS_PER_PACKET: usize = 8;
 
-/// The subscriptions of this box.
+/// The subscriptions of a session.
 #[derive(Debug)]
 pub struct Subscriptions {
     wanted: Vec<Subscription>,
+    /// The filters that other sessions have, and an earlier plan may have left in this one.
+    of_others: Vec<TopicFilter>,
     /// Indices of those that were refused on this connection.
     refused: Vec<usize>,
-}
-
-/// All subscriptions that this box needs, each filter once; `heard` are those of other parts.
-pub fn wanted_subscriptions(topics: &DeviceTopics, bindings: &Bindings, heard: &[TopicFilter]) -> Vec<Subscription> {
-    // The box must not receive its own messages; the standard forbids this option for a shared subscription.
-    let subscription = |(filter, qos, retain_handling): (TopicFilter, Qos, RetainHandling)| Subscription {
-        no_local: !filter.is_shared(),
-        filter,
-        qos,
-        retain_handling,
-    };
-    let own = [Some(topics.infer()), topics.group_infer()].into_iter().flatten();
-    let own = own.map(|filter| (filter, Qos::AtLeastOnce, RetainHandling::Never));
-    // The retained hint reaches a box that was away for hours.
-    let desired = topics.desired().map(|filter| (filter, Qos::AtLeastOnce, RetainHandling::IfNew));
-    let bound = bindings.subscriptions(topics.group.as_ref());
-    let heard: Vec<_> = heard.iter().filter(|heard| !bound.iter().any(|(bound, _)| bound == *heard)).collect();
-    let heard = heard.into_iter().map(|filter| (filter.clone(), Qos::AtLeastOnce, RetainHandling::IfNew));
-    own.chain(desired)
-        .chain(bound.into_iter().map(|(filter, qos)| (filter, qos, RetainHandling::IfNew)))
-        .chain(heard)
-        .map(subscription)
-        .collect()
+    /// The number of those that the broker has not answered on this connection.
+    open: usize,
 }
 
 impl Subscriptions {
-    pub fn new(topics: &DeviceTopics, bindings: &Bindings, heard: &[TopicFilter]) -> Self {
-        Self { wanted: wanted_subscriptions(topics, bindings, heard), refused: Vec::new() }
+    pub fn new(plan: &Plan, session: SessionName) -> Self {
+        let wanted = plan.of(session).cloned().collect();
+        Self { wanted, of_others: plan.of_others(session), refused: Vec::new(), open: 0 }
     }
 
     /// The filters of shared subscriptions.
@@ -53,13 +35,20 @@ impl Subscriptions {
     pub fn ask(&mut self, session: &mut Session, knows_shared: bool) {
         self.refused.clear();
         let wanted = self.wanted.iter().filter(|subscription| knows_shared || !subscription.filter.is_shared());
-        send(session, wanted);
+        self.open = send(session, wanted);
+    }
+
+    /// Ends the subscriptions of other sessions in this one, before those subscribe: each message would come twice.
+    pub fn leave_others(&self, session: &mut Session) {
+        for packet in self.of_others.chunks(FILTERS_PER_PACKET) {
+            session.unsubscribe(packet.to_vec());
+        }
     }
 
     /// Sends the refused ones again: the broker's access list may have changed.
     pub fn ask_again(&mut self, session: &mut Session) {
         let refused = std::mem::take(&mut self.refused);
-        send(session, refused.into_iter().filter_map(|index| self.wanted.get(index)));
+        self.open += send(session, refused.into_iter().filter_map(|index| self.wanted.get(index)));
     }
 
     /// Returns `true` if the broker has refused one on this connection.
@@ -67,8 +56,14 @@ impl Subscriptions {
         !self.refused.is_empty()
     }
 
+    /// Returns `true` once the broker has answered each one on this connection.
+    pub fn is_answered(&self) -> bool {
+        self.open == 0
+    }
+
     /// Notes the broker's answer. Returns the number of the subscription when it was refused.
     pub fn note(&mut self, filter: &TopicFilter, reason: Reason) -> Option<usize> {
+        self.open = self.open.saturating_sub(1);
         let index = self.wanted.iter().position(|subscription| subscription.filter == *filter)?;
         if !reason.is_failure() {
             return None;
@@ -78,21 +73,34 @@ impl Subscriptions {
     }
 }
 
-fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subscription>) {
-    let subscriptions: Vec<Subscription> = subscriptions.cloned().collect();
-    for packet in subscriptions.chunks(FILTERS_PER_PACKET) {
-        session.subscribe(packet.to_vec());
+/// The subscriptions in packets as brokers accept them. One with an identifier has a packet of its own (MQTT 5.0, section
+/// 3.8.2.1.2).
+pub fn packets<'s>(subscriptions: impl Iterator<Item = &'s Subscription>) -> Vec<Vec<Subscription>> {
+    let (alone, together): (Vec<Subscription>, Vec<_>) = subscriptions.cloned().partition(|one| one.id.is_some());
+    let together = together.chunks(FILTERS_PER_PACKET).map(<[Subscription]>::to_vec);
+    together.chain(alone.into_iter().map(|one| vec![one])).collect()
+}
+
+/// Returns the number of filters.
+fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subscription>) -> usize {
+    let packets = packets(subscriptions);
+    let count = packets.iter().map(Vec::len).sum();
+    for packet in packets {
+        session.subscribe(packet);
     }
+    count
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bindings::BindingConfig;
-    use crate::client::packet::{ConnAck, Outgoing};
+    use crate::bindings::{BindingConfig, Bindings};
+    use crate::client::packet::{ConnAck, Outgoing, Version};
     use crate::client::session::NextPacket;
+    use crate::plan::PlanRules;
+    use crate::topics::DeviceTopics;
 
-    fn subscriptions(count: usize) -> (Subscriptions, Session) {
+    fn subscriptions(count: usize, has_ids: bool) -> (Subscriptions, Session) {
         let binding = |index| -> BindingConfig {
             let text = format!(r#"{{"topic": "cameras/{index}", "model": "m", "publish": "seen/{index}"}}"#);
             serde_json::from_str(&text).unwrap()
@@ -101,7 +109,13 @@ mod tests {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
         let mut session = Session::default();
         session.connected(&ConnAck::accepting());
-        (Subscriptions::new(&topics, &Bindings::new(&bindings), &[]), session)
+        let plan = Plan::new(
+            &topics,
+            &Bindings::new(&bindings),
+            &[],
+            PlanRules { version: Version::V5, has_ids, splits_rows: true },
+        );
+        (Subscriptions::new(&plan, SessionName::Main), session)
     }
 
     fn asked(session: &mut Session) -> Vec<Vec<String>> {
@@ -117,7 +131,7 @@ mod tests {
 
     #[test]
     fn many_go_in_packets_of_eight_and_shared_ones_only_where_they_are_known() {
-        let (mut subscriptions, mut session) = subscriptions(16);
+        let (mut subscriptions, mut session) = subscriptions(16, false);
         subscriptions.ask(&mut session, true);
         assert_eq!(asked(&mut session).iter().map(Vec::len).collect::<Vec<_>>(), [8, 8, 2]);
         subscriptions.ask(&mut session, false);
@@ -126,37 +140,28 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_asked_for_where_a_platform_looks_after_the_box() {
-        let asked = |has_platform| {
-            let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, has_platform };
-            let filters = wanted_subscriptions(&topics, &Bindings::new(&[]), &[]).into_iter();
-            filters.map(|subscription| subscription.filter.to_string()).collect::<Vec<_>>()
-        };
-        assert_eq!(asked(true), ["ledge/v1/box/infer/#", "ledge/v1/box/desired"]);
-        assert_eq!(asked(false), ["ledge/v1/box/infer/#"]);
-    }
-
-    #[test]
-    fn a_filter_of_a_part_and_of_a_binding_is_asked_for_once() {
-        let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, has_platform: false };
-        let binding = r#"{"topic": "home/status", "model": "m", "publish": "seen"}"#;
-        let bindings = Bindings::new(&[serde_json::from_str(binding).unwrap()]);
-        let heard = ["home/status".parse().unwrap(), "away/status".parse().unwrap()];
-        let wanted = wanted_subscriptions(&topics, &bindings, &heard).into_iter();
-        let filters: Vec<_> = wanted.map(|subscription| subscription.filter.to_string()).collect();
-        assert_eq!(filters, ["ledge/v1/box/infer/#", "home/status", "away/status"]);
+    fn one_with_an_identifier_has_a_packet_of_its_own() {
+        let (mut subscriptions, mut session) = subscriptions(3, true);
+        subscriptions.ask(&mut session, true);
+        let calls = vec!["ledge/v1/box/infer/#".to_owned(), "$share/shop/ledge/v1/shop/infer/#".to_owned()];
+        let one = |index| vec![format!("cameras/{index}")];
+        assert_eq!(asked(&mut session), [calls, one(0), one(1), one(2)]);
     }
 
     #[test]
     fn only_what_was_refused_is_asked_for_again() {
-        let (mut subscriptions, mut session) = subscriptions(2);
+        let (mut subscriptions, mut session) = subscriptions(2, false);
         subscriptions.ask(&mut session, true);
         asked(&mut session);
         assert_eq!(subscriptions.note(&"cameras/0".parse().unwrap(), Reason::NOT_AUTHORIZED), Some(2));
         assert_eq!(subscriptions.note(&"cameras/1".parse().unwrap(), Reason(1)), None);
-        assert!(subscriptions.lacks_one());
+        assert!(subscriptions.lacks_one() && !subscriptions.is_answered());
+        for own in ["ledge/v1/box/infer/#", "$share/shop/ledge/v1/shop/infer/#"] {
+            subscriptions.note(&own.parse().unwrap(), Reason(1));
+        }
+        assert!(subscriptions.is_answered());
         subscriptions.ask_again(&mut session);
         assert_eq!(asked(&mut session), [["cameras/0"]]);
-        assert!(!subscriptions.lacks_one());
+        assert!(!subscriptions.lacks_one() && !subscriptions.is_answered());
     }
 }

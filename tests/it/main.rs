@@ -69,6 +69,7 @@ mod managed;
 mod memory;
 mod monitoring;
 mod mqtt_broker;
+mod mqtt_sessions;
 mod oip;
 mod other_users;
 mod pipelines;

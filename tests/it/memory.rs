@@ -172,7 +172,8 @@ fn start(broker: &TestBroker) -> TestDaemon {
 fn many_callers_with_the_worst_bodies_stay_within_one_limit() {
     let broker = TestBroker::start();
     let daemon = start(&broker);
-    broker.wait_for_subscriptions(1);
+    // Calls and rows have a session each.
+    broker.wait_for_subscriptions(2);
     let calls = calls();
     let of_text = json!({"push_source_name": "texts", "df": {"device": [1], "text": ["a long text ".repeat(5_000)]}});
     assert_eq!(daemon.client().post_json("/push", &of_text).status, 200);

@@ -71,6 +71,7 @@ mod message;
 mod mqtt;
 mod nginx;
 mod openai;
+mod overlaps;
 mod packages;
 mod page;
 mod platform;

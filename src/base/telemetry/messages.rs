@@ -1,7 +1,8 @@
 //! Counters of MQTT messages: written by the crate `mqtt`, read by `/metrics`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The kind of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +101,8 @@ pub struct MessageStatistics {
 /// Independent counters, so relaxed ordering is enough.
 #[derive(Debug, Default)]
 struct Counters {
-    connected: AtomicBool,
+    /// By client id.
+    sessions: Mutex<BTreeMap<String, SessionState>>,
     connections: AtomicU64,
     received: [AtomicU64; 3],
     answered: [AtomicU64; 4],
@@ -114,10 +116,18 @@ struct Counters {
     outbox_bytes: AtomicU64,
 }
 
+/// The state of a session with the broker.
+#[derive(Debug, Default)]
+struct SessionState {
+    is_connected: bool,
+    /// The reason why the broker does not accept it.
+    refusal: Option<String>,
+}
+
 /// The counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFigures {
-    /// True while there is a connection to the broker.
+    /// True while each session with the broker that it accepts has a connection.
     pub connected: bool,
     /// Connections made since the start.
     pub connections: u64,
@@ -143,16 +153,51 @@ pub struct MessageFigures {
     pub outbox_bytes: u64,
 }
 
+/// Messages that wait to be sent or acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outbox {
+    pub messages: usize,
+    pub bytes: usize,
+}
+
 impl MessageStatistics {
-    /// A connection to the broker was made.
-    pub fn connected(&self) {
-        self.counters.connected.store(true, Ordering::Relaxed);
+    /// This box needs a session with this client id.
+    pub fn expect_session(&self, client_id: &str) {
+        self.sessions().entry(client_id.to_owned()).or_default();
+    }
+
+    /// This box needs the session no more.
+    pub fn forget_session(&self, client_id: &str) {
+        self.sessions().remove(client_id);
+    }
+
+    /// A connection to the broker was made for the session with this client id.
+    pub fn connected(&self, client_id: &str) {
+        let connected = SessionState { is_connected: true, refusal: None };
+        self.sessions().insert(client_id.to_owned(), connected);
         add(&self.counters.connections);
     }
 
     /// The connection has ended.
-    pub fn disconnected(&self) {
-        self.counters.connected.store(false, Ordering::Relaxed);
+    pub fn disconnected(&self, client_id: &str) {
+        if let Some(session) = self.sessions().get_mut(client_id) {
+            session.is_connected = false;
+        }
+    }
+
+    /// The broker does not accept the session, for this reason.
+    pub fn session_refused(&self, client_id: &str, reason: &str) {
+        self.sessions().entry(client_id.to_owned()).or_default().refusal = Some(reason.to_owned());
+    }
+
+    /// The reasons why the broker does not accept sessions of this box.
+    pub fn refused_sessions(&self) -> Vec<String> {
+        self.sessions().values().filter_map(|session| session.refusal.clone()).collect()
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
+        // Nothing panics under this lock.
+        self.counters.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A message came in.
@@ -206,19 +251,36 @@ impl MessageStatistics {
         add(&self.counters.refused_answers);
     }
 
-    /// Sets the current load: bytes of messages being handled; messages that wait to be sent or acknowledged, and their
-    /// bytes.
-    pub fn set_held(&self, in_flight_bytes: usize, outbox_messages: usize, outbox_bytes: usize) {
-        self.counters.in_flight_bytes.store(in_flight_bytes as u64, Ordering::Relaxed);
-        self.counters.outbox_messages.store(outbox_messages as u64, Ordering::Relaxed);
-        self.counters.outbox_bytes.store(outbox_bytes as u64, Ordering::Relaxed);
+    /// Sets the bytes of messages being handled.
+    pub fn set_in_flight(&self, bytes: usize) {
+        self.counters.in_flight_bytes.store(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The bytes of the messages that wait to be sent or acknowledged, as counted last.
+    pub fn outbox_bytes(&self) -> u64 {
+        read(&self.counters.outbox_bytes)
+    }
+
+    /// Counts the messages of a session that wait to be sent or acknowledged, in place of those that it had before.
+    pub fn move_outbox(&self, before: Outbox, now: Outbox) {
+        let change = |counter: &AtomicU64, before: usize, now: usize| {
+            counter.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
+        };
+        change(&self.counters.outbox_messages, before.messages, now.messages);
+        change(&self.counters.outbox_bytes, before.bytes, now.bytes);
+    }
+
+    fn is_connected(&self) -> bool {
+        let sessions = self.sessions();
+        let is_up = |session: &SessionState| session.is_connected || session.refusal.is_some();
+        sessions.values().any(|session| session.is_connected) && sessions.values().all(is_up)
     }
 
     /// The figures now.
     pub fn snapshot(&self) -> MessageFigures {
         let counters = &*self.counters;
         MessageFigures {
-            connected: counters.connected.load(Ordering::Relaxed),
+            connected: self.is_connected(),
             connections: read(&counters.connections),
             received: counters.received.each_ref().map(read),
             answered: counters.answered.each_ref().map(read),
@@ -269,18 +331,44 @@ mod tests {
     fn a_connection_is_counted_when_it_is_made_and_shown_while_it_lasts() {
         let statistics = MessageStatistics::default();
         for _ in 0..2 {
-            statistics.connected();
+            statistics.connected("box");
             assert!(statistics.snapshot().connected);
-            statistics.disconnected();
+            statistics.disconnected("box");
             assert!(!statistics.snapshot().connected);
         }
         assert_eq!(statistics.snapshot().connections, 2);
     }
 
     #[test]
+    fn each_session_is_to_be_connected_but_one_that_the_broker_refuses() {
+        let statistics = MessageStatistics::default();
+        statistics.connected("box");
+        statistics.expect_session("box-rows");
+        assert!(!statistics.snapshot().connected);
+        statistics.connected("box-rows");
+        assert!(statistics.snapshot().connected);
+        statistics.disconnected("box-rows");
+        assert!(!statistics.snapshot().connected);
+        statistics.session_refused("box-rows", "not authorized");
+        assert_eq!(
+            (statistics.snapshot().connected, statistics.refused_sessions()),
+            (true, vec!["not authorized".into()])
+        );
+        statistics.disconnected("box");
+        assert!(!statistics.snapshot().connected);
+        statistics.forget_session("box-rows");
+        statistics.connected("box");
+        assert_eq!((statistics.snapshot().connected, statistics.refused_sessions().len()), (true, 0));
+    }
+
+    #[test]
     fn what_is_held_is_what_was_said_last() {
         let statistics = MessageStatistics::default();
-        statistics.set_held(120, 2, 30);
+        statistics.set_in_flight(120);
+        let outbox = |messages, bytes| Outbox { messages, bytes };
+        statistics.move_outbox(outbox(0, 0), outbox(5, 70));
+        statistics.move_outbox(outbox(0, 0), outbox(1, 10));
+        statistics.move_outbox(outbox(5, 70), outbox(1, 20));
         let figures = statistics.snapshot();
         assert_eq!((figures.in_flight_bytes, figures.outbox_messages, figures.outbox_bytes), (120, 2, 30));
     }

@@ -16,6 +16,7 @@ use ledge_mqtt::client::connection::{Connection, Reader, Writer};
 use ledge_mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
 use ledge_mqtt::config::{BrokerAddress, MqttConfig};
 use ledge_mqtt::connect;
+use ledge_mqtt::plan::SessionName;
 use ledge_mqtt::topics::{DeviceTopics, TOPIC_ROOT, TopicName};
 use ledge_part::section::Section;
 use ledge_protocol::call::HEADER_LENGTH;
@@ -64,7 +65,7 @@ impl Broker {
             keep_alive_s: 0,
             session_expiry_s: 0,
             will: None,
-            ..connect::connect_packet(&mqtt, &topics)?
+            ..connect::connect_packet(&mqtt, &topics, SessionName::Main)?
         };
         Ok(Self { egress: Egress::new(&config.egress, audit), destination: connect::destination(&mqtt), connect })
     }
@@ -179,7 +180,8 @@ impl Client<'_> {
         let Broker { egress, destination, connect } = self.mqtt.broker;
         let connect = Connect { client_id: self.id.clone(), ..connect.clone() };
         let Connection { reader, writer, accepted, .. } =
-            Connection::open(egress, destination, Version::V5, connect, PACKET_MAX_BYTES).await?;
+            Connection::open(egress, destination, Version::V5, connect, PACKET_MAX_BYTES, connect::CONNACK_TIMEOUT)
+                .await?;
         let filter = self.answers.as_str().parse()?;
         let dialogue = Dialogue::new(&accepted, self.answers.clone(), filter, self.mqtt.qos);
         let mut link = Link { reader, writer, dialogue };

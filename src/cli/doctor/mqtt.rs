@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ledge_mqtt::check::{CheckStep, Finding};
+use ledge_mqtt::check::{CheckStep, Finding, Probes};
 
 use crate::cli::checks::Check;
 use crate::cli::mqtt::check::findings;
@@ -15,12 +15,17 @@ const BROKER_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 pub fn check(config: &Config) -> Option<Check> {
     let name = "mqtt";
     let broker = config.mqtt.broker.as_ref()?;
-    Some(match findings(config, BROKER_CHECK_TIMEOUT) {
+    Some(match findings(config, Probes::MadeUp, BROKER_CHECK_TIMEOUT) {
         Ok(findings) if findings.iter().all(|finding| finding.ok) => {
+            let untested = findings.iter().filter(|finding| finding.untested).count();
             let granted = findings.iter().filter(|finding| finding.step == CheckStep::Subscription).count();
             let trip = findings.iter().find(|finding| finding.step == CheckStep::RoundTrip);
             let trip = trip.map_or("unknown", |finding| &finding.detail);
-            Check::ok(name, format!("connected to {broker}; subscriptions granted: {granted}; round trip: {trip}"))
+            let mut detail = format!("connected to {broker}; subscriptions granted: {granted}; round trip: {trip}");
+            if untested > 0 {
+                detail += &format!("; not tested: {untested} (see `ledge mqtt check`)");
+            }
+            Check::ok(name, detail)
         }
         Ok(findings) => {
             let line = |finding: &Finding| format!("{}: {}", finding.step.as_str(), finding.detail);

@@ -133,6 +133,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::Runtimes;
@@ -220,7 +221,7 @@ struct RepositoryInner {
     places: LoadPlaces,
     /// Set in the process that serves.
     records: OnceLock<LoadRecordFile>,
-    /// Notified when the load of a model has ended.
+    /// Notified when the load of a model has ended, and when a model is gone.
     changes: watch::Sender<()>,
     /// The models that updates manage, loaded or not.
     managed: Mutex<BTreeMap<ModelName, ManagedVersion>>,
@@ -295,6 +296,19 @@ impl Model {
 
     fn set_known_fault(&self, is_known: bool) {
         self.has_known_fault.store(is_known, Ordering::Relaxed);
+    }
+
+    /// True when there is nothing to pin yet, because the first load goes on.
+    fn is_loading(&self, version: Option<ModelVersion>) -> bool {
+        if self.slot.pin(version).is_some() {
+            return false;
+        }
+        let states = self.states();
+        if states.versions.is_empty() {
+            return states.fault.is_none();
+        }
+        let is_asked = |known: &ModelVersion| version.is_none_or(|version| version == *known);
+        states.versions.iter().any(|(known, state)| is_asked(known) && *state == VersionState::Loading)
     }
 
     /// True when a version answers.
@@ -387,6 +401,25 @@ impl Repository {
         pin(&model.slot).ok_or_else(|| model.not_live(version))
     }
 
+    /// True while a call would find no version only because the load goes on. A model that is not known does not load.
+    pub fn is_loading(&self, name: &ModelName, version: Option<ModelVersion>) -> bool {
+        self.model(name).is_some_and(|model| model.is_loading(version))
+    }
+
+    /// Waits until [`Self::is_loading`] is false: the model serves, or says why not. For a version that this box has not
+    /// served, which may never load, it waits `patience` at most.
+    pub async fn wait_while_loading(&self, name: &ModelName, version: Option<ModelVersion>, patience: Duration) {
+        let give_up = tokio::time::Instant::now() + patience;
+        let mut changes = self.shared.changes.subscribe();
+        while self.is_loading(name, version) {
+            let was_served = self.model(name).is_some_and(|model| !model.latches().is_empty());
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(give_up), if !was_served => return,
+            }
+        }
+    }
+
     /// The live versions of a model, ascending.
     pub fn live(&self, name: &ModelName) -> Result<Vec<Arc<LoadedModel>>, PinError> {
         let model = self.model(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
@@ -447,5 +480,6 @@ impl Repository {
         let mut models = BTreeMap::clone(&self.shared.models.load());
         models.remove(name);
         self.shared.models.store(Arc::new(models));
+        self.shared.changes.send_replace(());
     }
 }

@@ -15,6 +15,7 @@ use crate::bindings::{BindingConfig, Bindings};
 use crate::client::packet::Properties;
 use crate::dispatcher::tests::serving;
 use crate::held_bytes::HeldBytes;
+use crate::model_wait::ModelWait;
 
 #[tokio::test]
 async fn only_large_json_is_read_on_another_thread() {
@@ -129,6 +130,7 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
     let daemon = serving(store.clone());
     let without_values = serving(FeatureStore::without_values(&config, Registry::parse(VIEWS).unwrap()));
     let pusher = Pusher::new(Shutdown::default());
+    let model_wait = ModelWait::new(daemon.repository().clone(), Shutdown::default());
     let device: DeviceName = "box".parse().unwrap();
     let configs = bindings();
     let configs: Vec<BindingConfig> =
@@ -155,7 +157,7 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
                 BindingMessage::new(binding, &message, &["7"], &device, Instant::now(), held).unwrap()
             };
             let before = ignored();
-            let run = message_of_binding().run(&daemon, &device, &pusher).await;
+            let run = message_of_binding().run(&daemon, &device, &pusher, &model_wait).await;
             // A push source counts a column that none of its views has once for each view.
             let counted = before.iter().zip(ignored()).map(|((_, before), (_, after))| after - before).max().unwrap();
             let (rows, tried) = message_of_binding().dry_run(&without_values, &device).await;
@@ -188,7 +190,8 @@ async fn a_large_message_is_judged_in_its_own_task() {
         assert!(!is_judged_inline(&message.payload));
         let (binding, held) = (bindings.iter().next().unwrap(), HeldBytes::default().hold(0, None));
         let message = BindingMessage::new(binding, &message, &[], &device, Instant::now(), held).unwrap();
-        let outcome = message.run(&serving, &device, &pusher).await;
+        let model_wait = ModelWait::new(serving.repository().clone(), Shutdown::default());
+        let outcome = message.run(&serving, &device, &pusher, &model_wait).await;
         assert_eq!((outcome.skipped, outcome.failure.is_none()), (is_skipped, is_skipped), "{kind}");
     }
 }

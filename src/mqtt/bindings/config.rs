@@ -387,24 +387,6 @@ pub fn problems(bindings: &[BindingConfig]) -> Vec<Problem> {
             let problem = Problem::new("publish", problem).depending_on(["topic"]).within(&table);
             problems.push(problem.depending_on(keys_of(at)));
         }
-
-        let earlier = bindings.iter().take(index).enumerate();
-        if let Some((at, other)) = { earlier }.find(|(_, other)| other.topic.overlaps(&binding.topic)) {
-            // A broker may deliver a message once for each matching subscription (section 3.3.4), as mosquitto does,
-            // and the deliveries cannot be distinguished. Neither can those for the box and for its group.
-            if other.topic != binding.topic {
-                let (topic, other) = (&other.topic, other.name());
-                let remedy = "give both the same filter, or filters without common topics";
-                let problem = format!("takes some of the topics that {topic} of the binding {other:?} takes: {remedy}");
-                problems.push(Problem::new("topic", problem).within(&table).depending_on(keys_of(at)));
-            } else if other.shared != binding.shared {
-                let other = other.name();
-                let problem = format!("differs from the binding {other:?}, which takes the same topics");
-                let shared = format!("bindings[{at}].shared");
-                let problem = Problem::new("shared", problem).within(&table).depending_on([shared]);
-                problems.push(problem.depending_on(keys_of(at)));
-            }
-        }
     }
     problems
 }

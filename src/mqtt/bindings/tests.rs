@@ -149,8 +149,9 @@ fn bindings_that_cannot_work_are_problems() {
     assert_eq!(found(&[first, first]), ["bindings[1].topic"]);
     assert_eq!(found(&[first, &format!("{first}\nname = 'other'")]), none);
     assert_eq!(found(&[first, &format!("{second}\nname = 'a/+'")]), ["bindings[0].publish", "bindings[1].name"]);
-    assert_eq!(found(&[first, &format!("{first}\nname = 'other'\nshared = true")]), ["bindings[1].shared"]);
-    assert_eq!(found(&[first, "topic = 'a/x'\npublish = 'c'"]), ["bindings[1].topic"]);
+    // Overlapping topics are allowed.
+    assert_eq!(found(&[first, &format!("{first}\nname = 'other'\nshared = true")]), none);
+    assert_eq!(found(&[first, "topic = 'a/x'\npublish = 'c'"]), none);
     assert_eq!(found(&[first; 257]), ["bindings"]);
 }
 
@@ -216,19 +217,6 @@ fn a_topic_finds_all_its_bindings_and_their_captures() {
     let found: Vec<_> = bindings.matching(&topic).map(|(binding, captures)| (binding.name(), captures)).collect();
     assert_eq!(found, [("one", vec!["7"]), ("two", vec!["7/x"])]);
     assert_eq!(bindings.matching(&"out".parse().unwrap()).count(), 0);
-}
-
-#[test]
-fn a_filter_is_subscribed_to_once_with_the_highest_qos() {
-    let bindings = Bindings::new(&configs(
-        "[[bindings]]\nname = 'one'\ntopic = 'a'\nmodel = 'm'\npublish = 'x'\nqos = 1\n\
-         [[bindings]]\nname = 'two'\ntopic = 'a'\nmodel = 'm'\npublish = 'y'\nqos = 0\n\
-         [[bindings]]\ntopic = 'b'\nmodel = 'm'\npublish = 'z'\nqos = 0\nshared = true\n",
-    ));
-    let group = "shop".parse().unwrap();
-    let subscriptions: Vec<_> = bindings.subscriptions(Some(&group)).into_iter().collect();
-    let expected = [("$share/shop/b", Qos::AtMostOnce), ("a", Qos::AtLeastOnce)];
-    assert_eq!(subscriptions, expected.map(|(filter, qos)| (filter.parse().unwrap(), qos)));
 }
 
 #[test]

@@ -9,9 +9,6 @@ use super::codec::{self, CodecError};
 use super::framing::Framing;
 use super::packet::{ConnAck, Connect, Incoming, Outgoing, Reason, Version};
 
-/// Time for the broker to answer CONNECT.
-const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The reason why a connection could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
@@ -38,8 +35,8 @@ pub enum ConnectionError {
     NotPermitted(String),
     #[error("the connection to the broker broke: {0}")]
     Broke(#[from] io::Error),
-    #[error("the broker did not respond within 10 s")]
-    Silent,
+    #[error("the broker did not respond within {} s", .0.as_secs())]
+    Silent(Duration),
     #[error("protocol error: {0}")]
     Protocol(#[from] CodecError),
     #[error("protocol error: the first packet of the broker is not a CONNACK")]
@@ -78,13 +75,15 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and waits until the broker accepts. Messages in packets above `max_packet` bytes lose their payload.
+    /// Connects and waits until the broker accepts, so long at most. Messages in packets above `max_packet` bytes lose
+    /// their payload.
     pub async fn open(
         egress: &Egress,
         to: &Destination,
         version: Version,
         connect: Connect,
         max_packet: usize,
+        timeout: Duration,
     ) -> Result<Self, ConnectionError> {
         let (reader, writer) = egress.connect(to, Purpose::Mqtt).await?;
         let mut reader = Reader { link: reader, framing: Framing::new(version, max_packet), received: 0 };
@@ -94,8 +93,8 @@ impl Connection {
             writer.flush().await?;
             reader.next().await
         };
-        match tokio::time::timeout(CONNACK_TIMEOUT, accept).await {
-            Err(_) => Err(ConnectionError::Silent),
+        match tokio::time::timeout(timeout, accept).await {
+            Err(_) => Err(ConnectionError::Silent(timeout)),
             Ok(Ok(Incoming::ConnAck(accepted))) if !accepted.reason.is_failure() => {
                 Ok(Self { reader, writer, version, accepted })
             }

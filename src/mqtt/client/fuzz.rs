@@ -63,7 +63,7 @@ fn read(version: Version, mut stream: &[u8], max_packet: usize, at_once: usize) 
 
 /// Checks that a message is written as it was read.
 fn check(version: Version, received: ReceivedMessage, max_packet: usize) {
-    let ReceivedMessage { message, packet_id, duplicate, oversized } = received;
+    let ReceivedMessage { message, packet_id, duplicate, oversized, .. } = received;
     match oversized {
         Some(size) => assert!(size > max_packet && message.payload.is_empty()),
         None => assert!(message.payload.len() < max_packet),

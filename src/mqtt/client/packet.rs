@@ -38,6 +38,9 @@ pub enum Qos {
 /// The number of a packet that will be acknowledged, 1 to 65,535.
 pub type PacketId = std::num::NonZeroU16;
 
+/// A subscription identifier (section 3.8.2.1.2), 1 to 268,435,455.
+pub type SubscriptionId = std::num::NonZeroU32;
+
 /// A reason code (section 2.4): below 0x80 is success. In 3.1.1 it is 0x00 or 0x80, where it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason(pub u8);
@@ -194,6 +197,8 @@ pub struct ReceivedMessage {
     pub duplicate: bool,
     /// The packet's size in bytes, when it was larger than this side accepts: the payload was skipped.
     pub oversized: Option<usize>,
+    /// The identifiers of the subscriptions that it matches, of those that have one. MQTT 5 only.
+    pub subscription_ids: Vec<SubscriptionId>,
 }
 
 /// The broker's answer to a connection (section 3.2).
@@ -216,6 +221,8 @@ pub struct ConnAck {
     pub retain_available: bool,
     /// The broker supports shared subscriptions.
     pub shared_subscriptions: bool,
+    /// The broker says which subscriptions a message matches. Never in 3.1.1.
+    pub subscription_ids: bool,
     /// The keep-alive time that the broker asks for instead of ours, in seconds.
     pub server_keep_alive_s: Option<u16>,
 }
@@ -232,6 +239,7 @@ impl ConnAck {
             maximum_qos: Qos::AtLeastOnce,
             retain_available: true,
             shared_subscriptions: true,
+            subscription_ids: true,
             server_keep_alive_s: None,
         }
     }
@@ -257,7 +265,7 @@ pub enum Outgoing {
     },
     Subscribe {
         packet_id: PacketId,
-        /// At least one.
+        /// At least one. One with an identifier is alone: a packet has one for all of its filters.
         subscriptions: Vec<Subscription>,
     },
     Unsubscribe {
@@ -309,6 +317,8 @@ pub struct Subscription {
     pub no_local: bool,
     /// The retained messages that are delivered at once. MQTT 5 only; 3.1.1 delivers all.
     pub retain_handling: RetainHandling,
+    /// Comes with each message that matches the filter. MQTT 5 only.
+    pub id: Option<SubscriptionId>,
 }
 
 /// Retain handling (section 3.8.3.1).

@@ -112,6 +112,7 @@ pub struct Session {
     /// Deliveries on earlier connections. The broker delivers those again whose acknowledgement it still expects.
     earlier_pending_acks: Vec<PendingAck>,
     subscribing: Vec<(PacketId, Vec<TopicFilter>)>,
+    unsubscribing: Vec<PacketId>,
     last_packet_id: u16,
     last_delivery: u64,
     bytes: usize,
@@ -181,6 +182,7 @@ impl Session {
         self.limits = None;
         self.control.clear();
         self.subscribing.clear();
+        self.unsubscribing.clear();
         for message in &mut self.in_flight {
             message.sent = false;
         }
@@ -197,7 +199,13 @@ impl Session {
 
     pub fn unsubscribe(&mut self, filters: Vec<TopicFilter>) {
         let Some(packet_id) = self.new_packet_id() else { return };
+        self.unsubscribing.push(packet_id);
         self.control.push_back(Outgoing::Unsubscribe { packet_id, filters });
+    }
+
+    /// Returns `true` if the broker has answered each UNSUBSCRIBE of this connection.
+    pub fn is_unsubscribed(&self) -> bool {
+        self.unsubscribing.is_empty()
     }
 
     /// Sends a PINGREQ.
@@ -276,8 +284,12 @@ impl Session {
                 let (_, filters) = self.subscribing.swap_remove(at);
                 Event::Subscribed(filters.into_iter().zip(reasons).collect())
             }
+            Incoming::UnsubAck { packet_id } => {
+                self.unsubscribing.retain(|open| *open != packet_id);
+                Event::None
+            }
             Incoming::Disconnect { reason, text } => Event::Disconnected(reason, text),
-            Incoming::ConnAck(_) | Incoming::UnsubAck { .. } | Incoming::PingResp => Event::None,
+            Incoming::ConnAck(_) | Incoming::PingResp => Event::None,
         }
     }
 
@@ -387,7 +399,8 @@ impl Session {
             self.last_packet_id = self.last_packet_id.wrapping_add(1);
             let Some(id) = PacketId::new(self.last_packet_id) else { continue };
             let used = self.in_flight.iter().any(|message| message.packet_id == id)
-                || self.subscribing.iter().any(|(other, _)| *other == id);
+                || self.subscribing.iter().any(|(other, _)| *other == id)
+                || self.unsubscribing.contains(&id);
             if !used {
                 return Some(id);
             }

@@ -1,5 +1,6 @@
 //! Messages for bindings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,8 +34,14 @@ impl LimitedBinding {
 }
 
 impl Dispatcher {
-    /// Handles a message that is not a call.
-    pub(super) fn binding_message(&mut self, received: ReceivedMessage, delivery: Option<Delivery>, now: Instant) {
+    /// Handles a message for the bindings at these places.
+    pub(super) fn binding_message(
+        &mut self,
+        received: ReceivedMessage,
+        bindings: &BTreeSet<usize>,
+        delivery: Option<Delivery>,
+        now: Instant,
+    ) {
         let refusal = self.refusal(&received);
         let ReceivedMessage { message, duplicate, .. } = received;
         match Dismissal::of(&message, refusal.is_some()) {
@@ -43,12 +50,17 @@ impl Dispatcher {
             Some(Dismissal::Answer(why)) => return self.leave_unanswered(&message.topic, why, delivery, now),
         }
 
-        let captures = |limited: &LimitedBinding| limited.binding.config().topic.captures(&message.topic);
-        let matching: Vec<_> =
-            self.bindings.iter().enumerate().filter_map(|(index, limited)| Some((index, captures(limited)?))).collect();
+        let taking = bindings.iter().filter_map(|index| {
+            let config = self.bindings.get(*index)?.binding.config();
+            // Without an acknowledgement the broker would not have kept it until the model is loaded.
+            let is_early = |model| self.model_wait.is_needed(model, config.version);
+            if delivery.is_none() && !message.retain && config.model.as_ref().is_some_and(is_early) {
+                return None;
+            }
+            Some((*index, config.topic.captures(&message.topic)?))
+        });
+        let matching: Vec<_> = taking.collect();
         if matching.is_empty() {
-            // The broker still has a subscription of an earlier configuration.
-            tracing::debug!(topic = %message.topic, "message ignored: no binding has its topic");
             return self.settle(delivery, Reason::SUCCESS);
         }
 
@@ -124,10 +136,11 @@ impl Dispatcher {
 
     fn start(&mut self, message: BindingMessage) {
         let (serving, device, pusher) = (self.serving.clone(), self.topics.device.clone(), self.pusher.clone());
+        let model_wait = self.model_wait.clone();
         let mut end = self.begin(message.delivery, None);
         let binding = message.binding.clone();
         self.shutdown.spawn(async move {
-            let outcome = message.run(&serving, &device, &pusher).await;
+            let outcome = message.run(&serving, &device, &pusher, &model_wait).await;
             let BindingOutcome { message, failure, unsettled, skipped, held } = outcome;
             if let Some(finished) = &mut end.finished {
                 finished.pushed = message.is_none() && failure.is_none() && !unsettled && !skipped;

@@ -16,7 +16,8 @@ use ledge_service::audit_event::AuditSink;
 
 use super::*;
 use crate::bindings::BindingConfig;
-use crate::client::packet::{PacketId, Properties};
+use crate::client::packet::{PacketId, Properties, Version};
+use crate::plan::PlanRules;
 
 /// Processes that none is started of: there are no models.
 fn no_children() -> ChildSettings {
@@ -83,9 +84,13 @@ fn dispatcher(statistics: &MessageStatistics) -> Dispatcher {
         statistics: statistics.clone(),
         updates: None,
         listeners: Vec::new(),
+        held: HeldBytes::default(),
         shutdown: Shutdown::default(),
     };
-    let mut dispatcher = Dispatcher::new(topics, &bindings, &config, parts);
+    let rules = PlanRules { version: Version::V5, has_ids: true, splits_rows: true };
+    let heard = ["home/status", "cameras/door"].map(|filter| filter.parse().unwrap());
+    let plan = Arc::new(Plan::new(&topics, &bindings, &heard, rules));
+    let mut dispatcher = Dispatcher::new(topics, &bindings, &config, (SessionName::Main, plan), parts);
     dispatcher.connected(&ConnAck::accepting(), Instant::now());
     sent(&mut dispatcher);
     dispatcher
@@ -95,7 +100,13 @@ fn dispatcher(statistics: &MessageStatistics) -> Dispatcher {
 fn receive(dispatcher: &mut Dispatcher, packet_id: u16, topic: &str, payload: &str, properties: Properties) {
     let payload = payload.to_owned().into();
     let message = Message { topic: topic.parse().unwrap(), payload, qos: Qos::AtLeastOnce, retain: false, properties };
-    let received = ReceivedMessage { message, packet_id: PacketId::new(packet_id), duplicate: false, oversized: None };
+    let received = ReceivedMessage {
+        message,
+        packet_id: PacketId::new(packet_id),
+        duplicate: false,
+        oversized: None,
+        subscription_ids: Vec::new(),
+    };
     dispatcher.receive(Incoming::Publish(received), Instant::now()).unwrap();
 }
 
@@ -139,6 +150,39 @@ async fn a_part_hears_its_topic_and_so_does_a_binding() {
     receive(&mut dispatcher, 3, "cameras/door", "a picture", Properties::default());
     assert!(heard.try_recv().is_ok());
     assert_eq!(dispatcher.in_progress, 1);
+}
+
+#[tokio::test]
+async fn a_delivery_is_for_the_bindings_of_the_subscriptions_that_it_names() {
+    let statistics = MessageStatistics::default();
+    let mut dispatcher = dispatcher(&statistics);
+    let plan = dispatcher.plan.clone();
+    let id = |filter: &str| {
+        let planned = plan.iter().find(|planned| planned.subscription.filter.as_str() == filter).unwrap();
+        planned.subscription.id.unwrap()
+    };
+    let mut deliver = |packet_id: u16, subscription_ids: Vec<_>| {
+        let message = Message {
+            topic: "cameras/door".parse().unwrap(),
+            payload: "a picture".into(),
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            properties: Properties::default(),
+        };
+        let packet_id = PacketId::new(packet_id);
+        let received = ReceivedMessage { message, packet_id, duplicate: false, oversized: None, subscription_ids };
+        let before = statistics.snapshot().received[2];
+        dispatcher.receive(Incoming::Publish(received), Instant::now()).unwrap();
+        statistics.snapshot().received[2] - before
+    };
+    // A copy for each subscription, as from mosquitto; and one for all, as from others.
+    assert_eq!(deliver(1, vec![id("cameras/door")]), 0);
+    assert_eq!(deliver(2, vec![id("cameras/+")]), 1);
+    assert_eq!(deliver(3, vec![id("cameras/door"), id("cameras/+")]), 1);
+    // By a filter of an earlier configuration, which is not its own, or by one without an identifier.
+    assert_eq!(deliver(4, vec![id("scales/+")]), 0);
+    assert_eq!(deliver(5, vec![crate::client::packet::SubscriptionId::MIN]), 0);
+    assert_eq!(deliver(6, Vec::new()), 1);
 }
 
 #[tokio::test]
@@ -347,7 +391,8 @@ async fn a_message_that_the_broker_keeps_waits_for_memory_and_another_one_fails(
         retain: false,
         properties: Properties::default(),
     };
-    let received = ReceivedMessage { message, packet_id: None, duplicate: false, oversized: None };
+    let received =
+        ReceivedMessage { message, packet_id: None, duplicate: false, oversized: None, subscription_ids: Vec::new() };
     dispatcher.receive(Incoming::Publish(received), Instant::now()).unwrap();
     assert_eq!(dispatcher.in_progress, 0, "it would be lost anyway");
     drop(all);

@@ -53,7 +53,8 @@ impl Dialogue {
     pub fn new(accepted: &ConnAck, answers: TopicName, filter: TopicFilter, qos: Qos) -> Self {
         let mut session = Session::default();
         session.connected(accepted);
-        session.subscribe(vec![Subscription { filter, qos, no_local: false, retain_handling: RetainHandling::Never }]);
+        let retain_handling = RetainHandling::Never;
+        session.subscribe(vec![Subscription { filter, qos, no_local: false, retain_handling, id: None }]);
         Self { session, answers, number: Random::fresh().bits() }
     }
 
@@ -139,7 +140,13 @@ mod tests {
         let topic = to.properties.response_topic.as_ref().unwrap().parse().unwrap();
         let message = Message { topic, properties, ..to.clone() };
         let packet_id = PacketId::new(packet_id);
-        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate: false, oversized: None })
+        Incoming::Publish(ReceivedMessage {
+            message,
+            packet_id,
+            duplicate: false,
+            oversized: None,
+            subscription_ids: Vec::new(),
+        })
     }
 
     #[test]

@@ -9,7 +9,8 @@ use rumqttc::mqttbytes::{self, v4};
 use rumqttc::v5::mqttbytes::{QoS, v5};
 
 use crate::client::packet::{
-    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, Subscription, Version,
+    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, Subscription, SubscriptionId,
+    Version,
 };
 
 pub fn version() -> impl Strategy<Value = Version> {
@@ -42,7 +43,7 @@ pub fn incoming(version: Version, payload: usize) -> impl Strategy<Value = Incom
 }
 
 fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
-    let v5 = (0..3_u8, of(text()), 1..=u16::MAX, of(1..=u32::MAX), any::<[bool; 3]>(), of(any::<u16>()));
+    let v5 = (0..3_u8, of(text()), 1..=u16::MAX, of(1..=u32::MAX), any::<[bool; 4]>(), of(any::<u16>()));
     let v5 = v5.prop_map(|(reason, text, receive_maximum, maximum_packet_size, flags, server_keep_alive_s)| {
         let reason = [Reason::SUCCESS, Reason::UNSUPPORTED_VERSION, Reason(0x9F)][usize::from(reason)];
         ConnAck {
@@ -54,6 +55,7 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
             maximum_qos: if flags[1] { Qos::AtMostOnce } else { Qos::AtLeastOnce },
             retain_available: flags[2],
             shared_subscriptions: flags[1],
+            subscription_ids: flags[3],
             server_keep_alive_s,
         }
     });
@@ -61,6 +63,7 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
     let v311 = (reasons, any::<bool>()).prop_map(|(reason, session_present)| ConnAck {
         session_present: session_present && !reason.is_failure(),
         reason,
+        subscription_ids: false,
         ..ConnAck::accepting()
     });
     match version {
@@ -70,9 +73,11 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
 }
 
 fn received(version: Version, payload: usize) -> impl Strategy<Value = ReceivedMessage> {
-    (message(version, payload), packet_id(), any::<bool>()).prop_map(|(message, packet_id, duplicate)| {
+    let ids = vec(subscription_id(), 0..if version == Version::V5 { 4 } else { 1 });
+    let parts = (message(version, payload), packet_id(), any::<bool>(), ids);
+    parts.prop_map(|(message, packet_id, duplicate, subscription_ids)| {
         let packet_id = (message.qos == Qos::AtLeastOnce).then_some(packet_id);
-        ReceivedMessage { message, packet_id, duplicate, oversized: None }
+        ReceivedMessage { message, packet_id, duplicate, oversized: None, subscription_ids }
     })
 }
 
@@ -146,7 +151,7 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 reason_string: connack.text,
                 user_properties: vec![("a".into(), "b".into())],
                 wildcard_subscription_available: Some(1),
-                subscription_identifiers_available: Some(1),
+                subscription_identifiers_available: Some(u8::from(connack.subscription_ids)),
                 shared_subscription_available: Some(u8::from(connack.shared_subscriptions)),
                 server_keep_alive: connack.server_keep_alive_s,
                 response_information: None,
@@ -155,24 +160,26 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 authentication_data: None,
             }),
         }),
-        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate, .. }) => v5::Packet::Publish(v5::Publish {
-            dup: duplicate,
-            qos: if message.qos == Qos::AtLeastOnce { QoS::AtLeastOnce } else { QoS::AtMostOnce },
-            retain: message.retain,
-            topic: Bytes::copy_from_slice(message.topic.as_str().as_bytes()),
-            pkid: packet_id.map_or(0, PacketId::get),
-            payload: message.payload,
-            properties: Some(v5::PublishProperties {
-                payload_format_indicator: message.retain.then_some(1),
-                message_expiry_interval: message.properties.message_expiry_s,
-                topic_alias: None,
-                response_topic: message.properties.response_topic,
-                correlation_data: message.properties.correlation_data,
-                user_properties: message.properties.user,
-                subscription_identifiers: Vec::new(),
-                content_type: message.properties.content_type,
-            }),
-        }),
+        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate, subscription_ids, .. }) => {
+            v5::Packet::Publish(v5::Publish {
+                dup: duplicate,
+                qos: if message.qos == Qos::AtLeastOnce { QoS::AtLeastOnce } else { QoS::AtMostOnce },
+                retain: message.retain,
+                topic: Bytes::copy_from_slice(message.topic.as_str().as_bytes()),
+                pkid: packet_id.map_or(0, PacketId::get),
+                payload: message.payload,
+                properties: Some(v5::PublishProperties {
+                    payload_format_indicator: message.retain.then_some(1),
+                    message_expiry_interval: message.properties.message_expiry_s,
+                    topic_alias: None,
+                    response_topic: message.properties.response_topic,
+                    correlation_data: message.properties.correlation_data,
+                    user_properties: message.properties.user,
+                    subscription_identifiers: subscription_ids.iter().map(|id| id.get() as usize).collect(),
+                    content_type: message.properties.content_type,
+                }),
+            })
+        }
         Incoming::PubAck { packet_id, reason } => v5::Packet::PubAck(v5::PubAck {
             pkid: packet_id.get(),
             reason: match reason.0 {
@@ -251,6 +258,10 @@ fn write_v311(packet: &Incoming) -> v4::Packet {
     }
 }
 
+fn subscription_id() -> impl Strategy<Value = SubscriptionId> {
+    (1..=268_435_455_u32).prop_map(|number| SubscriptionId::new(number).unwrap())
+}
+
 /// The packet that a broker of MQTT 5 reads.
 pub fn read_v5(mut bytes: BytesMut) -> v5::Packet {
     let packet = v5::Packet::read(&mut bytes, None).unwrap();
@@ -274,6 +285,7 @@ pub fn subscription() -> impl Strategy<Value = Subscription> {
             qos: if acknowledged { Qos::AtLeastOnce } else { Qos::AtMostOnce },
             no_local,
             retain_handling: if never { RetainHandling::Never } else { RetainHandling::IfNew },
+            id: None,
         },
     )
 }

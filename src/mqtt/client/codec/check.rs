@@ -15,6 +15,9 @@ pub(super) fn outgoing(version: Version, packet: &Outgoing) -> Result<(), CodecE
         }
         Outgoing::Publish { message, .. } => self::message(version, message),
         Outgoing::Subscribe { subscriptions, .. } if subscriptions.is_empty() => missing("SUBSCRIBE", "it is empty"),
+        Outgoing::Subscribe { subscriptions, .. } if subscriptions.iter().skip(1).any(|next| next.id.is_some()) => {
+            missing("SUBSCRIBE", "a subscription identifier is for all of its filters")
+        }
         Outgoing::Unsubscribe { filters, .. } if filters.is_empty() => missing("UNSUBSCRIBE", "it is empty"),
         // Topics and filters are valid by construction.
         Outgoing::Subscribe { .. }

@@ -5,7 +5,9 @@ use rumqttc::v5::mqttbytes::v5 as wire;
 
 use super::CodecError;
 use super::header::{PUBLISH, malformed, protocol, put_variable_byte_integer, variable_byte_integer};
-use crate::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, Version};
+use crate::client::packet::{
+    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, SubscriptionId, Version,
+};
 
 /// The most bytes for the topic and the properties of a message. Each user property becomes two allocations of its own,
 /// several times its size on the wire.
@@ -116,16 +118,16 @@ pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Re
         Qos::AtMostOnce => None,
         Qos::AtLeastOnce => Some(packet_id(PUBLISH, &mut head)?),
     };
-    let properties = match version {
+    let (properties, subscription_ids) = match version {
         Version::V5 => publish_properties(&head)?,
-        Version::V311 => Properties::default(),
+        Version::V311 => (Properties::default(), Vec::new()),
     };
     let message = Message { topic, payload: body, qos, retain: first & 1 != 0, properties };
-    Ok(ReceivedMessage { message, packet_id, duplicate: first & 0b1000 != 0, oversized: None })
+    Ok(ReceivedMessage { message, packet_id, duplicate: first & 0b1000 != 0, oversized: None, subscription_ids })
 }
 
-/// Reads the properties. `section` has their length and the properties.
-fn publish_properties(section: &Bytes) -> Result<Properties, CodecError> {
+/// Reads the properties and the subscription identifiers. `section` has their length and the properties.
+fn publish_properties(section: &Bytes) -> Result<(Properties, Vec<SubscriptionId>), CodecError> {
     let unreadable = |error: &dyn std::fmt::Display| malformed(PUBLISH, format!("its properties: {error}"));
     let (length, width) = variable_byte_integer(section).ok().flatten().unwrap_or_default();
     let mut counted = length;
@@ -144,14 +146,17 @@ fn publish_properties(section: &Bytes) -> Result<Properties, CodecError> {
         counted = again;
         unread = with_length(counted, section.get(width..).unwrap_or_default());
     };
-    Ok(Properties {
+    let id = |id: &usize| u32::try_from(*id).ok().and_then(SubscriptionId::new);
+    let ids = read.subscription_identifiers.iter().filter_map(id).collect();
+    let properties = Properties {
         response_topic: read.response_topic,
         // Copied: it is kept until the answer, and a slice would keep the whole packet in memory.
         correlation_data: read.correlation_data.map(|data| Bytes::copy_from_slice(&data)),
         content_type: read.content_type,
         message_expiry_s: read.message_expiry_interval,
         user: read.user_properties,
-    })
+    };
+    Ok((properties, ids))
 }
 
 fn with_length(length: usize, rest: &[u8]) -> Bytes {
@@ -193,6 +198,8 @@ fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
         },
         retain_available: properties.and_then(|all| all.retain_available) != Some(0),
         shared_subscriptions: properties.and_then(|all| all.shared_subscription_available) != Some(0),
+        subscription_ids: version == Version::V5
+            && properties.and_then(|all| all.subscription_identifiers_available) != Some(0),
         server_keep_alive_s: properties.and_then(|all| all.server_keep_alive),
     })
 }

@@ -11,7 +11,7 @@ use super::{CodecError, HEAD_MAX_BYTES, decode, encode, encoded_size};
 use crate::client::packet::Version::{V5, V311};
 use crate::client::packet::{
     ConnAck, Connect, Incoming, Message, Outgoing, PacketId, Properties, Qos, Reason, RetainHandling, Subscription,
-    Version,
+    SubscriptionId, Version,
 };
 
 fn read(version: Version, bytes: &[u8]) -> Result<Incoming, CodecError> {
@@ -286,7 +286,7 @@ fn properties_do_not_reach_into_the_payload() {
 }
 
 #[test]
-fn subscription_identifiers_are_skipped() {
+fn subscription_identifiers_are_read_and_all_properties_behind_them() {
     for count in 0..600 {
         let mut properties = [0x0B, 0x81, 0x01].repeat(count);
         properties.extend([0x01, 1, 0x26, 0, 1, b'k', 0, 1, b'v']);
@@ -298,6 +298,7 @@ fn subscription_identifiers_are_skipped() {
         let Ok(Incoming::Publish(received)) = decode(V5, bytes) else { panic!("{count}") };
         assert_eq!(received.message.properties.user, [("k".into(), "v".into())]);
         assert_eq!(received.message.payload, "payload");
+        assert_eq!(received.subscription_ids, vec![SubscriptionId::new(129).unwrap(); count]);
     }
 }
 
@@ -419,7 +420,7 @@ fn a_session_of_3_1_1_that_is_not_kept_is_clean() {
 fn subscriptions_carry_their_options() {
     let subscription = |filter: &str, no_local, retain_handling| {
         let filter = filter.parse().unwrap();
-        Subscription { filter, qos: Qos::AtLeastOnce, no_local, retain_handling }
+        Subscription { filter, qos: Qos::AtLeastOnce, no_local, retain_handling, id: None }
     };
     let subscriptions = vec![
         subscription("a/+/#", true, RetainHandling::Never),
@@ -437,6 +438,18 @@ fn subscriptions_carry_their_options() {
     assert_eq!(options[1], ("b", false, false, v5::RetainForwardRule::OnNewSubscribe));
     assert_eq!(options[2], ("$share/g/c", false, false, never));
     assert!(read.filters.iter().all(|filter| filter.qos == QoS::AtLeastOnce));
+    assert_eq!(read.properties, None);
+
+    let with_id =
+        Subscription { id: SubscriptionId::new(268_435_455), ..subscription("d", true, RetainHandling::Never) };
+    let packet = Outgoing::Subscribe { packet_id: id(9), subscriptions: vec![with_id.clone()] };
+    let v5::Packet::Subscribe(read) = broker::read_v5(written(V5, &packet)) else { panic!() };
+    assert_eq!(read.properties.and_then(|properties| properties.id), Some(268_435_455));
+    // Only MQTT 5 has it, and a packet has one for all of its filters.
+    let v4::Packet::Subscribe(read) = broker::read_v311(written(V311, &packet)) else { panic!() };
+    assert_eq!(read.filters.len(), 1);
+    let two = Outgoing::Subscribe { packet_id: id(9), subscriptions: vec![with_id.clone(), with_id] };
+    assert!(matches!(encode(V5, &two, &mut BytesMut::new()), Err(CodecError::Unsendable { .. })));
 }
 
 #[test]

@@ -50,7 +50,10 @@ fn translate(packet: &Outgoing) -> Option<wire::Packet> {
         Outgoing::Subscribe { packet_id, subscriptions } => wire::Packet::Subscribe(wire::Subscribe {
             pkid: packet_id.get(),
             filters: subscriptions.iter().map(filter).collect(),
-            properties: None,
+            properties: subscriptions.first().and_then(|first| first.id).map(|id| wire::SubscribeProperties {
+                id: usize::try_from(id.get()).ok(),
+                user_properties: Vec::new(),
+            }),
         }),
         Outgoing::Unsubscribe { packet_id, filters } => wire::Packet::Unsubscribe(wire::Unsubscribe {
             pkid: packet_id.get(),

@@ -22,7 +22,13 @@ fn outbound(payload: &str, qos: Qos, settles: Option<Delivery>) -> Outbound {
 
 fn received(id: u16, duplicate: bool) -> Incoming {
     let message = message("request", Qos::AtLeastOnce);
-    Incoming::Publish(ReceivedMessage { message, packet_id: PacketId::new(id), duplicate, oversized: None })
+    Incoming::Publish(ReceivedMessage {
+        message,
+        packet_id: PacketId::new(id),
+        duplicate,
+        oversized: None,
+        subscription_ids: Vec::new(),
+    })
 }
 
 fn delivery(event: Event) -> Delivery {
@@ -241,6 +247,7 @@ fn subscriptions_are_told_one_by_one() {
         qos: Qos::AtLeastOnce,
         no_local: true,
         retain_handling: crate::client::packet::RetainHandling::Never,
+        id: None,
     };
     session.subscribe(filters.iter().map(subscription).collect());
     let Some(NextPacket::Send(Content::Protocol, Outgoing::Subscribe { packet_id, .. })) = session.next(|_| 1) else {
