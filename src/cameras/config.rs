@@ -96,7 +96,7 @@ pub struct CameraConfig {
     /// The least time between two published pictures, in milliseconds.
     #[serde(default = "picture_interval_ms", deserialize_with = "in_range::<0, 3_600_000, _, _>")]
     pub picture_interval_ms: u64,
-    /// The labels that are blurred in published pictures: of a person the head, of others the whole box.
+    /// The labels that are blurred in published pictures; see [`ledge_engine::pipeline::annotation::blurred_places`].
     #[serde(default = "blur")]
     pub blur: Vec<String>,
     /// The parts of the picture that are neither compared nor counted.

@@ -135,7 +135,7 @@ mod tests {
         let model = ModelName::constant("m");
         let keep = |recent: &Recent, kib: usize, fault: Option<&str>| {
             let photograph = vec![7; kib << 10].into();
-            let found = Found { detections: Vec::new(), blur_fault: fault.map(str::to_owned) };
+            let found = Found { blur_fault: fault.map(str::to_owned), ..Found::default() };
             recent.keep(Examined { photograph, size: (4, 3), found }, &model, 1, &memory);
             let picture = recent.picture().unwrap();
             (picture.number, picture.bytes >> 10, picture.examined.is_some())

@@ -14,7 +14,6 @@ use ledge_engine::pipeline::annotation::{
     Annotation, AnnotationError, PictureFormat, ZoneOutline, annotate, as_faces, blurred_places, blurs_faces, is_face,
 };
 use ledge_engine::pipeline::content::Content;
-use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::{ImageError, ImageFormat};
 use ledge_models::repository::LoadedModel;
 use ledge_models::serving::request::{ContentRequest, ResultForm};
@@ -87,8 +86,8 @@ impl Renderer {
 
     /// Finds the objects on a photograph of a camera.
     pub async fn find(&self, config: &CameraConfig, photograph: Bytes) -> Result<Found, AskError> {
-        let (detections, model) = self.ask(config, &config.model, photograph).await?;
-        Ok(Found { detections, blur_fault: blur_fault(config, &model) })
+        let (found, model) = self.ask(config, &config.model, photograph).await?;
+        Ok(Found { blur_fault: blur_fault(config, &model), ..found })
     }
 
     /// The objects on a photograph, and the version that found them: a candidate may have.
@@ -97,7 +96,7 @@ impl Renderer {
         config: &CameraConfig,
         model: &ModelName,
         photograph: Bytes,
-    ) -> Result<(Vec<Detection>, Arc<LoadedModel>), AskError> {
+    ) -> Result<(Found, Arc<LoadedModel>), AskError> {
         let request = ContentRequest {
             model: model.clone(),
             version: None,
@@ -110,7 +109,8 @@ impl Renderer {
         let principal = principal(config);
         let (answer, model) = self.serving.infer_sighted(request, &principal).await?;
         let detections = answer.detections().ok_or(AskError::NoDetector(answer.kind.member))?;
-        Ok((detections, model))
+        let unreported = answer.unreported(&model);
+        Ok((Found { detections, unreported, blur_fault: None }, model))
     }
 
     /// The reason why faces cannot be blurred now, where they are to be.
@@ -127,16 +127,16 @@ impl Renderer {
         examined: Examined,
         zones: Vec<ZoneOutline>,
     ) -> Result<Bytes, RenderError> {
-        let Examined { photograph, size, found: Found { detections, blur_fault } } = examined;
+        let Examined { photograph, size, found: Found { detections, unreported, blur_fault } } = examined;
         if let Some(fault) = blur_fault {
             return Err(RenderError::Blur(fault));
         }
-        let mut hidden = detections.clone();
+        let mut hidden = [&*detections, &*unreported].concat();
         if blurs_faces(&camera.config.blur) {
             let found = self.ask(&camera.config, &self.faces, photograph.clone()).await;
             let fault = |error| RenderError::Blur(format!("the model {} does not find faces: {error}", self.faces));
             let (faces, _) = found.map_err(fault)?;
-            hidden.extend(as_faces(faces));
+            hidden.extend(as_faces(faces.detections.into_iter().chain(faces.unreported)));
         }
         let (camera, limits, account) = (camera.clone(), self.serving.decode_limits(), self.account(&camera.config));
         self.on_a_core(move || {

@@ -167,6 +167,10 @@ impl Pipeline for RemotePipeline {
         self.twin.detections(results)
     }
 
+    fn unreported(&self, results: &[&Tensor]) -> Vec<Detection> {
+        self.twin.unreported(results)
+    }
+
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
         self.twin.answer(results)
     }

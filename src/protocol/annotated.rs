@@ -91,18 +91,17 @@ async fn annotated(
     if let Some(camera) = camera {
         report_sighting(serving, &camera, photograph.clone(), (&answer, &loaded));
     }
+    let mut found = [&*detections, &*answer.unreported(&loaded)].concat();
     drop(loaded);
-    let mut found = detections.clone();
     if blurs_faces(&blur.labels) {
-        let faces = serving
-            .infer_content(request(blur.faces.clone(), None, Content::Photograph(photograph.clone())), principal)
-            .await?;
-        let faces = faces.detections().ok_or_else(|| {
+        let request = request(blur.faces.clone(), None, Content::Photograph(photograph.clone()));
+        let (answer, model) = serving.infer_sighted(request, principal).await?;
+        let faces = answer.detections().ok_or_else(|| {
             let message =
                 format!("model '{}' finds no faces to blur: set vision.face to a model that does", blur.faces);
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
         })?;
-        found.extend(as_faces(faces));
+        found.extend(as_faces(faces.into_iter().chain(answer.unreported(&model))));
     }
 
     let (limits, labels, mut hold) = (serving.decode_limits(), blur.labels.clone(), account.hold());

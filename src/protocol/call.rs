@@ -83,7 +83,7 @@ pub fn report_sighting(
     if let Some(sightings) = serving.sightings()
         && let Some(detections) = answer.detections()
     {
-        sightings.saw(camera, model, photograph, &detections);
+        sightings.saw(camera, model, photograph, detections, answer.unreported(model));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::access_matrix::key;
 use crate::audit::{records, stop};
 use crate::certificates::{Authority, Identity};
 use crate::client::{Client, Response};
-use crate::daemon::{TestRoot, data, write};
+use crate::daemon::{TestRoot, data, model_folder, write};
 use crate::tls_kit::{TlsClient, with_certificate};
 
 const DETECTOR: &str = "coco_detector";
@@ -315,14 +315,45 @@ fn what_is_to_be_blurred_is_blurred_or_there_is_no_picture() {
     let root = || TestRoot::new().models(&[DETECTOR]);
     let plain = picture(&ask(root()));
     let blurred = picture(&ask(root().models(&["face_detector"]).set("vision.blur=[\"face\"]")));
-    // The face of this photograph.
-    let colors = |picture: &Rgb8Image| {
-        let rows = picture.pixels().chunks_exact(picture.width() as usize * 3).skip(60).take(40);
-        let pixels = rows.flat_map(|row| row.as_chunks::<3>().0[120..165].iter().copied());
-        pixels.collect::<std::collections::BTreeSet<_>>().len()
-    };
-    assert!(colors(&plain) > 500 && colors(&blurred) < 40, "{} {}", colors(&plain), colors(&blurred));
+    let (plain, blurred) = (face_colors(&plain), face_colors(&blurred));
+    assert!(plain > 500 && blurred < 40, "{plain} {blurred}");
 
     let refused = ask(root().set("vision.blur=[\"face\"]"));
     assert_eq!((refused.status, refused.error().contains("face_detector")), (404, true), "{refused:?}");
+}
+
+/// The number of colors in the face of `photos/astronaut.jpg`.
+fn face_colors(picture: &Rgb8Image) -> usize {
+    let rows = picture.pixels().chunks_exact(picture.width() as usize * 3).skip(60).take(40);
+    let pixels = rows.flat_map(|row| row.as_chunks::<3>().0[120..165].iter().copied());
+    pixels.collect::<std::collections::BTreeSet<_>>().len()
+}
+
+#[test]
+fn a_person_that_the_answer_does_not_report_is_blurred() {
+    let astronaut = data("photos/astronaut.jpg");
+    let config = std::fs::read_to_string(model_folder(DETECTOR).join("model.toml")).unwrap();
+    let (config, _golden) = config.split_once("[[golden]]").unwrap();
+    // The person has a score of .54.
+    let models = [
+        ("reports", "min_score = 0.4", 1),
+        ("is_unsure", "min_score = 0.9", 0),
+        ("asks_more_of_persons", "min_score = 0.4\nmin_scores = { person = 0.9 }", 0),
+        ("reports_cows", "min_score = 0.4\nlabels = [\"cow\"]", 0),
+    ];
+    let root = models.into_iter().fold(TestRoot::new().set("vision.blur=[\"person\"]"), |root, (model, setting, _)| {
+        let config = config.replace("min_score = 0.4", setting);
+        root.model_as(DETECTOR, model).file(&format!("{model}/model.toml"), config)
+    });
+    let daemon = root.start();
+    for (model, _, reported) in models {
+        let ask = |accept| {
+            let headers = [("content-type", "image/jpeg"), ("accept", accept)];
+            daemon.client().post(&format!("/v2/models/{model}/infer"), &headers, &astronaut)
+        };
+        let answer = ask("application/json").json();
+        assert_eq!(answer["detections"].as_array().unwrap().len(), reported, "{model}: {answer}");
+        let colors = face_colors(&picture(&ask("image/png")));
+        assert!(colors < 40, "{model}: {colors}");
+    }
 }

@@ -51,7 +51,7 @@ fn object(label: &str, score: f32, x: f64) -> Detection {
 }
 
 fn found(detections: &[Detection]) -> Found {
-    Found { detections: detections.to_vec(), blur_fault: None }
+    Found { detections: detections.to_vec(), ..Found::default() }
 }
 
 fn see(camera: &Camera, second: u64, detections: &[Detection]) -> Seen {

@@ -79,8 +79,13 @@ pub struct Annotation<'a> {
     pub format: PictureFormat,
 }
 
-/// The share of a person's box, from its top, that is blurred.
-const HEAD_SHARE: f64 = 0.25;
+/// The share of a person's box, from its top, that is blurred. Of a person who sits, or whose legs are not in the picture,
+/// the head takes more than the upper quarter.
+const HEAD_SHARE: f64 = 0.4;
+
+/// The share of its width and height by which the box of a face is larger at each side when it is blurred: it ends at the
+/// forehead and at the lips of some.
+const FACE_MARGIN: f64 = 0.2;
 
 /// The label of the faces that a model of faces finds, in lists of what is blurred.
 const FACE: &str = "face";
@@ -96,16 +101,21 @@ pub fn is_face(label: &str) -> bool {
 }
 
 /// Gives the detections of a model of faces the label that lists of what is blurred have for them.
-pub fn as_faces(found: Vec<Detection>) -> impl Iterator<Item = Detection> {
-    found.into_iter().map(|face| Detection { label: FACE.to_owned(), ..face })
+pub fn as_faces(found: impl Iterator<Item = Detection>) -> impl Iterator<Item = Detection> {
+    found.map(|face| Detection { label: FACE.to_owned(), ..face })
 }
 
-/// The places of a photograph that a list of labels wants blurred: of a `person` the head, the upper quarter of its box,
-/// and of other labels the whole box.
+/// The places of a photograph that a list of labels wants blurred: of a `person` the head, which is in the upper part of
+/// its box, of a face its box with a margin, and of other labels the box. They may reach beyond the photograph.
 pub fn blurred_places(labels: &[String], detections: &[Detection]) -> Vec<DetectionBox> {
     let wanted = detections.iter().filter(|detection| labels.contains(&detection.label));
     let place = |Detection { label, area, .. }: &Detection| match label.as_str() {
         "person" => DetectionBox { height: area.height * HEAD_SHARE, ..*area },
+        FACE => {
+            let (wide, high) = (area.width * FACE_MARGIN, area.height * FACE_MARGIN);
+            let (width, height) = (area.width + 2.0 * wide, area.height + 2.0 * high);
+            DetectionBox { x: area.x - wide, y: area.y - high, width, height }
+        }
         _ => *area,
     };
     wanted.map(place).collect()

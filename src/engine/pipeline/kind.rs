@@ -166,6 +166,12 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The objects that [`Self::detections`] leaves out because their score is too low, their label is not wanted, or
+    /// there are too many. An object that is to be blurred is blurred all the same.
+    fn unreported(&self, _results: &[&Tensor]) -> Vec<Detection> {
+        Vec::new()
+    }
+
     /// The value of the answer's [`Kind::member`], made of the results: what [`Prepared::postprocess`] made of the
     /// outputs, or the outputs in the order of [`Self::outputs`].
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError>;

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::candidates::{Activation, Candidate, Collector, Edges, Thresholds};
+use self::candidates::{Activation, Candidate, Collector, Edges, LeastScores, Thresholds};
 use self::values::Values;
 use super::content::{Content, Input};
 use super::detection::{Detection, DetectionBox};
@@ -199,7 +199,7 @@ impl ObjectDetection {
         ImagePreparation { fit, size, mean, std, layout, color }
     }
 
-    /// The least score of each class, or the label that no class has.
+    /// The least scores of each class, or the label that no class has.
     fn thresholds(&self, names: &[String]) -> Result<Thresholds, String> {
         let with_score = self.min_scores.keys().map(|label| ("min_scores", label));
         let mut asked_for = with_score.chain(self.labels.iter().map(|label| ("labels", label)));
@@ -208,9 +208,9 @@ impl ObjectDetection {
         }
         let least = |name: &String| {
             let is_wanted = self.labels.is_empty() || self.labels.contains(name);
-            if is_wanted { self.min_scores.get(name).copied().unwrap_or(self.min_score) } else { f32::INFINITY }
+            LeastScores::new(self.min_scores.get(name).copied().unwrap_or(self.min_score), is_wanted)
         };
-        let others = if self.labels.is_empty() { self.min_score } else { f32::INFINITY };
+        let others = LeastScores::new(self.min_score, self.labels.is_empty());
         Ok(Thresholds { by_class: names.iter().map(least).collect(), others })
     }
 }
@@ -326,11 +326,11 @@ impl Decoder {
             self.check_labels(classes)?;
         }
 
-        let ObjectDetection { iou_threshold, max_detections, .. } = self.config;
+        let iou_threshold = self.config.iou_threshold;
         let placement = self.config.preparation().placement(picture);
         let [height, width] = self.config.size;
         let placement = placement.unwrap_or(Placement { left: 0, top: 0, width, height });
-        let inside = found.finish(iou_threshold, max_detections).into_iter();
+        let inside = found.finish(iou_threshold).into_iter();
         let inside = inside.filter_map(|candidate| in_picture(candidate, self.config.size, placement, picture));
         let failed = |error| AnswerError::Values(format!("the detections do not fit into a tensor: {error}"));
         Ok(vec![candidates::to_tensor(&inside.collect::<Vec<_>>()).map_err(failed)?])
@@ -352,12 +352,25 @@ impl Decoder {
         super::classification::class_name(&self.labels, class).unwrap_or_else(|| class.to_string())
     }
 
+    /// The objects of an answer.
     fn detections(&self, results: &[&Tensor]) -> Vec<Detection> {
+        let (mut candidates, count) = self.candidates(results);
+        candidates.truncate(count);
+        self.as_detections(candidates)
+    }
+
+    /// The candidates of a result, and how many of them, from the first on, an answer reports.
+    fn candidates(&self, results: &[&Tensor]) -> (Vec<Candidate>, usize) {
         let found = results.first().map(|tensor| candidates::from_tensor(tensor)).unwrap_or_default();
+        let count = found.iter().take_while(|candidate| self.thresholds.reports(candidate)).count();
+        (found, count.min(self.config.max_detections))
+    }
+
+    fn as_detections(&self, candidates: Vec<Candidate>) -> Vec<Detection> {
         let detection = |Candidate { edges, score, class }| Detection {
             label: self.label(class),
             score,
-            margin: score - self.thresholds.of(class),
+            margin: score - self.thresholds.of(class).reported,
             area: DetectionBox {
                 x: f64::from(edges.left),
                 y: f64::from(edges.top),
@@ -365,7 +378,7 @@ impl Decoder {
                 height: f64::from(edges.bottom) - f64::from(edges.top),
             },
         };
-        found.into_iter().map(detection).collect()
+        candidates.into_iter().map(detection).collect()
     }
 }
 
@@ -425,6 +438,11 @@ impl Pipeline for Detector {
 
     fn detections(&self, results: &[&Tensor]) -> Option<Vec<Detection>> {
         Some(self.decoder.detections(results))
+    }
+
+    fn unreported(&self, results: &[&Tensor]) -> Vec<Detection> {
+        let (mut candidates, count) = self.decoder.candidates(results);
+        self.decoder.as_detections(candidates.split_off(count))
     }
 
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {

@@ -195,6 +195,12 @@ impl ContentResponse {
         serde_json::from_str(result.get()).ok()
     }
 
+    /// The objects that it found and does not report; see [`Pipeline::unreported`]. `model` is the version that answered.
+    pub fn unreported(&self, model: &LoadedModel) -> Vec<Detection> {
+        let results: Vec<_> = self.response.outputs.iter().map(|(_, tensor)| tensor).collect();
+        model.pipeline.as_ref().map_or_else(Vec::new, |pipeline| pipeline.unreported(&results))
+    }
+
     /// The texts of a document of one page, to draw; `None` for a model that reads no documents.
     pub fn texts(&self) -> Option<Vec<TextOutline>> {
         let result = self.result.as_ref().filter(|_| self.kind.name == document_reading::KIND.name)?;

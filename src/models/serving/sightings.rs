@@ -17,9 +17,16 @@ pub trait Sightings: Debug + Send + Sync {
     /// True if there is a camera of this name whose pictures come with calls.
     fn takes(&self, camera: &CameraName) -> bool;
 
-    /// Notes the objects that `model` found on a photograph of a camera. It is the version that answered, not the one
-    /// that is live by now: its labels tell which objects it can find.
-    fn saw(&self, camera: &CameraName, model: &LoadedModel, photograph: Bytes, detections: &[Detection]);
+    /// Notes the objects that `model` found on a photograph of a camera, those that its answer reports and the others. It
+    /// is the version that answered, not the one that is live by now: its labels tell which objects it can find.
+    fn saw(
+        &self,
+        camera: &CameraName,
+        model: &LoadedModel,
+        photograph: Bytes,
+        detections: Vec<Detection>,
+        unreported: Vec<Detection>,
+    );
 }
 
 impl Serving {

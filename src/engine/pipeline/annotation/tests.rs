@@ -111,11 +111,17 @@ fn a_blurred_place_has_few_colors_and_the_rest_is_as_it_was() {
 const BLURRED_CELLS: usize = 6;
 
 #[test]
-fn of_a_person_the_head_is_blurred_and_of_others_all() {
-    let found = [detection("person", [10.0, 20.0, 30.0, 80.0]), detection("car", [1.0, 2.0, 3.0, 4.0])];
+fn of_a_person_the_head_is_blurred_and_of_a_face_more_than_its_box() {
+    let found = [
+        detection("person", [10.0, 20.0, 30.0, 80.0]),
+        detection("car", [1.0, 2.0, 3.0, 4.0]),
+        detection("face", [4.0, 100.0, 50.0, 60.0]),
+    ];
     let places = |labels: &[&str]| blurred_places(&labels.iter().map(ToString::to_string).collect::<Vec<_>>(), &found);
-    let head = DetectionBox { x: 10.0, y: 20.0, width: 30.0, height: 20.0 };
-    assert_eq!(places(&["person", "face"]), [head]);
+    let head = DetectionBox { x: 10.0, y: 20.0, width: 30.0, height: 32.0 };
+    // Some of it is outside of the picture, where nothing is drawn.
+    let face = DetectionBox { x: -6.0, y: 88.0, width: 70.0, height: 84.0 };
+    assert_eq!(places(&["person", "face"]), [head, face]);
     assert_eq!(places(&["car", "person"]), [head, found[1].area]);
     assert_eq!(places(&[]), []);
 }

@@ -9,6 +9,13 @@ use super::super::kind::AnswerError;
 /// cell an object must not take seconds.
 const CANDIDATES_MAX: usize = 4096;
 
+/// The most candidates that are left of one picture, those that no answer reports included.
+const KEPT_MAX: usize = 1000;
+
+/// The share of its least score from which a candidate is kept to be blurred. A person is often found with less than the
+/// score that an answer needs.
+const KEPT_SHARE: f32 = 0.5;
+
 /// A rectangle by its edges.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Edges {
@@ -110,22 +117,41 @@ impl RowActivation {
     }
 }
 
-/// The least score of each class.
+/// The least scores of a class.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeastScores {
+    /// Of an object that an answer reports; infinity for a class that is not wanted there.
+    pub reported: f32,
+    /// Of a candidate that is kept.
+    kept: f32,
+}
+
+impl LeastScores {
+    pub fn new(least: f32, is_wanted: bool) -> Self {
+        Self { reported: if is_wanted { least } else { f32::INFINITY }, kept: least * KEPT_SHARE }
+    }
+}
+
+/// The least scores of each class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Thresholds {
-    /// By class; infinity for a class that is not wanted.
-    pub by_class: Vec<f32>,
+    pub by_class: Vec<LeastScores>,
     /// Of the classes beyond these.
-    pub others: f32,
+    pub others: LeastScores,
 }
 
 impl Thresholds {
-    pub fn of(&self, class: usize) -> f32 {
+    pub fn of(&self, class: usize) -> LeastScores {
         self.by_class.get(class).copied().unwrap_or(self.others)
     }
 
+    /// True for a candidate that an answer reports, if it has room.
+    pub fn reports(&self, candidate: &Candidate) -> bool {
+        candidate.score >= self.of(candidate.class).reported
+    }
+
     fn lowest(&self) -> f32 {
-        self.by_class.iter().copied().fold(self.others, f32::min)
+        self.by_class.iter().map(|scores| scores.kept).fold(self.others.kept, f32::min)
     }
 }
 
@@ -160,29 +186,34 @@ impl<'t> Collector<'t> {
         if !score.is_finite() {
             return Err(AnswerError::Values(format!("a score of class {class} is not a finite number")));
         }
-        Ok((score >= self.thresholds.of(class)).then_some(score))
+        Ok((score >= self.thresholds.of(class).kept).then_some(score))
     }
 
     /// Adds a candidate. `edges` are fractions of the model's input.
     pub fn add(&mut self, edges: Edges, score: f32, class: usize) -> Result<(), AnswerError> {
-        if !edges.is_finite() {
+        let candidate = Candidate { edges: edges.clamped(), score, class };
+        if edges.is_finite() {
+            self.found.push(candidate);
+        } else if self.thresholds.reports(&candidate) {
             return Err(AnswerError::Values(format!("a box of class {class} is not of finite numbers")));
         }
-        self.found.push(Candidate { edges: edges.clamped(), score, class });
         Ok(())
     }
 
-    /// The candidates that are left, best first and at most `most`: of two with the same class that overlap by more than
-    /// `iou_threshold`, the better one.
-    pub fn finish(self, iou_threshold: f32, most: usize) -> Vec<Candidate> {
-        let mut found = self.found;
+    /// The candidates that are left, first those that an answer reports, each time the best first: of two with the same
+    /// class that overlap by more than `iou_threshold`, the better one.
+    pub fn finish(self, iou_threshold: f32) -> Vec<Candidate> {
+        let Self { thresholds, mut found, .. } = self;
         found.retain(|candidate| candidate.edges.area() > 0.0);
         // A stable sort: equal ones stay in the model's order.
-        found.sort_by(|one, other| other.score.total_cmp(&one.score));
+        found.sort_by(|one, other| {
+            let reported = thresholds.reports(other).cmp(&thresholds.reports(one));
+            reported.then(other.score.total_cmp(&one.score))
+        });
         found.truncate(CANDIDATES_MAX);
         let mut kept: Vec<Candidate> = Vec::new();
         for candidate in found {
-            if kept.len() == most {
+            if kept.len() == KEPT_MAX {
                 break;
             }
             let same = kept.iter().filter(|other| other.class == candidate.class);

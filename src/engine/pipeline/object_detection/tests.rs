@@ -50,12 +50,21 @@ fn detect(
     picture: (u32, u32),
     outputs: Vec<Tensor>,
 ) -> Result<Vec<Detection>, AnswerError> {
+    let results = results(pipeline, picture, outputs)?;
+    Ok(pipeline.detections(&results.iter().collect::<Vec<_>>()).unwrap())
+}
+
+/// The results that a pipeline makes of outputs, for a picture of this width and height.
+fn results(
+    pipeline: &Arc<dyn Pipeline>,
+    picture: (u32, u32),
+    outputs: Vec<Tensor>,
+) -> Result<Vec<Tensor>, AnswerError> {
     let mut hold = Account::unlimited().hold();
     let prepared = pipeline
         .prepare(&Content::Photograph(png(picture.0, picture.1).into()), DecodeLimits::default(), &mut hold)
         .unwrap();
-    let results = prepared.postprocess.unwrap()(outputs)?;
-    Ok(pipeline.detections(&results.iter().collect::<Vec<_>>()).unwrap())
+    prepared.postprocess.unwrap()(outputs)
 }
 
 fn tensor(shape: &[usize], numbers: impl Into<Vec<f32>>) -> Tensor {
@@ -423,6 +432,27 @@ fn thresholds_labels_and_the_number_of_boxes_are_those_asked_for() {
     let unknown = "pipeline.object_detection.labels names \"cart\", which is no label of the model";
     assert_eq!(labels("labels = ['car', 'cart']").unwrap_err(), unknown);
     assert!(labels("min_scores = { cart = 0.5 }").unwrap_err().contains("min_scores names \"cart\""));
+}
+
+#[test]
+fn candidates_from_half_the_least_score_on_are_kept_and_not_reported() {
+    // The fourth one overlaps the first one, and the sixth one is below half of every least score.
+    let boxes = [(0.9, 0_u8, 0.0), (0.5, 1, 8.0), (0.3, 0, 16.0), (0.25, 0, 0.0), (0.2, 1, 24.0), (0.1, 0, 24.0)];
+    let rows: Vec<f32> =
+        boxes.iter().flat_map(|&(score, class, x)| [x, 0.0, x + 8.0, 8.0, score, f32::from(class)]).collect();
+    let found = |settings: &str| {
+        let text = format!("size = [32, 32]\n{settings}\n[boxes]\ndetections = 'd'");
+        let pipeline = bound(&text, &["d"], &["person", "car"]).unwrap();
+        let results = results(&pipeline, (32, 32), vec![tensor(&[1, 6, 6], rows.clone())]).unwrap();
+        let results: Vec<_> = results.iter().collect();
+        let scores = |found: Vec<Detection>| found.into_iter().map(|found| found.score).collect::<Vec<_>>();
+        (scores(pipeline.detections(&results).unwrap()), scores(pipeline.unreported(&results)))
+    };
+    assert_eq!(found(""), (vec![0.9, 0.5], vec![0.3, 0.2]));
+    assert_eq!(found("min_scores = { person = 0.7 }"), (vec![0.9, 0.5], vec![0.2]));
+    assert_eq!(found("min_scores = { person = 0.3, car = 0.6 }"), (vec![0.9, 0.3], vec![0.5]));
+    assert_eq!(found("max_detections = 1"), (vec![0.9], vec![0.5, 0.3, 0.2]));
+    assert_eq!(found("labels = ['car']"), (vec![0.5], vec![0.9, 0.3, 0.2]));
 }
 
 #[test]
